@@ -1,0 +1,114 @@
+"""Every error that Collage raises on purpose, in one tree.
+
+::
+
+    CollageError
+    ├── UsageError                 what was asked for makes no sense (exit code 2)
+    │   ├── TargetError            a target string that names nothing, or contradicts itself
+    │   ├── InputError             inputs of a wrong name, shape or type
+    │   └── ConfigError            an unknown pass or option
+    ├── ModelError                 a file that is no valid, or no safe, model (exit code 5)
+    ├── ArtefactError              an artefact that was tampered with or does not fit (exit code 5)
+    ├── NothingCanRun              an operator that no toolchain and no fallback takes (exit code 3)
+    ├── WrongAnswer                outputs outside the tolerance (exit code 4)
+    ├── PassError                  a pass failed; names the pass and its place in the sequence
+    ├── PatternError               a pattern that cannot be built as written
+    └── ToolchainError             raised by toolchains; becomes an outcome, never ends a run
+        ├── Unsupported            the toolchain cannot take this kernel, and says why
+        ├── CompileError           it should have, and failed
+        └── WorkerDied             its process crashed, hung or was killed
+
+Messages say what happened, where, why, and what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ArtefactError",
+    "CollageError",
+    "CompileError",
+    "ConfigError",
+    "InputError",
+    "ModelError",
+    "NothingCanRun",
+    "PassError",
+    "PatternError",
+    "TargetError",
+    "ToolchainError",
+    "Unsupported",
+    "UsageError",
+    "WorkerDied",
+    "WrongAnswer",
+]
+
+
+class CollageError(Exception):
+    """Base of all errors that Collage raises on purpose."""
+
+    exit_code: int = 1
+
+
+class UsageError(CollageError):
+    """What was asked for makes no sense: a missing path, an unknown option."""
+
+    exit_code = 2
+
+
+class TargetError(UsageError):
+    """A target string that names nothing, or contradicts itself."""
+
+
+class InputError(UsageError):
+    """Inputs of a wrong name, shape or type."""
+
+
+class ConfigError(UsageError):
+    """An unknown pass name or configuration key, or a value of the wrong type."""
+
+
+class ModelError(CollageError):
+    """A file that is no valid, or no safe, ONNX model."""
+
+    exit_code = 5
+
+
+class ArtefactError(CollageError):
+    """An artefact that is incomplete, was tampered with, or does not fit this build."""
+
+    exit_code = 5
+
+
+class NothingCanRun(CollageError):
+    """An operator that no toolchain of the menu and no fallback can run."""
+
+    exit_code = 3
+
+
+class WrongAnswer(CollageError):
+    """The compiled model's outputs lie outside the tolerance."""
+
+    exit_code = 4
+
+
+class PassError(CollageError):
+    """A pass failed. The message names the pass and those that ran before it."""
+
+
+class PatternError(CollageError):
+    """A pattern that cannot be built as written."""
+
+
+class ToolchainError(CollageError):
+    """Base of what toolchains raise. Becomes an outcome; never ends a run."""
+
+
+class Unsupported(ToolchainError):
+    """The toolchain cannot take this kernel, and says why."""
+
+
+class CompileError(ToolchainError):
+    """The toolchain should have taken this kernel, and failed."""
+
+
+class WorkerDied(ToolchainError):
+    """The toolchain's process crashed, hung, or was killed."""

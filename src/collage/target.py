@@ -1,0 +1,164 @@
+"""Targets: what a kernel is compiled for, and by whom.
+
+A target is written the way TVM writes it: a kind, then attributes.
+
+* ``llvm``, ``cuda``: the native code generator of that kind;
+* ``llvm -compiler=openvino``: a bring-your-own-codegen toolchain;
+* ``cuda -libs=cudnn``: a library;
+* ``llvm -compiler=openvino -precision=bf16``: the same toolchain with other options is another target.
+
+A bare toolchain name is an alias (``openvino`` is ``llvm -compiler=openvino``); ``cuda:onnxruntime`` forces the kind.
+See specification 003, phase 1, for how Collage reads them, and for "T refines U".
+"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from collage._errors import TargetError
+
+if TYPE_CHECKING:
+    from collage.fusion import FusionRule
+
+__all__ = ["DEVICE_KINDS", "NATIVE_TOOLCHAIN", "Target", "TargetLike"]
+
+DEVICE_KINDS = ("llvm", "cuda")
+"""Target kinds, each the native code generator of one device type."""
+
+NATIVE_TOOLCHAIN = "tvm"
+"""The toolchain that serves a target with neither ``-compiler`` nor ``-libs``."""
+
+HOST_TOOLCHAIN = "host"
+"""The toolchain of what is left behind: views, and operators that nothing on the menu takes."""
+
+_NAMES = ("compiler", "libs")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One entry of the menu: a device kind, a toolchain, and its options.
+
+    Attributes:
+        kind: ``llvm`` or ``cuda``.
+        compiler: Name of a toolchain that compiles sub-graphs, or None.
+        libs: Name of a library of operators, or None. Exclusive with ``compiler``.
+        options: All other attributes, sorted by name; part of the identity.
+        host: Target of the code that drives this one's kernels; None means ``llvm``.
+        fusion_spec: A fusion rule to use instead of the one derived from the target (specification 003,
+            phase 1, first case). Not part of the printed form, nor of equality.
+    """
+
+    kind: str
+    compiler: str | None = None
+    libs: str | None = None
+    options: tuple[tuple[str, str], ...] = ()
+    host: Target | None = None
+    fusion_spec: FusionRule | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in DEVICE_KINDS:
+            raise TargetError(f"unknown target kind {self.kind!r}; known kinds are {', '.join(DEVICE_KINDS)}")
+        if self.compiler and self.libs:
+            raise TargetError(f"target {self} has both -compiler and -libs; a target has one toolchain")
+        object.__setattr__(self, "options", tuple(sorted(self.options)))
+
+    @classmethod
+    def parse(cls, text: str, toolchains: Mapping[str, Iterable[str]] | None = None) -> Target:
+        """Reads a target string or an alias.
+
+        Args:
+            text: For example ``llvm -compiler=openvino -threads=1``, or the alias ``openvino``.
+            toolchains: What exists: toolchain name to target stems such as ``llvm -compiler=openvino``. With
+                it, aliases are understood and unknown toolchains refused; without it, only full forms are read.
+
+        Raises:
+            TargetError: The text names nothing, repeats an attribute, or contradicts itself.
+        """
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise TargetError(f"cannot read target {text!r}: {error}") from None
+        if not words:
+            raise TargetError("an empty target; write for example 'llvm' or 'onnxruntime'")
+        known = {name: tuple(stems) for name, stems in (toolchains or {}).items()}
+        head, *rest = words
+        wanted_kind, _, alias = head.rpartition(":")
+        if head not in DEVICE_KINDS:
+            stems = known.get(alias, ())
+            matching = [s for s in stems if not wanted_kind or s.split()[0] == wanted_kind]
+            if not matching:
+                raise TargetError(_unknown(text, head, known))
+            head, *implied = matching[0].split()
+            rest = implied + rest
+        attributes: dict[str, str] = {}
+        for word in rest:
+            name, equals, value = word.removeprefix("-").partition("=")
+            if not word.startswith("-") or not equals or not name or not value:
+                raise TargetError(f"cannot read {word!r} in target {text!r}; attributes are written -name=value")
+            if name in attributes:
+                raise TargetError(f"target {text!r} gives -{name} twice")
+            attributes[name] = value
+        compiler, libs = (attributes.pop(name, None) for name in _NAMES)
+        target = cls(head, compiler, libs, tuple(attributes.items()))
+        if toolchains is not None and target.toolchain not in known:
+            raise TargetError(_unknown(text, target.toolchain, known))
+        return target
+
+    @property
+    def toolchain(self) -> str:
+        """Name of the toolchain that serves this target."""
+        return self.compiler or self.libs or NATIVE_TOOLCHAIN
+
+    @property
+    def is_native(self) -> bool:
+        """True where the kind's own code generator serves this target."""
+        return self.compiler is None and self.libs is None
+
+    def option(self, name: str, default: str | None = None) -> str | None:
+        """Value of the option ``name``, or ``default``."""
+        return dict(self.options).get(name, default)
+
+    def with_options(self, **options: str) -> Target:
+        """The same target with some options set."""
+        return replace(self, options=tuple({**dict(self.options), **options}.items()))
+
+    def refines(self, other: Target) -> bool:
+        """Whether this target may serve what was planned for ``other`` (specification 003, phase 1).
+
+        True where the two are equal, or where this one names a toolchain or a fusion spec, ``other`` does
+        not, and they agree on everything else.
+        """
+        if self == other:
+            return True
+        named = not self.is_native or self.fusion_spec is not None
+        plain = other.is_native and other.fusion_spec is None
+        same = self.kind == other.kind and set(other.options) <= set(self.options)
+        return named and plain and same and (other.host is None or self.host == other.host)
+
+    @property
+    def short(self) -> str:
+        """The shortest text that still names the toolchain and its options, for tables."""
+        name = self.kind if self.is_native else self.toolchain
+        if not self.is_native and self.kind != "llvm":
+            name = f"{self.kind}:{name}"
+        return " ".join([name, *(f"-{k}={v}" for k, v in self.options)])
+
+    def __str__(self) -> str:
+        words = [self.kind]
+        words += [f"-{name}={value}" for name in _NAMES if (value := getattr(self, name))]
+        words += [f"-{name}={value}" for name, value in self.options]
+        return " ".join(words)
+
+
+TargetLike = str | Target
+
+
+def _unknown(text: str, name: str, known: Mapping[str, Iterable[str]]) -> str:
+    names = sorted({*DEVICE_KINDS, *known} - {NATIVE_TOOLCHAIN, HOST_TOOLCHAIN})
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"unknown target {text!r}: nothing is called {name!r}{hint} Known: {', '.join(names)}"

@@ -1,0 +1,82 @@
+"""Which toolchains exist: found by entry point, imported on first use."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import EntryPoint, entry_points
+
+from collage._errors import TargetError
+from collage.target import Target, TargetLike
+from collage.toolchains._contract import Toolchain
+
+__all__ = ["GROUP", "Registry", "registry"]
+
+GROUP = "collage.toolchains"
+"""The entry-point group: name of the toolchain = ``module:Class``."""
+
+
+class Registry:
+    """Toolchains by name.
+
+    A toolchain whose module cannot be imported is as good as absent: ``broken`` says why.
+    """
+
+    def __init__(self, points: Iterable[EntryPoint] | None = None) -> None:
+        points = entry_points(group=GROUP) if points is None else points
+        self._points = {point.name: point for point in points}
+        self._loaded: dict[str, Toolchain] = {}
+        self.broken: dict[str, str] = {}
+
+    def add(self, toolchain: Toolchain) -> None:
+        """Registers an instance, for tests and notebooks. Worker processes do not see it."""
+        self._loaded[toolchain.name] = toolchain
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all toolchains, sorted."""
+        return tuple(sorted({*self._points, *self._loaded}))
+
+    def get(self, name: str) -> Toolchain:
+        """The toolchain called ``name``.
+
+        Raises:
+            TargetError: There is none, or its module cannot be imported.
+        """
+        if name not in self._loaded:
+            point = self._points.get(name)
+            if point is None:
+                raise TargetError(f"no toolchain is called {name!r}; there are {', '.join(self.names())}")
+            try:
+                self._loaded[name] = point.load()()
+            except Exception as error:
+                self.broken[name] = f"{type(error).__name__}: {error}"
+                raise TargetError(f"toolchain {name!r} cannot be imported: {self.broken[name]}") from error
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[Toolchain]:
+        for name in self.names():
+            try:
+                yield self.get(name)
+            except TargetError:
+                continue
+
+    def parse_target(self, target: TargetLike) -> Target:
+        """Reads a target string, aliases included; a ``Target`` is returned as it is."""
+        if isinstance(target, Target):
+            self.get(target.toolchain)
+            return target
+        return Target.parse(target, {toolchain.name: toolchain.targets for toolchain in self})
+
+    def parse_targets(self, targets: Iterable[TargetLike]) -> Sequence[Target]:
+        """Reads several targets; repeated ones count once, the order is kept (it is their priority)."""
+        return tuple(dict.fromkeys(self.parse_target(target) for target in targets))
+
+    def for_target(self, target: Target) -> Toolchain:
+        """The toolchain that serves ``target``."""
+        return self.get(target.toolchain)
+
+
+@functools.cache
+def registry() -> Registry:
+    """The registry of this process, filled from entry points."""
+    return Registry()
