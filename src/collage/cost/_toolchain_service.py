@@ -1,0 +1,138 @@
+"""The jobs that a toolchain's worker does: build, measure, profile, capture. Runs in the child."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from collage._errors import CompileError
+from collage.cost.numerics import compare_all
+from collage.cost.sampling import SamplingPlan, sample
+from collage.cost.values import ValueStore
+from collage.target import Target
+from collage.toolchains import Compiled, Kernel, LoadOptions, Profiler, Toolchain
+
+__all__ = ["ToolchainService"]
+
+
+class ToolchainService:
+    """Serves one toolchain.
+
+    Args:
+        factory: ``module:Class`` of the toolchain.
+        arguments: Keyword arguments of the class.
+    """
+
+    def __init__(self, factory: str, arguments: Mapping[str, Any] | None = None) -> None:
+        module, _, name = factory.partition(":")
+        self._toolchain: Toolchain = getattr(importlib.import_module(module), name)(**(arguments or {}))
+        self._loaded: dict[tuple[str, str], Kernel] = {}
+
+    def availability(self) -> dict[str, Any]:
+        """What the toolchain says of itself."""
+        return asdict(self._toolchain.availability())
+
+    def build(self, kernel: str, target: str, workspace: str, threads: int) -> dict[str, Any]:
+        """Compiles a kernel and loads it, so that whatever cannot be loaded is found out here.
+
+        Args:
+            kernel: Name of an ONNX file in the workspace.
+            target: Printed form.
+            workspace: The folder.
+            threads: Threads that the kernel may use; 0 is the toolchain's default.
+
+        Returns:
+            ``Compiled`` as JSON.
+        """
+        folder, goal = Path(workspace), Target.parse(target)
+        model = ir.load(folder / kernel)
+        compiled = self._toolchain.compile(model, goal, folder)
+        result = {**asdict(compiled), "metadata": dict(compiled.metadata)}
+        self._kernel(result, goal, folder, threads)
+        return result
+
+    def measure(
+        self,
+        compiled: dict[str, Any],
+        target: str,
+        workspace: str,
+        threads: int,
+        values: str,
+        inputs: Sequence[str],
+        expected: Sequence[str],
+        tolerance: float,
+        plan: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Runs a kernel on the model's real values, checks what it returns, and times it.
+
+        Args:
+            compiled: What ``build`` returned.
+            target: Printed form.
+            workspace: The folder.
+            threads: As for ``build``.
+            values: Folder of a ``ValueStore``.
+            inputs: Names of the kernel's inputs in the store, in order.
+            expected: Names of its outputs in the store, in order; an empty name is not checked.
+            tolerance: See ``collage.cost.numerics``.
+            plan: A ``SamplingPlan`` as JSON.
+
+        Returns:
+            ``{"samples": [seconds], "error": share, "wrong": reason or None}``.
+        """
+        kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
+        store = ValueStore(Path(values))
+        arrays = [np.array(store.get(name)) for name in inputs]
+        outputs = list(kernel(arrays))
+        checked = [(out, store.get(name)) for out, name in zip(outputs, expected, strict=True) if name in store]
+        difference = compare_all([a for a, _ in checked], [e for _, e in checked], tolerance)
+        if not difference.ok:
+            return {"samples": [], "error": difference.max_rel, "wrong": difference.reason}
+        del outputs, checked
+        samples = sample(lambda: kernel(arrays), arrays, SamplingPlan(**plan))
+        return {"samples": samples, "error": difference.max_rel, "wrong": None}
+
+    def profile(
+        self, compiled: dict[str, Any], target: str, workspace: str, values: str, inputs: Sequence[str], repeats: int
+    ) -> dict[str, float] | None:
+        """Seconds per node name, or None if the toolchain cannot tell."""
+        if not isinstance(self._toolchain, Profiler):
+            return None
+        store = ValueStore(Path(values))
+        arrays = [np.array(store.get(name)) for name in inputs]
+        made = Compiled(**compiled)
+        return dict(self._toolchain.profile(made, Target.parse(target), Path(workspace), arrays, repeats))
+
+    def capture(self, kernel: str, target: str, workspace: str, values: str, inputs: Sequence[str]) -> list[str]:
+        """Runs a model once and keeps all its outputs.
+
+        Returns:
+            The names that are in the store now.
+        """
+        folder, goal = Path(workspace), Target.parse(target)
+        compiled = self._toolchain.compile(ir.load(folder / kernel), goal, folder)
+        callable_ = self._toolchain.load(compiled, goal, folder, LoadOptions())
+        store = ValueStore(Path(values))
+        outputs = callable_([store.get(name) for name in inputs])
+        for name, value in zip(compiled.outputs, outputs, strict=True):
+            store.put(name, value)
+        store.flush()
+        return list(store)
+
+    def drop(self) -> None:
+        """Forgets all loaded kernels."""
+        self._loaded.clear()
+
+    def _kernel(self, compiled: dict[str, Any], target: Target, workspace: Path, threads: int) -> Kernel:
+        key = (compiled["files"][0] if compiled["files"] else repr(compiled), str(target))
+        if key not in self._loaded:
+            made = Compiled(**compiled)
+            if made.toolchain != self._toolchain.name:
+                raise CompileError(f"{self._toolchain.name} was handed a kernel of {made.toolchain}")
+            self._loaded[key] = self._toolchain.load(made, target, workspace, LoadOptions(threads=threads))
+        return self._loaded[key]

@@ -1,0 +1,136 @@
+"""Whether a kernel computes what the model computes, within a stated tolerance (design section 7).
+
+The error of a tensor is its largest absolute difference from the reference, relative to the reference's largest finite
+magnitude. NaN must meet NaN, and infinity the same infinity.
+
+========================  =========  ==============================================
+element type              tolerance  because
+========================  =========  ==============================================
+float64, complex128       1e-7       accumulation order
+float32, complex64        1e-4       accumulation order, fast exponentials, Winograd
+float16                   1e-2       about ten units in the last place
+bfloat16                  5e-2       the same
+float8 and smaller        2e-1       the same
+int8, uint8               one step   rounding of ties when requantising
+other integers, bool      0          exact
+strings                   0          exact
+========================  =========  ==============================================
+
+A kernel that computes in a coarser type inside is judged by that type; one that quantises inside by 5e-2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["QUANTISED_TOLERANCE", "Difference", "compare", "compare_all", "tolerance_of"]
+
+QUANTISED_TOLERANCE = 5e-2
+_FLOAT_TOLERANCE = {"float64": 1e-7, "complex128": 1e-7, "float32": 1e-4, "complex64": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+_SMALL_FLOAT_TOLERANCE = 2e-1
+_FINEST = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far outputs are from the reference.
+
+    Attributes:
+        max_abs: Largest absolute difference.
+        max_rel: The same relative to the largest reference magnitude of its tensor.
+        tolerance: What ``max_rel`` may be.
+        reason: Why it is wrong, or None if it is right.
+    """
+
+    max_abs: float
+    max_rel: float
+    tolerance: float
+    reason: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the outputs are right."""
+        return self.reason is None
+
+
+def tolerance_of(dtype_names: Iterable[str], quantised: bool = False) -> float:
+    """Tolerance for a computation in which floats of these types occur (NumPy or ml_dtypes names)."""
+    found = [_FLOAT_TOLERANCE.get(n, _SMALL_FLOAT_TOLERANCE) for n in dtype_names if "float" in n or "complex" in n]
+    return max([*found, *([QUANTISED_TOLERANCE] if quantised else []), _FINEST])
+
+
+def compare(actual: Any, expected: Any, tolerance: float) -> Difference:
+    """Compares one output with its reference; sequences element by element, absent optionals with None."""
+    if isinstance(expected, (list, tuple)):
+        if not isinstance(actual, (list, tuple)) or len(actual) != len(expected):
+            return _wrong(tolerance, "a sequence of another length")
+        return compare_all(actual, expected, tolerance)
+    if expected is None or actual is None:
+        same = expected is None and actual is None
+        return Difference(0.0, 0.0, tolerance) if same else _wrong(tolerance, "an absent value")
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    if actual.shape != expected.shape:
+        return _wrong(tolerance, f"shape {list(actual.shape)} instead of {list(expected.shape)}")
+    if _is_text(expected):
+        same = bool(np.array_equal(actual.astype(str), expected.astype(str)))
+        return Difference(0.0, 0.0, 0.0) if same else _wrong(0.0, "different strings")
+    if actual.dtype != expected.dtype:
+        return _wrong(tolerance, f"type {actual.dtype} instead of {expected.dtype}")
+    if expected.dtype.kind in "iub" or expected.dtype.name.removeprefix("u") in ("int4", "int2"):
+        return _compare_exact(actual, expected)
+    return _compare_floats(actual, expected, tolerance)
+
+
+def compare_all(actual: Sequence[Any], expected: Sequence[Any], tolerance: float) -> Difference:
+    """The worst difference over several outputs."""
+    worst = Difference(0.0, 0.0, tolerance)
+    for index, (left, right) in enumerate(zip(actual, expected, strict=True)):
+        difference = compare(left, right, tolerance)
+        if not difference.ok:
+            return Difference(
+                difference.max_abs, difference.max_rel, difference.tolerance, f"output {index}: {difference.reason}"
+            )
+        if difference.max_rel >= worst.max_rel:
+            worst = Difference(max(worst.max_abs, difference.max_abs), difference.max_rel, tolerance)
+    return worst
+
+
+def _compare_exact(actual: Any, expected: Any) -> Difference:
+    steps = 1 if expected.dtype in (np.int8, np.uint8) else 0
+    gap = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
+    worst = float(gap.max(initial=0.0))
+    largest = float(np.abs(expected.astype(np.float64)).max(initial=0.0))
+    relative = worst / largest if largest else worst
+    if worst <= steps:
+        return Difference(worst, relative, 0.0)
+    share = float((gap > steps).mean())
+    return _wrong(0.0, f"{share:.2%} of the integers differ", worst, relative)
+
+
+def _compare_floats(actual: Any, expected: Any, tolerance: float) -> Difference:
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    left, right = actual.astype(wide), expected.astype(wide)
+    finite = np.isfinite(right)
+    if not np.array_equal(left[~finite], right[~finite], equal_nan=True):
+        return _wrong(tolerance, "NaN or infinity where the reference has another value")
+    left, right = left[finite], right[finite]
+    if not np.isfinite(left).all():
+        return _wrong(tolerance, "NaN or infinity where the reference is finite")
+    worst = float(np.abs(left - right).max(initial=0.0))
+    largest = float(np.abs(right).max(initial=0.0))
+    relative = worst / largest if largest else worst
+    if relative <= tolerance:
+        return Difference(worst, relative, tolerance)
+    return _wrong(tolerance, f"differs by {relative:.1e} of the largest output, more than {tolerance:.0e}", worst, relative)
+
+
+def _wrong(tolerance: float, reason: str, max_abs: float = 0.0, max_rel: float = 0.0) -> Difference:
+    return Difference(max_abs, max_rel, tolerance, reason)
+
+
+def _is_text(array: Any) -> bool:
+    return array.dtype.kind in "OSUT"

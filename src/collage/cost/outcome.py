@@ -1,0 +1,54 @@
+"""What came of building and measuring a kernel: data, never an exception (design section 7)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from collage.cost.cost import Cost
+from collage.cost.statistics import Summary
+
+__all__ = ["Outcome", "Status"]
+
+
+class Status(StrEnum):
+    """How an attempt to build and measure a kernel ended."""
+
+    OK = "ok"
+    UNSUPPORTED = "unsupported"
+    COMPILE_ERROR = "compile error"
+    CRASH = "crash"
+    TIMEOUT = "time-out"
+    OUT_OF_MEMORY = "out of memory"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of one attempt.
+
+    Attributes:
+        status: How it ended.
+        reason: One sentence, where it did not end well.
+        time: Latency; present only if the kernel ran.
+        error: Largest difference from the reference, relative to the largest reference value; None if unknown.
+        build_s: Seconds that compiling took.
+        recorded: True if it comes from the database rather than from a measurement of this session.
+    """
+
+    status: Status
+    reason: str | None = None
+    time: Summary | None = None
+    error: float | None = None
+    build_s: float = 0.0
+    recorded: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the kernel may be chosen."""
+        return self.status is Status.OK and self.time is not None
+
+    @property
+    def cost(self) -> Cost:
+        """The median latency, or INVALID."""
+        return Cost(self.time.median_s) if self.ok and self.time is not None else Cost.INVALID

@@ -1,0 +1,81 @@
+"""How one kernel is timed: with the caches that it will meet inside the model, until the median is known well enough.
+
+A kernel alone in a loop finds its weights in cache; inside the model, everything else has been through the cache since.
+Measured in a loop, small kernels look 10 to 20 % too cheap, and a search over many of them picks the luckiest. So before
+every timed run as much memory is touched as the rest of the model touches, and then the inputs, which the kernel before
+has just written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collage.cost.statistics import median_interval
+
+__all__ = ["SamplingPlan", "sample"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """When to stop measuring.
+
+    Attributes:
+        evict_bytes: Memory to touch before every timed run.
+        budget_s: Seconds after which no new run is started (at least ``least`` runs are made all the same).
+        least: Fewest timed runs.
+        most: Most timed runs.
+        spread: Stop when the median's interval is within this share of the median, to either side.
+        hopeless_s: Stop after three runs if their median is above this: the kernel cannot be chosen.
+    """
+
+    evict_bytes: int = 0
+    budget_s: float = 0.3
+    least: int = 7
+    most: int = 60
+    spread: float = 0.02
+    hopeless_s: float = float("inf")
+
+
+def sample(run: Callable[[], Any], inputs: Sequence[np.ndarray[Any, Any]], plan: SamplingPlan) -> list[float]:
+    """Times ``run`` as ``plan`` says; one run before the first timed one warms up.
+
+    Args:
+        run: The kernel on ``inputs``.
+        inputs: Tensors that the kernel reads; brought back into cache after eviction.
+        plan: When to stop.
+
+    Returns:
+        Seconds of each timed run.
+    """
+    clutter = np.ones(plan.evict_bytes, np.uint8) if plan.evict_bytes else None
+    arrays = [a.reshape(-1).view(np.uint8) for a in inputs if a.dtype.kind not in "OSUT" and a.size]
+    samples: list[float] = []
+    run()
+    started = time.perf_counter()
+    while len(samples) < plan.most:
+        if clutter is not None:
+            clutter += 1
+            for array in arrays:
+                array.max()
+        before = time.perf_counter()
+        run()
+        samples.append(time.perf_counter() - before)
+        if len(samples) >= 3 and sorted(samples)[len(samples) // 2] > plan.hopeless_s:
+            break
+        if time.perf_counter() - started > plan.budget_s and len(samples) >= _fewest(samples, plan):
+            break
+        if len(samples) >= plan.least:
+            interval = median_interval(samples)
+            if (interval.high - interval.low) / 2 < plan.spread * sorted(samples)[len(samples) // 2]:
+                break
+    return samples
+
+
+def _fewest(samples: Sequence[float], plan: SamplingPlan) -> int:
+    """Slow kernels are worth fewer runs: three of more than the whole budget each are enough."""
+    return 3 if min(samples) > plan.budget_s else plan.least

@@ -1,0 +1,76 @@
+"""Tensors on disk: how processes hand each other the model's real intermediate values.
+
+One raw file per value and one index, so that a worker maps just what its kernel reads. No pickle, no archive format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  registers bfloat16 and its kin with NumPy
+import numpy as np
+
+__all__ = ["ValueStore"]
+
+_INDEX = "values.json"
+
+
+class ValueStore:
+    """Named tensors in a folder.
+
+    Args:
+        folder: Created if missing. An existing store is opened.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        index = folder / _INDEX
+        self._entries: dict[str, dict[str, Any]] = json.loads(index.read_text()) if index.exists() else {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def put(self, name: str, value: Any) -> None:
+        """Stores a tensor; call ``flush`` before another process reads it. Sequences and None are skipped."""
+        if not isinstance(value, np.ndarray | np.generic):
+            return
+        array = np.ascontiguousarray(value)
+        entry: dict[str, Any] = {"dtype": array.dtype.name, "shape": list(np.shape(value))}
+        if array.dtype.kind in "OSUT":
+            entry = {"text": [str(item) for item in array.ravel().tolist()], "shape": list(np.shape(value))}
+        else:
+            file = hashlib.sha256(name.encode()).hexdigest()[:24]
+            if array.size:
+                array.reshape(-1).view(np.uint8).tofile(self._folder / file)
+            entry["file"] = file
+        self._entries[name] = entry
+
+    def flush(self) -> None:
+        """Makes everything stored so far visible to other processes."""
+        temporary = self._folder / f"{_INDEX}.new"
+        temporary.write_text(json.dumps(self._entries))
+        temporary.replace(self._folder / _INDEX)
+
+    def get(self, name: str) -> np.ndarray[Any, Any]:
+        """The tensor, mapped read-only.
+
+        Raises:
+            KeyError: It was not stored.
+        """
+        entry = self._entries[name]
+        shape = tuple(entry["shape"])
+        if "text" in entry:
+            return np.array(entry["text"], dtype=object).reshape(shape)
+        dtype = np.dtype(entry["dtype"])
+        if 0 in shape:
+            return np.zeros(shape, dtype)
+        raw: np.ndarray[Any, Any] = np.memmap(self._folder / entry["file"], np.uint8, "r")
+        return raw.view(dtype).reshape(shape)

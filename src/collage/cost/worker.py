@@ -1,0 +1,229 @@
+"""A worker: one process, one job at a time, that may die without consequence.
+
+The parent's side. Jobs and results are JSON frames on two pipes of their own; tensors travel as files. The worker leads
+its own session, so that everything that it starts can be killed with it; it ends itself when the parent does (see
+``_worker_main``). Whatever it prints is drained, and only the tail is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from collage._errors import CompileError, ToolchainError, Unsupported, WorkerDied
+
+__all__ = ["Worker", "WorkerCrash", "WorkerOutOfMemory", "WorkerTimeout"]
+
+_HEADER = struct.Struct("!Q")
+_MAX_FRAME_BYTES = 1 << 28
+_TAIL_BYTES = 4096
+_FAILURES: dict[str, type[ToolchainError]] = {"unsupported": Unsupported, "compile error": CompileError}
+
+
+class WorkerCrash(WorkerDied):
+    """The process ended: a signal, or an exit that nobody asked for."""
+
+
+class WorkerTimeout(WorkerDied):
+    """The job took longer than it may; the process was killed."""
+
+
+class WorkerOutOfMemory(WorkerDied):
+    """The job asked for more memory than it may have."""
+
+
+class Worker:
+    """A child process that serves jobs.
+
+    Args:
+        service: What it serves: ``module:attribute`` of a callable that returns an object whose public methods are
+            the jobs. It is imported in the child.
+        arguments: Keyword arguments of that callable, JSON values.
+        memory_limit_bytes: Address space that the process may use; None is no limit.
+        start_timeout_s: Seconds that it may take to come up.
+        environment: Variables to set in the child.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        memory_limit_bytes: int | None = None,
+        start_timeout_s: float = 120.0,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self._service = service
+        self._arguments = arguments or {}
+        self._memory_limit_bytes = memory_limit_bytes
+        self._start_timeout_s = start_timeout_s
+        self._environment = environment or {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._tail = b""
+        self.jobs_done = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a process."""
+        return self._process is not None and self._process.poll() is None
+
+    def call(self, method: str, timeout_s: float, **params: Any) -> Any:
+        """Runs one job; starts the process first if there is none.
+
+        Args:
+            method: Name of a public method of the service.
+            timeout_s: Seconds until the process is killed.
+            params: JSON values.
+
+        Returns:
+            The method's result, a JSON value.
+
+        Raises:
+            Unsupported: The service says so.
+            CompileError: The service failed in a way that it could report.
+            WorkerDied: The process crashed, hung or ran out of memory; it is gone with all its children.
+        """
+        if not self.alive:
+            self._start()
+        try:
+            self._send({"method": method, "params": params})
+            reply = self._receive(time.monotonic() + timeout_s, f"{method} took more than {timeout_s:g} s")
+        except WorkerDied:
+            self.kill()
+            raise
+        self.jobs_done += 1
+        if "result" in reply:
+            return reply["result"]
+        if reply["kind"] == "out of memory":
+            self.kill()
+            raise WorkerOutOfMemory(reply["reason"])
+        raise _FAILURES.get(reply["kind"], CompileError)(reply["reason"])
+
+    def kill(self) -> None:
+        """Kills the process and everything that it started. Harmless if there is none."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for descriptor in (self._requests, self._replies):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self._drain.join(timeout=1.0)
+
+    close = kill
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def _start(self) -> None:
+        self.kill()
+        child_reads, self._requests = os.pipe()
+        self._replies, child_writes = os.pipe()
+        configuration = {
+            "service": self._service,
+            "arguments": self._arguments,
+            "requests": child_reads,
+            "replies": child_writes,
+            "memory_limit_bytes": self._memory_limit_bytes,
+        }
+        # The child must find the same packages as the parent, whatever the parent did to sys.path.
+        paths = os.pathsep.join(path for path in sys.path if path and Path(path).exists())
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "collage.cost._worker_main", json.dumps(configuration)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(child_reads, child_writes),
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": paths, **self._environment},
+        )
+        os.close(child_reads)
+        os.close(child_writes)
+        self._tail = b""
+        self.jobs_done = 0
+        self._drain = threading.Thread(target=self._keep_tail, args=(self._process,), daemon=True)
+        self._drain.start()
+        try:
+            late = f"the worker did not come up in {self._start_timeout_s:g} s"
+            hello = self._receive(time.monotonic() + self._start_timeout_s, late)
+        except WorkerDied:
+            self.kill()
+            raise
+        if "result" not in hello:
+            self.kill()
+            raise WorkerCrash(f"the worker could not start: {hello.get('reason')}")
+
+    def _keep_tail(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with process.stdout as pipe:
+            while chunk := os.read(pipe.fileno(), 65536):
+                self._tail = (self._tail + chunk)[-_TAIL_BYTES:]
+
+    def _send(self, message: dict[str, Any]) -> None:
+        body = json.dumps(message).encode()
+        try:
+            _write_all(self._requests, _HEADER.pack(len(body)) + body)
+        except OSError:
+            raise self._death() from None
+
+    def _receive(self, deadline: float, late: str) -> dict[str, Any]:
+        size = _HEADER.unpack(self._read(_HEADER.size, deadline, late))[0]
+        if size > _MAX_FRAME_BYTES:
+            raise WorkerCrash(f"the worker sent a frame of {size} bytes")
+        try:
+            reply = json.loads(self._read(size, deadline, late))
+        except ValueError:
+            raise WorkerCrash("the worker sent something that is no reply") from None
+        if not isinstance(reply, dict):
+            raise WorkerCrash("the worker sent something that is no reply")
+        return reply
+
+    def _read(self, size: int, deadline: float, late: str) -> bytes:
+        data = b""
+        while len(data) < size:
+            ready, _, _ = select.select([self._replies], [], [], max(0.0, min(deadline - time.monotonic(), 1.0)))
+            if ready:
+                chunk = os.read(self._replies, min(size - len(data), 1 << 20))
+                if not chunk:
+                    raise self._death()
+                data += chunk
+            elif time.monotonic() >= deadline:
+                raise WorkerTimeout(late)
+            elif not self.alive:
+                raise self._death()
+        return data
+
+    def _death(self) -> WorkerDied:
+        """What to say of a process that is gone, or that closed its pipe and soon will be."""
+        assert self._process is not None
+        try:
+            code = self._process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            return WorkerCrash("the worker closed its connection")
+        self._drain.join(timeout=0.5)
+        tail = self._tail.decode(errors="replace").strip().splitlines()
+        said = f": {tail[-1][:300]}" if tail else ""
+        if code < 0:
+            return WorkerCrash(f"the worker was killed by {signal.Signals(-code).name}{said}")
+        return WorkerCrash(f"the worker exited with code {code}{said}")
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

@@ -1,0 +1,153 @@
+"""``Executable``: what ``compile`` returns and ``load`` reads back."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from collage.runtime._executor import Executor, Step
+from collage.runtime._signature import Port, Signature
+from collage.target import Target
+from collage.toolchains import Compiled, LoadOptions, Registry, registry
+
+__all__ = ["Executable", "KernelRecord", "Recipe"]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """One kernel of an executable, before it is loaded.
+
+    Attributes:
+        name: Its global symbol.
+        target: Printed form.
+        inputs: Names of the model's values that it reads, in the order of its own inputs.
+        outputs: Names of the model's values that it makes, in order.
+        compiled: What its toolchain made of it.
+    """
+
+    name: str
+    target: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    compiled: Compiled
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Everything that an executable consists of, besides the files of its workspace.
+
+    Attributes:
+        inputs: The model's inputs.
+        outputs: The model's outputs.
+        kernels: In the order in which they run.
+        threads: Threads that each kernel may use; 0 is the toolchains' default.
+        model_file: The partitioned model, in the workspace.
+        model: Facts about the original model: path, sha256, number of nodes.
+        builds: Build of each toolchain used.
+        report: What ``compile`` found out, as JSON (design section 10).
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    kernels: tuple[KernelRecord, ...]
+    threads: int
+    model_file: str
+    model: Mapping[str, Any]
+    builds: Mapping[str, str]
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def toolchains(self) -> tuple[str, ...]:
+        """Toolchains that must be loaded, each once."""
+        return tuple(dict.fromkeys(kernel.compiled.toolchain for kernel in self.kernels))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Files of the workspace that belong to it, besides the weights."""
+        return tuple(dict.fromkeys([self.model_file, *(f for kernel in self.kernels for f in kernel.compiled.files)]))
+
+
+class Executable:
+    """A model, compiled: kernels of one or several toolchains behind one call.
+
+    Safe to share between threads: concurrent runs wait for each other.
+
+    Args:
+        recipe: What it consists of.
+        workspace: The folder that holds its files.
+        owns_workspace: Delete the folder when the executable is gone.
+        toolchains: Where its toolchains are found.
+
+    Attributes:
+        inputs: The model's inputs.
+        outputs: The model's outputs.
+        report: What ``compile`` found out, as JSON (design section 10).
+        notes: What a user should know of how it was loaded, such as kernels that were rebuilt.
+    """
+
+    def __init__(
+        self, recipe: Recipe, workspace: Path, *, owns_workspace: bool = False, toolchains: Registry | None = None
+    ) -> None:
+        self.recipe = recipe
+        self.workspace = workspace
+        self.inputs = recipe.inputs
+        self.outputs = recipe.outputs
+        self.report = recipe.report
+        self.notes: list[str] = []
+        self._signature = Signature(recipe.inputs)
+        self._output_names = tuple(port.name for port in recipe.outputs)
+        self._executor = self._load(toolchains or registry())
+        self._turn = threading.Lock()
+        if owns_workspace:
+            weakref.finalize(self, shutil.rmtree, workspace, ignore_errors=True)
+
+    def run(self, inputs: Mapping[str, Any] | Sequence[Any] = ()) -> dict[str, Any]:
+        """Runs the model.
+
+        Args:
+            inputs: Tensors by name, or in the model's order.
+
+        Returns:
+            Outputs by name, in the model's order.
+
+        Raises:
+            InputError: A name, type or shape does not fit.
+        """
+        values = self._signature.bind(inputs)
+        with self._turn:
+            results = self._executor.run(values)
+        return dict(zip(self._output_names, results, strict=True))
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Runs the model on inputs in the model's order; returns its output, or a tuple of them."""
+        results = tuple(self.run(inputs).values())
+        return results[0] if len(results) == 1 else results
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the artefact, atomically: the folder is there whole, or as it was before.
+
+        Args:
+            path: A folder that does not exist, or an artefact to replace.
+
+        Returns:
+            The path.
+        """
+        from collage.runtime._artefact import save
+
+        return save(self.recipe, self.workspace, Path(path))
+
+    def _load(self, toolchains: Registry) -> Executor:
+        # Alone in the process, a toolchain may keep the machine to itself; together, each must be quiet between runs.
+        options = LoadOptions(self.recipe.threads, exclusive=len(self.recipe.toolchains) == 1)
+        steps = []
+        for record in self.recipe.kernels:
+            toolchain = toolchains.get(record.compiled.toolchain)
+            kernel = toolchain.load(record.compiled, Target.parse(record.target), self.workspace, options)
+            steps.append(Step(record.name, kernel, record.inputs, record.outputs))
+        inputs = [port.name for port in self.inputs]
+        return Executor(steps, inputs, self._output_names)

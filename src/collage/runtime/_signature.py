@@ -1,0 +1,144 @@
+"""What goes in and comes out of an executable: names, types and shapes, and the check of what a caller passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes  # noqa: F401  registers bfloat16 and its kin with NumPy
+import numpy as np
+
+from collage._errors import InputError
+
+__all__ = ["Port", "Signature"]
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One input or output.
+
+    Attributes:
+        name: Its name in the model.
+        dtype: NumPy or ml_dtypes name; ``string`` for text; None where the value is no tensor (sequence, optional).
+        shape: One entry per axis: a length, a symbol, or None where nothing is known; None if the rank is unknown.
+    """
+
+    name: str
+    dtype: str | None
+    shape: tuple[int | str | None, ...] | None
+
+    def __str__(self) -> str:
+        axes = "?" if self.shape is None else ", ".join("?" if axis is None else str(axis) for axis in self.shape)
+        return f"{self.name}: {self.dtype or 'any'}[{axes}]"
+
+    def as_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {"name": self.name, "dtype": self.dtype, "shape": None if self.shape is None else list(self.shape)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Port:
+        """From the manifest."""
+        shape = data["shape"]
+        return cls(data["name"], data["dtype"], None if shape is None else tuple(shape))
+
+
+class Signature:
+    """The inputs of an executable, and how what a caller passes becomes tensors for its kernels."""
+
+    def __init__(self, inputs: Sequence[Port]) -> None:
+        self.inputs = tuple(inputs)
+        self._names = tuple(port.name for port in inputs)
+        # What was accepted last, per input: the usual call passes the same type and shape again, which is one
+        # comparison instead of a walk over the axes.
+        self._dtypes = tuple(_numpy_dtype(port.dtype) for port in inputs)
+        self._fixed = all(isinstance(axis, int) for port in inputs for axis in (port.shape or (None,)))
+
+    def bind(self, feeds: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+        """Orders and checks inputs.
+
+        Args:
+            feeds: By name, or in the model's order.
+
+        Returns:
+            Tensors in the model's order, row-major.
+
+        Raises:
+            InputError: A name, type or shape does not fit; the message says which and what was expected.
+        """
+        if not isinstance(feeds, Mapping):
+            feeds = self._by_name(feeds)
+        symbols: dict[str, int] = {}
+        bound = []
+        for port, dtype in zip(self.inputs, self._dtypes, strict=True):
+            try:
+                value = feeds[port.name]
+            except KeyError:
+                raise InputError(self._names_message(feeds)) from None
+            # The usual call: an array of the right type and shape, laid out as kernels want it.
+            if type(value) is np.ndarray and value.dtype == dtype and value.flags.c_contiguous:
+                if value.shape != port.shape:
+                    _check_shape(port, value, symbols)
+                bound.append(value)
+            else:
+                bound.append(_as_tensor(port, dtype, value, symbols))
+        if len(feeds) != len(bound):
+            raise InputError(self._names_message(feeds))
+        return bound
+
+    def _by_name(self, feeds: Sequence[Any]) -> Mapping[str, Any]:
+        if isinstance(feeds, np.ndarray) or not isinstance(feeds, Sequence):
+            raise InputError("inputs are a mapping from names to tensors, or a sequence of tensors in the model's order")
+        if len(feeds) != len(self._names):
+            raise InputError(f"{len(feeds)} inputs given, but the model has {len(self._names)}: {self}")
+        return dict(zip(self._names, feeds, strict=True))
+
+    def _names_message(self, feeds: Mapping[str, Any]) -> str:
+        missing = [name for name in self._names if name not in feeds]
+        unknown = [str(name) for name in feeds if name not in self._names]
+        parts = [f"missing input {', '.join(map(repr, missing))}"] if missing else []
+        parts += [f"unknown input {', '.join(map(repr, unknown))}"] if unknown else []
+        return f"{' and '.join(parts)}; the model takes {self}"
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.inputs)) or "no inputs"
+
+
+def _numpy_dtype(name: str | None) -> np.dtype[Any] | None:
+    if name is None:
+        return None
+    return np.dtype(object) if name == "string" else np.dtype(name)
+
+
+def _as_tensor(port: Port, dtype: np.dtype[Any] | None, value: Any, symbols: dict[str, int]) -> Any:
+    if dtype is None:
+        return value
+    try:
+        array = np.ascontiguousarray(value).reshape(np.shape(value))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"input {port.name!r} is no tensor: {error}") from None
+    if dtype == object and array.dtype.kind in "USTO":
+        array = array.astype(object)
+    elif isinstance(value, int | float | bool | list | tuple) and array.dtype != dtype:
+        # Python numbers have no element type of their own; they take the model's where nothing is lost.
+        cast = array.astype(dtype)
+        if array.dtype.kind in "biuf" and np.array_equal(cast.astype(array.dtype), array):
+            array = cast
+    if array.dtype != dtype:
+        raise InputError(f"input {port.name!r} is {array.dtype}, but the model takes {port}; convert it first")
+    _check_shape(port, array, symbols)
+    return array
+
+
+def _check_shape(port: Port, array: np.ndarray[Any, Any], symbols: dict[str, int]) -> None:
+    if port.shape is None:
+        return
+    fits = len(array.shape) == len(port.shape)
+    for given, wanted in zip(array.shape, port.shape, strict=False):
+        if isinstance(wanted, int):
+            fits = fits and given == wanted
+        elif isinstance(wanted, str):
+            fits = fits and symbols.setdefault(wanted, given) == given
+    if not fits:
+        where = f" where {', '.join(f'{k}={v}' for k, v in symbols.items())}" if symbols else ""
+        raise InputError(f"input {port.name!r} has shape {list(array.shape)}, but the model takes {port}{where}")
