@@ -24,7 +24,7 @@ from collage._errors import TargetError
 if TYPE_CHECKING:
     from collage.fusion import FusionRule
 
-__all__ = ["DEVICE_KINDS", "NATIVE_TOOLCHAIN", "Target", "TargetLike"]
+__all__ = ["DEVICE_KINDS", "HOST_TARGET", "HOST_TOOLCHAIN", "NATIVE_TOOLCHAIN", "Target", "TargetLike"]
 
 DEVICE_KINDS = ("llvm", "cuda")
 """Target kinds, each the native code generator of one device type."""
@@ -155,6 +155,9 @@ class Target:
 
 
 TargetLike = str | Target
+
+HOST_TARGET = Target("llvm", compiler=HOST_TOOLCHAIN)
+"""Where operators run that nothing on the menu takes."""
 
 
 def _unknown(text: str, name: str, known: Mapping[str, Iterable[str]]) -> str:

@@ -51,4 +51,4 @@ class Outcome:
     @property
     def cost(self) -> Cost:
         """The median latency, or INVALID."""
-        return Cost(self.time.median_s) if self.ok and self.time is not None else Cost.INVALID
+        return Cost(seconds=self.time.median_s) if self.ok and self.time is not None else Cost.INVALID

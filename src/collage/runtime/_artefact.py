@@ -17,19 +17,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from collage._errors import ArtefactError, CollageError, UsageError
-from collage.runtime._executable import Executable, KernelRecord, Recipe
-from collage.runtime._signature import Port
+from collage.machine import this_machine
+from collage.runtime._executable import Executable
+from collage.runtime._recipe import Recipe
 from collage.target import Target
-from collage.toolchains import Compiled, Registry, registry
+from collage.toolchains import Registry, registry
 
 __all__ = ["MANIFEST", "SCHEMA", "WEIGHTS", "load", "save", "verify"]
 
@@ -120,7 +120,7 @@ def verify(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
                 f"{folder} has manifest schema {manifest['schema']!r}, this version reads {SCHEMA}; compile it again"
             )
         listed = {str(name): (str(facts["sha256"]), int(facts["bytes"])) for name, facts in manifest["files"].items()}
-        recipe = _recipe(manifest)
+        recipe = Recipe.from_json(manifest)
         machine = dict(manifest["machine"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtefactError(f"{folder / MANIFEST} is no manifest: {type(error).__name__}: {error}") from error
@@ -175,12 +175,8 @@ def _facts(path: Path) -> dict[str, Any]:
 
 def _machine() -> dict[str, str]:
     """What native code depends on."""
-    flags = ""
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        flags = next((line.partition(":")[2] for line in lines if line.startswith(("flags", "Features"))), "")
-    digest = hashlib.sha256(" ".join(sorted(flags.split())).encode()).hexdigest()[:16]
-    return {"system": platform.system(), "architecture": platform.machine(), "isa": digest}
+    machine = this_machine()
+    return {"system": machine.system, "isa": machine.isa}
 
 
 def _manifest(recipe: Recipe, files: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,46 +185,10 @@ def _manifest(recipe: Recipe, files: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "collage": __version__,
-        "model": dict(recipe.model),
         "machine": _machine(),
-        "toolchains": dict(recipe.builds),
-        "threads": recipe.threads,
-        "inputs": [port.as_json() for port in recipe.inputs],
-        "outputs": [port.as_json() for port in recipe.outputs],
-        "model_file": recipe.model_file,
-        "kernels": [
-            {**asdict(kernel), "compiled": {**asdict(kernel.compiled), "metadata": dict(kernel.compiled.metadata)}}
-            for kernel in recipe.kernels
-        ],
+        **recipe.as_json(),
         "files": dict(files),
-        "report": dict(recipe.report),
     }
-
-
-def _recipe(manifest: Mapping[str, Any]) -> Recipe:
-    return Recipe(
-        inputs=tuple(Port.from_json(port) for port in manifest["inputs"]),
-        outputs=tuple(Port.from_json(port) for port in manifest["outputs"]),
-        kernels=tuple(_kernel(data) for data in manifest["kernels"]),
-        threads=int(manifest["threads"]),
-        model_file=str(manifest["model_file"]),
-        model=dict(manifest["model"]),
-        builds=dict(manifest["toolchains"]),
-        report=dict(manifest["report"]),
-    )
-
-
-def _kernel(data: Mapping[str, Any]) -> KernelRecord:
-    compiled = dict(data["compiled"])
-    for name in ("files", "inputs", "outputs"):
-        compiled[name] = tuple(str(item) for item in compiled[name])
-    return KernelRecord(
-        name=str(data["name"]),
-        target=str(Target.parse(data["target"])),
-        inputs=tuple(map(str, data["inputs"])),
-        outputs=tuple(map(str, data["outputs"])),
-        compiled=Compiled(**compiled),
-    )
 
 
 def _foreign(recipe: Recipe, machine: Mapping[str, Any], toolchains: Registry) -> dict[str, str]:

@@ -6,70 +6,16 @@ import shutil
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from collage.runtime._executor import Executor, Step
-from collage.runtime._signature import Port, Signature
+from collage.runtime._recipe import Recipe
+from collage.runtime._signature import Signature
 from collage.target import Target
-from collage.toolchains import Compiled, LoadOptions, Registry, registry
+from collage.toolchains import LoadOptions, Registry, registry
 
-__all__ = ["Executable", "KernelRecord", "Recipe"]
-
-
-@dataclass(frozen=True, slots=True)
-class KernelRecord:
-    """One kernel of an executable, before it is loaded.
-
-    Attributes:
-        name: Its global symbol.
-        target: Printed form.
-        inputs: Names of the model's values that it reads, in the order of its own inputs.
-        outputs: Names of the model's values that it makes, in order.
-        compiled: What its toolchain made of it.
-    """
-
-    name: str
-    target: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    compiled: Compiled
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Everything that an executable consists of, besides the files of its workspace.
-
-    Attributes:
-        inputs: The model's inputs.
-        outputs: The model's outputs.
-        kernels: In the order in which they run.
-        threads: Threads that each kernel may use; 0 is the toolchains' default.
-        model_file: The partitioned model, in the workspace.
-        model: Facts about the original model: path, sha256, number of nodes.
-        builds: Build of each toolchain used.
-        report: What ``compile`` found out, as JSON (design section 10).
-    """
-
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    kernels: tuple[KernelRecord, ...]
-    threads: int
-    model_file: str
-    model: Mapping[str, Any]
-    builds: Mapping[str, str]
-    report: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def toolchains(self) -> tuple[str, ...]:
-        """Toolchains that must be loaded, each once."""
-        return tuple(dict.fromkeys(kernel.compiled.toolchain for kernel in self.kernels))
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Files of the workspace that belong to it, besides the weights."""
-        return tuple(dict.fromkeys([self.model_file, *(f for kernel in self.kernels for f in kernel.compiled.files)]))
+__all__ = ["Executable"]
 
 
 class Executable:

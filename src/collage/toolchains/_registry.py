@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from collage._errors import TargetError
 from collage.target import Target, TargetLike
@@ -29,8 +30,20 @@ class Registry:
         self.broken: dict[str, str] = {}
 
     def add(self, toolchain: Toolchain) -> None:
-        """Registers an instance, for tests and notebooks. Worker processes do not see it."""
+        """Registers an instance, for tests and notebooks.
+
+        Worker processes make their own from its class, with its ``worker_arguments`` (JSON values) if it has any; so
+        the class must be importable.
+        """
         self._loaded[toolchain.name] = toolchain
+
+    def factory(self, name: str) -> tuple[str, dict[str, Any]]:
+        """How another process makes the toolchain: ``module:Class`` and its keyword arguments."""
+        if name in self._points and name not in self._loaded:
+            return self._points[name].value, {}
+        toolchain = self.get(name)
+        kind = type(toolchain)
+        return f"{kind.__module__}:{kind.__qualname__}", dict(getattr(toolchain, "worker_arguments", {}))
 
     def names(self) -> tuple[str, ...]:
         """Names of all toolchains, sorted."""

@@ -1,0 +1,239 @@
+"""The finals: whole executables against each other, end to end, taking turns (design section 4, step 5).
+
+Every contestant lives in a process of its own, which loads only the runtimes that it uses, so that a crash costs a
+contestant and nobody is slowed by a neighbour that it would not have. They run in turns, in blocks short enough for slow
+drifts of the machine to meet all of them alike. The rounds that choose the winner are not the rounds that are reported:
+the best of several noisy figures is too good to be true.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from collage._errors import ToolchainError, WorkerDied
+from collage.cost.outcome import Status
+from collage.cost.statistics import Interval, Summary, ratio_of_medians, summarise
+from collage.cost.worker import Worker, WorkerOutOfMemory, WorkerTimeout
+
+__all__ = ["Contestant", "RacePlan", "Result", "Standing", "race"]
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """Something that can be raced.
+
+    Attributes:
+        name: For people; unique.
+        service: ``module:attribute`` of a service with ``check`` and ``run``.
+        arguments: Its arguments, JSON values.
+        kernels: Number of kernels; where times cannot be told apart, fewer win.
+        incumbent: One of the single-toolchain executables, against which the speed-up is reported.
+    """
+
+    name: str
+    service: str
+    arguments: Mapping[str, Any]
+    kernels: int = 1
+    incumbent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RacePlan:
+    """How long to race.
+
+    Attributes:
+        choosing_rounds: Rounds that decide who wins.
+        reporting_rounds: Rounds that are reported.
+        block_s: Seconds that one contestant runs before the next has its turn.
+        hopeless: A contestant this many times slower than the best of the first round does not run again.
+        timeout_s: Seconds that loading, checking or one block may take.
+    """
+
+    choosing_rounds: int = 7
+    reporting_rounds: int = 11
+    block_s: float = 0.12
+    hopeless: float = 1.6
+    timeout_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How one contestant did.
+
+    Attributes:
+        contestant: Who.
+        status: ``OK``, or why it has no time.
+        time: End-to-end latency; from the reporting rounds where it took part in them.
+        reason: One sentence, where it has no time.
+        max_abs: Largest absolute difference from the reference outputs.
+        max_rel: The same relative to the largest output.
+    """
+
+    contestant: Contestant
+    status: Status
+    time: Summary | None = None
+    reason: str | None = None
+    max_abs: float | None = None
+    max_rel: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The outcome of a race.
+
+    Attributes:
+        winner: The chosen contestant's standing; None if nobody finished.
+        best_single: The fastest incumbent's standing, or None.
+        speedup: Time of the best incumbent over the winner's, and its interval.
+        standings: Everybody's, in the order given.
+    """
+
+    winner: Standing | None
+    best_single: Standing | None
+    speedup: tuple[float, Interval] | None
+    standings: Sequence[Standing]
+
+
+@dataclass(slots=True)
+class _Runner:
+    """A contestant on the track."""
+
+    contestant: Contestant
+    worker: Worker
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    block: int = 1
+    qualifying: list[float] = field(default_factory=list)
+    choosing: list[list[float]] = field(default_factory=list)
+    reporting: list[list[float]] = field(default_factory=list)
+    failure: tuple[Status, str] | None = None
+
+    def median_s(self, rounds: Sequence[Sequence[float]]) -> float:
+        return summarise([s for samples in rounds for s in samples]).median_s
+
+    def standing(self) -> Standing:
+        if self.failure:
+            return Standing(self.contestant, self.failure[0], None, self.failure[1], self.max_abs, self.max_rel)
+        rounds = self.reporting or self.choosing or [self.qualifying]
+        time = summarise([s for samples in rounds for s in samples])
+        return Standing(self.contestant, Status.OK, time, None, self.max_abs, self.max_rel)
+
+
+def race(
+    contestants: Sequence[Contestant],
+    tolerance: float,
+    plan: RacePlan = RacePlan(),
+    say: Callable[[str], None] = lambda _: None,
+) -> Result:
+    """Races contestants and picks the winner.
+
+    Args:
+        contestants: At least one; more than one may be an incumbent.
+        tolerance: What the outputs may differ from the reference (see ``collage.cost.numerics``).
+        plan: How long.
+        say: Told what is going on.
+
+    Returns:
+        Who won, and how all did. A contestant that crashes or is wrong loses; the others go on.
+    """
+    runners = [_Runner(contestant, Worker(contestant.service, dict(contestant.arguments))) for contestant in contestants]
+    try:
+        for number, runner in enumerate(runners, 1):
+            say(f"finalist {number} of {len(runners)}: {runner.contestant.name}")
+            _guard(runner, lambda r=runner: _qualify(r, tolerance, plan))
+        track = [runner for runner in runners if runner.failure is None]
+        if not track:
+            return Result(None, None, None, [runner.standing() for runner in runners])
+        best = min(runner.median_s([runner.qualifying]) for runner in track)
+        track = [runner for runner in track if runner.median_s([runner.qualifying]) <= plan.hopeless * best]
+        track = _run_rounds(track, "choosing", plan.choosing_rounds, plan, say)
+        winner = _choose(track)
+        track = [runner for runner in track if runner is winner or runner.contestant.incumbent]
+        _run_rounds(track, "reporting", plan.reporting_rounds, plan, say)
+        return _result(runners, winner)
+    finally:
+        for runner in runners:
+            runner.worker.kill()
+
+
+def _qualify(runner: _Runner, tolerance: float, plan: RacePlan) -> None:
+    """Loads, checks and times once."""
+    worker = runner.worker
+    found = worker.call("check", plan.timeout_s, tolerance=tolerance)
+    runner.max_abs, runner.max_rel = found["max_abs"], found["max_rel"]
+    if found["reason"]:
+        runner.failure = (Status.WRONG, found["reason"])
+        return
+    once = worker.call("run", plan.timeout_s, runs=1, warm_up=0)[0]
+    runner.qualifying = worker.call("run", plan.timeout_s, runs=3, warm_up=1) if once < 1.0 else [once]
+    runner.block = min(max(math.ceil(plan.block_s / max(min(runner.qualifying), 1e-6)), 1), 2000)
+
+
+def _run_rounds(
+    track: list[_Runner], phase: str, rounds: int, plan: RacePlan, say: Callable[[str], None]
+) -> list[_Runner]:
+    order = random.Random(0)
+    for number in range(rounds):
+        say(f"finals, {phase}: round {number + 1} of {rounds}, {len(track)} finalists")
+        order.shuffle(track)
+        for runner in track:
+            # The first run of a block finds cold caches and sleeping threads; in a block of one, so does everybody's.
+            warm_up = 1 if runner.block > 1 else 0
+            _guard(
+                runner,
+                lambda r=runner, w=warm_up: getattr(r, phase).append(
+                    r.worker.call("run", plan.timeout_s, runs=r.block, warm_up=w)
+                ),
+            )
+        track = [runner for runner in track if runner.failure is None]
+    return track
+
+
+def _guard(runner: _Runner, action: Callable[[], Any]) -> None:
+    """Does something with a runner; what goes wrong disqualifies it."""
+    try:
+        action()
+    except WorkerTimeout as error:
+        runner.failure = (Status.TIMEOUT, str(error))
+    except WorkerOutOfMemory as error:
+        runner.failure = (Status.OUT_OF_MEMORY, str(error))
+    except WorkerDied as error:
+        runner.failure = (Status.CRASH, str(error))
+    except ToolchainError as error:
+        runner.failure = (Status.COMPILE_ERROR, str(error))
+
+
+def _choose(track: Sequence[_Runner]) -> _Runner:
+    """The fastest; among those whose times cannot be told apart from its, the one with the fewest kernels."""
+    fastest = min(track, key=lambda runner: runner.median_s(runner.choosing))
+    equals = [
+        runner
+        for runner in track
+        if runner is fastest or ratio_of_medians(runner.choosing, fastest.choosing)[1].low <= 1.0
+    ]
+    fewest = min(runner.contestant.kernels for runner in equals)
+    return min(
+        (runner for runner in equals if runner.contestant.kernels == fewest),
+        key=lambda runner: runner.median_s(runner.choosing),
+    )
+
+
+def _result(runners: Sequence[_Runner], winner: _Runner) -> Result:
+    if winner.failure:
+        # It died while being reported on: the best of those that finished takes its place.
+        alive = [r for r in runners if r.failure is None and r.reporting]
+        if not alive:
+            return Result(None, None, None, [runner.standing() for runner in runners])
+        winner = min(alive, key=lambda r: r.median_s(r.reporting))
+    singles = [r for r in runners if r.contestant.incumbent and r.failure is None]
+    best = min(singles, key=lambda r: r.standing().time.median_s, default=None)  # type: ignore[union-attr]
+    speedup = None
+    if best is not None and best.reporting:
+        speedup = ratio_of_medians(best.reporting, winner.reporting)
+    return Result(
+        winner.standing(), best.standing() if best else None, speedup, [runner.standing() for runner in runners]
+    )

@@ -1,0 +1,373 @@
+"""The workshop: where kernels are built and measured, in worker processes that may die.
+
+Builds of one batch run side by side, one per toolchain; then the batch is measured, one kernel at a time, while nothing
+is built. Everything that was ever measured comes from the database instead. Outcomes are data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from collage._errors import CompileError, ToolchainError, Unsupported, WorkerDied
+from collage.cost.database import Database
+from collage.cost.key import WorkloadKey
+from collage.cost.outcome import Outcome, Status
+from collage.cost.sampling import SamplingPlan
+from collage.cost.slot import measuring_slot
+from collage.cost.statistics import summarise
+from collage.cost.values import ValueStore
+from collage.cost.worker import Worker, WorkerOutOfMemory, WorkerTimeout
+from collage.machine import this_machine
+from collage.target import Target
+from collage.toolchains import Availability, Compiled, Registry
+
+__all__ = ["Counters", "Job", "Limits", "Workshop"]
+
+_SERVICE = "collage.cost._toolchain_service:ToolchainService"
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a worker may use.
+
+    Attributes:
+        compile_s: Seconds for one build.
+        run_s: Seconds for one measurement.
+        memory_bytes: Address space of a worker.
+        deaths: Consecutive deaths after which a toolchain is left alone for the rest of the session.
+        recycle_after: Jobs after which a worker is replaced, so that leaks stay small.
+    """
+
+    compile_s: float = 180.0
+    run_s: float = 60.0
+    memory_bytes: int | None = None
+    deaths: int = 4
+    recycle_after: int = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A kernel to build and to measure.
+
+    Attributes:
+        kernel: The extracted model; its graph's name is unique in the workspace.
+        structure: Its structural hash.
+        target: Whom it is for.
+        inputs: Names of its inputs in the value store, in order.
+        outputs: Names of its outputs in the value store, in order.
+        tolerance: See ``collage.cost.numerics``.
+        context_bytes: Memory that the rest of the model touches between two runs of it.
+        hopeless_s: Not worth measuring precisely above this.
+    """
+
+    kernel: ir.Model
+    structure: str
+    target: Target
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tolerance: float
+    context_bytes: int = 0
+    hopeless_s: float = float("inf")
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a session has done.
+
+    Attributes:
+        built: Kernels compiled.
+        measured: Kernels timed.
+        recorded: Outcomes that came from the database.
+    """
+
+    built: int = 0
+    measured: int = 0
+    recorded: int = 0
+
+
+class Workshop:
+    """Builds and measures kernels of one model.
+
+    Args:
+        toolchains: Where toolchains are found.
+        database: Where timings are kept.
+        workspace: Folder for kernels, with the model's weights file.
+        threads: Threads that each kernel may use; 0 is the toolchains' default.
+        limits: What workers may use.
+        say: Told what is going on.
+    """
+
+    def __init__(
+        self,
+        toolchains: Registry,
+        database: Database,
+        workspace: Path,
+        *,
+        threads: int = 0,
+        limits: Limits = Limits(),
+        workers: dict[str, Worker] | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._toolchains = toolchains
+        self._database = database
+        self.workspace = workspace
+        self.threads = threads
+        self._limits = limits
+        self._say = say
+        self._workers = {} if workers is None else workers
+        self._keep_workers = workers is not None
+        self._deaths: dict[str, int] = {}
+        self._builds: dict[str, Availability] = {}
+        self._compiled: dict[tuple[str, str], dict[str, Any]] = {}
+        self.values = ValueStore(workspace / "values")
+        self.counters = Counters()
+
+    def __enter__(self) -> Workshop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all workers, unless they were lent."""
+        if not self._keep_workers:
+            for worker in self._workers.values():
+                worker.kill()
+
+    def availability(self, toolchain: str) -> Availability:
+        """Whether a toolchain can be used, as it says itself in a process of its own."""
+        if toolchain not in self._builds:
+            try:
+                told = self._call(toolchain, "availability", self._limits.compile_s)
+                self._builds[toolchain] = Availability(**{**told, "devices": tuple(told["devices"])})
+            except ToolchainError as error:
+                self._builds[toolchain] = Availability(False, reason=str(error))
+        return self._builds[toolchain]
+
+    def key(self, job: Job) -> WorkloadKey:
+        """Under which key a job's timing is kept."""
+        shapes = [f"{self.values.get(n).shape}{self.values.get(n).dtype}" if n in self.values else "?" for n in job.inputs]
+        return WorkloadKey(
+            kernel=job.structure,
+            shapes=" ".join(shapes),
+            target=str(job.target),
+            build=self.availability(job.target.toolchain).build,
+            machine=this_machine().fingerprint,
+            threads=self.threads,
+            context=job.context_bytes // _MIB,
+        )
+
+    def known(self, job: Job) -> Outcome | None:
+        """What the database knows of a job, or None."""
+        return self._database.lookup(self.key(job))
+
+    def measure(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Builds and measures kernels; what is known is not measured again, and equal kernels are measured once.
+
+        Returns:
+            One outcome per job, in order.
+        """
+        keys = [self.key(job) for job in jobs]
+        outcomes: dict[str, Outcome] = {}
+        fresh: dict[str, tuple[WorkloadKey, Job]] = {}
+        for key, job in zip(keys, jobs, strict=True):
+            if key.digest in outcomes or key.digest in fresh:
+                continue
+            if (found := self._database.lookup(key)) is not None:
+                outcomes[key.digest] = found
+                self.counters.recorded += 1
+            else:
+                fresh[key.digest] = (key, job)
+        built = self._build_all([job for _, job in fresh.values()])
+        for (digest, (key, job)), made in zip(fresh.items(), built, strict=True):
+            if isinstance(made, Outcome):
+                outcome = made
+            else:
+                self._say(f"measuring {job.kernel.graph.name} on {job.target.short}")
+                with measuring_slot():
+                    outcome = self._measure(job, *made)
+                self.counters.measured += 1
+            self._database.record(key, outcome)
+            outcomes[digest] = outcome
+        self._recycle()
+        return [outcomes[key.digest] for key in keys]
+
+    def build(self, kernel: ir.Model, target: Target) -> Compiled:
+        """Compiles a kernel that is going to be run; compiled before in this session, it is not compiled again.
+
+        Raises:
+            ToolchainError: It could not be built.
+        """
+        name = str(kernel.graph.name)
+        if (name, str(target)) not in self._compiled:
+            self._build(kernel, target)
+        made = self._compiled[name, str(target)]
+        return Compiled(**{**made, **{part: tuple(made[part]) for part in ("files", "inputs", "outputs")}})
+
+    def profile(self, kernel: ir.Model, target: Target, inputs: Sequence[str], repeats: int = 3) -> Mapping[str, float]:
+        """Seconds per node name inside a kernel; empty if the toolchain cannot tell, or fails to."""
+        try:
+            self.build(kernel, target)
+            made = self._compiled[str(kernel.graph.name), str(target)]
+            with measuring_slot():
+                found = self._call(
+                    target.toolchain,
+                    "profile",
+                    self._limits.run_s,
+                    compiled=made,
+                    target=str(target),
+                    workspace=str(self.workspace),
+                    values=str(self.workspace / "values"),
+                    inputs=list(inputs),
+                    repeats=repeats,
+                )
+        except ToolchainError:
+            return {}
+        return dict(found or {})
+
+    def capture(self, model: ir.Model, target: Target, inputs: Sequence[str]) -> None:
+        """Runs a model once on stored inputs and adds all its outputs to the value store.
+
+        Raises:
+            ToolchainError: It could not be run.
+        """
+        file = self._write(model)
+        self._call(
+            target.toolchain,
+            "capture",
+            self._limits.compile_s + self._limits.run_s,
+            kernel=file,
+            target=str(target),
+            workspace=str(self.workspace),
+            values=str(self.workspace / "values"),
+            inputs=list(inputs),
+        )
+        self.values = ValueStore(self.workspace / "values")
+
+    def _build_all(self, jobs: Sequence[Job]) -> list[tuple[dict[str, Any], float] | Outcome]:
+        """Builds side by side, one toolchain in one worker."""
+        by_toolchain: dict[str, list[int]] = {}
+        for index, job in enumerate(jobs):
+            by_toolchain.setdefault(job.target.toolchain, []).append(index)
+        results: dict[int, tuple[dict[str, Any], float] | Outcome] = {}
+
+        def build_some(indices: Iterable[int]) -> None:
+            for index in indices:
+                job = jobs[index]
+                self._say(f"building {job.kernel.graph.name} on {job.target.short}")
+                started = time.monotonic()
+                try:
+                    results[index] = (self._build(job.kernel, job.target), time.monotonic() - started)
+                except ToolchainError as error:
+                    results[index] = _failed(error, time.monotonic() - started)
+
+        with ThreadPoolExecutor(max_workers=max(1, min(len(by_toolchain), this_machine().cores))) as pool:
+            for future in [pool.submit(build_some, indices) for indices in by_toolchain.values()]:
+                future.result()
+        return [results[index] for index in range(len(jobs))]
+
+    def _build(self, kernel: ir.Model, target: Target) -> dict[str, Any]:
+        made: dict[str, Any] = self._call(
+            target.toolchain,
+            "build",
+            self._limits.compile_s,
+            kernel=self._write(kernel),
+            target=str(target),
+            workspace=str(self.workspace),
+            threads=self.threads,
+        )
+        self._compiled[str(kernel.graph.name), str(target)] = made
+        self.counters.built += 1
+        return made
+
+    def _measure(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
+        plan = SamplingPlan(evict_bytes=job.context_bytes // _MIB * _MIB, hopeless_s=job.hopeless_s)
+        try:
+            found = self._call(
+                job.target.toolchain,
+                "measure",
+                self._limits.run_s,
+                compiled=compiled,
+                target=str(job.target),
+                workspace=str(self.workspace),
+                threads=self.threads,
+                values=str(self.workspace / "values"),
+                inputs=list(job.inputs),
+                expected=list(job.outputs),
+                tolerance=job.tolerance,
+                plan=dataclasses.asdict(dataclasses.replace(plan, hopeless_s=min(plan.hopeless_s, 1e9))),
+            )
+        except ToolchainError as error:
+            return _failed(error, build_s)
+        if found["wrong"]:
+            return Outcome(Status.WRONG, found["wrong"], None, found["error"], build_s)
+        return Outcome(Status.OK, None, summarise(found["samples"]), found["error"], build_s)
+
+    def _write(self, kernel: ir.Model) -> str:
+        """Writes a kernel into the workspace, beside the weights that it refers to."""
+        file = f"{kernel.graph.name}.in.onnx"
+        ir.save(kernel, self.workspace / file)
+        return file
+
+    def _call(self, toolchain: str, method: str, timeout_s: float, **params: Any) -> Any:
+        """One job in a toolchain's worker; a death is retried once in a fresh one."""
+        if self._deaths.get(toolchain, 0) >= self._limits.deaths:
+            raise WorkerDied(f"{toolchain} died {self._limits.deaths} times in a row and is left alone")
+        worker = self._worker(toolchain)
+        for attempt in (1, 2):
+            try:
+                result = worker.call(method, timeout_s, **params)
+                self._deaths[toolchain] = 0
+                return result
+            except WorkerTimeout:
+                self._deaths[toolchain] = self._deaths.get(toolchain, 0) + 1
+                raise
+            except WorkerDied:
+                self._deaths[toolchain] = self._deaths.get(toolchain, 0) + 1
+                if attempt == 2:
+                    raise
+            except ToolchainError:
+                self._deaths[toolchain] = 0
+                raise
+        raise AssertionError("unreachable")
+
+    def _worker(self, toolchain: str) -> Worker:
+        if toolchain not in self._workers:
+            factory, arguments = self._toolchains.factory(toolchain)
+            self._workers[toolchain] = Worker(
+                _SERVICE,
+                {"factory": factory, "arguments": arguments},
+                memory_limit_bytes=self._limits.memory_bytes,
+            )
+        return self._workers[toolchain]
+
+    def _recycle(self) -> None:
+        for name, worker in self._workers.items():
+            if worker.jobs_done > self._limits.recycle_after:
+                worker.kill()
+            elif worker.alive:
+                try:
+                    worker.call("drop", 30.0)
+                except ToolchainError as error:
+                    self._say(f"worker of {name} was replaced: {error}")
+
+
+def _failed(error: ToolchainError, build_s: float) -> Outcome:
+    kinds: list[tuple[type[ToolchainError], Status]] = [
+        (WorkerTimeout, Status.TIMEOUT),
+        (WorkerOutOfMemory, Status.OUT_OF_MEMORY),
+        (WorkerDied, Status.CRASH),
+        (Unsupported, Status.UNSUPPORTED),
+        (CompileError, Status.COMPILE_ERROR),
+    ]
+    status = next((status for kind, status in kinds if isinstance(error, kind)), Status.COMPILE_ERROR)
+    return Outcome(status, str(error)[:2000], build_s=build_s)
