@@ -1,0 +1,198 @@
+"""What a model may cost before anything is allocated for it.
+
+Function calls are counted as if they were expanded, without expanding them: a file of two kilobytes can stand for
+2^25 nodes. Every product is a Python integer, so none overflows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import onnx
+
+from collage._errors import ModelError
+from collage.frontend._tensors import TensorFacts, check_tensor
+
+__all__ = ["Budgets", "check_budgets"]
+
+FunctionId = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Upper bounds on what a model may hold; generous for real models, small for a machine.
+
+    Attributes:
+        file_bytes: Size of the model file itself; a protobuf message cannot exceed 2 GiB.
+        nodes: Nodes of all graphs and bodies together, after functions are expanded.
+        nesting: Depth of control-flow bodies within each other, after functions are expanded.
+        weight_bytes: All constants together.
+        value_bytes: Any single value whose shape is known, weights included.
+        string_bytes: Any single name, string attribute or documentation string.
+        list_items: Items of any list attribute.
+        rank: Number of dimensions of any tensor.
+    """
+
+    file_bytes: int = 2**31
+    nodes: int = 200_000
+    nesting: int = 16
+    weight_bytes: int = 2**38
+    value_bytes: int = 2**33
+    string_bytes: int = 2**24
+    list_items: int = 2**24
+    rank: int = 32
+
+
+class _Size(NamedTuple):
+    nodes: int
+    nesting: int
+
+
+def check_budgets(model: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]:
+    """Refuses a model that exceeds a budget; returns what its tensors claim about themselves.
+
+    Raises:
+        ModelError: A budget is exceeded, functions call each other in a circle, or a tensor's data does not fit its
+            shape.
+    """
+    counter = _Counter(model, budgets)
+    counter.measure_model()
+    return counter.tensors
+
+
+class _Counter:
+    """Walks every message of a model once, and every function once however often it is called."""
+
+    def __init__(self, model: onnx.ModelProto, budgets: Budgets) -> None:
+        self.model = model
+        self.budgets = budgets
+        self.tensors: list[TensorFacts] = []
+        self._weight_bytes = 0
+        self._functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+        if len(self._functions) != len(model.functions):
+            raise ModelError("two functions of the model have the same domain, name and overload")
+        self._sizes: dict[FunctionId, _Size] = {}
+
+    def measure_model(self) -> None:
+        for identifier in self._bottom_up():
+            function = self._functions[identifier]
+            self._sizes[identifier] = self._measure(function.node, f"function {function.name!r}")
+        self._measure_graph(self.model.graph, f"graph {self.model.graph.name!r}")
+
+    def _bottom_up(self) -> list[FunctionId]:
+        """Functions, callees first; an explicit stack, because a chain of calls may be thousands long."""
+        order: list[FunctionId] = []
+        state: dict[FunctionId, bool] = {}
+        for root in self._functions:
+            stack = [(root, self._callees(root))] if root not in state else []
+            state.setdefault(root, False)
+            while stack:
+                current, callees = stack[-1]
+                callee = next(callees, None)
+                if callee is None:
+                    stack.pop()
+                    state[current] = True
+                    order.append(current)
+                elif callee not in state:
+                    state[callee] = False
+                    stack.append((callee, self._callees(callee)))
+                elif not state[callee]:
+                    raise ModelError(f"function {callee[1]!r} calls itself, directly or through others")
+        return order
+
+    def _callees(self, identifier: FunctionId) -> Iterator[FunctionId]:
+        waiting = list(self._functions[identifier].node)
+        depth_guard = self.budgets.nodes
+        while waiting:
+            node = waiting.pop()
+            depth_guard -= 1
+            if depth_guard < 0:
+                raise ModelError(f"function {identifier[1]!r} has more than {self.budgets.nodes:,} nodes")
+            called = (node.domain, node.op_type, node.overload)
+            if called in self._functions:
+                yield called
+            for attribute in node.attribute:
+                for body in (attribute.g, *attribute.graphs) if attribute.graphs or attribute.HasField("g") else ():
+                    waiting.extend(body.node)
+
+    def _measure_graph(self, graph: onnx.GraphProto, place: str, depth: int = 0) -> _Size:
+        for tensor in graph.initializer:
+            self._account(tensor, f"initializer {tensor.name!r} of {place}")
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            self._check_value(value, place)
+        if graph.sparse_initializer:
+            raise ModelError(f"{place} has sparse initializers, which are not supported; store them densely")
+        return self._measure(graph.node, place, depth)
+
+    def _measure(self, nodes: object, place: str, depth: int = 0) -> _Size:
+        if depth > self.budgets.nesting:
+            raise ModelError(f"{place} is nested more than {self.budgets.nesting} bodies deep")
+        total, deepest = 0, depth
+        for node in nodes:  # type: ignore[attr-defined]
+            where = f"node {node.name!r} ({node.op_type}) of {place}"
+            inner = self._measure_node(node, where, depth)
+            total += inner.nodes
+            deepest = max(deepest, inner.nesting)
+            if total > self.budgets.nodes:
+                raise ModelError(f"{place} has more than {self.budgets.nodes:,} nodes once its functions are expanded")
+            if deepest > self.budgets.nesting:
+                raise ModelError(f"{where} is nested more than {self.budgets.nesting} bodies deep")
+        return _Size(total, deepest)
+
+    def _measure_node(self, node: onnx.NodeProto, where: str, depth: int) -> _Size:
+        called = self._sizes.get((node.domain, node.op_type, node.overload))
+        total, deepest = (called.nodes, depth + called.nesting) if called else (1, depth)
+        for name in (node.name, node.op_type, node.domain, node.doc_string, *node.input, *node.output):
+            self._check_string(name, where)
+        for attribute in node.attribute:
+            self._check_attribute(attribute, where)
+            for body in (attribute.g, *attribute.graphs) if attribute.graphs or attribute.HasField("g") else ():
+                inner = self._measure_graph(body, f"a body of {where}"[:400], depth + 1)
+                total += inner.nodes
+                deepest = max(deepest, inner.nesting)
+        return _Size(total, deepest)
+
+    def _check_attribute(self, attribute: onnx.AttributeProto, where: str) -> None:
+        self._check_string(attribute.name, where)
+        self._check_string(attribute.s, where)
+        for items in (attribute.ints, attribute.floats, attribute.strings, attribute.tensors):
+            if len(items) > self.budgets.list_items:
+                raise ModelError(f"attribute {attribute.name!r} of {where} has {len(items):,} items")
+        for text in attribute.strings:
+            self._check_string(text, where)
+        if attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
+            raise ModelError(f"{where} has a sparse constant, which is not supported; store it densely")
+        if attribute.HasField("t"):
+            self._account(attribute.t, f"attribute {attribute.name!r} of {where}")
+        for tensor in attribute.tensors:
+            self._account(tensor, f"attribute {attribute.name!r} of {where}")
+
+    def _account(self, tensor: onnx.TensorProto, where: str) -> None:
+        self._check_string(tensor.name, where)
+        facts = check_tensor(tensor, where, max_rank=self.budgets.rank, max_bytes=self.budgets.value_bytes)
+        self._weight_bytes += facts.nbytes
+        if self._weight_bytes > self.budgets.weight_bytes:
+            raise ModelError(f"the constants of the model exceed {self.budgets.weight_bytes:,} bytes at {where}")
+        self.tensors.append(facts)
+
+    def _check_value(self, value: onnx.ValueInfoProto, place: str) -> None:
+        self._check_string(value.name, place)
+        if not value.type.HasField("tensor_type"):
+            return
+        shape = value.type.tensor_type.shape
+        if len(shape.dim) > self.budgets.rank:
+            raise ModelError(f"value {value.name[:80]!r} of {place} has {len(shape.dim)} dimensions")
+        elements = 1
+        for dim in shape.dim:
+            if dim.HasField("dim_value"):
+                if dim.dim_value < 0:
+                    raise ModelError(f"value {value.name!r} of {place} has the negative dimension {dim.dim_value}")
+                elements *= dim.dim_value
+        if elements > self.budgets.value_bytes:
+            raise ModelError(f"value {value.name!r} of {place} would have {elements:,} elements")
+
+    def _check_string(self, text: str | bytes, where: str) -> None:
+        if len(text) > self.budgets.string_bytes:
+            raise ModelError(f"{where[:200]} has a string of {len(text):,} bytes")

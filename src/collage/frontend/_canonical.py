@@ -1,0 +1,121 @@
+"""The canonical form: one way to write what ONNX lets exporters write in several.
+
+Toolchains differ most in what they make of unusual spellings (one of them crashes on an explicit empty third input of
+LayerNormalization), so models are brought to one spelling before any of them looks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import onnx_ir as ir
+import onnx_ir.passes.common as common
+
+from collage._errors import ModelError
+
+__all__ = ["MAX_IR_VERSION", "MIN_IR_VERSION", "canonicalise", "name_everything"]
+
+MIN_IR_VERSION = 10
+"""The first version in which functions carry metadata and the types of their values."""
+
+MAX_IR_VERSION = 13
+"""The last version that every toolchain of the menu reads."""
+
+
+def canonicalise(model: ir.Model) -> None:
+    """Brings a validated model to canonical form, in place.
+
+    Raises:
+        ModelError: Its functions cannot be expanded.
+    """
+    inline_functions(model)
+    common.RemoveInitializersFromInputsPass()(model)
+    lift_constants(model)
+    common.TopologicalSortPass()(model)
+    remove_unused(model)
+    name_everything(model)
+    model.ir_version = min(max(model.ir_version, MIN_IR_VERSION), MAX_IR_VERSION)
+
+
+def inline_functions(model: ir.Model) -> None:
+    """Expands every call of a model-local function, and drops the functions."""
+    try:
+        common.InlinePass()(model)
+    except Exception as error:
+        raise ModelError(f"the functions of the model cannot be expanded: {error}") from None
+    model.functions.clear()
+
+
+def lift_constants(model: ir.Model) -> None:
+    """Turns Constant nodes into initializers, in bodies too.
+
+    One that is a graph output becomes an Identity of an initializer: an output needs a node that makes it.
+    """
+    for graph in model.graphs():
+        for index, value in enumerate(graph.outputs):
+            producer = value.producer()
+            constant = producer is not None and producer.op_type == "Constant" and producer.domain == ""
+            if constant or value.is_initializer() or value.is_graph_input():
+                graph.outputs[index] = _identity(graph, value)
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+
+
+def _identity(graph: ir.Graph, value: ir.Value) -> ir.Value:
+    """Appends ``Identity(value)``, whose result takes the value's name over."""
+    name = value.name
+    node = ir.node("Identity", [value])
+    graph.append(node)
+    (result,) = node.outputs
+    result.type, result.shape = value.type, value.shape
+    value.name = f"{name}_source"
+    result.name = name
+    return result
+
+
+def remove_unused(model: ir.Model) -> None:
+    """Drops what no output depends on: nodes, initializers, trailing empty inputs and outputs, opset imports."""
+    common.RemoveUnusedNodesPass()(model)
+    for graph in model.graphs():
+        for name, value in list(graph.initializers.items()):
+            if not value.uses() and not value.is_graph_output():
+                del graph.initializers[name]
+    common.RemoveUnusedOpsetsPass()(model)
+
+
+def name_everything(model: ir.Model) -> None:
+    """Gives every node and value a name that occurs once in the whole model, bodies included.
+
+    The names of the model's inputs and outputs are its interface and stay; so do all others that are unique already.
+    """
+    value_names = _Names(value.name for value in (*model.graph.inputs, *model.graph.outputs))
+    node_names = _Names(())
+    fixed = {*model.graph.inputs, *model.graph.outputs}
+    for graph in model.graphs():
+        initializers = list(graph.initializers.values())
+        for value in dict.fromkeys((*graph.inputs, *initializers)):
+            if value not in fixed:
+                value_names.assign(value, "value")
+        for node in graph:
+            node_names.assign(node, node.op_type)
+            for value in node.outputs:
+                if value not in fixed and (value.name or value.uses()):
+                    value_names.assign(value, f"{node.name}_output")
+
+
+class _Names:
+    """A supply of names, each given out once."""
+
+    def __init__(self, taken: Iterator[str | None] | tuple[()]) -> None:
+        self._taken = {name for name in taken if name}
+        self._next: dict[str, Iterator[int]] = {}
+
+    def assign(self, item: ir.Node | ir.Value, stem: str) -> None:
+        """Keeps the item's name if nothing has it yet; otherwise numbers it."""
+        stem = item.name or stem
+        name = stem
+        while name in self._taken:
+            name = f"{stem}_{next(self._next.setdefault(stem, itertools.count(1)))}"
+        self._taken.add(name)
+        if name != item.name:
+            item.name = name

@@ -1,0 +1,71 @@
+"""External weights: plain relative regular files inside the model's folder, and nothing else.
+
+A path is opened one component at a time, each relative to the folder opened before and never through a link, so that
+what was checked is what is read. A file with a second hard link is refused: it may be a secret that somebody linked
+into the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from collage._errors import ModelError
+from collage.frontend._tensors import TensorFacts
+
+__all__ = ["check_external_data"]
+
+_PLAIN = re.compile(r"[^\x00-\x1f*?\"<>|:\\/]+(/[^\x00-\x1f*?\"<>|:\\/]+)*")
+"""Relative, without drive letters, wild cards or control characters: runtimes keep private markers in such strings."""
+
+
+def check_external_data(tensors: Iterable[TensorFacts], folder: Path | None) -> None:
+    """Refuses tensors whose bytes lie anywhere but in a plain file of ``folder``.
+
+    Raises:
+        ModelError: A path escapes the folder, is a link, is missing, or is shorter than the tensor needs.
+    """
+    sizes: dict[str, int] = {}
+    for tensor in tensors:
+        location = tensor.location
+        if location is None:
+            continue
+        if folder is None:
+            raise ModelError(
+                f"{tensor.where} keeps its data in {location[:80]!r}, but a model without a file has no folder; "
+                f"pass the path of the model instead"
+            )
+        if location not in sizes:
+            sizes[location] = _file_size(folder, location, tensor.where)
+        if tensor.offset + tensor.nbytes > sizes[location]:
+            raise ModelError(
+                f"{tensor.where} needs {tensor.nbytes:,} bytes at offset {tensor.offset:,} of {location!r}, "
+                f"which has {sizes[location]:,}"
+            )
+
+
+def _file_size(folder: Path, location: str, where: str) -> int:
+    parts = location.removeprefix("./").split("/")
+    if not _PLAIN.fullmatch("/".join(parts)) or any(part in (".", "..") for part in parts):
+        raise ModelError(f"{where} keeps its data in {location[:80]!r}, which is no plain relative path")
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    opened = [os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+    try:
+        for part in parts[:-1]:
+            opened.append(os.open(part, flags | os.O_DIRECTORY, dir_fd=opened[-1]))
+        opened.append(os.open(parts[-1], flags, dir_fd=opened[-1]))
+        status = os.fstat(opened[-1])
+    except OSError as error:
+        reason = error.strerror or "cannot be opened"
+        raise ModelError(f"{where} keeps its data in {location!r}: {reason} (links are not followed)") from None
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelError(f"{where} keeps its data in {location!r}, which is no regular file")
+    if status.st_nlink != 1:
+        raise ModelError(f"{where} keeps its data in {location!r}, which has a second hard link; copy the file")
+    return status.st_size

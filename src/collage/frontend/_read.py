@@ -1,0 +1,151 @@
+"""The one place through which every model enters.
+
+A model file is untrusted. In this order, each step protecting the next: the file's kind and size, protobuf, budgets,
+external data, structure, canonical form, and the ONNX checker on what will be handed on. Design section 4.1.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import google.protobuf.message
+import onnx
+import onnx.checker
+import onnx_ir as ir
+
+from collage._errors import ModelError, UsageError
+from collage.frontend._budget import Budgets, check_budgets
+from collage.frontend._canonical import canonicalise
+from collage.frontend._external import check_external_data
+from collage.frontend._opset import raise_opset
+from collage.frontend._proto import without_weights
+from collage.frontend._scopes import check_structure
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["ModelSource", "read_model"]
+
+ModelSource = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | torch.nn.Module"
+
+
+def read_model(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | torch.nn.Module,
+    *,
+    example_inputs: Sequence[Any] | None = None,
+    budgets: Budgets = Budgets(),  # noqa: B008 (frozen)
+) -> ir.Model:
+    """Reads, bounds, validates and canonicalises a model.
+
+    Weights in external files are mapped, not loaded. An ``onnx_ir.Model`` is not changed, but shares its tensors with
+    the result.
+
+    Args:
+        source: Path of an ONNX file, its bytes, a ``ModelProto``, an ``onnx_ir.Model``, or a ``torch.nn.Module``.
+        example_inputs: Positional inputs with which a ``torch.nn.Module`` is exported.
+        budgets: Upper bounds on size and nesting.
+
+    Returns:
+        A model without functions other than those it started from being expanded, whose nodes are sorted, live and
+        named, whose constants are initializers, and whose IR version is 10 to 13.
+
+    Raises:
+        UsageError: The path does not exist, or the source is of no known kind.
+        ModelError: The source is no valid, or no safe, model; the message names the file and the node.
+    """
+    if isinstance(source, ir.Model):
+        return _from_ir(source, budgets)
+    if isinstance(source, onnx.ModelProto):
+        return _from_proto(source, None, budgets)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _from_proto(_parse(bytes(source), budgets), None, budgets)
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        try:
+            return _from_proto(_parse(_read_file(path, budgets), budgets), path.parent, budgets)
+        except ModelError as error:
+            raise ModelError(f"{path}: {error}") from None
+    if callable(getattr(source, "state_dict", None)):
+        from collage.frontend._torch import export_module
+
+        return _from_ir(export_module(source, example_inputs), budgets)
+    raise UsageError(f"a model is a path, bytes, ModelProto, onnx_ir.Model or torch.nn.Module, not {type(source)}")
+
+
+def _read_file(path: Path, budgets: Budgets) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{path!r} is no path: {error}") from None
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise ModelError("is a folder; name the ONNX file in it")
+        if not stat.S_ISREG(status.st_mode):
+            raise ModelError("is no regular file")
+        if status.st_size > budgets.file_bytes:
+            raise ModelError(f"has {status.st_size:,} bytes; keep weights of large models in external files")
+        return file.read(budgets.file_bytes + 1)
+
+
+def _parse(data: bytes, budgets: Budgets) -> onnx.ModelProto:
+    if not data:
+        raise ModelError("is empty")
+    if len(data) > budgets.file_bytes:
+        raise ModelError(f"has more than {budgets.file_bytes:,} bytes")
+    try:
+        return onnx.ModelProto.FromString(data)
+    except google.protobuf.message.DecodeError:
+        raise ModelError("is not an ONNX model, or is truncated or damaged") from None
+
+
+def _from_proto(proto: onnx.ModelProto, folder: Path | None, budgets: Budgets) -> ir.Model:
+    _validate(proto, folder, budgets)
+    model = ir.from_proto(proto)
+    if folder is not None:
+        _set_folder(model, folder)
+    return _finish(model)
+
+
+def _from_ir(source: ir.Model, budgets: Budgets) -> ir.Model:
+    model = source.clone()
+    with without_weights(model) as proto:
+        _validate(proto, None, budgets)
+    return _finish(model)
+
+
+def _validate(proto: onnx.ModelProto, folder: Path | None, budgets: Budgets) -> None:
+    if not proto.HasField("graph"):
+        raise ModelError("is not an ONNX model: it has no graph")
+    if proto.HasField("ir_version") and not 1 <= proto.ir_version <= onnx.IR_VERSION:
+        raise ModelError(f"has IR version {proto.ir_version}; 1 to {onnx.IR_VERSION} are known")
+    tensors = check_budgets(proto, budgets)
+    check_external_data(tensors, folder)
+    check_structure(proto)
+
+
+def _set_folder(model: ir.Model, folder: Path) -> None:
+    for graph in model.graphs():
+        ir.external_data.set_base_dir(graph, folder.absolute())
+
+
+def _finish(model: ir.Model) -> ir.Model:
+    try:
+        canonicalise(model)
+    except ModelError:
+        raise
+    raise_opset(model)
+    with without_weights(model) as proto:
+        try:
+            onnx.checker.check_model(proto)
+        except onnx.checker.ValidationError as error:
+            raise ModelError("is not a valid model: " + " ".join(str(error).split())[:400]) from None
+    return model
