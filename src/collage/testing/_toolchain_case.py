@@ -1,0 +1,346 @@
+"""What every toolchain must hold, as a test class to inherit; third parties' toolchains too.
+
+::
+
+    class TestMine(ToolchainTestCase):
+        toolchain = MyToolchain()
+
+Needs pytest. Specification 003, "Robust BYOC integrations": report correctly what is supported, and be right about it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pytest
+
+from collage._errors import TargetError, ToolchainError, Unsupported
+from collage.target import Target
+from collage.testing._toolchain_kernels import COMMON, DTYPES, DYNAMIC, EDGES, KernelCase, kernel
+from collage.toolchains import Compiled, LoadOptions, Profiler, Toolchain
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from collage.toolchains import Kernel
+    from collage.toolchains._contract import Tensor
+
+__all__ = ["ToolchainTestCase"]
+
+
+def _by_name(case: Any) -> str:
+    return case.name if isinstance(case, KernelCase) else ""
+
+
+class ToolchainTestCase:
+    """Tests that a toolchain keeps the contract.
+
+    Attributes:
+        toolchain: The toolchain under test.
+        target: The target to test, an alias or the full form; the toolchain's first one if empty.
+        refuses: Names of common kernels that this toolchain is known to refuse.
+        differs: Names of edge cases where its answers are known to be its own; they are expected to fail, so that
+            this list stays true.
+        tolerance: Largest error allowed, relative to the largest output.
+    """
+
+    toolchain: ClassVar[Toolchain]
+    target: ClassVar[str] = ""
+    refuses: ClassVar[frozenset[str]] = frozenset()
+    differs: ClassVar[frozenset[str]] = frozenset()
+    tolerance: ClassVar[float] = 1e-4
+
+    @pytest.fixture(autouse=True)
+    def _only_where_available(self) -> None:
+        found = self.toolchain.availability()
+        if not found.available:
+            pytest.skip(f"{self.toolchain.name}: {found.reason}")
+
+    @pytest.fixture
+    def parsed(self) -> Target:
+        return Target.parse(self.target or self.toolchain.targets[0])
+
+    def test_is_a_toolchain_that_says_what_it_is(self, parsed: Target) -> None:
+        assert isinstance(self.toolchain, Toolchain)
+        assert parsed.toolchain == self.toolchain.name
+        began = time.perf_counter()
+        found = self.toolchain.availability()
+        assert time.perf_counter() - began < 5
+        assert found.version and found.version in found.build
+        assert all(sentence for sentence in self.toolchain.options.values())
+
+    @pytest.mark.parametrize("case", COMMON, ids=_by_name)
+    def test_common_kernels_are_right(self, case: KernelCase, parsed: Target, tmp_path: Path) -> None:
+        if case.name in self.refuses:
+            with pytest.raises(Unsupported):
+                _run(self.toolchain, case.model(), parsed, tmp_path, case.inputs)
+            return
+        got = _run(self.toolchain, case.model(), parsed, tmp_path, case.inputs)
+        self._assert_right(case.model(), case.inputs, got)
+
+    @pytest.mark.parametrize("case", EDGES + DTYPES, ids=_by_name)
+    def test_edges_and_types_are_right_or_refused(self, case: KernelCase, parsed: Target, tmp_path: Path) -> None:
+        try:
+            got = _run(self.toolchain, case.model(), parsed, tmp_path, case.inputs)
+        except Unsupported as refusal:
+            assert str(refusal) and "\n" not in str(refusal)
+            assert case.name not in self.differs
+            return
+        if case.name in self.differs:
+            with pytest.raises(AssertionError):
+                self._assert_right(case.model(), case.inputs, got)
+        else:
+            self._assert_right(case.model(), case.inputs, got)
+
+    @pytest.mark.parametrize(("case", "many"), DYNAMIC, ids=_by_name)
+    def test_symbolic_dimensions(
+        self, case: KernelCase, many: Sequence[Sequence[Tensor]], parsed: Target, tmp_path: Path
+    ) -> None:
+        if case.name in self.refuses:
+            pytest.skip(f"{self.toolchain.name} is known to refuse it")
+        loaded = _load(self.toolchain, case.model(), parsed, tmp_path)
+        for inputs in many:
+            self._assert_right(case.model(), inputs, loaded(inputs))
+
+    def test_strided_and_read_only_inputs(self, parsed: Target, tmp_path: Path) -> None:
+        case = COMMON[1]
+        loaded = _load(self.toolchain, case.model(), parsed, tmp_path)
+        wide = np.random.default_rng(5).standard_normal((32, 8)).astype(np.float32)
+        frozen = np.ascontiguousarray(wide.T[:4])
+        frozen.flags.writeable = False
+        for x in (wide.T[:4], wide.T[::2], wide.T[3::-1], frozen):
+            before = x.copy()
+            self._assert_right(case.model(), [x], loaded([x]))
+            np.testing.assert_array_equal(x, before)
+
+    def test_inputs_may_change_in_place(self, parsed: Target, tmp_path: Path) -> None:
+        case = COMMON[0]
+        loaded = _load(self.toolchain, case.model(), parsed, tmp_path)
+        x = case.inputs[0].copy()
+        for factor in (1.0, -2.0, 0.5):
+            x *= np.float32(factor)
+            self._assert_right(case.model(), [x], loaded([x]))
+
+    def test_outputs_last_unless_it_says_otherwise(self, parsed: Target, tmp_path: Path) -> None:
+        case = COMMON[0]
+        loaded = _load(self.toolchain, case.model(), parsed, tmp_path)
+        first = loaded(case.inputs)[0]
+        kept = first.copy()
+        second = loaded([-case.inputs[0]])[0]
+        assert not np.array_equal(kept, second)
+        if not loaded.reuses_outputs:
+            np.testing.assert_array_equal(first, kept)
+
+    def test_outputs_are_row_major_and_of_the_right_type(self, parsed: Target, tmp_path: Path) -> None:
+        case = next(case for case in COMMON if case.name == "attention")
+        for y in _run(self.toolchain, case.model(), parsed, tmp_path, case.inputs):
+            assert isinstance(y, np.ndarray) and y.flags.c_contiguous and y.dtype == np.float32
+
+    def test_writes_only_its_own_files(self, parsed: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        workspace, elsewhere = tmp_path / "workspace", tmp_path / "elsewhere"
+        workspace.mkdir()
+        elsewhere.mkdir()
+        monkeypatch.chdir(elsewhere)
+        monkeypatch.setenv("TMPDIR", str(elsewhere))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        case = COMMON[0]
+        compiled = self.toolchain.compile(case.model(), parsed, workspace)
+        self.toolchain.load(compiled, parsed, workspace, LoadOptions())(case.inputs)
+        if isinstance(self.toolchain, Profiler):
+            self.toolchain.profile(compiled, parsed, workspace, case.inputs, 2)
+        written = {path.name for path in workspace.rglob("*")}
+        assert written == set(compiled.files)
+        assert all(name.startswith(case.name) for name in written)
+        assert not list(elsewhere.iterdir())
+
+    def test_says_nothing_on_standard_streams(
+        self, parsed: Target, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        for case in (COMMON[0], *DTYPES[:3]):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.delenv("PYTHONWARNINGS", raising=False)
+                try:
+                    _run(self.toolchain, case.model(), parsed, tmp_path, case.inputs)
+                except Unsupported:
+                    continue
+        said = capfd.readouterr()
+        assert (said.out, said.err) == ("", "")
+
+    def test_compiling_is_a_function(self, parsed: Target, tmp_path: Path) -> None:
+        case = COMMON[0]
+        model = case.model()
+        first, second = (self.toolchain.compile(model, parsed, tmp_path) for _ in range(2))
+        assert first == second
+        assert first.inputs == ("x",) and first.outputs == ("y",)
+        assert json.loads(json.dumps(asdict(first)["metadata"])) == first.metadata
+        loaded = [self.toolchain.load(first, parsed, tmp_path, LoadOptions()) for _ in range(2)]
+        self._assert_right(case.model(), case.inputs, loaded[0](case.inputs))
+        self._assert_right(case.model(), case.inputs, loaded[1](case.inputs))
+
+    def test_weights_in_a_file_of_the_workspace(self, parsed: Target, tmp_path: Path) -> None:
+        case = COMMON[1]
+        model = with_weights_in_file(case, tmp_path)
+        before = (tmp_path / "weights").read_bytes()
+        self._assert_right(case.model(), case.inputs, _run(self.toolchain, model, parsed, tmp_path, case.inputs))
+        assert (tmp_path / "weights").read_bytes() == before
+
+    def test_unusual_names(self, parsed: Target, tmp_path: Path) -> None:
+        model = COMMON[0].model()
+        for value, name in zip(
+            (model.graph.inputs[0], model.graph.outputs[0]), ("a/b:0", "über output.1"), strict=True
+        ):
+            value.name = name
+        for node in model.graph:
+            node.name = f"{node.name}/a:b c"
+        compiled = self.toolchain.compile(model, parsed, tmp_path)
+        assert (compiled.inputs, compiled.outputs) == (("a/b:0",), ("über output.1",))
+        got = self.toolchain.load(compiled, parsed, tmp_path, LoadOptions())(COMMON[0].inputs)
+        self._assert_right(COMMON[0].model(), COMMON[0].inputs, got)
+
+    def test_refuses_what_it_does_not_know(self, parsed: Target, tmp_path: Path) -> None:
+        odd = kernel("odd", "(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}")
+        with pytest.raises(Unsupported, match=r"."):
+            _run(self.toolchain, odd, parsed, tmp_path, [np.ones(2, np.float32)])
+        for options in ({"no-such-option": "1"}, {name: "no-such-value" for name in self.toolchain.options}):
+            if options:
+                with pytest.raises(TargetError):
+                    self.toolchain.compile(COMMON[0].model(), parsed.with_options(**options), tmp_path)
+
+    @pytest.mark.parametrize("name", ["../escape", "", "a/b"])
+    def test_stays_in_the_workspace(self, name: str, parsed: Target, tmp_path: Path) -> None:
+        model = COMMON[0].model()
+        model.graph.name = name
+        inner = tmp_path / "inner"
+        inner.mkdir()
+        with pytest.raises(ToolchainError):
+            self.toolchain.compile(model, parsed, inner)
+        assert [path.name for path in tmp_path.rglob("*")] == ["inner"]
+
+    def test_another_process_can_load_and_keeps_to_its_threads(self, parsed: Target, tmp_path: Path) -> None:
+        size = 512
+        weights = {"w": np.random.default_rng(1).standard_normal((size, size)).astype(np.float32) / size}
+        text = f"(float[{size},{size}] x) => (float[{size},{size}] y) {{a = MatMul (x, w) y = Tanh (a)}}"
+        model = kernel("product", text, weights)
+        compiled = self.toolchain.compile(model, parsed, tmp_path)
+        x = np.random.default_rng(2).standard_normal((size, size)).astype(np.float32)
+        np.save(tmp_path / "input.npy", x)
+        seen = _in_child(self.toolchain, compiled, tmp_path, LoadOptions(threads=1))
+        self._assert_right(model, [x], [np.load(tmp_path / "output.npy")])
+        assert seen["busy_cores"] < 1.2
+        assert seen["idle_cores"] < 0.1
+        assert seen["affinity_kept"]
+
+    def test_profile_names_nodes_of_the_kernel(self, parsed: Target, tmp_path: Path) -> None:
+        if not isinstance(self.toolchain, Profiler):
+            pytest.skip("does not profile")
+        for case in (COMMON[0], next(case for case in EDGES if case.name == "control_flow")):
+            model = case.model()
+            compiled = self.toolchain.compile(model, parsed, tmp_path)
+            seconds = self.toolchain.profile(compiled, parsed, tmp_path, case.inputs, 3)
+            assert seconds and set(seconds) <= {node.name for node in model.graph}
+            assert all(0 <= value < 1 for value in seconds.values())
+
+    def _assert_right(self, model: ir.Model, inputs: Sequence[Tensor], got: Sequence[Tensor]) -> None:
+        wanted = _reference(model, inputs)
+        assert len(got) == len(wanted)
+        for y, expected in zip(got, wanted, strict=True):
+            assert y.dtype == expected.dtype and y.shape == expected.shape
+            scale = np.abs(expected[np.isfinite(expected)].astype(np.float64)).max(initial=0)
+            # An integer or a float64 has no rounding to forgive; a float16 has its own.
+            share = {"f4": self.tolerance, "f2": 2e-3, "f8": 1e-14}.get(expected.dtype.str[1:], 0)
+            np.testing.assert_allclose(y, expected, rtol=0, atol=share * scale)
+
+
+def with_weights_in_file(case: KernelCase, workspace: Path) -> ir.Model:
+    """The case's kernel with its weights as external tensors in the file ``weights`` of the workspace."""
+    import onnx_ir as ir
+
+    model = case.model()
+    blob, tensors = b"", {}
+    for name, value in case.weights.items():
+        start = len(blob)
+        blob += value.tobytes()
+        shape, dtype = ir.Shape(value.shape), ir.DataType.from_numpy(value.dtype)
+        tensors[name] = ir.ExternalTensor(
+            "weights", start, value.nbytes, dtype, shape=shape, name=name, base_dir=workspace
+        )
+    (workspace / "weights").write_bytes(blob)
+    for name, tensor in tensors.items():
+        model.graph.initializers[name].const_value = tensor
+    return model
+
+
+def _load(toolchain: Toolchain, model: ir.Model, target: Target, workspace: Path) -> Kernel:
+    compiled = toolchain.compile(model, target, workspace)
+    return toolchain.load(compiled, target, workspace, LoadOptions())
+
+
+def _run(
+    toolchain: Toolchain, model: ir.Model, target: Target, workspace: Path, inputs: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    return _load(toolchain, model, target, workspace)(inputs)
+
+
+def _reference(model: ir.Model, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    import onnx_ir as ir
+    from onnx.reference import ReferenceEvaluator
+
+    feeds = {value.name: x for value, x in zip(model.graph.inputs, inputs, strict=True)}
+    with np.errstate(all="ignore"):
+        return [np.asarray(y) for y in ReferenceEvaluator(ir.to_proto(model)).run(None, feeds)]
+
+
+def _in_child(toolchain: Toolchain, compiled: Compiled, workspace: Path, options: LoadOptions) -> dict[str, Any]:
+    """Loads and runs a kernel in a process of its own; reports how it behaved there."""
+    kind = type(toolchain)
+    task = {"toolchain": [kind.__module__, kind.__name__], "compiled": asdict(compiled), "options": asdict(options)}
+    (workspace / "task.json").write_text(json.dumps(task))
+    command = [sys.executable, "-m", __name__, str(workspace)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | _source_path())
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
+
+
+def _source_path() -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def _child(workspace: Path) -> None:
+    task = json.loads((workspace / "task.json").read_text())
+    module, name = task["toolchain"]
+    toolchain = getattr(importlib.import_module(module), name)()
+    fields = task["compiled"]
+    for key in ("files", "inputs", "outputs"):
+        fields[key] = tuple(fields[key])
+    compiled = Compiled(**fields)
+    target = Target.parse(compiled.target)
+    affinity = os.sched_getaffinity(0)
+    loaded = toolchain.load(compiled, target, workspace, LoadOptions(**task["options"]))
+    x = np.load(workspace / "input.npy")
+    np.save(workspace / "output.npy", loaded([x])[0])
+    busy = _cores_used(lambda: loaded([x]), seconds=0.3)
+    idle = _cores_used(lambda: time.sleep(0.2), seconds=0.2)
+    print(json.dumps({"busy_cores": busy, "idle_cores": idle, "affinity_kept": os.sched_getaffinity(0) == affinity}))
+
+
+def _cores_used(work: Any, seconds: float) -> float:
+    cpu, wall = time.process_time(), time.perf_counter()
+    while time.perf_counter() - wall < seconds:
+        work()
+    return (time.process_time() - cpu) / (time.perf_counter() - wall)
+
+
+if __name__ == "__main__":
+    _child(Path(sys.argv[1]))

@@ -1,0 +1,163 @@
+"""Kernels as ONNX files in a workspace, and the few decisions about them that toolchains share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from collage._errors import CompileError, TargetError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from collage.target import Target
+    from collage.toolchains._contract import LoadOptions
+
+__all__ = [
+    "check_options",
+    "elem_type",
+    "kernel_name",
+    "load_threads",
+    "model_file",
+    "one_line",
+    "save_kernel",
+    "usable_cores",
+    "values_of",
+]
+
+SPILL_BYTES = 1_500_000_000
+"""Weights beyond this go into a file of their own: a protobuf message ends at 2 GiB."""
+
+
+def kernel_name(kernel: ir.Model) -> str:
+    """The kernel's graph name, with which every file that belongs to it begins.
+
+    Raises:
+        CompileError: It is empty, or would lead out of the workspace.
+    """
+    name = kernel.graph.name
+    if not name or name != Path(name).name or name in (".", "..") or "\0" in name:
+        raise CompileError(f"a kernel's graph needs a name that can begin a file name, not {name!r}")
+    return name
+
+
+def model_file(name: str) -> str:
+    """Name of the file in which the kernel called ``name`` is kept."""
+    return f"{name}.onnx"
+
+
+def save_kernel(kernel: ir.Model, workspace: Path) -> tuple[str, ...]:
+    """Writes a kernel as ``<name>.onnx``; weights that lie in files of the workspace stay there.
+
+    The file appears at once and complete, since several toolchains may write the same kernel at the same time.
+
+    Returns:
+        Names of all files that belong to the kernel, those of its weights included.
+
+    Raises:
+        CompileError: Its name or its weights lead out of the workspace.
+    """
+    import onnx_ir as ir
+
+    name = kernel_name(kernel)
+    weights = _weight_files(kernel, workspace)
+    spilled = f"{name}.data" if _embedded_bytes(kernel) > SPILL_BYTES else None
+    final = workspace / model_file(name)
+    draft = workspace / f"{name}.{os.getpid()}.draft.onnx"
+    try:
+        ir.save(kernel, draft, external_data=spilled)
+        draft.replace(final)
+    finally:
+        draft.unlink(missing_ok=True)
+    return (final.name, spilled) if spilled else (final.name, *weights)
+
+
+def values_of(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Every value of a graph and of the bodies inside it: inputs, initializers, results of nodes."""
+    for inner in (graph, *graph.subgraphs()):
+        yield from inner.inputs
+        yield from inner.initializers.values()
+        for node in inner:
+            yield from node.outputs
+
+
+def elem_type(value: ir.Value) -> ir.DataType | None:
+    """Element type of a tensor, None where it is unknown or the value is no tensor."""
+    import onnx_ir as ir
+
+    if isinstance(value.type, ir.TensorType):
+        return value.type.dtype
+    return value.const_value.dtype if value.const_value is not None else None
+
+
+def check_options(target: Target, options: Mapping[str, tuple[str, ...] | None]) -> None:
+    """Refuses options that a toolchain does not know, and values that they do not take.
+
+    Args:
+        target: The target.
+        options: Option name to its values; None stands for a whole number of at least 1.
+
+    Raises:
+        TargetError: The target has another option, or another value.
+    """
+    for name, value in target.options:
+        if name not in options:
+            known = ", ".join(f"-{option}" for option in sorted(options)) or "none"
+            raise TargetError(f"target {str(target)!r}: {target.toolchain} has no option -{name}; it has {known}")
+        choices = options[name]
+        if choices is None and not (value.isascii() and value.isdigit() and int(value) > 0):
+            raise TargetError(f"target {str(target)!r}: -{name} takes a whole number of at least 1, not {value!r}")
+        if choices is not None and value not in choices:
+            raise TargetError(f"target {str(target)!r}: -{name} takes {', '.join(choices)}, not {value!r}")
+
+
+def load_threads(target: Target, options: LoadOptions) -> int:
+    """Threads that a kernel is to use: the target's own number, else what the loader asks for, else 0."""
+    return int(target.option("threads") or options.threads)
+
+
+def usable_cores() -> int:
+    """Physical cores that this process may use: what toolchains take by default."""
+    return min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
+
+
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """The last telling line of a toolchain's error message.
+
+    Toolchains put the place in their source first and the reason last.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:limit]
+
+
+def _weight_files(kernel: ir.Model, workspace: Path) -> tuple[str, ...]:
+    import onnx_ir as ir
+
+    files: dict[str, None] = {}
+    for graph in (kernel.graph, *kernel.graph.subgraphs()):
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor):
+                location = os.fspath(tensor.location)
+                inside = Path(tensor.base_dir).resolve() == workspace.resolve() and location == Path(location).name
+                if not inside:
+                    raise CompileError(
+                        f"weight {value.name!r} lies in {tensor.path}, outside the workspace {workspace}"
+                    )
+                files[location] = None
+    return tuple(files)
+
+
+def _embedded_bytes(kernel: ir.Model) -> int:
+    import onnx_ir as ir
+
+    tensors = (
+        value.const_value
+        for graph in (kernel.graph, *kernel.graph.subgraphs())
+        for value in graph.initializers.values()
+    )
+    return sum(t.nbytes for t in tensors if t is not None and not isinstance(t, ir.ExternalTensor))

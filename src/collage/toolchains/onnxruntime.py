@@ -1,0 +1,275 @@
+"""ONNX Runtime: whole sub-graphs, every ONNX operator, and the only one that takes strings, sequences and optionals.
+
+Its compiled form is the kernel's ONNX file: optimisation happens when the session is made, so that the file fits any
+machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collage._errors import CompileError, TargetError, Unsupported
+from collage.toolchains._base import ToolchainBase
+from collage.toolchains._contract import Availability, Compiled, LoadOptions
+from collage.toolchains._model_files import (
+    check_options,
+    load_threads,
+    one_line,
+    save_kernel,
+    usable_cores,
+)
+from collage.toolchains._node_tokens import BODY, save_tokenised, token_in
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from collage.target import Target
+    from collage.toolchains._contract import Kernel, Tensor
+
+__all__ = ["OnnxRuntimeToolchain"]
+
+_LEVELS = {"0": "ORT_DISABLE_ALL", "1": "ORT_ENABLE_BASIC", "2": "ORT_ENABLE_EXTENDED", "3": "ORT_ENABLE_ALL"}
+_PROVIDERS = {"llvm": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_SILENT = 4
+"""Log severity "fatal": what matters also arrives as an exception."""
+
+
+class OnnxRuntimeToolchain(ToolchainBase):
+    """Compiles and runs kernels with ONNX Runtime (CPU and CUDA execution providers)."""
+
+    name = "onnxruntime"
+    targets = ("llvm -compiler=onnxruntime", "cuda -compiler=onnxruntime")
+    options = {
+        "threads": "number of threads within an operator (default: one for each physical core)",
+        "opt-level": "0 as written, 1 basic, 2 extended, 3 all graph optimisations (default 3)",
+    }
+
+    def availability(self) -> Availability:
+        """Version and execution providers."""
+        try:
+            import onnxruntime as ort
+        except ImportError as error:
+            return Availability(False, reason=one_line(error), remedy="pip install onnxruntime")
+        found = ort.get_available_providers()
+        devices = tuple(provider for provider in _PROVIDERS.values() if provider in found)
+        build = f"onnxruntime {ort.__version__}, {ort.get_build_info()}"
+        return Availability(True, ort.__version__, build, devices)
+
+    def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
+        """Writes the kernel, and has ONNX Runtime resolve every operator of it, without optimising."""
+        _check(target)
+        files = save_kernel(kernel, workspace)
+        options = _session_options(target, LoadOptions(threads=1))
+        options.graph_optimization_level = _level("0")
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        _session(workspace / files[0], target, options)
+        inputs = tuple(str(value.name) for value in kernel.graph.inputs)
+        outputs = tuple(str(value.name) for value in kernel.graph.outputs)
+        metadata = {"model": files[0]}
+        return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata=metadata)
+
+    def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
+        """Makes a session."""
+        _check(target)
+        session = _session(workspace / compiled.metadata["model"], target, _session_options(target, options))
+        types = [port.type for port in (*session.get_inputs(), *session.get_outputs())]
+        if any(_narrow_type(name) for name in types):
+            return _NarrowSessionKernel(session, compiled)
+        return _SessionKernel(session, compiled)
+
+    def profile(
+        self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
+    ) -> Mapping[str, float]:
+        """Seconds per node, from ONNX Runtime's own profiler."""
+        _check(target)
+        with save_tokenised(workspace / compiled.metadata["model"]) as (path, names):
+            options = _session_options(target, LoadOptions(exclusive=True))
+            options.enable_profiling = True
+            options.profile_file_prefix = str(path.with_suffix(""))
+            session = _session(path, target, options)
+            feeds = dict(zip((port.name for port in session.get_inputs()), inputs, strict=True))
+            for _ in range(repeats + 1):
+                session.run(None, feeds)
+            trace = Path(session.end_profiling())
+            try:
+                events = json.loads(trace.read_text())
+            finally:
+                trace.unlink()
+        runs = _runs(events)[1:]
+        return {names[index]: seconds for index, seconds in _median_per_node(runs).items()}
+
+
+class _SessionKernel:
+    """A session that is called below its Python checks: they cost as much as a small kernel."""
+
+    reuses_outputs = False
+
+    def __init__(self, session: Any, compiled: Compiled) -> None:
+        self._session = session
+        self._run = session._sess.run
+        self._inputs = compiled.inputs
+        self._outputs = list(compiled.outputs)
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        outputs: Sequence[Tensor] = self._run(self._outputs, dict(zip(self._inputs, inputs, strict=True)), None)
+        return outputs
+
+
+class _NarrowSessionKernel:
+    """A session with inputs or outputs of types that NumPy lacks (bfloat16, float8, int4).
+
+    ONNX Runtime's Python API takes these as bytes with a type, and gives them back as an address.
+    """
+
+    reuses_outputs = False
+
+    def __init__(self, session: Any, compiled: Compiled) -> None:
+        self._session = session
+        self._run = session._sess.run_with_ort_values
+        inputs, outputs = session.get_inputs(), session.get_outputs()
+        for port in (*inputs, *outputs):
+            if not port.type.startswith("tensor("):
+                raise Unsupported(f"{port.name}: onnxruntime cannot mix {port.type} with types that NumPy lacks")
+        self._inputs = [(name, _narrow_type(port.type)) for name, port in zip(compiled.inputs, inputs, strict=True)]
+        self._outputs = list(compiled.outputs)
+        self._output_types = [_narrow_type(port.type) for port in outputs]
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        feeds = {name: _to_ort(x, narrow) for (name, narrow), x in zip(self._inputs, inputs, strict=True)}
+        results = self._run(feeds, self._outputs, None)
+        return [_from_ort(value, narrow) for value, narrow in zip(results, self._output_types, strict=True)]
+
+
+def _to_ort(x: Tensor, narrow: ir.DataType | None) -> Any:
+    from onnxruntime.capi import _pybind_state as binding
+
+    x = np.asarray(x, order="C")
+    if narrow is None:
+        device = binding.OrtDevice(binding.OrtDevice.cpu(), binding.OrtDevice.default_memory(), 0)
+        return binding.OrtValue.ortvalue_from_numpy(x, device)
+    if x.dtype != narrow.numpy():
+        raise Unsupported(f"onnxruntime was given {x.dtype} where its kernel takes {narrow}")
+    data = x.view(np.uint8 if x.itemsize == 1 else np.uint16)
+    if narrow.bitwidth < 8:
+        data = _packed(data, narrow.bitwidth)
+    return binding.OrtValue.ortvalue_from_numpy_with_onnx_type(data, int(narrow))
+
+
+def _from_ort(value: Any, narrow: ir.DataType | None) -> Tensor:
+    if narrow is None:
+        array: Tensor = value.numpy()
+        return array
+    shape = value.shape()
+    count = int(np.prod(shape))
+    size = -(-count * narrow.bitwidth // 8)
+    data = np.frombuffer(ctypes.string_at(value.data_ptr(), size), np.uint8) if size else np.empty(0, np.uint8)
+    if narrow.bitwidth < 8:
+        data = _unpacked(data, narrow.bitwidth, count)
+    return data.view(narrow.numpy()).reshape(shape).copy()
+
+
+def _packed(data: Tensor, bits: int) -> Tensor:
+    """Packs small integers, lowest bits first, into the front of an array of the same shape."""
+    flat, per_byte = data.reshape(-1) & ((1 << bits) - 1), 8 // bits
+    packed = np.zeros(data.shape, np.uint8)
+    front = packed.reshape(-1)
+    for place in range(per_byte):
+        part = flat[place::per_byte] << (bits * place)
+        front[: part.size] |= part
+    return packed
+
+
+def _unpacked(data: Tensor, bits: int, count: int) -> Tensor:
+    per_byte = 8 // bits
+    parts = [(data >> (bits * place)) & ((1 << bits) - 1) for place in range(per_byte)]
+    return np.ascontiguousarray(np.stack(parts, axis=-1).reshape(-1)[:count])
+
+
+@functools.cache
+def _narrow_type(name: str) -> ir.DataType | None:
+    """The type behind ONNX Runtime's name for it if NumPy has no such type, else None."""
+    import onnx_ir as ir
+
+    inner = name.removeprefix("tensor(").removesuffix(")").upper()
+    dtype = ir.DataType.__members__.get(inner)
+    return dtype if dtype is not None and dtype.numpy().isbuiltin != 1 else None
+
+
+def _check(target: Target) -> None:
+    check_options(target, {"threads": None, "opt-level": tuple(_LEVELS)})
+
+
+def _level(number: str) -> Any:
+    import onnxruntime as ort
+
+    return getattr(ort.GraphOptimizationLevel, _LEVELS[number])
+
+
+def _session_options(target: Target, options: LoadOptions) -> Any:
+    import onnxruntime as ort
+
+    threads = load_threads(target, options)
+    result = ort.SessionOptions()
+    result.log_severity_level = _SILENT
+    result.graph_optimization_level = _level(target.option("opt-level") or "3")
+    if not options.exclusive:
+        # With a number of threads given, ONNX Runtime leaves affinities alone; it spins, but not between two runs.
+        threads = threads or usable_cores()
+        result.add_session_config_entry("session.force_spinning_stop", "1")
+    result.intra_op_num_threads = threads
+    return result
+
+
+def _session(path: Path, target: Target, options: Any) -> Any:
+    import onnxruntime as ort
+    from onnxruntime.capi import onnxruntime_pybind11_state as errors
+
+    provider = _PROVIDERS[target.kind]
+    if provider not in ort.get_available_providers():
+        raise TargetError(f"target {str(target)!r}: this build of onnxruntime has no {provider}")
+    refusals = (errors.NotImplemented, errors.InvalidGraph, errors.InvalidArgument, errors.Fail)
+    try:
+        session = ort.InferenceSession(path, options, providers=[provider])
+    except refusals as error:
+        raise Unsupported(f"onnxruntime: {one_line(error)}") from error
+    except Exception as error:
+        raise CompileError(f"onnxruntime: {one_line(error)}") from error
+    session.disable_fallback()
+    return session
+
+
+def _runs(events: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Mapping[str, Any]]]:
+    """Node events of each run, in the order in which they began."""
+    ends = sorted(e["ts"] + e["dur"] for e in events if e.get("name") == "model_run")
+    runs: list[list[Mapping[str, Any]]] = [[] for _ in ends]
+    nodes = (e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time"))
+    for event in sorted(nodes, key=lambda e: e["ts"]):
+        run = next((run for run, end in zip(runs, ends, strict=True) if event["ts"] <= end), None)
+        if run is not None and BODY not in event["name"]:
+            run.append(event)
+    return runs
+
+
+def _median_per_node(runs: Sequence[Sequence[Mapping[str, Any]]]) -> Mapping[int, float]:
+    """Adds up each run's events by node; an event of a node of the runtime's own counts with the one before it."""
+    samples: dict[int, list[float]] = defaultdict(list)
+    for run in runs:
+        indices = [token_in(event["name"]) for event in run]
+        first = next((index for index in indices if index is not None), None)
+        sums: dict[int, float] = defaultdict(float)
+        for event, index in zip(run, indices, strict=True):
+            first = index if index is not None else first
+            if first is not None:
+                sums[first] += event["dur"] * 1e-6
+        for index, seconds in sums.items():
+            samples[index].append(seconds)
+    return {index: statistics.median(values) for index, values in samples.items()}

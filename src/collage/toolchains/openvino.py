@@ -1,0 +1,259 @@
+"""OpenVINO: whole sub-graphs on its CPU plugin, in one stream.
+
+Its compiled form is the kernel's ONNX file, which the plugin compiles when the kernel is loaded, for the machine and
+the number of threads found there.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collage._errors import CompileError, Unsupported
+from collage.toolchains._base import ToolchainBase
+from collage.toolchains._contract import Availability, Compiled, LoadOptions
+from collage.toolchains._model_files import check_options, elem_type, load_threads, one_line, save_kernel, values_of
+from collage.toolchains._node_tokens import BODY, save_tokenised, tokens_in
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from collage.target import Target
+    from collage.toolchains._contract import Kernel, Tensor
+
+__all__ = ["OpenVinoToolchain"]
+
+_PRECISIONS = ("f32", "bf16", "f16")
+_INT32 = np.iinfo(np.int32)
+_AS_INT32 = ("int64", "uint64", "uint32")
+"""Types that the plugin computes in 32-bit signed integers, without a word where they do not fit."""
+
+
+class OpenVinoToolchain(ToolchainBase):
+    """Compiles and runs kernels with OpenVINO's CPU plugin."""
+
+    name = "openvino"
+    targets = ("llvm -compiler=openvino",)
+    options = {
+        "threads": "number of threads (default: one for each physical core)",
+        "precision": "f32, bf16 or f16: the type that floating-point operators may compute in (default f32)",
+    }
+
+    def availability(self) -> Availability:
+        """Version and build number, without importing it."""
+        try:
+            distribution = importlib.metadata.distribution("openvino")
+        except importlib.metadata.PackageNotFoundError:
+            return Availability(False, reason="not installed", remedy="pip install openvino")
+        number = re.search(r"^Build: (\S+)$", distribution.read_text("WHEEL") or "", re.MULTILINE)
+        build = f"openvino {distribution.version}" + (f"-{number[1]}" if number else "")
+        return Availability(True, distribution.version, build, ("CPU",))
+
+    def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
+        """Writes the kernel, converts it once, and asks the plugin whether it takes every operator."""
+        _check(target)
+        _refuse_silent_casts(kernel.graph)
+        files = save_kernel(kernel, workspace)
+        model = _read(workspace / files[0])
+        _refuse_changed_types(model, kernel.graph)
+        _query(model)
+        inputs = tuple(str(value.name) for value in kernel.graph.inputs)
+        outputs = tuple(str(value.name) for value in kernel.graph.outputs)
+        metadata = {"model": files[0]}
+        return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata=metadata)
+
+    def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
+        """Has the plugin compile the kernel, and makes one request."""
+        _check(target)
+        model = _compile(workspace / compiled.metadata["model"], _config(target, options))
+        return _RequestKernel(model, compiled)
+
+    def profile(
+        self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
+    ) -> Mapping[str, float]:
+        """Seconds per node, from OpenVINO's performance counters."""
+        _check(target)
+        with save_tokenised(workspace / compiled.metadata["model"]) as (path, names):
+            model = _compile(path, _config(target, LoadOptions(exclusive=True)) | {"PERF_COUNT": True})
+            request = model.create_infer_request()
+            feeds = {port: x for port, x in zip(_ports(model, len(inputs)), inputs, strict=True) if port is not None}
+            samples: list[Mapping[int, float]] = []
+            for _ in range(repeats + 1):
+                request.infer(feeds)
+                samples.append(_seconds_per_node(request, _origins(model)))
+        return {names[index]: statistics.median(run[index] for run in samples[1:]) for index in samples[0]}
+
+
+class _RequestKernel:
+    """One inference request, called below its Python checks, with inputs and outputs shared.
+
+    Setting an input costs more than a small kernel takes, so an array that was set before is not set again.
+    """
+
+    reuses_outputs = True
+
+    def __init__(self, model: Any, compiled: Compiled) -> None:
+        from openvino import Tensor as OvTensor
+        from openvino._pyopenvino import InferRequest
+
+        self._tensor = OvTensor
+        self._request = model.create_infer_request()
+        self._infer = functools.partial(InferRequest.infer, self._request, {}, True, False)
+        names = {name: port for port, value in enumerate(model.inputs) for name in value.get_names()}
+        self._ports = [names.get(name) for name in compiled.inputs]
+        self._bound: list[Tensor | None] = [None] * len(self._ports)
+        types = {port: value.get_element_type().to_dtype().name for port, value in enumerate(model.inputs)}
+        self._checked = [i for i, port in enumerate(self._ports) if port is not None and types[port] in _AS_INT32]
+        self._passed_on = [i for i, name in enumerate(compiled.outputs) if name in compiled.inputs]
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        for i in self._checked:
+            _refuse_large(inputs[i])
+        for i, (x, bound) in enumerate(zip(inputs, self._bound, strict=True)):
+            if x is not bound:
+                self._bind(i, x)
+        outputs: list[Tensor] = list(self._infer().values())
+        for i in self._passed_on:
+            outputs[i] = outputs[i].copy()
+        return outputs
+
+    def _bind(self, i: int, x: Tensor) -> None:
+        port = self._ports[i]
+        if port is None:
+            return
+        if x.flags.c_contiguous and x.flags.writeable:
+            self._request.set_input_tensor(port, self._tensor(x, shared_memory=True))
+            self._bound[i] = x
+        else:
+            self._request.set_input_tensor(port, self._tensor(np.array(x, order="C"), shared_memory=True))
+            self._bound[i] = None
+
+
+def _check(target: Target) -> None:
+    check_options(target, {"threads": None, "precision": _PRECISIONS})
+
+
+def _config(target: Target, options: LoadOptions) -> dict[str, Any]:
+    """Properties for the plugin: its best settings for latency, in the precision that was asked for."""
+    precision = target.option("precision") or "f32"
+    config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
+    if precision == "f32":
+        config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
+    if threads := load_threads(target, options):
+        config["INFERENCE_NUM_THREADS"] = threads
+    if not options.exclusive:
+        config["ENABLE_CPU_PINNING"] = False
+    return config
+
+
+@functools.cache
+def _core() -> Any:
+    import openvino as ov
+
+    core = ov.Core()
+    core.set_property("CPU", {"LOG_LEVEL": "LOG_NONE"})
+    return core
+
+
+def _read(path: Path) -> Any:
+    try:
+        return _core().read_model(path)
+    except Exception as error:
+        raise Unsupported(f"openvino cannot convert the kernel: {one_line(error)}") from error
+
+
+def _query(model: Any) -> None:
+    try:
+        taken = _core().query_model(model, "CPU")
+    except Exception as error:
+        raise Unsupported(f"openvino: {one_line(error)}") from error
+    refused = {op.get_type_name() for op in model.get_ops() if op.get_friendly_name() not in taken}
+    if refused:
+        raise Unsupported(f"openvino's CPU plugin does not take {', '.join(sorted(refused))}")
+
+
+def _compile(path: Path, config: Mapping[str, Any]) -> Any:
+    model = _read(path)
+    try:
+        return _core().compile_model(model, "CPU", config)
+    except Exception as error:
+        raise CompileError(f"openvino: {one_line(error)}") from error
+
+
+def _refuse_silent_casts(graph: ir.Graph) -> None:
+    """Refuses what the plugin would compute in another type without saying so.
+
+    It computes float64 in float32, 64-bit integers in 32 bits (end markers of Slice excepted: these it clamps), and
+    has no strings.
+    """
+    for value in values_of(graph):
+        dtype = elem_type(value)
+        if dtype is not None and dtype.name in ("DOUBLE", "STRING", "COMPLEX64", "COMPLEX128"):
+            raise Unsupported(f"openvino's CPU plugin has no {dtype.name.lower()} ({value.name!r})")
+        tensor = value.const_value
+        if tensor is None or dtype is None or dtype.name.lower() not in _AS_INT32:
+            continue
+        if not _fits(tensor.numpy()) and any(user.op_type != "Slice" for user, _ in value.uses()):
+            raise Unsupported(f"openvino's CPU plugin computes {dtype.name.lower()} in 32 bits ({value.name!r})")
+
+
+def _refuse_changed_types(model: Any, graph: ir.Graph) -> None:
+    """Refuses a converted model whose inputs or outputs have other types than the kernel's."""
+    names = {name: port for port in model.inputs for name in port.get_names()}
+    pairs = [(value, names[value.name]) for value in graph.inputs if value.name in names]
+    pairs += zip(graph.outputs, model.outputs, strict=True)
+    for value, port in pairs:
+        expected, got = elem_type(value), port.get_element_type()
+        if expected is None:
+            continue
+        if expected.numpy().isbuiltin != 1:
+            raise Unsupported(f"openvino's Python interface does not take {expected.short_name()} ({value.name!r})")
+        if expected.numpy() != got.to_dtype():
+            raise Unsupported(f"openvino makes {got.get_type_name()} of {value.name!r}, a {expected.short_name()}")
+
+
+def _fits(x: Tensor) -> bool:
+    return x.size == 0 or bool(x.max() <= _INT32.max and x.min() >= _INT32.min)
+
+
+def _refuse_large(x: Tensor) -> None:
+    if not _fits(x):
+        raise Unsupported(f"openvino's CPU plugin computes {x.dtype} in 32 bits, and an input has larger values")
+
+
+def _ports(model: Any, count: int) -> Sequence[int | None]:
+    """Port of each input of a tokenised kernel; None for an input that nothing uses."""
+    names = {name: port for port, value in enumerate(model.inputs) for name in value.get_names()}
+    return [names.get(f"collage_value{i}") for i in range(count)]
+
+
+def _origins(model: Any) -> Mapping[str, int]:
+    """Name in the plugin's graph to index of the kernel's node that it came from: the last of those merged."""
+    origins: dict[str, int] = {}
+    for op in model.get_runtime_model().get_ordered_ops():
+        info = op.get_rt_info()
+        text = info["originalLayersNames"].astype(str) if "originalLayersNames" in info else ""
+        if found := tokens_in(text) or tokens_in(op.get_friendly_name()):
+            origins[op.get_friendly_name()] = max(found)
+    return origins
+
+
+def _seconds_per_node(request: Any, origins: Mapping[str, int]) -> Mapping[int, float]:
+    """One run's times by node; a node of the plugin's own (a reorder) counts with the one before it."""
+    sums: dict[int, float] = defaultdict(float)
+    current = min(origins.values(), default=None)
+    for entry in request.get_profiling_info():
+        if entry.status != entry.Status.EXECUTED or BODY in entry.node_name:
+            continue
+        current = origins.get(entry.node_name, current)
+        if current is not None:
+            sums[current] += entry.real_time.total_seconds()
+    return sums
