@@ -1,0 +1,38 @@
+# Everything happens in .venv; Python 3.11, git, gcc and make are all that must be there.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+OUT ?= .cache/demo
+MODELS ?=
+
+.PHONY: demo test test-all lint bench clean
+
+demo: $(VENV)/demo.stamp  ## compile, run and bench two real models
+	$(BIN)/python examples/demo.py $(OUT)
+
+test: $(VENV)/dev.stamp lint  ## the default tests
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/dev.stamp lint  ## the long ones too
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/dev.stamp  ## us against every single toolchain; MODELS=a,b picks some
+	$(BIN)/python benchmarks/bench.py $(if $(MODELS),--models $(MODELS))
+
+$(VENV)/demo.stamp: requirements.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV) 2>/dev/null || python3 -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -r requirements.txt
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps -e .
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/demo.stamp requirements-dev.txt
+	$(BIN)/pip install -q --disable-pip-version-check -r requirements-dev.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

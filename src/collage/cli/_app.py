@@ -1,0 +1,271 @@
+"""The commands. Thin: each reads its options, calls the library, and prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from collage._errors import CollageError, UsageError
+from collage.cli._console import print_json, progress
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="collage",
+    help="Finds, by measurement, the fastest mix of toolchains for a model and a machine.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option("--target", "-t", metavar="T", help="A target or alias; may be repeated. Default: all that are usable."),
+]
+Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads per kernel; 0 is each toolchain's own default.")]
+Db = Annotated[str | None, typer.Option("--db", metavar="URL", help="Timing database: a file or an SQLAlchemy URL.")]
+Dims = Annotated[
+    list[str] | None, typer.Option("--dim", metavar="NAME=V", help="Representative length of a symbolic dimension.")
+]
+
+
+@app.command(
+    "compile",
+    help="""Compile a model into the fastest measured mix of toolchains.
+
+    Examples:
+
+      collage compile model.onnx -o model.collage
+
+      collage compile model.onnx -o model.collage -t llvm -t onnxruntime -t openvino --json
+
+      collage compile model.onnx -o model.collage --dim seq=128 --time-budget 2m
+    """,
+)
+def compile_(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the artefact (a folder).")],
+    target: Targets = None,
+    db: Db = None,
+    dim: Dims = None,
+    threads: Threads = 0,
+    time_budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stop searching after this long, e.g. 90s or 5m.")
+    ] = None,
+    measure_budget: Annotated[int | None, typer.Option(min=0, help="Measure at most so many kernels.")] = None,
+    remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure anew, even what is known.")] = False,
+    json: Json = False,
+) -> None:
+    """Compiles a model."""
+    from collage.cli._report import print_report
+    from collage.collage import CompileOptions, compile
+
+    if not output.parent.exists():
+        raise UsageError(f"cannot write {output}: the folder {output.parent} does not exist")
+    options = CompileOptions(
+        threads=threads,
+        db=db,
+        dims=_dims(dim),
+        time_budget_s=_seconds(time_budget),
+        measure_budget=measure_budget,
+        remeasure=remeasure,
+    )
+    with progress(quiet=False) as say:
+        executable = compile(model, target or None, options=options, say=say)
+        say(f"writing {output}")
+        executable.save(output)
+    report = {**executable.report, "artefact": str(output)}
+    if json:
+        print_json(report)
+    else:
+        print_report(report)
+    if not report["numerics"]["ok"]:
+        raise typer.Exit(4)
+
+
+@app.command(
+    help="""Run an artefact.
+
+    Inputs come from .npy files; those not given are made up (plausible random values). Examples:
+
+      collage run model.collage
+
+      collage run model.collage --input x=image.npy --output-dir out --json
+    """
+)
+def run(
+    artefact: Annotated[Path, typer.Argument(help="What compile wrote.")],
+    input_: Annotated[
+        list[str] | None, typer.Option("--input", metavar="NAME=FILE.npy", help="A tensor for an input; may be repeated.")
+    ] = None,
+    output_dir: Annotated[Path | None, typer.Option(help="Write each output to a .npy file in this folder.")] = None,
+    dim: Dims = None,
+    json: Json = False,
+) -> None:
+    """Runs an artefact once."""
+    from collage.cli._run import run_once
+    from collage.cli._report import print_outputs
+
+    outputs = run_once(artefact, _pairs(input_, "--input", "NAME=FILE.npy"), output_dir, _dims(dim))
+    if json:
+        print_json({"schema": 1, "artefact": str(artefact), "outputs": outputs})
+    else:
+        print_outputs(outputs)
+
+
+@app.command(
+    help="""Time an artefact against every single toolchain, interleaved.
+
+    The artefact is called `collage`; the others run the original model with their vendor's defaults, each in a clean
+    process, taking turns. Examples:
+
+      collage bench model.collage
+
+      collage bench model.collage --against onnxruntime --json
+    """
+)
+def bench(
+    artefact: Annotated[Path, typer.Argument(help="What compile wrote.")],
+    against: Annotated[
+        list[str] | None, typer.Option("--against", metavar="T", help="A target; may be repeated. Default: its menu.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=3, help="Rounds; each contestant has one turn in each.")] = 15,
+    json: Json = False,
+) -> None:
+    """Benchmarks an artefact."""
+    from collage.benchmark import bench as bench_
+    from collage.cli._report import print_bench
+
+    with progress(quiet=False) as say:
+        table = bench_(artefact, against, rounds=rounds, say=say)
+    if json:
+        print_json(table)
+    else:
+        print_bench(table)
+
+
+@app.command(
+    help="""Show what is in a model, and what each toolchain takes of it.
+
+    Examples:
+
+      collage inspect model.onnx
+
+      collage inspect model.onnx --coverage --json
+    """
+)
+def inspect(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    coverage: Annotated[bool, typer.Option("--coverage", help="Ask each toolchain about each operator.")] = False,
+    target: Targets = None,
+    db: Db = None,
+    json: Json = False,
+) -> None:
+    """Inspects a model."""
+    from collage.cli._report import print_inspection
+    from collage.inspection import inspect as inspect_
+
+    with progress(quiet=not coverage) as say:
+        found = inspect_(model, target or None, coverage=coverage, db=db, say=say)
+    if json:
+        print_json(found)
+    else:
+        print_inspection(found)
+
+
+@app.command(help="List toolchains: whether each can be used here, its version, options, and how to get it.")
+def targets(json: Json = False) -> None:
+    """Lists toolchains."""
+    from collage.cli._report import print_targets
+    from collage.inspection import describe_targets
+
+    found = describe_targets()
+    if json:
+        print_json({"schema": 1, "targets": found})
+    else:
+        print_targets(found)
+
+
+@app.command(help="Describe this machine and installation; copy it into a bug report.")
+def env(json: Json = False) -> None:
+    """Describes the environment."""
+    from collage.cli._report import print_env
+    from collage.inspection import describe_environment
+
+    found = describe_environment()
+    if json:
+        print_json({"schema": 1, **found})
+    else:
+        print_env(found)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of ``collage``; ends the process with the documented exit code."""
+    sys.exit(_main(arguments))
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    try:
+        result: Any = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+    except CollageError as error:
+        sys.stderr.write(f"collage: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write("collage: interrupted; what was measured is kept, the same command continues\n")
+        return 130
+    except BrokenPipeError:
+        return 0
+    except typer.Exit as stop:
+        return stop.exit_code
+    except typer.Abort:
+        return 130
+    except Exception as error:
+        # Click's own usage errors know their message and their exit code (2).
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+            context = getattr(error, "ctx", None)
+            hint = f" (see {context.command_path} --help)" if context else ""
+            sys.stderr.write(f"collage: {error.format_message()}{hint}\n")
+            return int(error.exit_code)
+        raise
+    return result if isinstance(result, int) else 0
+
+
+def _pairs(items: Sequence[str] | None, option: str, form: str) -> dict[str, str]:
+    pairs = {}
+    for item in items or ():
+        name, equals, value = item.rpartition("=")
+        if not equals or not name or not value:
+            raise UsageError(f"cannot read {option} {item!r}; write {form}")
+        pairs[name] = value
+    return pairs
+
+
+def _dims(items: Sequence[str] | None) -> dict[str, int]:
+    dims = {}
+    for name, text in _pairs(items, "--dim", "NAME=LENGTH").items():
+        if not text.isdecimal():
+            raise UsageError(f"--dim {name}={text}: {text!r} is no length")
+        dims[name] = int(text)
+    return dims
+
+
+def _seconds(text: str | None) -> float | None:
+    """Reads ``90``, ``90s``, ``5m`` or ``1h``."""
+    if text is None:
+        return None
+    factor = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:], 0.0)
+    number = text[:-1] if factor else text
+    try:
+        value = float(number) * (factor or 1.0)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise UsageError(f"cannot read the time {text!r}; write for example 90s, 5m or 1h")
+    return value

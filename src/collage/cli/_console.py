@@ -1,0 +1,52 @@
+"""What people see while they wait, and when something goes wrong: on stderr, so that stdout stays data."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["print_json", "progress"]
+
+_PLAIN_EVERY_S = 2.0
+
+
+def print_json(value: Any) -> None:
+    """Prints one JSON document on stdout; NaN and infinity never occur in it."""
+    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+@contextlib.contextmanager
+def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Gives a function that tells the user what is going on.
+
+    On a terminal one line that changes, with the time since the start; elsewhere plain lines, a few seconds apart.
+    """
+    if quiet:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+
+        started = time.monotonic()
+        with Console(stderr=True).status("starting") as status:
+            yield lambda text: status.update(f"{time.monotonic() - started:5.0f} s  {text}")
+    else:
+        yield _plain_lines()
+
+
+def _plain_lines() -> Callable[[str], None]:
+    started = time.monotonic()
+    last = started - _PLAIN_EVERY_S
+
+    def say(text: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _PLAIN_EVERY_S:
+            last = now
+            sys.stderr.write(f"[{now - started:5.0f} s] {text}\n")
+            sys.stderr.flush()
+
+    return say

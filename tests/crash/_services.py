@@ -1,0 +1,31 @@
+"""Services that worker tests start in child processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from collage.testing._fake_toolchain import misbehave
+
+
+class Echo:
+    def __init__(self, greeting: str = "") -> None:
+        self.greeting = greeting
+
+    def echo(self, text: str) -> str:
+        return self.greeting + text
+
+    def bad(self, what: str) -> str:
+        misbehave(what)
+        return "survived"
+
+    def child(self) -> int:
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def broken() -> None:
+    raise RuntimeError("no such library")

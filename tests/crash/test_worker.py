@@ -1,0 +1,100 @@
+"""A worker may die in any way; the parent says how, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from collage._errors import CompileError, Unsupported
+from collage.cost.worker import Worker, WorkerCrash, WorkerOutOfMemory, WorkerTimeout
+
+SERVICE = "tests.crash._services:Echo"
+
+
+@pytest.fixture
+def worker() -> Worker:
+    with Worker(SERVICE, {"greeting": "hello "}) as worker:
+        yield worker
+
+
+def assert_gone(pid: int) -> None:
+    for _ in range(50):
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"process {pid} was left behind")
+
+
+def test_answers(worker: Worker) -> None:
+    assert worker.call("echo", 10, text="you") == "hello you"
+
+
+def test_reports_what_the_service_raises_and_lives_on(worker: Worker) -> None:
+    pid = worker.call("pid", 10)
+    with pytest.raises(CompileError, match="told to fail"):
+        worker.call("bad", 10, what="raise")
+    with pytest.raises(Unsupported, match="told to refuse"):
+        worker.call("bad", 10, what="refuse")
+    assert worker.call("pid", 10) == pid
+
+
+@pytest.mark.parametrize(
+    ("what", "said"), [("segfault", "SIGSEGV"), ("abort", "SIGABRT"), ("exit", "code 3"), ("close", "worker")]
+)
+def test_names_the_cause_of_death_and_starts_again(worker: Worker, what: str, said: str) -> None:
+    with pytest.raises(WorkerCrash, match=said):
+        worker.call("bad", 20, what=what)
+    assert worker.call("echo", 10, text="again") == "hello again"
+
+
+@pytest.mark.parametrize("what", ["hang", "children"])
+def test_kills_what_hangs_with_all_its_children(worker: Worker, what: str) -> None:
+    pid = worker.call("pid", 10)
+    child = worker.call("child", 10)
+    started = time.monotonic()
+    with pytest.raises(WorkerTimeout, match=r"more than 1\.5 s"):
+        worker.call("bad", 1.5, what=what)
+    assert time.monotonic() - started < 2.5
+    assert_gone(pid)
+    assert_gone(child)
+
+
+def test_survives_a_flood_of_output(worker: Worker) -> None:
+    assert worker.call("bad", 20, what="flood") == "survived"
+
+
+def test_limits_memory() -> None:
+    with Worker(SERVICE, memory_limit_bytes=2 << 30) as worker, pytest.raises(WorkerOutOfMemory):
+        worker.call("bad", 30, what="memory")
+
+
+def test_a_service_that_cannot_start_is_reported_with_its_reason() -> None:
+    with Worker("tests.crash._services:broken") as worker, pytest.raises(WorkerCrash, match="no such library"):
+        worker.call("echo", 10, text="x")
+
+
+def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
+    script = textwrap.dedent("""
+        from collage.cost.worker import Worker
+        worker = Worker("tests.crash._services:Echo")
+        print(worker.call("pid", 10), worker.call("child", 10), flush=True)
+        worker.call("bad", 100, what="slumber")
+        import time; time.sleep(100)
+    """)
+    root = Path(__file__).parents[2]
+    env = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"}
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=env, cwd=root)
+    assert parent.stdout is not None
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    for pid in pids:
+        assert_gone(pid)
