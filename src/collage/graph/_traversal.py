@@ -1,0 +1,113 @@
+"""Reading onnx_ir graphs: what a node uses, what is constant, and a canonical order of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+__all__ = ["GraphLike", "bodies", "captured_values", "constant_tensor", "is_kernel_value", "post_dfs", "used_values"]
+
+GraphLike: TypeAlias = ir.Graph | ir.Function
+"""A main graph, a control-flow body, or a function: what a DataflowGraph is built from."""
+
+_GRAPH_ATTRIBUTES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+_NO_TENSORS = frozenset(
+    {"Optional", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceMap"}
+    | {"SplitToSequence", "StringConcat", "StringNormalizer", "StringSplit", "ZipMap", "CastMap"}
+)
+
+
+def bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """The graphs held by the node's attributes (control-flow bodies), in order of attribute name."""
+    for name in sorted(node.attributes):
+        attribute = node.attributes[name]
+        if attribute.is_ref() or attribute.type not in _GRAPH_ATTRIBUTES:
+            continue
+        yield from (attribute.as_graph(),) if attribute.type == ir.AttributeType.GRAPH else attribute.as_graphs()
+
+
+def captured_values(node: ir.Node) -> tuple[ir.Value, ...]:
+    """Values from outside that the node's control-flow bodies use, in canonical order, each once."""
+    captured: dict[ir.Value, None] = {}
+    for body in bodies(node):
+        defined: set[ir.Value] = {*body.inputs, *body.initializers.values()}
+        inner = post_dfs(body)
+        alive = set(inner)
+        inner += [n for n in body if n not in alive]
+        for n in inner:
+            defined.update(n.outputs)
+        uses = [v for n in inner for v in used_values(n)] + list(body.outputs)
+        captured.update((v, None) for v in uses if v not in defined)
+    return tuple(captured)
+
+
+def used_values(node: ir.Node) -> tuple[ir.Value, ...]:
+    """Everything the node reads, each value once: its inputs, then what its bodies capture."""
+    used = dict.fromkeys(v for v in node.inputs if v is not None)
+    if any(a.type in _GRAPH_ATTRIBUTES for a in node.attributes.values()):
+        used.update(dict.fromkeys(captured_values(node)))
+    return tuple(used)
+
+
+def post_dfs(graph: GraphLike) -> list[ir.Node]:
+    """The nodes that reach an output, each after everything it reads.
+
+    The order is that of a depth-first walk from the outputs that visits a node's inputs in their order, so branches
+    stay together, and neither names nor the order of the node list matter.
+
+    Raises:
+        ValueError: The graph has a cycle.
+    """
+    own = graph.graph if isinstance(graph, ir.Function) else graph
+    order: list[ir.Node] = []
+    state: dict[ir.Node, bool] = {}  # False while a node's inputs are being visited, True when it is placed
+    for output in graph.outputs:
+        stack = [(output.producer(), False)]
+        while stack:
+            node, is_ready = stack.pop()
+            if node is None or node.graph is not own:
+                continue
+            if is_ready:
+                state[node] = True
+                order.append(node)
+            elif node not in state:
+                state[node] = False
+                stack.append((node, True))
+                stack.extend((value.producer(), False) for value in reversed(used_values(node)))
+    _refuse_cycles(order)
+    return order
+
+
+def _refuse_cycles(order: Iterable[ir.Node]) -> None:
+    position = {node: i for i, node in enumerate(order)}
+    for node, i in position.items():
+        for value in used_values(node):
+            producer = value.producer()
+            if producer is not None and position.get(producer, -1) >= i:
+                raise ValueError(f"the graph has a cycle through node {node.name!r}")
+
+
+def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    """The tensor of an initializer or of a Constant node; None if the value varies.
+
+    An initializer that is also a graph input is only a default, so it varies.
+    """
+    if value.is_initializer():
+        return None if value.is_graph_input() else value.const_value
+    node = value.producer()
+    if node is None or node.op_type != "Constant" or node.domain != "":
+        return None
+    attribute = next(iter(node.attributes.values()), None)
+    if attribute is None or attribute.is_ref() or attribute.type == ir.AttributeType.SPARSE_TENSOR:
+        return None
+    return ir.convenience.get_const_tensor(value)
+
+
+def is_kernel_value(value: ir.Value) -> bool:
+    """Whether a value may cross a kernel's border: tensors may; sequences, optionals, maps and strings may not."""
+    if value.type is not None:
+        return isinstance(value.type, ir.TensorType) and value.dtype != ir.DataType.STRING
+    node = value.producer()
+    return node is None or node.op_type not in _NO_TENSORS
