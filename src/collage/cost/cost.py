@@ -37,7 +37,9 @@ class Cost:
 
     def __post_init__(self) -> None:
         if math.isnan(self.seconds) or self.seconds < 0 or math.isnan(self.unknown_rank) or self.unknown_rank < 0:
-            raise ValueError(f"a cost is a number from zero to infinity, not {self.seconds!r} (rank {self.unknown_rank!r})")
+            raise ValueError(
+                f"a cost is a number from zero to infinity, not {self.seconds!r} (rank {self.unknown_rank!r})"
+            )
         if math.isinf(self.seconds) or math.isinf(self.unknown_rank):
             object.__setattr__(self, "seconds", math.inf)
             object.__setattr__(self, "unknown_rank", math.inf)

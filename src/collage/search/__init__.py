@@ -1,0 +1,34 @@
+"""The search room: disjoint candidate kernels that cover the graph at least cost (specification 003, phase 3).
+
+* `shortest_path` and `k_best`: all costs known; exact.
+* `lazy_shortest_path`: costs are measured only where they matter.
+"""
+
+from __future__ import annotations
+
+from collage.search._lazy import LazyOptions, LazyResult, lazy_shortest_path
+from collage.search._shortest_path import k_best, shortest_path
+from collage.search._values import (
+    Candidate,
+    CostOf,
+    DependencyGraph,
+    NoCover,
+    Partitioning,
+    Search,
+    SearchStatistics,
+)
+
+__all__ = [
+    "Candidate",
+    "CostOf",
+    "DependencyGraph",
+    "LazyOptions",
+    "LazyResult",
+    "NoCover",
+    "Partitioning",
+    "Search",
+    "SearchStatistics",
+    "k_best",
+    "lazy_shortest_path",
+    "shortest_path",
+]

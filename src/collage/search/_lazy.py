@@ -1,0 +1,259 @@
+"""The lazy shortest path: only kernels that can lie on the best path are measured (design section 6, "Lazy").
+
+Measuring is what costs, searching is cheap. Every candidate that was not measured yet has a bound. The best path under these
+optimistic costs is searched, what is not measured on it is measured, and this repeats until the best path is measured
+through. If the bounds are proofs, no other path can then be better: a path that was not measured has a bound that is no
+better, and its true cost is above its bound.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+import numpy as np
+
+from collage.cost.cost import Cost, CostLike
+from collage.search._dijkstra import DEFAULT_MAX_STATES, Found, Path, find_paths
+from collage.search._problem import Ints, Problem, Weights
+from collage.search._shortest_path import as_partitioning, no_cover
+from collage.search._values import C, NoCover, Partitioning, SearchStatistics
+
+__all__ = ["LazyOptions", "LazyResult", "lazy_shortest_path"]
+
+
+@dataclass(frozen=True, slots=True)
+class LazyOptions:
+    """When a lazy search measures how much, and when it stops.
+
+    Attributes:
+        bounds_are_proofs: True if no candidate can cost less than its bound: only then is a result called optimal.
+        batch_size: Most candidates per call of ``measure``; None is all that are not measured on the best path.
+        paths_per_round: How many of the best paths may contribute to a batch that is not full.
+        max_measured: Most candidates to measure in all; None is no limit.
+        deadline_s: Seconds after which no new batch begins; None is no limit.
+        min_gain: The search stops when the best optimistic path is not better than the best path measured through by at
+            least this fraction of it.
+        max_states: Cap on covered sets settled in each round.
+    """
+
+    bounds_are_proofs: bool = False
+    batch_size: int | None = None
+    paths_per_round: int = 1
+    max_measured: int | None = None
+    deadline_s: float | None = None
+    min_gain: float = 0.0
+    max_states: int = DEFAULT_MAX_STATES
+
+
+@dataclass(frozen=True, slots=True)
+class LazyResult(Generic[C]):
+    """What a lazy search ends with.
+
+    Attributes:
+        partitioning: The best path that is measured through, with its gap; None if there was none when it stopped.
+        stopped_by: ``finished`` if the best path was measured through, else what ended the search: ``min_gain``,
+            ``max_measured``, ``deadline``, ``should_stop`` or ``states``.
+        missing: Why there is no partitioning.
+        statistics: What the search did.
+    """
+
+    partitioning: Partitioning[C] | None
+    stopped_by: str
+    missing: NoCover | None
+    statistics: SearchStatistics
+
+
+def lazy_shortest_path(
+    n: int,
+    candidates: Sequence[C],
+    bound_of: Callable[[C], float],
+    measure: Callable[[Sequence[C]], Sequence[CostLike]],
+    *,
+    options: LazyOptions | None = None,
+    known_cost_of: Callable[[C], CostLike | None] | None = None,
+    key_of: Callable[[C], Hashable] | None = None,
+    proof_bound_of: Callable[[C], float] | None = None,
+    launch_penalty_of: Callable[[C], float] | None = None,
+    priority_of: Callable[[C], int] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> LazyResult[C]:
+    """The cheapest cover, measuring only candidates that may lie on it.
+
+    Args:
+        n: Number of nodes.
+        candidates: The candidate kernels; each satisfies the admission rule.
+        bound_of: Seconds that a candidate not measured yet is hoped to cost, without its launch penalty. Asked again
+            in every round, so that it may learn.
+        measure: Costs of a batch of candidates, in order; may build them in parallel.
+        options: When to stop, and how much to measure at once.
+        known_cost_of: Cost that is known without measuring, or None; asked once.
+        key_of: Candidates with equal keys cost the same, so that one of them is measured for all; None tells that
+            all differ.
+        proof_bound_of: Seconds that a candidate cannot undercut, for the gap, where ``bound_of`` is no proof.
+        launch_penalty_of: Seconds that each kernel costs beyond its own cost.
+        priority_of: Priority of a candidate's target, 0 preferred most.
+        should_stop: Asked before each batch; True ends the search with what is known by then.
+    """
+    problem = Problem(n, candidates, priority_of)
+    search = _LazySearch(problem, bound_of, measure, options or LazyOptions(), key_of, should_stop)
+    search.penalties += [launch_penalty_of(c) if launch_penalty_of else 0.0 for c in problem.candidates]
+    if known_cost_of is not None:
+        for index, candidate in enumerate(problem.candidates):
+            cost = known_cost_of(candidate)
+            if cost is not None:
+                search.learn(index, Cost.of(cost))
+    return search.run(proof_bound_of)
+
+
+class _LazySearch(Generic[C]):
+    """State of one lazy search: what was measured, and the statistics."""
+
+    def __init__(
+        self,
+        problem: Problem[C],
+        bound_of: Callable[[C], float],
+        measure: Callable[[Sequence[C]], Sequence[CostLike]],
+        options: LazyOptions,
+        key_of: Callable[[C], Hashable] | None,
+        should_stop: Callable[[], bool] | None,
+    ) -> None:
+        size = len(problem.candidates)
+        self.problem = problem
+        self.bound_of = bound_of
+        self.measure = measure
+        self.options = options
+        self.should_stop = should_stop or (lambda: False)
+        self.penalties = np.zeros(size)
+        self.is_known = np.zeros(size, dtype=bool)
+        self.seconds = np.zeros(size)
+        self.ranks = np.zeros(size, dtype=np.int64)
+        self.keys: list[Hashable] = [key_of(c) for c in problem.candidates] if key_of else list(range(size))
+        self.of_key: dict[Hashable, list[int]] = {}
+        for index, key in enumerate(self.keys):
+            self.of_key.setdefault(key, []).append(index)
+        self.shares: Ints | None = None
+        self.violated = False
+        self.rounds = self.states = self.transitions = self.measured = self.measured_keys = 0
+        self.replan_max_s = self.measuring_s = 0.0
+        self.began = time.perf_counter()
+
+    def learn(self, index: int, cost: Cost) -> None:
+        """Notes the cost of a candidate."""
+        self.is_known[index] = True
+        self.seconds[index] = cost.seconds
+        self.ranks[index] = int(cost.unknown_rank) + self.problem.priorities[index] if cost.is_unknown else 0
+
+    def run(self, proof_bound_of: Callable[[C], float] | None) -> LazyResult[C]:
+        """Searches and measures in turns until the best path is measured through, or something ends it."""
+        if self.options.bounds_are_proofs:
+            proof_bound_of = self.bound_of
+        while True:
+            bounds = self._bounds(self.bound_of)
+            found, weights = self._plan(bounds, self.options.paths_per_round)
+            if not found.paths:
+                return self._ended("states" if found.capped else "finished", proof_bound_of, (found, weights))
+            batch = self._batch(found.paths, bounds)
+            stopped_by = "finished" if not batch else self._stop_reason(found.paths[0])
+            if stopped_by:
+                return self._ended(stopped_by, proof_bound_of, (found, weights))
+            self._measure(batch, bounds)
+
+    def _bounds(self, bound_of: Callable[[C], float] | None) -> np.ndarray:
+        """Known seconds where there are any, else bounds."""
+        seconds = self.seconds.copy()
+        for index in np.flatnonzero(~self.is_known).tolist():
+            bound = bound_of(self.problem.candidates[index]) if bound_of else 0.0
+            if not bound >= 0:
+                raise ValueError(f"the bound of {self.problem.candidates[index]} is {bound}; it must be zero or more")
+            seconds[index] = bound
+        return seconds
+
+    def _plan(self, seconds: np.ndarray, k: int = 1) -> tuple[Found, Weights]:
+        began = time.perf_counter()
+        weights = Weights(self.problem, seconds + self.penalties, self.ranks)
+        found = find_paths(self.problem, weights, k=k, max_states=self.options.max_states)
+        self.shares = found.shares
+        self.rounds += 1
+        self.states += found.states
+        self.transitions += found.transitions
+        self.replan_max_s = max(self.replan_max_s, time.perf_counter() - began)
+        return found, weights
+
+    def _plan_measured(self) -> tuple[Found, Weights]:
+        """The best path on which everything is known."""
+        return self._plan(np.where(self.is_known, self.seconds, np.inf))
+
+    def _batch(self, paths: Sequence[Path], bounds: np.ndarray) -> list[int]:
+        """What to measure next: from the best path first, the most expensive first, one candidate per key."""
+        chosen: dict[Hashable, int] = {}
+        for path in paths:
+            missing = [i for i in path.candidates if not self.is_known[i]]
+            if not missing and not chosen:
+                return []
+            for index in sorted(missing, key=lambda i: (-bounds[i], i)):
+                chosen.setdefault(self.keys[index], index)
+        room = [len(chosen)]
+        if self.options.batch_size is not None:
+            room.append(self.options.batch_size)
+        if self.options.max_measured is not None:
+            room.append(max(1, self.options.max_measured - self.measured_keys))
+        return list(chosen.values())[: min(room)]
+
+    def _stop_reason(self, best: Path) -> str | None:
+        options = self.options
+        if self.should_stop():
+            return "should_stop"
+        if options.deadline_s is not None and time.perf_counter() - self.began >= options.deadline_s:
+            return "deadline"
+        if options.max_measured is not None and self.measured_keys >= options.max_measured:
+            return "max_measured"
+        if options.min_gain > 0:
+            through, _ = self._plan_measured()
+            if through.paths and best.weight > (1.0 - options.min_gain) * through.paths[0].weight:
+                return "min_gain"
+        return None
+
+    def _measure(self, batch: Sequence[int], bounds: np.ndarray) -> None:
+        began = time.perf_counter()
+        costs = self.measure([self.problem.candidates[i] for i in batch])
+        self.measuring_s += time.perf_counter() - began
+        for index, value in zip(batch, costs, strict=True):
+            cost = Cost.of(value)
+            for same in self.of_key[self.keys[index]]:
+                if not self.is_known[same]:
+                    self.violated |= cost.is_known and cost.seconds < bounds[same] * (1 - 1e-9)
+                    self.learn(same, cost)
+                    self.measured += 1
+        self.measured_keys += len(batch)
+
+    def _ended(
+        self, stopped_by: str, proof_bound_of: Callable[[C], float] | None, last: tuple[Found, Weights]
+    ) -> LazyResult[C]:
+        """Reports the best path that is measured through, and how much better another could be."""
+        found, weights = last if stopped_by == "finished" else self._plan_measured()
+        lower = last[0].lower_bound
+        if not (self.options.bounds_are_proofs or self.is_known.all()):
+            lower = self._plan(self._bounds(proof_bound_of))[0].lower_bound
+        statistics = SearchStatistics(
+            candidates=len(self.problem.candidates),
+            valid=int(weights.valid.sum()),
+            considered=found.considered,
+            states=self.states,
+            transitions=self.transitions,
+            wall_s=time.perf_counter() - self.began - self.measuring_s,
+            rounds=self.rounds,
+            replan_max_s=self.replan_max_s,
+            measured=self.measured,
+            measured_keys=self.measured_keys,
+            caps=(stopped_by,) if stopped_by != "finished" else (),
+        )
+        if not found.paths:
+            missing = no_cover(self.problem, weights, found, statistics)
+            return LazyResult(None, stopped_by, missing, statistics)
+        found.lower_bound = None if self.violated else lower
+        found.exact = True
+        best = as_partitioning(self.problem, weights, found, found.paths[0], statistics)
+        return LazyResult(best, stopped_by, None, statistics)

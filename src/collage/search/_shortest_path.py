@@ -1,0 +1,121 @@
+"""`shortest_path` and `k_best`: the best covers, all costs known (specification 003, phase 3)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from collage.cost.cost import Cost
+from collage.search._dijkstra import DEFAULT_MAX_STATES, Found, Path, find_paths
+from collage.search._problem import Problem, Weights
+from collage.search._values import C, CostOf, NoCover, Partitioning, SearchStatistics
+
+__all__ = ["k_best", "shortest_path"]
+
+
+def shortest_path(
+    n: int,
+    candidates: Sequence[C],
+    cost_of: CostOf[C],
+    *,
+    launch_penalty_of: Callable[[C], float] | None = None,
+    priority_of: Callable[[C], int] | None = None,
+    max_states: int = DEFAULT_MAX_STATES,
+) -> Partitioning[C] | NoCover:
+    """The cheapest cover of the nodes ``0 … n - 1`` by disjoint candidates.
+
+    Exact where every candidate satisfies the admission rule (design section 5), so that every cover is acyclic; see
+    `wide_shortest_path` for others. Between covers of equal cost the one with fewer kernels is chosen, then the one with
+    the lower sum of priorities, then by the order of the candidates.
+
+    Args:
+        n: Number of nodes.
+        candidates: The candidate kernels.
+        cost_of: Cost of each. One of invalid cost is never taken; unknown ones are ranked by priority.
+        launch_penalty_of: Seconds that each kernel costs beyond its own cost; None is none.
+        priority_of: Priority of a candidate's target, 0 preferred most; None treats all alike.
+        max_states: Cap on covered sets settled; where it is hit, a good cover comes back that is not proved optimal, and
+            the statistics say so.
+    """
+    result = k_best(
+        n,
+        candidates,
+        cost_of,
+        1,
+        launch_penalty_of=launch_penalty_of,
+        priority_of=priority_of,
+        max_states=max_states,
+    )
+    return result if isinstance(result, NoCover) else result[0]
+
+
+def k_best(
+    n: int,
+    candidates: Sequence[C],
+    cost_of: CostOf[C],
+    k: int,
+    *,
+    launch_penalty_of: Callable[[C], float] | None = None,
+    priority_of: Callable[[C], int] | None = None,
+    max_states: int = DEFAULT_MAX_STATES,
+) -> list[Partitioning[C]] | NoCover:
+    """The ``k`` cheapest distinct covers, cheapest first; fewer where there are no more.
+
+    Two covers are distinct if some sub-graph is in only one of them, or has another target there. The arguments are those of
+    `shortest_path`.
+    """
+    began = time.perf_counter()
+    problem = Problem(n, candidates, priority_of)
+    costs = [Cost.of(cost_of(c)) for c in problem.candidates]
+    weights = weigh(problem, costs, launch_penalty_of)
+    found = find_paths(problem, weights, k=k, max_states=max_states)
+    statistics = SearchStatistics(
+        candidates=len(problem.candidates),
+        valid=int(weights.valid.sum()),
+        considered=found.considered,
+        states=found.states,
+        transitions=found.transitions,
+        wall_s=time.perf_counter() - began,
+        caps=("states",) if found.capped else (),
+    )
+    if not found.paths:
+        return no_cover(problem, weights, found, statistics)
+    return [as_partitioning(problem, weights, found, path, statistics) for path in found.paths]
+
+
+def weigh(problem: Problem[C], costs: Sequence[Cost], launch_penalty_of: Callable[[C], float] | None) -> Weights:
+    """Weights of all candidates, each with its launch penalty; an unknown cost ranks by its target's priority."""
+    seconds = np.array([c.seconds for c in costs], dtype=np.float64)
+    if launch_penalty_of is not None:
+        seconds += [launch_penalty_of(c) for c in problem.candidates]
+    ranks = np.zeros(len(costs), dtype=np.int64)
+    for index, cost in enumerate(costs):
+        if cost.is_unknown:
+            ranks[index] = int(cost.unknown_rank) + problem.priorities[index]
+    return Weights(problem, seconds, ranks)
+
+
+def as_partitioning(
+    problem: Problem[C], weights: Weights, found: Found, path: Path, statistics: SearchStatistics
+) -> Partitioning[C]:
+    """A found path in the caller's terms."""
+    bound = found.lower_bound or 0
+    return Partitioning(
+        candidates=tuple(problem.candidates[i] for i in path.candidates),
+        cost=weights.cost_of(path.candidates),
+        optimal=found.exact and path.weight == bound,
+        lower_bound=weights.cost_of_weight(bound),
+        statistics=statistics,
+    )
+
+
+def no_cover(problem: Problem[C], weights: Weights, found: Found, statistics: SearchStatistics) -> NoCover:
+    """Names the first node that cannot be covered."""
+    if found.capped:
+        return NoCover(None, f"no cover was found among the first {found.states} covered sets", statistics)
+    node = found.farthest
+    if problem.first_uncoverable(weights.valid) == node:
+        return NoCover(node, f"no valid candidate holds node {node}", statistics)
+    return NoCover(node, f"no valid candidate that holds node {node} fits any cover of the nodes before it", statistics)

@@ -1,0 +1,137 @@
+"""What goes into a search and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from collage.cost.cost import Cost, CostLike
+
+__all__ = [
+    "Candidate",
+    "CostOf",
+    "DependencyGraph",
+    "NoCover",
+    "Partitioning",
+    "Search",
+    "SearchStatistics",
+]
+
+
+class Candidate(Protocol):
+    """A candidate kernel, as far as the search needs to know it."""
+
+    @property
+    def bits(self) -> int:
+        """Covered nodes: bit i stands for the node of index i."""
+        ...
+
+    @property
+    def first(self) -> int:
+        """The least covered node."""
+        ...
+
+    @property
+    def target(self) -> Hashable:
+        """What it is compiled for; opaque here, but part of the identity, and printed with str()."""
+        ...
+
+
+class DependencyGraph(Protocol):
+    """The data flow between nodes, for what has to be checked against it."""
+
+    def successors(self, index: int) -> int:
+        """Nodes that consume a result of node ``index``, as bits."""
+        ...
+
+
+C = TypeVar("C", bound=Candidate)
+C_contra = TypeVar("C_contra", bound=Candidate, contravariant=True)
+
+CostOf = Callable[[C], CostLike]
+"""Cost of a candidate: a `Cost`, or seconds, where NaN is unknown and infinity is invalid."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStatistics:
+    """What a search did.
+
+    Attributes:
+        candidates: Candidates given.
+        valid: Candidates whose cost is not invalid; the others are no edges.
+        considered: Candidates left after those were dropped that provably lie on no best path.
+        states: Covered sets settled, over all rounds.
+        transitions: Candidates applied to a settled covered set, over all rounds.
+        wall_s: Seconds from call to return, without those that the caller's own functions took to measure.
+        rounds: Times the best path was searched anew; 1 unless the search is lazy.
+        replan_max_s: Longest of those rounds.
+        measured: Candidates whose cost became known by measuring in this search.
+        measured_keys: Distinct keys among them: what was really built and timed.
+        caps: Names of the limits that were hit, such as ``states``; empty where none was.
+    """
+
+    candidates: int
+    valid: int = 0
+    considered: int = 0
+    states: int = 0
+    transitions: int = 0
+    wall_s: float = 0.0
+    rounds: int = 1
+    replan_max_s: float = 0.0
+    measured: int = 0
+    measured_keys: int = 0
+    caps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning(Generic[C]):
+    """A cover of all nodes by disjoint kernels that can be run one after the other.
+
+    Attributes:
+        candidates: The kernels, by their least node.
+        cost: Their costs and launch penalties together.
+        optimal: True if it is proved that no cover by the given candidates costs less.
+        lower_bound: What no cover by the given candidates can undercut, as far as it is known.
+        statistics: What the search did.
+    """
+
+    candidates: tuple[C, ...]
+    cost: Cost
+    optimal: bool
+    lower_bound: Cost
+    statistics: SearchStatistics = field(compare=False)
+
+    @property
+    def gap(self) -> float:
+        """Fraction of this cost that a better cover could save at most; 0 where it is optimal."""
+        if self.optimal or self.cost <= self.lower_bound:
+            return 0.0
+        if not self.cost.is_known or self.cost.seconds == 0:
+            return 1.0
+        return 1.0 - self.lower_bound.seconds / self.cost.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class NoCover:
+    """Why there is no partitioning.
+
+    Attributes:
+        node: The first node that cannot be covered: the least one without any valid candidate; where each node has
+            one, the node at which every attempt to cover its predecessors ends; None where it is not known whether a
+            cover exists.
+        reason: One sentence for people.
+        statistics: What the search did.
+    """
+
+    node: int | None
+    reason: str
+    statistics: SearchStatistics = field(compare=False)
+
+
+class Search(Protocol):
+    """A search strategy: `shortest_path` is one, and others plug in."""
+
+    def __call__(self, n: int, candidates: Sequence[C], cost_of: CostOf[C]) -> Partitioning[C] | NoCover:
+        """Chooses disjoint candidates that cover the nodes 0 to ``n - 1``."""
+        ...
