@@ -3,6 +3,23 @@
 from __future__ import annotations
 
 from collage.frontend._budget import Budgets
+from collage.frontend._digest import model_digest
+from collage.frontend._inputs import make_inputs
+from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs
+from collage.frontend._proto import skeleton
 from collage.frontend._read import read_model
+from collage.frontend._weights import WEIGHTS_FILE, place_weights
 
-__all__ = ["Budgets", "read_model"]
+__all__ = [
+    "WEIGHTS_FILE",
+    "Budgets",
+    "TensorSpec",
+    "bind_dims",
+    "describe_inputs",
+    "describe_outputs",
+    "make_inputs",
+    "model_digest",
+    "place_weights",
+    "read_model",
+    "skeleton",
+]

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import onnx
+import onnx.shape_inference
+import onnx_ir as ir
 
 from collage._errors import ModelError
 from collage.frontend._tensors import TensorFacts, check_tensor
 
-__all__ = ["Budgets", "check_budgets"]
+__all__ = ["Budgets", "check_budgets", "check_inferred_shapes"]
 
 FunctionId = tuple[str, str, str]
 
@@ -60,6 +62,44 @@ def check_budgets(model: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]
     counter = _Counter(model, budgets)
     counter.measure_model()
     return counter.tensors
+
+
+def check_inferred_shapes(proto: onnx.ModelProto, budgets: Budgets) -> None:
+    """Refuses a model that would compute a value too large for any machine, as far as shapes are known.
+
+    Raises:
+        ModelError: Names the value.
+    """
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+    except onnx.shape_inference.InferenceError:
+        return
+    for value in inferred.graph.value_info:
+        _check_value(value, "the model", budgets)
+
+
+def _check_value(value: onnx.ValueInfoProto, place: str, budgets: Budgets) -> None:
+    if not value.type.HasField("tensor_type"):
+        return
+    shape = value.type.tensor_type.shape
+    if len(shape.dim) > budgets.rank:
+        raise ModelError(f"value {value.name[:80]!r} of {place} has {len(shape.dim)} dimensions")
+    elements = 1
+    for dim in shape.dim:
+        if dim.HasField("dim_value"):
+            if dim.dim_value < -1:
+                raise ModelError(f"value {value.name[:80]!r} of {place} has the negative dimension {dim.dim_value}")
+            elements *= max(dim.dim_value, 0) if dim.dim_value != -1 else 1
+    nbytes = elements * _bits(value.type.tensor_type.elem_type) // 8
+    if nbytes > budgets.value_bytes:
+        raise ModelError(f"value {value.name[:80]!r} of {place} would have {elements:,} elements, {nbytes:,} bytes")
+
+
+def _bits(element_type: int) -> int:
+    try:
+        return ir.DataType(element_type).bitwidth
+    except (ValueError, TypeError):
+        return 8
 
 
 class _Counter:
@@ -121,7 +161,8 @@ class _Counter:
         for tensor in graph.initializer:
             self._account(tensor, f"initializer {tensor.name!r} of {place}")
         for value in (*graph.input, *graph.output, *graph.value_info):
-            self._check_value(value, place)
+            self._check_string(value.name, place)
+            _check_value(value, place, self.budgets)
         if graph.sparse_initializer:
             raise ModelError(f"{place} has sparse initializers, which are not supported; store them densely")
         return self._measure(graph.node, place, depth)
@@ -176,22 +217,6 @@ class _Counter:
         if self._weight_bytes > self.budgets.weight_bytes:
             raise ModelError(f"the constants of the model exceed {self.budgets.weight_bytes:,} bytes at {where}")
         self.tensors.append(facts)
-
-    def _check_value(self, value: onnx.ValueInfoProto, place: str) -> None:
-        self._check_string(value.name, place)
-        if not value.type.HasField("tensor_type"):
-            return
-        shape = value.type.tensor_type.shape
-        if len(shape.dim) > self.budgets.rank:
-            raise ModelError(f"value {value.name[:80]!r} of {place} has {len(shape.dim)} dimensions")
-        elements = 1
-        for dim in shape.dim:
-            if dim.HasField("dim_value"):
-                if dim.dim_value < 0:
-                    raise ModelError(f"value {value.name!r} of {place} has the negative dimension {dim.dim_value}")
-                elements *= dim.dim_value
-        if elements > self.budgets.value_bytes:
-            raise ModelError(f"value {value.name!r} of {place} would have {elements:,} elements")
 
     def _check_string(self, text: str | bytes, where: str) -> None:
         if len(text) > self.budgets.string_bytes:

@@ -30,6 +30,7 @@ def canonicalise(model: ir.Model) -> None:
         ModelError: Its functions cannot be expanded.
     """
     inline_functions(model)
+    forget_negative_dims(model)
     common.RemoveInitializersFromInputsPass()(model)
     lift_constants(model)
     common.TopologicalSortPass()(model)
@@ -45,6 +46,14 @@ def inline_functions(model: ir.Model) -> None:
     except Exception as error:
         raise ModelError(f"the functions of the model cannot be expanded: {error}") from None
     model.functions.clear()
+
+
+def forget_negative_dims(model: ir.Model) -> None:
+    """Takes a dimension of -1 for what its exporter meant: unknown."""
+    for graph in model.graphs():
+        for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
+            if value.shape is not None and any(isinstance(dim, int) and dim < 0 for dim in value.shape):
+                value.shape = ir.Shape(None if isinstance(dim, int) and dim < 0 else dim for dim in value.shape)
 
 
 def lift_constants(model: ir.Model) -> None:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import onnx_ir as ir
 
 from collage._errors import ModelError
 from collage.frontend._tensors import TensorFacts
 
-__all__ = ["check_external_data"]
+__all__ = ["check_external_data", "check_external_tensors", "load_inner_tensors"]
 
 _PLAIN = re.compile(r"[^\x00-\x1f*?\"<>|:\\/]+(/[^\x00-\x1f*?\"<>|:\\/]+)*")
 """Relative, without drive letters, wild cards or control characters: runtimes keep private markers in such strings."""
@@ -45,6 +47,42 @@ def check_external_data(tensors: Iterable[TensorFacts], folder: Path | None) -> 
                 f"{tensor.where} needs {tensor.nbytes:,} bytes at offset {tensor.offset:,} of {location!r}, "
                 f"which has {sizes[location]:,}"
             )
+
+
+def check_external_tensors(model: ir.Model) -> None:
+    """The same for a model in memory, each of whose external tensors knows its own folder."""
+    for tensor in _tensors(model):
+        if isinstance(tensor, ir.ExternalTensor):
+            where = f"tensor {tensor.name!r}"
+            facts = TensorFacts(where, tensor.nbytes, os.fspath(tensor.location), tensor.offset or 0)
+            check_external_data([facts], Path(tensor.base_dir) if tensor.base_dir else None)
+
+
+def load_inner_tensors(model: ir.Model) -> None:
+    """Loads external tensors that are no initializers of the main graph: only those are worth mapping."""
+    for graph in model.graphs():
+        for value in graph.initializers.values() if graph is not model.graph else ():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = _loaded(value.const_value)
+        for node in graph:
+            for attribute in list(node.attributes.values()):
+                if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
+                    node.attributes[attribute.name] = ir.AttrTensor(attribute.name, _loaded(attribute.value))
+
+
+def _loaded(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
+
+
+def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
+        for node in graph:
+            for attribute in node.attributes.values():
+                if attribute.type == ir.AttributeType.TENSOR and attribute.value is not None:
+                    yield attribute.value
 
 
 def _file_size(folder: Path, location: str, where: str) -> int:

@@ -9,7 +9,7 @@ import onnx.version_converter
 import onnx_ir as ir
 
 from collage.frontend._canonical import canonicalise
-from collage.frontend._proto import without_weights
+from collage.frontend._proto import skeleton
 
 __all__ = ["MIN_OPSET", "raise_opset"]
 
@@ -30,8 +30,7 @@ def raise_opset(model: ir.Model) -> None:
     inputs = [value.name for value in model.graph.inputs]
     outputs = [value.name for value in model.graph.outputs]
     try:
-        with without_weights(model) as proto:
-            converted = ir.from_proto(onnx.version_converter.convert_version(proto, MIN_OPSET))
+        converted = ir.from_proto(onnx.version_converter.convert_version(skeleton(model), MIN_OPSET))
     except Exception as error:
         _logger.info("left at operator set %s: %s", model.opset_imports.get(""), error)
         return

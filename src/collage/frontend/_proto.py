@@ -1,43 +1,42 @@
-"""A model's structure as protobuf, without its weights: for checks and inference that need no data."""
+"""A model's structure as protobuf, without its weights: for checks, inference and digests that need no data."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import onnx
 import onnx_ir as ir
 
-__all__ = ["without_weights"]
+__all__ = ["KEPT_BYTES", "skeleton"]
 
-_KEPT_BYTES = 1024
-"""Smaller tensors stay: shape inference reads them."""
+KEPT_BYTES = 1024
+"""Larger initializers are left out; smaller ones stay, because shape inference reads them."""
 
 
-@contextmanager
-def without_weights(model: ir.Model) -> Iterator[onnx.ModelProto]:
+def skeleton(model: ir.Model, kept_bytes: int = KEPT_BYTES) -> onnx.ModelProto:
     """Serialises a model whose larger initializers are replaced by graph inputs of the same type.
 
-    The model itself is as before when the block ends. The bodies of control flow keep their initializers.
+    Initializers in external files are left out whatever their size; those of control-flow bodies stay. The model is
+    as before when this returns.
     """
     graph = model.graph
     inputs = list(graph.inputs)
-    large = [
-        value
-        for value in graph.initializers.values()
-        if value.const_value is not None and value.const_value.nbytes > _KEPT_BYTES
-    ]
-    for value in large:
+    weights = [value for value in graph.initializers.values() if _is_weight(value, kept_bytes)]
+    order = list(graph.initializers.values())
+    for value in weights:
         tensor = value.const_value
         assert tensor is not None and value.name is not None
-        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape)
+        value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
         del graph.initializers[value.name]
-    graph.inputs.extend(value for value in large if value not in inputs)
+    graph.inputs.extend(value for value in weights if value not in inputs)
     try:
-        proto = ir.to_proto(model)
+        return ir.to_proto(model)
     finally:
-        del graph.inputs[:]
+        graph.inputs.clear()
         graph.inputs.extend(inputs)
-        for value in large:
-            graph.register_initializer(value)
-    yield proto
+        graph.initializers.clear()
+        for value in order:
+            graph.initializers.add(value)
+
+
+def _is_weight(value: ir.Value, kept_bytes: int) -> bool:
+    tensor = value.const_value
+    return tensor is not None and (isinstance(tensor, ir.ExternalTensor) or tensor.nbytes > kept_bytes)

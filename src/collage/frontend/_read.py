@@ -12,18 +12,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import google.protobuf.message
 import onnx
 import onnx.checker
 import onnx_ir as ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from collage._errors import ModelError, UsageError
-from collage.frontend._budget import Budgets, check_budgets
+from collage.frontend._budget import Budgets, check_budgets, check_inferred_shapes
 from collage.frontend._canonical import canonicalise
-from collage.frontend._external import check_external_data
+from collage.frontend._external import check_external_data, check_external_tensors, load_inner_tensors
 from collage.frontend._opset import raise_opset
-from collage.frontend._proto import without_weights
+from collage.frontend._proto import skeleton
 from collage.frontend._scopes import check_structure
+from collage.frontend._tensors import TensorFacts
 
 if TYPE_CHECKING:
     import torch
@@ -103,49 +104,48 @@ def _parse(data: bytes, budgets: Budgets) -> onnx.ModelProto:
         raise ModelError(f"has more than {budgets.file_bytes:,} bytes")
     try:
         return onnx.ModelProto.FromString(data)
-    except google.protobuf.message.DecodeError:
+    except DecodeError:
         raise ModelError("is not an ONNX model, or is truncated or damaged") from None
 
 
 def _from_proto(proto: onnx.ModelProto, folder: Path | None, budgets: Budgets) -> ir.Model:
-    _validate(proto, folder, budgets)
+    check_external_data(_validate(proto, budgets), folder)
     model = ir.from_proto(proto)
     if folder is not None:
-        _set_folder(model, folder)
-    return _finish(model)
+        for graph in model.graphs():
+            ir.external_data.set_base_dir(graph, folder.absolute())
+    return _finish(model, budgets)
 
 
 def _from_ir(source: ir.Model, budgets: Budgets) -> ir.Model:
-    model = source.clone()
-    with without_weights(model) as proto:
-        _validate(proto, None, budgets)
-    return _finish(model)
+    try:
+        model = source.clone()
+        proto = skeleton(model)
+    except Exception as error:
+        raise ModelError(f"is not a well-formed onnx_ir.Model: {error}") from error
+    check_external_tensors(model)
+    _validate(proto, budgets)
+    return _finish(model, budgets)
 
 
-def _validate(proto: onnx.ModelProto, folder: Path | None, budgets: Budgets) -> None:
+def _validate(proto: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]:
     if not proto.HasField("graph"):
         raise ModelError("is not an ONNX model: it has no graph")
-    if proto.HasField("ir_version") and not 1 <= proto.ir_version <= onnx.IR_VERSION:
+    if not 1 <= proto.ir_version <= onnx.IR_VERSION:
         raise ModelError(f"has IR version {proto.ir_version}; 1 to {onnx.IR_VERSION} are known")
     tensors = check_budgets(proto, budgets)
-    check_external_data(tensors, folder)
     check_structure(proto)
+    return tensors
 
 
-def _set_folder(model: ir.Model, folder: Path) -> None:
-    for graph in model.graphs():
-        ir.external_data.set_base_dir(graph, folder.absolute())
-
-
-def _finish(model: ir.Model) -> ir.Model:
-    try:
-        canonicalise(model)
-    except ModelError:
-        raise
+def _finish(model: ir.Model, budgets: Budgets) -> ir.Model:
+    load_inner_tensors(model)
+    canonicalise(model)
     raise_opset(model)
-    with without_weights(model) as proto:
-        try:
-            onnx.checker.check_model(proto)
-        except onnx.checker.ValidationError as error:
-            raise ModelError("is not a valid model: " + " ".join(str(error).split())[:400]) from None
+    proto = skeleton(model)
+    try:
+        onnx.checker.check_model(proto)
+    except onnx.checker.ValidationError as error:
+        raise ModelError("is not a valid model: " + " ".join(str(error).split())[:400]) from None
+    check_inferred_shapes(proto, budgets)
     return model

@@ -1,0 +1,49 @@
+"""A model's fingerprint: everything that determines what it computes, wherever its weights are stored."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_ir as ir
+
+from collage.frontend._proto import skeleton
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+__all__ = ["model_digest"]
+
+
+def model_digest(model: ir.Model) -> str:
+    """SHA-256 of a model: its operators, interface and constants, with the bytes of external weights.
+
+    Names of nodes and values count; documentation, metadata and the name of the producer do not. ONNX does not bind a
+    weight file to its model, so the bytes are read each time.
+    """
+    digest = hashlib.sha256()
+    proto = skeleton(model, kept_bytes=-1)
+    for field in ("doc_string", "producer_name", "producer_version", "domain", "model_version", "metadata_props"):
+        proto.ClearField(field)
+    for field in ("doc_string", "metadata_props", "value_info"):
+        proto.graph.ClearField(field)
+    for node in proto.graph.node:
+        node.ClearField("doc_string")
+        node.ClearField("metadata_props")
+    digest.update(proto.SerializeToString(deterministic=True))
+    for name, value in sorted(model.graph.initializers.items()):
+        if value.const_value is not None:
+            _add_tensor(digest, name, value.const_value)
+    return digest.hexdigest()
+
+
+def _add_tensor(digest: _Hash, name: str, tensor: ir.TensorProtocol) -> None:
+    shape = tuple(tensor.shape.numpy())
+    digest.update(repr((name, tensor.dtype.name, shape)).encode())
+    if tensor.dtype == ir.DataType.STRING:
+        digest.update(repr([bytes(item) for item in tensor.numpy().reshape(-1)]).encode())
+    elif tensor.dtype.bitwidth < 8 or not isinstance(tensor, ir.ExternalTensor):
+        digest.update(tensor.tobytes())
+    else:
+        digest.update(np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data)

@@ -1,0 +1,121 @@
+"""Plausible inputs for a model: token numbers that exist, masks that let everything through, ordinary activations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from collage.frontend._interface import bind_dims
+
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["make_inputs"]
+
+_PASSES_VALUES_ON = {
+    *("Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose"),
+    "Unsqueeze",
+}
+"""Operators whose output holds the values of their first input, in some other order, type or number."""
+
+_INDEXED_AXIS = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0}
+_DEFAULT_INT_RANGE = 8
+_TRIP_COUNT = 4
+
+
+def make_inputs(model: ir.Model, seed: int = 0, dims: Mapping[str, int] | None = None) -> dict[str, Array]:
+    """Makes random but plausible inputs, the same for the same seed.
+
+    Floating-point inputs are normally distributed. Integers that reach an index of Gather and its relatives lie inside
+    what they index; other integers lie in [0, 8), images of bytes in [0, 256). Inputs called a mask are ones,
+    and so are integers that are used as a shape. Booleans are true.
+
+    Args:
+        model: A model whose shapes are inferred, so that the sizes of tables are known.
+        seed: Of the random numbers.
+        dims: Values of symbolic dimensions; see ``bind_dims``.
+
+    Returns:
+        Input name to array.
+
+    Raises:
+        UsageError: ``dims`` does not fit the model.
+    """
+    shapes = bind_dims(model, dims)
+    inputs = {value.name: value for value in model.graph.inputs}
+    return {
+        name: _make(inputs[name], shape, np.random.default_rng((seed, index)))
+        for index, (name, shape) in enumerate(shapes.items())
+    }
+
+
+def _make(value: ir.Value, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+    dtype = value.dtype or ir.DataType.FLOAT
+    if dtype == ir.DataType.STRING:
+        words = random.choice(np.array(["red", "green", "blue", "one", "two"], dtype=object), size=shape)
+        return np.asarray(words, dtype=object)
+    numpy_dtype = dtype.numpy()
+    if dtype == ir.DataType.BOOL or "mask" in str(value.name).lower():
+        return np.ones(shape, numpy_dtype)
+    if dtype.is_floating_point():
+        return np.asarray(random.standard_normal(shape)).astype(numpy_dtype)
+    if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
+        return np.asarray(random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(numpy_dtype)
+    low, high = _integer_range(value, dtype)
+    return np.asarray(random.integers(low, high, shape)).astype(numpy_dtype)
+
+
+def _integer_range(value: ir.Value, dtype: ir.DataType) -> tuple[int, int]:
+    """The half-open range of an integer input, by what it is used for."""
+    limits = set(_limits(value))
+    if limits:
+        low, high = max(low for low, _ in limits), min(high for _, high in limits)
+        return low, max(high, low + 1)
+    if dtype == ir.DataType.UINT8:
+        return 0, 256
+    return 0, min(_DEFAULT_INT_RANGE, 2 ** (dtype.bitwidth - 1))
+
+
+def _limits(value: ir.Value) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    waiting, seen = [value], {value}
+    while waiting:
+        for node, position in waiting.pop().uses():
+            limit = _limit(node, position)
+            if limit is not None:
+                found.append(limit)
+            elif node.op_type in _PASSES_VALUES_ON and (position == 0 or node.op_type == "Concat"):
+                waiting += [output for output in node.outputs if output not in seen]
+                seen.update(node.outputs)
+    return found
+
+
+def _limit(node: ir.Node, position: int) -> tuple[int, int] | None:
+    """What an operator allows at one of its inputs; None if anything."""
+    if node.op_type in _INDEXED_AXIS and position == 1:
+        return 0, _size(node.inputs[0], node.attributes.get_int("axis", 0))
+    if node.op_type in ("GatherND", "ScatterND") and position == 1:
+        shape = node.inputs[0].shape if node.inputs[0] is not None else None
+        return 0, min((dim for dim in shape if isinstance(dim, int)), default=1) if shape is not None else 1
+    if node.op_type == "OneHot" and position == 0:
+        depth = node.inputs[1].const_value if node.inputs[1] is not None else None
+        return 0, int(depth.numpy().reshape(-1)[0]) if depth is not None else 1
+    if node.op_type == "Loop" and position == 0:
+        return _TRIP_COUNT, _TRIP_COUNT + 1
+    if node.op_type in ("Reshape", "Expand", "Tile", "ConstantOfShape", "TopK") and position == len(node.inputs) - 1:
+        return 1, 2
+    return None
+
+
+def _size(value: ir.Value | None, axis: int) -> int:
+    """The size of one axis of what is indexed; 1 where unknown, so that 0 is the index."""
+    if value is None:
+        return 1
+    shape = value.const_value.shape if value.const_value is not None else value.shape
+    if shape is None or not -len(shape) <= axis < len(shape):
+        return 1
+    dim = shape[axis]
+    return dim if isinstance(dim, int) else 1
