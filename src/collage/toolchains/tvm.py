@@ -1,0 +1,209 @@
+"""TVM's native code generator: Relax from the ONNX importer, operators fused by rule, scheduled without tuning.
+
+Its compiled form is a shared library for this machine's processor, weights included.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collage._errors import CompileError, Unsupported
+from collage.toolchains._base import ToolchainBase
+from collage.toolchains._contract import Availability, Compiled, LoadOptions
+from collage.toolchains._model_files import (
+    check_options,
+    elem_type,
+    kernel_name,
+    load_threads,
+    one_line,
+    usable_cores,
+    values_of,
+)
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from collage.target import Target
+    from collage.toolchains._contract import Kernel, Tensor
+
+__all__ = ["TvmToolchain"]
+
+_LEVELS = ("0", "1", "2", "3")
+_COMPILERS = ("g++", "gcc", "clang++", "clang")
+_TYPES = frozenset(
+    ("FLOAT", "FLOAT16", "DOUBLE", "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
+)
+_PASS_ON = frozenset(("Cast", "Dropout", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+"""Operators whose output TVM may place where their input is."""
+
+_ALIGNMENT = 64
+"""Bytes; TVM refuses tensors that begin elsewhere."""
+
+_POOL_PER_LAUNCH = -3
+"""TVM's affinity mode in which its threads share all cores."""
+
+
+class TvmToolchain(ToolchainBase):
+    """Compiles kernels with TVM's own code generator for the CPU."""
+
+    name = "tvm"
+    targets = ("llvm",)
+    options = {
+        "threads": "number of threads (default: one for each physical core); one number for the whole process",
+        "opt-level": "0 to 3: TVM's own optimisation level (default 3)",
+    }
+    optimises_whole_graphs = False
+
+    def availability(self) -> Availability:
+        """Version of the wheel, and whether there is a linker; TVM itself takes seconds to import."""
+        try:
+            version = importlib.metadata.version("apache-tvm")
+        except importlib.metadata.PackageNotFoundError:
+            return Availability(False, reason="not installed", remedy="pip install 'collage[tvm]'")
+        build = f"apache-tvm {version}, apache-tvm-ffi {importlib.metadata.version('apache-tvm-ffi')}"
+        if not any(map(shutil.which, _COMPILERS)):
+            reason = "no C++ compiler, which links TVM's kernels"
+            return Availability(False, version, build, reason=reason, remedy="install g++ or clang")
+        return Availability(True, version, build, ("CPU",))
+
+    def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
+        """Imports, fuses, schedules and generates code; links a shared library."""
+        check_options(target, {"threads": None, "opt-level": _LEVELS})
+        name = kernel_name(kernel)
+        _refuse_types(kernel.graph)
+        module = _import(kernel, workspace)
+        library = workspace / f"{name}.so"
+        _build(module, target, library)
+        inputs = tuple(str(value.name) for value in kernel.graph.inputs)
+        outputs = tuple(str(value.name) for value in kernel.graph.outputs)
+        lent = [i for i, value in enumerate(kernel.graph.outputs) if _is_lent(value)]
+        return Compiled(self.name, str(target), (library.name,), inputs, outputs, metadata={"lent": lent})
+
+    def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
+        """Loads the library into a virtual machine of Relax.
+
+        TVM has one thread pool for a process: the kernel that is loaded last decides on its size.
+        """
+        check_options(target, {"threads": None, "opt-level": _LEVELS})
+        _set_threads(load_threads(target, options) or usable_cores(), options.exclusive)
+        return _MachineKernel(workspace / compiled.files[0], compiled)
+
+
+class _MachineKernel:
+    """The entry function of a library, called with tensors that share NumPy's memory where its alignment allows."""
+
+    reuses_outputs = False
+
+    def __init__(self, library: Path, compiled: Compiled) -> None:
+        tvm = _tvm()
+        self._from_dlpack = tvm.runtime.from_dlpack
+        self._empty = tvm.runtime.empty
+        self._machine = tvm.relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
+        self._main = self._machine["main"]
+        self._lent = compiled.metadata["lent"]
+        self._is_tuple = len(compiled.outputs) > 1
+        self._bound: list[tuple[Tensor, Any] | None] = [None] * len(compiled.inputs)
+        self._staged: list[tuple[Tensor, Any] | None] = [None] * len(compiled.inputs)
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        result = self._main(*[self._tensor(i, x) for i, x in enumerate(inputs)])
+        outputs: list[Tensor] = [np.from_dlpack(y) for y in (result if self._is_tuple else (result,))]
+        for i in self._lent:
+            outputs[i] = outputs[i].copy()
+        return outputs
+
+    def _tensor(self, i: int, x: Tensor) -> Any:
+        bound = self._bound[i]
+        if bound is not None and bound[0] is x:
+            return bound[1]
+        flags = x.flags
+        if not (flags.c_contiguous and flags.writeable) or not x.size or x.ctypes.data % _ALIGNMENT:
+            return self._stage(i, x)
+        tensor = self._from_dlpack(x)
+        self._bound[i] = (x, tensor)
+        return tensor
+
+    def _stage(self, i: int, x: Tensor) -> Any:
+        """Copies an input to where TVM takes it."""
+        staged = self._staged[i]
+        if staged is None or staged[0].shape != x.shape or staged[0].dtype != x.dtype:
+            tensor = self._empty(x.shape, x.dtype.name)
+            staged = self._staged[i] = (np.from_dlpack(tensor), tensor)
+        np.copyto(staged[0], x)
+        return staged[1]
+
+
+def _tvm() -> Any:
+    """TVM, with Relax; takes seconds the first time."""
+    import tvm
+    import tvm.relax
+
+    return tvm
+
+
+def _set_threads(count: int, exclusive: bool) -> None:
+    """Sizes TVM's thread pool; what it reads from the environment it reads when the pool is made."""
+    if not exclusive:
+        os.environ.setdefault("TVM_BIND_THREADS", "0")
+        os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+    _tvm().get_global_func("runtime.config_threadpool")(_POOL_PER_LAUNCH, count)
+
+
+def _refuse_types(graph: ir.Graph) -> None:
+    for value in values_of(graph):
+        dtype = elem_type(value)
+        if dtype is not None and dtype.name not in _TYPES:
+            raise Unsupported(f"tvm: the importer does not take {dtype.name.lower()} ({value.name!r})")
+
+
+def _is_lent(value: ir.Value) -> bool:
+    """Whether an output may lie in the memory of an input or a constant."""
+    node = value.producer()
+    while node is not None and node.domain == "" and node.op_type in _PASS_ON and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return node is None
+
+
+def _import(kernel: ir.Model, workspace: Path) -> Any:
+    """The kernel as a Relax module, weights bound as constants."""
+    import onnx_ir as ir
+    from onnx.external_data_helper import load_external_data_for_model
+
+    _tvm()
+    from tvm.relax.frontend.onnx import from_onnx
+
+    proto = ir.to_proto(kernel)
+    load_external_data_for_model(proto, str(workspace))
+    try:
+        return from_onnx(proto)
+    except Exception as error:
+        raise Unsupported(f"tvm cannot import the kernel: {one_line(error)}") from error
+
+
+def _build(module: Any, target: Target, library: Path) -> None:
+    tvm = _tvm()
+    from collage.toolchains._tvm_pipeline import pipeline
+
+    machine = tvm.target.Target(
+        {
+            "kind": "llvm",
+            "mcpu": tvm.target.codegen.llvm_get_system_cpu(),
+            "num-cores": int(target.option("threads") or usable_cores()),
+        }
+    )
+    try:
+        with tvm.transform.PassContext(opt_level=int(target.option("opt-level") or "3")):
+            built = tvm.compile(module, target=machine, relax_pipeline=pipeline(machine))
+        draft = library.with_name(f"{library.stem}.{os.getpid()}.draft.so")
+        built.export_library(str(draft))
+        draft.replace(library)
+    except Exception as error:
+        raise CompileError(f"tvm: {one_line(error)}") from error
