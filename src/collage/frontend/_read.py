@@ -143,9 +143,17 @@ def _finish(model: ir.Model, budgets: Budgets) -> ir.Model:
     canonicalise(model)
     raise_opset(model)
     proto = skeleton(model)
+    check_inferred_shapes(proto, budgets)
+    _check_with_onnx(proto)
+    return model
+
+
+def _check_with_onnx(proto: onnx.ModelProto) -> None:
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.type.HasField("tensor_type"):
+            # The checker insists on a shape; runtimes do not, and shape inference finds it later.
+            value.type.tensor_type.shape.SetInParent()
     try:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
         raise ModelError("is not a valid model: " + " ".join(str(error).split())[:400]) from None
-    check_inferred_shapes(proto, budgets)
-    return model
