@@ -8,20 +8,29 @@ into local functions of a new model.
 from collage.graph._dataflow_graph import KERNEL_DOMAIN, Cut, DataflowGraph, value_nbytes
 from collage.graph._extract import COMPOSITE, extract
 from collage.graph._index_set import IndexSet, bits_of, first_bit, iterate_bits, last_bit
+from collage.graph._kernels import KernelCall, kernel_model, kernels_of
 from collage.graph._names import NameSupply
 from collage.graph._op_kind import OpKind, is_view, known_operators, op_kind, register_op_kind
+from collage.graph._partition import GLOBAL_SYMBOL, PRIMITIVE, KernelSpec, partition
+from collage.graph._quotient import NotAcyclic, quotient_order
+from collage.graph._structural_hash import structural_hash, weight_class
 from collage.graph._sub_graph import NestedSubGraph, SubGraph, SubGraphConfig
 from collage.graph._traversal import GraphLike, bodies, constant_tensor, used_values
 
 __all__ = [
     "COMPOSITE",
+    "GLOBAL_SYMBOL",
     "KERNEL_DOMAIN",
+    "PRIMITIVE",
     "Cut",
     "DataflowGraph",
     "GraphLike",
     "IndexSet",
+    "KernelCall",
+    "KernelSpec",
     "NameSupply",
     "NestedSubGraph",
+    "NotAcyclic",
     "OpKind",
     "SubGraph",
     "SubGraphConfig",
@@ -32,10 +41,16 @@ __all__ = [
     "first_bit",
     "is_view",
     "iterate_bits",
+    "kernel_model",
+    "kernels_of",
     "known_operators",
     "last_bit",
     "op_kind",
+    "partition",
+    "quotient_order",
     "register_op_kind",
+    "structural_hash",
     "used_values",
     "value_nbytes",
+    "weight_class",
 ]

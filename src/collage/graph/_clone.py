@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import TypeAlias
 
 import onnx_ir as ir
 
-__all__ = ["clone_graph", "clone_node", "new_value"]
+__all__ = ["ValueMap", "clone_graph", "clone_node", "new_value"]
 
-ValueMap = MutableMapping[ir.Value, ir.Value]
+ValueMap: TypeAlias = MutableMapping[ir.Value, ir.Value]
 """From values of the old graph to values of the new one."""
+
+CloneBody: TypeAlias = Callable[[ir.Graph, ValueMap], ir.Graph]
+"""How the bodies of a node are copied."""
 
 
 def new_value(value: ir.Value, tensor: ir.TensorProtocol | None = None, *, bind: bool = True) -> ir.Value:
@@ -31,19 +35,25 @@ def new_value(value: ir.Value, tensor: ir.TensorProtocol | None = None, *, bind:
     )
 
 
-def clone_node(node: ir.Node, values: ValueMap, metadata: Mapping[str, str] | None = None) -> ir.Node:
+def clone_node(
+    node: ir.Node,
+    values: ValueMap,
+    metadata: Mapping[str, str] | None = None,
+    clone_body: CloneBody | None = None,
+) -> ir.Node:
     """A copy of a node that reads the new values; its outputs and what its bodies define are entered into ``values``.
 
     Args:
         node: The node to copy.
         values: New values by old ones; everything that the node reads and that is not in it is read as it is.
         metadata: Added to the node's metadata_props.
+        clone_body: How control-flow bodies are copied; by :func:`clone_graph` if not given.
     """
     copy = ir.Node(
         node.domain,
         node.op_type,
         [None if v is None else values.get(v, v) for v in node.inputs],
-        [_clone_attribute(attribute, values) for attribute in node.attributes.values()],
+        [_clone_attribute(attribute, values, clone_body or clone_graph) for attribute in node.attributes.values()],
         overload=node.overload,
         num_outputs=len(node.outputs),
         version=node.version,
@@ -76,11 +86,11 @@ def clone_graph(graph: ir.Graph, values: ValueMap) -> ir.Graph:
     )
 
 
-def _clone_attribute(attribute: ir.Attr, values: ValueMap) -> ir.Attr:
+def _clone_attribute(attribute: ir.Attr, values: ValueMap, clone_body: CloneBody) -> ir.Attr:
     if attribute.is_ref():
         return attribute
     if attribute.type == ir.AttributeType.GRAPH:
-        return ir.AttrGraph(attribute.name, clone_graph(attribute.as_graph(), values))
+        return ir.AttrGraph(attribute.name, clone_body(attribute.as_graph(), values))
     if attribute.type == ir.AttributeType.GRAPHS:
-        return ir.AttrGraphs(attribute.name, [clone_graph(g, values) for g in attribute.as_graphs()])
+        return ir.AttrGraphs(attribute.name, [clone_body(g, values) for g in attribute.as_graphs()])
     return attribute

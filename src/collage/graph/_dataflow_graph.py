@@ -60,7 +60,7 @@ class DataflowGraph:
             model: The model around a graph that is not given as a model itself.
 
         Raises:
-            ValueError: The graph has a cycle.
+            ModelError: The graph has a cycle.
         """
         if isinstance(model_or_graph, ir.Model):
             model, model_or_graph = model_or_graph, model_or_graph.graph
@@ -134,6 +134,12 @@ class DataflowGraph:
     def is_kernel_call(self, index: int) -> bool:
         """Whether the node calls a function that is left alone: a kernel made earlier, or one marked so."""
         return bool(self.kernel_call_bits >> index & 1)
+
+    @property
+    def opset_imports(self) -> dict[str, int]:
+        """Opset versions by domain: those of the graph, and those of the model around it."""
+        outer = self.model.opset_imports if self.model is not None else {}
+        return {**outer, **self.graph.opset_imports}
 
     def may_cross(self, value: ir.Value) -> bool:
         """Whether a value may cross a kernel's border: tensors may; sequences, optionals, maps and strings may not."""

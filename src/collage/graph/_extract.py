@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from collage.graph._clone import ValueMap, clone_node, new_value
+from collage.graph._clone import clone_node, new_value
 from collage.graph._dataflow_graph import DataflowGraph
 from collage.graph._index_set import IndexSet
 from collage.graph._sub_graph import NestedSubGraph, SubGraph
 from collage.graph._traversal import bodies, constant_tensor
 
-__all__ = ["COMPOSITE", "composite_marks", "extract", "kernel_ir_version", "needed_functions", "opset_imports_of"]
+__all__ = [
+    "COMPOSITE",
+    "Extraction",
+    "extract",
+    "extraction",
+    "kernel_ir_version",
+    "needed_functions",
+    "opset_imports_of",
+]
 
 COMPOSITE = "Composite"
 """Metadata key of functions, and of nodes in an extracted kernel, that belong to a labelled part."""
@@ -36,28 +45,42 @@ def extract(graph: DataflowGraph, sub_graph: SubGraph, name: str, *, bind_weight
         bind_weights: Whether constants that nodes inside read become initializers; if not, they become inputs,
             after the others.
     """
-    values: ValueMap = {}
-    inputs = [_enter(values, v, new_value(v)) for v in sub_graph.input_values()]
-    weights = [
-        _enter(values, v, new_value(v, constant_tensor(v), bind=bind_weights)) for v in sub_graph.constant_values()
-    ]
-    marks = composite_marks(sub_graph.nested)
+    return extraction(graph, sub_graph, name, composite_marks(sub_graph.nested), bind_weights).model
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """An extracted model and where its inputs come from.
+
+    Attributes:
+        model: The standalone model.
+        sources: The old value of every input and initializer of the model.
+    """
+
+    model: ir.Model
+    sources: Mapping[ir.Value, ir.Value]
+
+
+def extraction(
+    graph: DataflowGraph, sub_graph: SubGraph, name: str, marks: Mapping[int, Mapping[str, str]], bind_weights: bool
+) -> Extraction:
+    """As :func:`extract`, with metadata for nodes given, and with the way back to the old values."""
+    values = {v: new_value(v) for v in sub_graph.input_values()}
+    values |= {v: new_value(v, constant_tensor(v), bind=bind_weights) for v in sub_graph.constant_values()}
+    sources = {new: old for old, new in values.items()}
+    weights = [v for v in sources if v.const_value is not None]
     nodes = [clone_node(graph.node(i), values, marks.get(i)) for i in sub_graph]
-    functions = needed_functions(graph.model, nodes)
     main = ir.Graph(
-        inputs if bind_weights else inputs + weights,
+        [v for v in sources if v.const_value is None],
         [values[v] for v in sub_graph.output_values()],
         nodes=nodes,
-        initializers=weights if bind_weights else (),
-        opset_imports=opset_imports_of(graph, nodes),
+        initializers=weights,
+        opset_imports=opset_imports_of(graph.opset_imports, nodes),
         name=name,
     )
-    return ir.Model(main, ir_version=kernel_ir_version(graph.model), producer_name="collage", functions=functions)
-
-
-def _enter(values: ValueMap, old: ir.Value, new: ir.Value) -> ir.Value:
-    values[old] = new
-    return new
+    functions = needed_functions(graph.model, nodes)
+    version = kernel_ir_version(graph.model)
+    return Extraction(ir.Model(main, ir_version=version, producer_name="collage", functions=functions), sources)
 
 
 def composite_marks(nested: Iterable[NestedSubGraph], prefix: str = "") -> dict[int, dict[str, str]]:
@@ -89,9 +112,8 @@ def all_nodes(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
             yield from all_nodes(body)
 
 
-def opset_imports_of(graph: DataflowGraph, nodes: Iterable[ir.Node]) -> dict[str, int]:
-    """The opset imports that nodes of a dataflow graph need, by domain."""
-    known = {**graph.graph.opset_imports, **(graph.model.opset_imports if graph.model is not None else {})}
+def opset_imports_of(known: Mapping[str, int], nodes: Iterable[ir.Node]) -> dict[str, int]:
+    """The opset imports, among the known ones, that nodes need."""
     domains = {node.domain for node in all_nodes(nodes)}
     return {domain: known[domain] for domain in sorted(domains) if domain in known}
 

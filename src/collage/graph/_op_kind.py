@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from collage.graph._traversal import bodies, constant_tensor
 
-__all__ = ["OpKind", "is_view", "known_operators", "op_kind", "register_op_kind"]
+__all__ = ["OpKind", "is_shape_operand", "is_view", "known_operators", "op_kind", "register_op_kind"]
 
 
 class OpKind(IntEnum):
@@ -136,6 +136,11 @@ def op_kind(node: ir.Node) -> OpKind:
     if kind is not OpKind.OPAQUE and (_has_data_dependent_shape(node) or any(bodies(node))):
         return OpKind.OPAQUE
     return kind
+
+
+def is_shape_operand(node: ir.Node, position: int) -> bool:
+    """Whether the values, not only the shape, of the input at ``position`` decide the shape of the output."""
+    return node.domain == "" and position in _SHAPE_OPERANDS.get(node.op_type, ())
 
 
 def is_view(node: ir.Node) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from collage._errors import UsageError
 from collage.graph._dataflow_graph import DataflowGraph
 from collage.graph._index_set import IndexSet, bits_of, first_bit, iterate_bits, last_bit
 from collage.graph._op_kind import OpKind
@@ -294,10 +295,10 @@ class SubGraph:
         """The nodes and labelled parts of both. The result need not be valid.
 
         Raises:
-            ValueError: They have a node in common.
+            UsageError: They have a node in common.
         """
         if not self.inside.is_disjoint_from(other.inside):
-            raise ValueError(f"sub-graphs {self.inside} and {other.inside} overlap in {self.inside & other.inside}")
+            raise UsageError(f"sub-graphs {self.inside} and {other.inside} overlap in {self.inside & other.inside}")
         return SubGraph(self.graph, self.inside | other.inside, self.nested + other.nested)
 
     def with_label(self, label: str) -> SubGraph:

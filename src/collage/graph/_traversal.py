@@ -7,6 +7,8 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from collage._errors import ModelError
+
 __all__ = ["GraphLike", "bodies", "captured_values", "constant_tensor", "is_kernel_value", "post_dfs", "used_values"]
 
 GraphLike: TypeAlias = ir.Graph | ir.Function
@@ -58,7 +60,7 @@ def post_dfs(graph: GraphLike) -> list[ir.Node]:
     stay together, and neither names nor the order of the node list matter.
 
     Raises:
-        ValueError: The graph has a cycle.
+        ModelError: The graph has a cycle.
     """
     own = graph.graph if isinstance(graph, ir.Function) else graph
     order: list[ir.Node] = []
@@ -86,7 +88,7 @@ def _refuse_cycles(order: Iterable[ir.Node]) -> None:
         for value in used_values(node):
             producer = value.producer()
             if producer is not None and position.get(producer, -1) >= i:
-                raise ValueError(f"the graph has a cycle through node {node.name!r}")
+                raise ModelError(f"the graph has a cycle through node {node.name!r}")
 
 
 def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
