@@ -72,7 +72,8 @@ def check_inferred_shapes(proto: onnx.ModelProto, budgets: Budgets) -> None:
     """
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
-    except onnx.shape_inference.InferenceError:
+    except Exception:
+        # Inference is C++ and raises whatever its containers raise; what it cannot infer is no reason to refuse.
         return
     for value in inferred.graph.value_info:
         _check_value(value, "the model", budgets)

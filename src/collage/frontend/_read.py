@@ -86,7 +86,7 @@ def _read_file(path: Path, budgets: Budgets) -> bytes:
         raise UsageError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(f"{path!r} is no path: {error}") from None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
             raise ModelError("is a folder; name the ONNX file in it")
@@ -94,7 +94,10 @@ def _read_file(path: Path, budgets: Budgets) -> bytes:
             raise ModelError("is no regular file")
         if status.st_size > budgets.file_bytes:
             raise ModelError(f"has {status.st_size:,} bytes; keep weights of large models in external files")
-        return file.read(budgets.file_bytes + 1)
+        with open(descriptor, "rb", closefd=False) as file:  # noqa: PTH123 (a descriptor has no path)
+            return file.read(budgets.file_bytes + 1)
+    finally:
+        os.close(descriptor)
 
 
 def _parse(data: bytes, budgets: Budgets) -> onnx.ModelProto:
@@ -110,7 +113,10 @@ def _parse(data: bytes, budgets: Budgets) -> onnx.ModelProto:
 
 def _from_proto(proto: onnx.ModelProto, folder: Path | None, budgets: Budgets) -> ir.Model:
     check_external_data(_validate(proto, budgets), folder)
-    model = ir.from_proto(proto)
+    try:
+        model = ir.from_proto(proto)
+    except Exception as error:
+        raise ModelError(f"cannot be read as a model: {_one_line(error)}") from error
     if folder is not None:
         for graph in model.graphs():
             ir.external_data.set_base_dir(graph, folder.absolute())
@@ -139,16 +145,24 @@ def _validate(proto: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]:
 
 
 def _finish(model: ir.Model, budgets: Budgets) -> ir.Model:
-    load_inner_tensors(model)
-    canonicalise(model)
-    raise_opset(model)
-    proto = skeleton(model)
-    check_inferred_shapes(proto, budgets)
+    try:
+        load_inner_tensors(model)
+        canonicalise(model)
+        raise_opset(model)
+        proto = skeleton(model)
+    except ModelError:
+        raise
+    except Exception as error:
+        # Libraries assume valid attributes and arities, which only the checker below establishes.
+        raise ModelError(f"cannot be brought to canonical form: {_one_line(error)}") from error
     _check_with_onnx(proto)
+    check_inferred_shapes(proto, budgets)
     return model
 
 
-def _check_with_onnx(proto: onnx.ModelProto) -> None:
+def _check_with_onnx(skeleton_proto: onnx.ModelProto) -> None:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(skeleton_proto)
     for value in (*proto.graph.input, *proto.graph.output):
         if value.type.HasField("tensor_type"):
             # The checker insists on a shape; runtimes do not, and shape inference finds it later.
@@ -156,4 +170,8 @@ def _check_with_onnx(proto: onnx.ModelProto) -> None:
     try:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
-        raise ModelError("is not a valid model: " + " ".join(str(error).split())[:400]) from None
+        raise ModelError("is not a valid model: " + _one_line(error)) from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:400] or type(error).__name__

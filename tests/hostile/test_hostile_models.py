@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import resource
+import time
+
+import pytest
+from tests.hostile.hostile_models import CORPUS
+
+from collage import CollageError
+from collage._errors import ModelError
+from collage.frontend import read_model
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_hostile_model_is_refused_quickly_with_one_sentence(name, tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = CORPUS[name](folder)
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start_s = time.monotonic()
+    with pytest.raises(ModelError) as refusal:
+        read_model(path)
+    assert time.monotonic() - start_s < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 2**20
+    message = str(refusal.value)
+    assert message.startswith(str(path))
+    assert "\n" not in message and len(message) < 1000
+    assert refusal.value.exit_code == 5
+
+
+def test_function_bomb_costs_milliseconds(tmp_path):
+    path = CORPUS["function_bomb"](tmp_path)
+    assert path.stat().st_size < 4000
+    start_s = time.monotonic()
+    with pytest.raises(CollageError, match=r"more than 200,000 nodes"):
+        read_model(path)
+    assert time.monotonic() - start_s < 0.1
