@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,10 +16,14 @@ from collage._errors import CompileError
 from collage.cost.numerics import compare_all
 from collage.cost.sampling import SamplingPlan, sample
 from collage.cost.values import ValueStore
+from collage.runtime import Executor, Step
 from collage.target import Target
 from collage.toolchains import Compiled, Kernel, LoadOptions, Profiler, Toolchain
 
 __all__ = ["ToolchainService"]
+
+_COLD_BYTES = 16 << 20
+_CHAIN = 32
 
 
 class ToolchainService:
@@ -107,6 +112,19 @@ class ToolchainService:
         arrays = [np.array(store.get(name)) for name in inputs]
         made = Compiled(**compiled)
         return dict(self._toolchain.profile(made, Target.parse(target), Path(workspace), arrays, repeats))
+
+    def overheads(self, compiled: dict[str, Any], target: str, workspace: str, threads: int) -> dict[str, float]:
+        """See ``Workshop.overheads``; the kernel has one input, float32 [16], and one output of the same shape."""
+        kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
+        tensor = np.ones(16, np.float32)
+        cold = sample(lambda: kernel([tensor]), [tensor], SamplingPlan(evict_bytes=_COLD_BYTES, least=20, spread=0.0))
+        names = [f"v{i}" for i in range(_CHAIN + 1)]
+        steps = [Step(f"k{i}", kernel, (names[i],), (names[i + 1],)) for i in range(_CHAIN)]
+        chain = Executor(steps, names[:1], names[-1:])
+        hot = SamplingPlan(budget_s=0.05, least=50, most=500, spread=0.0)
+        alone_s = statistics.median(sample(lambda: [kernel([tensor]) for _ in range(_CHAIN)], [], hot)) / _CHAIN
+        chained_s = statistics.median(sample(lambda: chain.run([tensor]), [], hot)) / _CHAIN
+        return {"dispatch_s": statistics.median(cold), "launch_s": max(0.0, chained_s - alone_s)}
 
     def capture(self, kernel: str, target: str, workspace: str, values: str, inputs: Sequence[str]) -> list[str]:
         """Runs a model once and keeps all its outputs.

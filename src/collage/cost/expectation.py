@@ -13,8 +13,10 @@ Design section 6, "Lazy": expected bounds. A measurement is never an expectation
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from collage.graph import iterate_bits
 
 __all__ = ["Expectation"]
 
@@ -24,23 +26,52 @@ _STRANGER = 0.8
 """The same where nothing at all is known of the toolchain for these operators."""
 _PRIOR = 0.15
 """Weight of what operator types say, against one for a measured kernel over the same nodes."""
+_LEAST_S = 1e-9
+"""Least base of a node, so that shares are defined where a profile says zero (the node was merged into another)."""
 _TYPE_PRIOR = 0.05
 """Weight of "no correction", against one for a measured kernel that consists of this operator type."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one toolchain (with its options) on one model."""
+    """What is known of one target on one model.
 
+    Attributes:
+        dispatch_s: Seconds of an empty kernel.
+        base_s: Seconds of nodes inside larger kernels, as profiled.
+        measured: Kernels measured: their nodes as bits, and the logarithm of measured over raw estimate.
+        type_weight: By operator type, how much of the measured kernels' time it made up.
+        type_log: By operator type, that share times the logarithm.
+    """
+
+    dispatch_s: float
     base_s: dict[int, float] = field(default_factory=dict)
-    dispatch_s: float = 0.0
     measured: list[tuple[int, float]] = field(default_factory=list)
     type_weight: dict[str, float] = field(default_factory=dict)
     type_log: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Estimate:
+    """A kernel's raw estimate, and how surprising the measured kernels near it were.
+
+    Attributes:
+        raw_s: Dispatch plus the bases of its nodes.
+        shares: Which part of it each operator type has.
+        seen: How many of the target's measurements are in the two sums.
+        near_log: Sum of nearness times surprise.
+        near: Sum of nearness.
+    """
+
+    raw_s: float
+    shares: dict[str, float]
+    seen: int = 0
+    near_log: float = 0.0
+    near: float = 0.0
+
+
 class Expectation:
-    """Expected seconds of kernels on one model.
+    """Expected seconds of kernels on one model. Sets of nodes are bits.
 
     Args:
         op_types: Operator type of each node, by index.
@@ -49,74 +80,64 @@ class Expectation:
 
     def __init__(self, op_types: Sequence[str], dispatch_s: Mapping[Hashable, float]) -> None:
         self._op_types = op_types
-        self._known = {target: _Known(dispatch_s=seconds) for target, seconds in dispatch_s.items()}
+        self._known = {target: _Known(seconds) for target, seconds in dispatch_s.items()}
         self._best_base: dict[int, float] = {}
+        self._estimates: dict[tuple[Hashable, int], _Estimate] = {}
 
     def learn_profile(self, target: Hashable, seconds: Mapping[int, float]) -> None:
         """Takes over where the time goes on a target: seconds by node index, measured inside a larger kernel."""
         self._known[target].base_s.update(seconds)
         for node, value in seconds.items():
             self._best_base[node] = min(self._best_base.get(node, math.inf), value)
+        self._estimates.clear()
 
-    def learn_measurement(self, target: Hashable, nodes: Iterable[int], seconds: float) -> None:
+    def learn_measurement(self, target: Hashable, nodes: int, seconds: float) -> None:
         """Takes over what a kernel really took."""
-        members = tuple(nodes)
-        raw = self._raw(target, members)
-        if raw <= 0 or not seconds > 0:
+        estimate = self._estimate(target, nodes)
+        if estimate.raw_s <= 0 or not seconds > 0:
             return
         known = self._known[target]
-        surprise = math.log(seconds / raw)
-        known.measured.append((_bits(members), surprise))
-        for op_type, share in self._shares(target, members).items():
+        surprise = math.log(seconds / estimate.raw_s)
+        known.measured.append((nodes, surprise))
+        for op_type, share in estimate.shares.items():
             known.type_weight[op_type] = known.type_weight.get(op_type, 0.0) + share
             known.type_log[op_type] = known.type_log.get(op_type, 0.0) + share * surprise
 
-    def expected_s(self, target: Hashable, nodes: Iterable[int]) -> float:
+    def expected_s(self, target: Hashable, nodes: int) -> float:
         """Expected seconds of a kernel over these nodes on this target, on the optimistic side."""
-        members = tuple(nodes)
         known = self._known[target]
-        raw = self._raw(target, members)
-        bits = _bits(members)
-        log_sum, weight = 0.0, 0.0
-        for other, surprise in known.measured:
-            common = (bits & other).bit_count()
-            if common:
-                near = (common / (bits | other).bit_count()) ** 2
-                log_sum += near * surprise
-                weight += near
-        by_type = self._type_correction(target, members)
-        log_sum += _PRIOR * by_type
-        optimism = _OPTIMISM if known.base_s or weight > _PRIOR else _STRANGER
-        return optimism * raw * math.exp(log_sum / (weight + _PRIOR))
+        estimate = self._estimate(target, nodes)
+        for other, surprise in known.measured[estimate.seen :]:
+            if common := (nodes & other).bit_count():
+                near = (common / (nodes | other).bit_count()) ** 2
+                estimate.near_log += near * surprise
+                estimate.near += near
+        estimate.seen = len(known.measured)
+        by_type = self._type_correction(known, estimate.shares)
+        correction = (estimate.near_log + _PRIOR * by_type) / (estimate.near + _PRIOR)
+        optimism = _OPTIMISM if known.base_s or estimate.near > _PRIOR else _STRANGER
+        return optimism * estimate.raw_s * math.exp(correction)
 
-    def _raw(self, target: Hashable, members: Sequence[int]) -> float:
-        known = self._known[target]
-        base = sum(known.base_s.get(i, self._best_base.get(i, 0.0)) for i in members)
-        return known.dispatch_s + base
+    def _estimate(self, target: Hashable, nodes: int) -> _Estimate:
+        key = (target, nodes)
+        if key not in self._estimates:
+            known = self._known[target]
+            seconds: dict[str, float] = {}
+            for i in iterate_bits(nodes):
+                base = known.base_s.get(i, self._best_base.get(i, 0.0)) + _LEAST_S
+                seconds[self._op_types[i]] = seconds.get(self._op_types[i], 0.0) + base
+            total = sum(seconds.values())
+            shares = {op_type: value / total for op_type, value in seconds.items()}
+            self._estimates[key] = _Estimate(known.dispatch_s + total, shares)
+        return self._estimates[key]
 
-    def _shares(self, target: Hashable, members: Sequence[int]) -> dict[str, float]:
-        """Which share of a kernel's time each operator type has."""
-        known = self._known[target]
-        seconds: dict[str, float] = {}
-        for i in members:
-            base = known.base_s.get(i, self._best_base.get(i, 0.0)) + 1e-9
-            seconds[self._op_types[i]] = seconds.get(self._op_types[i], 0.0) + base
-        total = sum(seconds.values())
-        return {op_type: value / total for op_type, value in seconds.items()}
-
-    def _type_correction(self, target: Hashable, members: Sequence[int]) -> float:
-        known = self._known[target]
+    @staticmethod
+    def _type_correction(known: _Known, shares: Mapping[str, float]) -> float:
+        """Logarithm of the correction that the kernel's operator types have needed so far."""
         if not known.type_weight:
             return 0.0
-        ratio = sum(
-            share * math.exp(known.type_log.get(op_type, 0.0) / (known.type_weight.get(op_type, 0.0) + _TYPE_PRIOR))
-            for op_type, share in self._shares(target, members).items()
-        )
+        ratio = 0.0
+        for op_type, share in shares.items():
+            weight = known.type_weight.get(op_type, 0.0) + _TYPE_PRIOR
+            ratio += share * math.exp(known.type_log.get(op_type, 0.0) / weight)
         return math.log(ratio)
-
-
-def _bits(members: Iterable[int]) -> int:
-    bits = 0
-    for i in members:
-        bits |= 1 << i
-    return bits

@@ -112,14 +112,19 @@ class _Runner:
     reporting: list[list[float]] = field(default_factory=list)
     failure: tuple[Status, str] | None = None
 
-    def median_s(self, rounds: Sequence[Sequence[float]]) -> float:
-        return summarise([s for samples in rounds for s in samples]).median_s
+    @property
+    def rounds(self) -> list[list[float]]:
+        """What is known so far; from the reporting rounds where there are any."""
+        return self.reporting or self.choosing or [self.qualifying]
+
+    @property
+    def median_s(self) -> float:
+        return summarise([s for samples in self.rounds for s in samples]).median_s
 
     def standing(self) -> Standing:
         if self.failure:
             return Standing(self.contestant, self.failure[0], None, self.failure[1], self.max_abs, self.max_rel)
-        rounds = self.reporting or self.choosing or [self.qualifying]
-        time = summarise([s for samples in rounds for s in samples])
+        time = summarise([s for samples in self.rounds for s in samples])
         return Standing(self.contestant, Status.OK, time, None, self.max_abs, self.max_rel)
 
 
@@ -128,6 +133,8 @@ def race(
     tolerance: float,
     plan: RacePlan = RacePlan(),
     say: Callable[[str], None] = lambda _: None,
+    *,
+    winner: str | None = None,
 ) -> Result:
     """Races contestants and picks the winner.
 
@@ -136,6 +143,7 @@ def race(
         tolerance: What the outputs may differ from the reference (see ``collage.cost.numerics``).
         plan: How long.
         say: Told what is going on.
+        winner: Name of the contestant that counts as the winner whatever its time: a comparison, not a choice.
 
     Returns:
         Who won, and how all did. A contestant that crashes or is wrong loses; the others go on.
@@ -148,13 +156,15 @@ def race(
         track = [runner for runner in runners if runner.failure is None]
         if not track:
             return Result(None, None, None, [runner.standing() for runner in runners])
-        best = min(runner.median_s([runner.qualifying]) for runner in track)
-        track = [runner for runner in track if runner.median_s([runner.qualifying]) <= plan.hopeless * best]
+        best = min(runner.median_s for runner in track)
+        track = [runner for runner in track if runner.median_s <= plan.hopeless * best]
         track = _run_rounds(track, "choosing", plan.choosing_rounds, plan, say)
-        winner = _choose(track)
-        track = [runner for runner in track if runner is winner or runner.contestant.incumbent]
+        if not track:
+            return Result(None, None, None, [runner.standing() for runner in runners])
+        chosen = next((r for r in track if r.contestant.name == winner), None) or _choose(track)
+        track = [runner for runner in track if runner is chosen or runner.contestant.incumbent]
         _run_rounds(track, "reporting", plan.reporting_rounds, plan, say)
-        return _result(runners, winner)
+        return _result(runners, chosen)
     finally:
         for runner in runners:
             runner.worker.kill()
@@ -209,16 +219,16 @@ def _guard(runner: _Runner, action: Callable[[], Any]) -> None:
 
 def _choose(track: Sequence[_Runner]) -> _Runner:
     """The fastest; among those whose times cannot be told apart from its, the one with the fewest kernels."""
-    fastest = min(track, key=lambda runner: runner.median_s(runner.choosing))
+    fastest = min(track, key=lambda runner: runner.median_s)
     equals = [
         runner
         for runner in track
-        if runner is fastest or ratio_of_medians(runner.choosing, fastest.choosing)[1].low <= 1.0
+        if runner is fastest or ratio_of_medians(runner.rounds, fastest.rounds)[1].low <= 1.0
     ]
     fewest = min(runner.contestant.kernels for runner in equals)
     return min(
         (runner for runner in equals if runner.contestant.kernels == fewest),
-        key=lambda runner: runner.median_s(runner.choosing),
+        key=lambda runner: runner.median_s,
     )
 
 
@@ -228,7 +238,7 @@ def _result(runners: Sequence[_Runner], winner: _Runner) -> Result:
         alive = [r for r in runners if r.failure is None and r.reporting]
         if not alive:
             return Result(None, None, None, [runner.standing() for runner in runners])
-        winner = min(alive, key=lambda r: r.median_s(r.reporting))
+        winner = min(alive, key=lambda r: r.median_s)
     singles = [r for r in runners if r.contestant.incumbent and r.failure is None]
     best = min(singles, key=lambda r: r.standing().time.median_s, default=None)  # type: ignore[union-attr]
     speedup = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +42,7 @@ class Limits:
     Attributes:
         compile_s: Seconds for one build.
         run_s: Seconds for one measurement.
-        memory_bytes: Address space of a worker.
+        memory_bytes: Address space of a worker; None is four fifths of the machine's memory.
         deaths: Consecutive deaths after which a toolchain is left alone for the rest of the session.
         recycle_after: Jobs after which a worker is replaced, so that leaks stay small.
     """
@@ -102,7 +102,10 @@ class Workshop:
         database: Where timings are kept.
         workspace: Folder for kernels, with the model's weights file.
         threads: Threads that each kernel may use; 0 is the toolchains' default.
+        remeasure: Do not look up what the database knows.
+        unrepeatable: Names of values that differ from run to run, and so cannot be checked.
         limits: What workers may use.
+        workers: Worker processes to use and to leave running; None is the workshop's own.
         say: Told what is going on.
     """
 
@@ -113,6 +116,8 @@ class Workshop:
         workspace: Path,
         *,
         threads: int = 0,
+        remeasure: bool = False,
+        unrepeatable: Collection[str] = (),
         limits: Limits = Limits(),
         workers: dict[str, Worker] | None = None,
         say: Callable[[str], None] = lambda _: None,
@@ -121,10 +126,14 @@ class Workshop:
         self._database = database
         self.workspace = workspace
         self.threads = threads
+        self._remeasure = remeasure
+        self._unrepeatable = frozenset(unrepeatable)
         self._limits = limits
+        self._memory_bytes = limits.memory_bytes or this_machine().memory_bytes * 4 // 5
         self._say = say
         self._workers = {} if workers is None else workers
         self._keep_workers = workers is not None
+        self._session: dict[str, Outcome] = {}
         self._deaths: dict[str, int] = {}
         self._builds: dict[str, Availability] = {}
         self._compiled: dict[tuple[str, str], dict[str, Any]] = {}
@@ -182,7 +191,7 @@ class Workshop:
         for key, job in zip(keys, jobs, strict=True):
             if key.digest in outcomes or key.digest in fresh:
                 continue
-            if (found := self._database.lookup(key)) is not None:
+            if (found := self._recall(key)) is not None:
                 outcomes[key.digest] = found
                 self.counters.recorded += 1
             else:
@@ -197,7 +206,7 @@ class Workshop:
                     outcome = self._measure(job, *made)
                 self.counters.measured += 1
             self._database.record(key, outcome)
-            outcomes[digest] = outcome
+            self._session[digest] = outcomes[digest] = outcome
         self._recycle()
         return [outcomes[key.digest] for key in keys]
 
@@ -212,6 +221,38 @@ class Workshop:
             self._build(kernel, target)
         made = self._compiled[name, str(target)]
         return Compiled(**{**made, **{part: tuple(made[part]) for part in ("files", "inputs", "outputs")}})
+
+    def try_build(self, kernel: ir.Model, target: Target) -> str | None:
+        """Why a kernel cannot be built, or None if it can."""
+        try:
+            self._build(kernel, target)
+        except ToolchainError as error:
+            return str(error)[:500]
+        return None
+
+    def overheads(self, kernel: ir.Model, target: Target) -> Mapping[str, float]:
+        """What calling a toolchain costs, measured with a kernel that does next to nothing.
+
+        Returns:
+            ``dispatch_s``: one call, with cold caches, as inside a model; ``launch_s``: what each kernel of a chain
+            costs beyond its own call. Both 0 where the kernel cannot be built.
+        """
+        try:
+            self.build(kernel, target)
+            made = self._compiled[str(kernel.graph.name), str(target)]
+            with measuring_slot():
+                found: Mapping[str, float] = self._call(
+                    target.toolchain,
+                    "overheads",
+                    self._limits.run_s,
+                    compiled=made,
+                    target=str(target),
+                    workspace=str(self.workspace),
+                    threads=self.threads,
+                )
+        except ToolchainError:
+            return {"dispatch_s": 0.0, "launch_s": 0.0}
+        return found
 
     def profile(self, kernel: ir.Model, target: Target, inputs: Sequence[str], repeats: int = 3) -> Mapping[str, float]:
         """Seconds per node name inside a kernel; empty if the toolchain cannot tell, or fails to."""
@@ -252,6 +293,11 @@ class Workshop:
             inputs=list(inputs),
         )
         self.values = ValueStore(self.workspace / "values")
+
+    def _recall(self, key: WorkloadKey) -> Outcome | None:
+        if key.digest in self._session or self._remeasure:
+            return self._session.get(key.digest)
+        return self._database.lookup(key)
 
     def _build_all(self, jobs: Sequence[Job]) -> list[tuple[dict[str, Any], float] | Outcome]:
         """Builds side by side, one toolchain in one worker."""
@@ -302,7 +348,7 @@ class Workshop:
                 threads=self.threads,
                 values=str(self.workspace / "values"),
                 inputs=list(job.inputs),
-                expected=list(job.outputs),
+                expected=["" if name in self._unrepeatable else name for name in job.outputs],
                 tolerance=job.tolerance,
                 plan=dataclasses.asdict(dataclasses.replace(plan, hopeless_s=min(plan.hopeless_s, 1e9))),
             )
@@ -346,7 +392,7 @@ class Workshop:
             self._workers[toolchain] = Worker(
                 _SERVICE,
                 {"factory": factory, "arguments": arguments},
-                memory_limit_bytes=self._limits.memory_bytes,
+                memory_limit_bytes=self._memory_bytes,
             )
         return self._workers[toolchain]
 

@@ -31,10 +31,9 @@ from collage.runtime._recipe import Recipe
 from collage.target import Target
 from collage.toolchains import Registry, registry
 
-__all__ = ["MANIFEST", "SCHEMA", "WEIGHTS", "load", "save", "verify"]
+__all__ = ["MANIFEST", "SCHEMA", "load", "save", "verify"]
 
 MANIFEST = "manifest.json"
-WEIGHTS = "weights.bin"
 SCHEMA = 1
 """Version of the manifest."""
 
@@ -50,7 +49,7 @@ def save(recipe: Recipe, workspace: Path, path: Path) -> Path:
     """
     if path.exists() and not (path / MANIFEST).is_file():
         raise UsageError(f"{path} exists and is no artefact; name another path or remove it")
-    names = [*recipe.files, *([WEIGHTS] if (workspace / WEIGHTS).exists() else [])]
+    names = recipe.files_with_weights(workspace)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))

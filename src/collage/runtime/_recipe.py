@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from collage.runtime._signature import Port
 from collage.target import Target
 from collage.toolchains import Compiled
 
-__all__ = ["KernelRecord", "Recipe"]
+__all__ = ["WEIGHTS", "KernelRecord", "Recipe"]
+
+WEIGHTS = "weights.bin"
+"""File of a workspace or artefact that holds large weights, once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,10 @@ class Recipe:
     def files(self) -> tuple[str, ...]:
         """Files of the workspace that belong to it, besides the weights."""
         return tuple(dict.fromkeys([self.model_file, *(f for kernel in self.kernels for f in kernel.compiled.files)]))
+
+    def files_with_weights(self, workspace: Path) -> tuple[str, ...]:
+        """Its files, and the weights file if the workspace has one."""
+        return (*self.files, *((WEIGHTS,) if (workspace / WEIGHTS).exists() else ()))
 
     def as_json(self) -> dict[str, Any]:
         """JSON values only."""

@@ -1,0 +1,130 @@
+"""Side by side: an artefact against every toolchain alone, interleaved, each in a clean process."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from collage.cost.estimator import model_tolerance
+from collage.cost.race import Contestant, RacePlan, Standing, race
+from collage.cost.reference import capture_reference
+from collage.cost.workshop import Workshop
+from collage.cost.database import Database
+from collage.frontend import make_inputs, place_weights, read_model
+from collage.runtime import Recipe, verify
+from collage.target import Target, TargetLike
+from collage.toolchains import registry
+
+__all__ = ["bench"]
+
+OURS = "collage"
+
+
+def bench(
+    artefact: Path,
+    against: Iterable[TargetLike] | None = None,
+    *,
+    rounds: int = 15,
+    dims: Mapping[str, int] | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Times an artefact against single toolchains.
+
+    Args:
+        artefact: What ``Executable.save`` wrote.
+        against: Targets; None is the menu that the artefact was compiled with.
+        rounds: Rounds; each contestant has one turn in each.
+        dims: Representative lengths of symbolic dimensions.
+        say: Told what is going on.
+
+    Returns:
+        ``rows`` of name, median, p10 and p90 in µs, and the speed-up over the best single with its interval. The
+        singles run the original model where it can still be found unchanged, else the artefact's copy of it.
+    """
+    recipe, _ = verify(artefact)
+    toolchains = registry()
+    names = list(against or ()) or list(recipe.report.get("menu", ()))
+    targets = toolchains.parse_targets(names)
+    with ExitStack() as stack:
+        workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="collage-bench-")))
+        for entry in recipe.files_with_weights(artefact):
+            shutil.copyfile(artefact / entry, workspace / entry)
+        original = workspace / "original"
+        original.mkdir()
+        model = place_weights(_original(artefact, recipe), original)
+        model.graph.name = "original"
+        database = stack.enter_context(Database("sqlite:///:memory:"))
+        workshop = stack.enter_context(Workshop(toolchains, database, original, say=say))
+        say("running the model once for reference")
+        capture_reference(model, make_inputs(model, 0, dims or {}), workshop)
+        workshop.close()
+        ir.save(model, original / "original.in.onnx")
+        values = str(original / "values")
+        contestants = [
+            Contestant(
+                OURS,
+                "collage.cost._race_service:RaceService",
+                {"recipe": recipe.as_json(), "workspace": str(workspace), "values": values},
+                len(recipe.kernels),
+            )
+        ]
+        for target in targets:
+            contestants.append(_vendor(target, original, values, recipe.threads))
+        plan = RacePlan(choosing_rounds=0, reporting_rounds=rounds, hopeless=20.0)
+        result = race(contestants, model_tolerance(model), plan, say, winner=OURS)
+    return {
+        "schema": 1,
+        "artefact": str(artefact),
+        "rows": [_row(standing) for standing in result.standings],
+        "speedup_vs_best_single": result.speedup[0] if result.speedup else None,
+        "speedup_interval": result.speedup[1].as_list() if result.speedup else None,
+    }
+
+
+def _vendor(target: Target, original: Path, values: str, threads: int) -> Contestant:
+    factory, arguments = registry().factory(target.toolchain)
+    return Contestant(
+        target.short,
+        "collage.cost._race_service:VendorService",
+        {
+            "factory": factory,
+            "arguments": arguments,
+            "target": str(target),
+            "model": "original.in.onnx",
+            "workspace": str(original),
+            "values": values,
+            "threads": threads,
+        },
+        incumbent=True,
+    )
+
+
+def _original(artefact: Path, recipe: Recipe) -> ir.Model:
+    """The model as its author wrote it, if it is still where it was; else the partitioned one, its kernels inlined."""
+    path = Path(str(recipe.model.get("path") or ""))
+    if path.is_file():
+        from collage.frontend import model_digest
+
+        model = read_model(path)
+        if model_digest(model) == recipe.model.get("sha256"):
+            return model
+    return read_model(artefact / recipe.model_file)
+
+
+def _row(standing: Standing) -> dict[str, Any]:
+    time = standing.time
+    return {
+        "name": standing.contestant.name,
+        "median_us": time.median_s * 1e6 if time else None,
+        "p10_us": time.p10_s * 1e6 if time else None,
+        "p90_us": time.p90_s * 1e6 if time else None,
+        "status": standing.status.value,
+        "reason": standing.reason,
+        "max_rel_error": standing.max_rel,
+    }

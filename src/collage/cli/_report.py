@@ -1,0 +1,170 @@
+"""Results as text: tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+__all__ = ["print_bench", "print_env", "print_inspection", "print_outputs", "print_report", "print_targets"]
+
+
+def print_report(report: Mapping[str, Any]) -> None:
+    """What ``compile`` found."""
+    console = _console()
+    kernels = report["kernels"]
+    rows = (
+        (kernel["name"], kernel["target"], kernel["operators"], _ms(kernel["estimate_us"])) for kernel in kernels
+    )
+    console.print(_table("kernels", ("kernel", "target", "operators", "ms, measured alone"), rows, right=(3,)))
+    finalists = sorted(
+        [*report["finalists"], *(_single_row(row) for row in report["singles"] if not row["raced"])],
+        key=lambda row: (row["measured_us"] or {}).get("median", float("inf")),
+    )
+    best = min(((row["measured_us"] or {}).get("median") or float("inf") for row in finalists), default=float("inf"))
+    rows_ = [
+        (
+            ("* " if row["name"] == report["winner"] else "  ") + row["name"],
+            str(row["kernels"] or ""),
+            _ms(_median(row)),
+            f"{_median(row) / best:.2f}" if _median(row) else "",
+            row["reason"] or ("" if row["status"] == "ok" else row["status"]),
+        )
+        for row in finalists
+    ]
+    console.print(_table("end to end (* is returned)", ("", "kernels", "ms", "ratio", ""), rows_, right=(1, 2, 3)))
+    console.print(_summary(report), highlight=False)
+
+
+def _single_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "name": row["target"], "kernels": None}
+
+
+def _summary(report: Mapping[str, Any]) -> str:
+    search, numerics = report["search"], report["numerics"]
+    lines = []
+    if report["speedup_vs_best_single"] is not None:
+        low, high = report["speedup_interval"]
+        lines.append(
+            f"{report['speedup_vs_best_single']:.3f}x the best single toolchain (95 % interval {low:.3f} to {high:.3f})"
+        )
+    if report["additive_error"] is not None:
+        lines.append(f"kernels add up to {_ms(report['estimate_us'])} ms: additive error {report['additive_error']:+.1%}")
+    if numerics["max_rel_error"] is not None:
+        lines.append(
+            f"largest difference from the reference: {numerics['max_rel_error']:.1e} of the largest output "
+            f"(tolerance {numerics['tolerance']:.0e})"
+        )
+    lines.append(
+        f"{search['candidates']} candidates, {search['keys']} distinct; {search['built']} built, {search['measured']} "
+        f"measured, {search['cache_hits']} known; {search['wall_s']:.1f} s"
+    )
+    if not search["measured"] and not search["raced"]:
+        lines.append("nothing was measured: every timing was known")
+    if report.get("artefact"):
+        lines.append(f"written to {report['artefact']}")
+    return escape("\n".join(lines))
+
+
+def print_outputs(outputs: Sequence[Mapping[str, Any]]) -> None:
+    """What ``run`` returned."""
+    rows = (
+        (row["name"], row["dtype"], str(row["shape"]), _number(row["min"]), _number(row["max"]), row["file"] or "")
+        for row in outputs
+    )
+    _console().print(_table("outputs", ("output", "type", "shape", "min", "max", "file"), rows, right=(3, 4)))
+
+
+def print_bench(table: Mapping[str, Any]) -> None:
+    """What ``bench`` measured."""
+    best = min((row["median_us"] for row in table["rows"] if row["median_us"]), default=None)
+    rows = (
+        (
+            row["name"],
+            _ms(row["median_us"]),
+            _ms(row["p10_us"]),
+            _ms(row["p90_us"]),
+            f"{row['median_us'] / best:.3f}" if row["median_us"] and best else "",
+            row["reason"] or "",
+        )
+        for row in table["rows"]
+    )
+    console = _console()
+    console.print(_table("", ("", "ms", "p10", "p90", "ratio", ""), rows, right=(1, 2, 3, 4)))
+    if table["speedup_vs_best_single"] is not None:
+        low, high = table["speedup_interval"]
+        console.print(
+            f"{table['speedup_vs_best_single']:.3f}x the best single toolchain (95 % interval {low:.3f} to {high:.3f})",
+            highlight=False,
+        )
+
+
+def print_targets(targets: Sequence[Mapping[str, Any]]) -> None:
+    """The toolchains."""
+    rows = []
+    for row in targets:
+        state = "usable" if row["available"] else f"not usable: {row['reason']}"
+        if row["remedy"]:
+            state += f"; {row['remedy']}"
+        options = ", ".join(f"-{name}" for name in row["options"])
+        rows.append((row["alias"], ", ".join(row["targets"]), row["version"] or "", state, options))
+    _console().print(_table("", ("alias", "targets", "version", "", "options"), rows))
+
+
+def print_env(env: Mapping[str, Any]) -> None:
+    """This machine and installation."""
+    console = _console()
+    for section, facts in env.items():
+        console.print(f"[bold]{escape(section)}[/bold]")
+        for name, value in facts.items():
+            console.print(escape(f"  {name}: {value}"), highlight=False)
+
+
+def print_inspection(found: Mapping[str, Any]) -> None:
+    """What is in a model."""
+    console = _console()
+    model = found["model"]
+    console.print(
+        escape(f"{model['path']}: {model['nodes']} operators after preparation, {model['weights_bytes'] / 1e6:.1f} MB of weights"),
+        highlight=False,
+    )
+    for kind in ("inputs", "outputs"):
+        console.print(escape(f"{kind}: " + "; ".join(found[kind])), highlight=False)
+    columns = ("operator", "count", *(row["target"] for row in found["coverage"]))
+    rows = [
+        (op_type, str(count), *(f"{row['operators'].get(op_type, 0)}" for row in found["coverage"]))
+        for op_type, count in found["operators"].items()
+    ]
+    console.print(_table("operators, and how many of them each target takes", columns, rows, right=range(1, len(columns))))
+    for row in found["coverage"]:
+        for refusal in row["refused"]:
+            console.print(escape(f"{row['target']} refuses {refusal['node']} ({refusal['operator']}): {refusal['reason']}"))
+
+
+def _console() -> Console:
+    return Console(soft_wrap=False)
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> Table:
+    table = Table(title=title or None, title_justify="left", title_style="bold")
+    right = set(right)
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="right" if i in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    return table
+
+
+def _median(row: Mapping[str, Any]) -> float:
+    return float((row["measured_us"] or {}).get("median", 0.0))
+
+
+def _ms(us: float | None) -> str:
+    return "" if not us else f"{us / 1e3:.3f}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.5g}"

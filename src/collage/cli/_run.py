@@ -1,0 +1,67 @@
+"""``collage run``: one run of an artefact, from files to files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collage._errors import InputError, UsageError
+from collage.runtime import Executable, load
+
+__all__ = ["run_once"]
+
+
+def run_once(
+    artefact: Path, files: Mapping[str, str], output_dir: Path | None, dims: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """Runs an artefact on inputs from .npy files, made up where none is given; describes the outputs."""
+    executable = load(artefact)
+    known = {port.name for port in executable.inputs}
+    if unknown := sorted(set(files) - known):
+        takes = "; ".join(map(str, executable.inputs)) or "no inputs"
+        raise InputError(f"unknown input {unknown[0]!r}; the model takes {takes}")
+    feeds = {name: _read(name, Path(file)) for name, file in files.items()}
+    if known - set(feeds):
+        feeds = {**_made_up(executable, dims), **feeds}
+    outputs = executable.run(feeds)
+    if output_dir is not None:
+        output_dir.mkdir(parents=True, exist_ok=True)
+    return [_describe(name, value, output_dir) for name, value in outputs.items()]
+
+
+def _read(name: str, file: Path) -> np.ndarray[Any, Any]:
+    try:
+        # Arrays of objects would be pickles, and a pickle is a program.
+        array = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(f"cannot read {file} for input {name!r}: {error}") from error
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"cannot read {file} for input {name!r}: it holds several arrays; a .npy file holds one")
+    return array
+
+
+def _made_up(executable: Executable, dims: Mapping[str, int]) -> dict[str, Any]:
+    from collage.frontend import make_inputs, read_model
+
+    model = read_model(executable.workspace / executable.recipe.model_file)
+    return make_inputs(model, 0, dims)
+
+
+def _describe(name: str, value: Any, output_dir: Path | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": name, "dtype": None, "shape": None, "min": None, "max": None, "file": None}
+    if not isinstance(value, np.ndarray):
+        return row
+    row |= {"dtype": value.dtype.name if value.dtype != object else "string", "shape": list(value.shape)}
+    if value.size and value.dtype.kind not in "OSUTc":
+        finite = value.astype(np.float64)[np.isfinite(value.astype(np.float64))]
+        if finite.size:
+            row |= {"min": float(finite.min()), "max": float(finite.max())}
+    if output_dir is not None and value.dtype != object:
+        file = output_dir / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.npy"
+        np.save(file, value, allow_pickle=False)
+        row["file"] = str(file)
+    return row

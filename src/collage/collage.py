@@ -1,0 +1,206 @@
+"""Collage: the four phases of the specification, and what makes their result trustworthy.
+
+``compile`` is the whole story:
+
+1. **gather**: the targets on the menu are asked for their fusion specs;
+2. **collect**: the fusion rules propose candidate kernels on the dataflow graph;
+3. **search**: a cheapest cover is found, measuring only candidates that may lie on it;
+4. **partition**: the model is rewritten into one function per kernel;
+
+and then the best partitionings race, end to end, against every toolchain alone. Specification 003; design section 4.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from collage._errors import NothingCanRun, TargetError, WrongAnswer
+from collage.cost.database import Database
+from collage.cost.outcome import Status
+from collage.cost.worker import Worker
+from collage.frontend import model_digest, read_model
+from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionSpec, gather_fusion_specs
+from collage.options import CompileOptions
+from collage.plans import Finals, Plan, choose, single_plans
+from collage.report import compile_report
+from collage.runtime import Executable, Recipe
+from collage.runtime import load as load
+from collage.search import LazyOptions, LazyResult, k_best, lazy_shortest_path
+from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target, TargetLike
+from collage.toolchains import Registry, registry
+from collage.transform import prepare
+from collage.tuning import Tuning
+
+__all__ = ["CompileOptions", "choose_menu", "compile"]
+
+Say = Callable[[str], None]
+
+
+def compile(
+    source: Any,
+    targets: Iterable[TargetLike] | None = None,
+    *,
+    options: CompileOptions | None = None,
+    toolchains: Registry | None = None,
+    workers: dict[str, Worker] | None = None,
+    say: Say = lambda _: None,
+) -> Executable:
+    """Compiles a model into the fastest measured mix of toolchains.
+
+    Args:
+        source: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
+        targets: The menu: targets or aliases, preferred ones first. None is every toolchain that is usable here.
+        options: See ``CompileOptions``.
+        toolchains: Where toolchains are found; the installed ones by default.
+        workers: Worker processes to use and to leave running, for callers that compile many models.
+        say: Told what is going on, a line at a time.
+
+    Returns:
+        The executable. It is never slower than the fastest single target of the menu, beyond the noise that its
+        ``report`` states, and its outputs were checked.
+
+    Raises:
+        UsageError: A path that does not exist, an unknown target, an option that makes no sense.
+        ModelError: The source is no valid, or no safe, model.
+        NothingCanRun: An operator that no target and no fallback can run.
+        WrongAnswer: Every way of running the model gives wrong outputs.
+    """
+    options = options or CompileOptions()
+    toolchains = toolchains or registry()
+    menu = choose_menu(targets, toolchains)
+    started = time.monotonic()
+    say("reading the model")
+    model = read_model(source)
+    facts = {"path": str(source) if isinstance(source, str | Path) else "", "sha256": model_digest(model)}
+    prepared = prepare(model)
+    with ExitStack() as stack:
+        workspace = Path(tempfile.mkdtemp(prefix="collage-"))
+        stack.callback(shutil.rmtree, workspace, ignore_errors=True)
+        database = stack.enter_context(Database(options.db))
+        tuning = stack.enter_context(
+            Tuning(prepared, menu, toolchains, database, workspace, options=options, workers=workers, say=say)
+        )
+        specs = gather_specs(tuning)
+        candidates = collect_candidates(tuning, specs)
+        result = search(tuning, candidates)
+        plans = [*single_plans(tuning), *mixed_plans(tuning, candidates, result)]
+        finals = choose(tuning, plans)
+        if finals.recipe is None:
+            raise _nothing_finished(finals)
+        facts["nodes"] = len(tuning.graph)
+        report = compile_report(tuning, facts, candidates, result, finals, time.monotonic() - started)
+        recipe = replace(finals.recipe, model=facts, report=report)
+        return _settle(recipe, workspace, toolchains)
+
+
+def choose_menu(targets: Iterable[TargetLike] | None, toolchains: Registry) -> tuple[Target, ...]:
+    """The menu: what was asked for, or the first target of every toolchain.
+
+    Raises:
+        TargetError: An unknown target, or an empty menu.
+    """
+    if targets is None:
+        cpu = [stem for toolchain in toolchains for stem in toolchain.targets if stem.split()[0] == "llvm"]
+        targets = [stem for stem in cpu if toolchains.parse_target(stem).toolchain != HOST_TOOLCHAIN]
+    menu = tuple(toolchains.parse_targets([targets] if isinstance(targets, str | Target) else targets))
+    if not menu:
+        raise TargetError("the menu is empty; name at least one target, such as 'onnxruntime'")
+    return menu
+
+
+def gather_specs(tuning: Tuning) -> Sequence[FusionSpec]:
+    """Phase 1: each target of the menu says how its candidates are found."""
+    usable = [target for target in tuning.menu if tuning.survey[target].availability.available]
+    return gather_fusion_specs(usable, tuning.toolchains.for_target, tuning.coverage_of)
+
+
+def collect_candidates(tuning: Tuning, specs: Sequence[FusionSpec]) -> CandidateKernelIndex:
+    """Phase 2: the rules propose candidates; the host takes views, and what nobody else takes."""
+    tuning.say("collecting candidate kernels")
+    found: list[CandidateKernel] = []
+    for spec in specs:
+        found += spec.all_candidates(tuning.graph)
+    found += tuning.host_candidates(covered_by=found)
+    return CandidateKernelIndex(found)
+
+
+def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateKernel]:
+    """Phase 3: the cheapest cover, measuring only what may lie on it.
+
+    An interrupt ends the search with the best cover so far.
+    """
+    stop = False
+
+    def measure(batch: Sequence[CandidateKernel]) -> list[Any]:
+        nonlocal stop
+        try:
+            return tuning.measure(batch)
+        except KeyboardInterrupt:
+            stop = True
+            tuning.say("interrupted: going on with the best so far")
+            return [tuning.measured_cost(candidate) for candidate in batch]
+
+    options = tuning.options
+    return lazy_shortest_path(
+        len(tuning.graph),
+        index.candidates,
+        tuning.expected_s,
+        measure,
+        options=LazyOptions(
+            batch_size=tuning.batch_size,
+            max_measured=tuning.measure_budget,
+            deadline_s=tuning.search_budget_s,
+            min_gain=options.min_gain,
+        ),
+        known_cost_of=tuning.known_cost,
+        key_of=lambda candidate: (tuning.kernels.signature(candidate.sub_graph), candidate.target),
+        launch_penalty_of=lambda candidate: tuning.launch_penalty_s(candidate.target),
+        priority_of=lambda candidate: tuning.priority(candidate.target),
+        should_stop=lambda: stop,
+    )
+
+
+def mixed_plans(
+    tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[CandidateKernel]
+) -> list[Plan]:
+    """The best few covers that were measured through, for the finals."""
+    if result.partitioning is None:
+        return []
+    best = k_best(
+        len(tuning.graph),
+        index.candidates,
+        tuning.measured_cost,
+        2 * tuning.options.finalists,
+        launch_penalty_of=lambda candidate: tuning.launch_penalty_s(candidate.target),
+        priority_of=lambda candidate: tuning.priority(candidate.target),
+    )
+    mixed = [cover for cover in best if len(cover.candidates) > 1] if isinstance(best, list) else []
+    return [Plan.of(cover, f"mix {i}") for i, cover in enumerate(mixed[: tuning.options.finalists], 1)]
+
+
+def _nothing_finished(finals: Finals) -> Exception:
+    """What to say where no way of running the model is left."""
+    standings = finals.standings
+    reasons = "; ".join(f"{name}: {s.reason}" for name, s in standings.items() if s.reason) or "no target took it"
+    if any(s.status is Status.WRONG for s in standings.values()):
+        return WrongAnswer(f"every way of running the model gives wrong outputs: {reasons}")
+    return NothingCanRun(f"nothing can run the model: {reasons}")
+
+
+def _settle(recipe: Recipe, workspace: Path, toolchains: Registry) -> Executable:
+    """Moves an executable's files out of the workspace, which goes away with everything else in it."""
+    home = Path(tempfile.mkdtemp(prefix="collage-"))
+    for name in recipe.files_with_weights(workspace):
+        shutil.move(workspace / name, home / name)
+    model_file = "model.onnx"
+    (home / recipe.model_file).rename(home / model_file)
+    return Executable(replace(recipe, model_file=model_file), home, owns_workspace=True, toolchains=toolchains)

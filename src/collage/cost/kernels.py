@@ -1,0 +1,64 @@
+"""From sets of nodes to kernels: standalone models with names of their own, each made once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import onnx_ir as ir
+
+from collage.graph import DataflowGraph, IndexSet, NameSupply, SubGraph, extract, structural_hash
+from collage.target import Target
+
+__all__ = ["KernelMaker"]
+
+_LABEL_LENGTH = 40
+
+
+class KernelMaker:
+    """Makes the kernels of one model.
+
+    Args:
+        graph: The model's dataflow graph.
+    """
+
+    def __init__(self, graph: DataflowGraph) -> None:
+        self.graph = graph
+        self._names = NameSupply("collage")
+        self._made: dict[tuple[SubGraph, str], ir.Model] = {}
+        self._node_hashes: dict[int, str] = {}
+
+    def model(self, nodes: int | SubGraph, target: Target) -> ir.Model:
+        """The kernel over these nodes (a sub-graph, or bits) for a target: the same object whenever it is asked for."""
+        sub_graph = SubGraph(self.graph, IndexSet(nodes)) if isinstance(nodes, int) else nodes
+        key = (sub_graph, str(target))
+        if key not in self._made:
+            self._made[key] = extract(self.graph, sub_graph, self._name(sub_graph, target))
+        return self._made[key]
+
+    def signature(self, sub_graph: SubGraph) -> Hashable:
+        """Equal for sub-graphs whose kernels are alike but for names and weights.
+
+        Cheaper than a structural hash, since nothing is extracted: each node's own hash, and how its inputs are wired.
+        """
+        wires: dict[ir.Value, int] = {}
+        rows = []
+        for i in sub_graph.inside:
+            node = self.graph.node(i)
+            inputs = tuple(wires.setdefault(value, len(wires)) for value in self.graph.inputs_of(i))
+            outputs = tuple(wires.setdefault(value, len(wires)) for value in node.outputs)
+            rows.append((self._node_hash(i), inputs, outputs))
+        results = tuple(wires[value] for value in sub_graph.output_values())
+        return (tuple(rows), results, tuple((part.label, part.inside.bits) for part in sub_graph.nested))
+
+    def _node_hash(self, index: int) -> str:
+        if index not in self._node_hashes:
+            alone = extract(self.graph, SubGraph(self.graph, IndexSet(1 << index)), "node")
+            self._node_hashes[index] = structural_hash(alone)
+        return self._node_hashes[index]
+
+    def _name(self, sub_graph: SubGraph, target: Target) -> str:
+        op_types = [self.graph.node(i).op_type for i in sub_graph.inside]
+        label = "_".join(op_types)
+        if len(label) > _LABEL_LENGTH:
+            label = f"{op_types[0]}_to_{op_types[-1]}_{len(op_types)}_ops"
+        return self._names.fresh(f"{target.toolchain}_{label}".lower())

@@ -1,0 +1,83 @@
+"""The reference run: every intermediate value of the model, once, on real inputs (design section 7).
+
+Kernels are then measured on what they will really be given (indices in range, masks that mask), and checked against what
+they should return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from collage._errors import NothingCanRun, ToolchainError
+from collage.cost.workshop import Workshop
+from collage.target import HOST_TARGET
+
+__all__ = ["capture_reference", "is_random", "unrepeatable_values"]
+
+_RANDOM_OPS = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
+
+
+def capture_reference(model: ir.Model, inputs: Mapping[str, Any], workshop: Workshop) -> None:
+    """Runs the model on the host, unoptimised, and stores all inputs and values in the workshop's value store.
+
+    Args:
+        model: A prepared model.
+        inputs: One value per graph input, by name.
+        workshop: Runs it in a worker process.
+
+    Raises:
+        NothingCanRun: Not even the host can run the model.
+    """
+    for name, value in inputs.items():
+        workshop.values.put(name, value)
+    workshop.values.flush()
+    names = [str(value.name) for value in model.graph.inputs]
+    try:
+        workshop.capture(_with_all_outputs(model), HOST_TARGET, names)
+    except ToolchainError as error:
+        raise NothingCanRun(f"the model cannot be run at all, not even operator by operator on the host: {error}") from error
+
+
+def is_random(node: ir.Node) -> bool:
+    """Whether the node draws random numbers, in its body too: two runs of it cannot be compared."""
+    if node.op_type in _RANDOM_OPS:
+        return True
+    if node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None:
+        return True
+    return any(is_random(inner) for graph in _bodies(node) for inner in graph)
+
+
+def unrepeatable_values(model: ir.Model) -> frozenset[str]:
+    """Names of values that depend on a random operator, and so differ from run to run."""
+    tainted: set[str] = set()
+    for node in model.graph:
+        reads = {str(value.name) for value in node.inputs if value is not None}
+        reads |= {str(v.name) for graph in _bodies(node) for inner in graph for v in inner.inputs if v is not None}
+        if is_random(node) or reads & tainted:
+            tainted.update(str(value.name) for value in node.outputs)
+    return frozenset(tainted)
+
+
+def _with_all_outputs(model: ir.Model) -> ir.Model:
+    """A copy whose outputs are all values of its main graph. With every value wanted, nothing can be fused away."""
+    copy = model.clone()
+    copy.graph.name = "collage_reference"
+    known = set(copy.graph.outputs)
+    for node in copy.graph:
+        for value in node.outputs:
+            if value.name and value not in known and not isinstance(value.type, ir.SequenceType | ir.OptionalType):
+                copy.graph.outputs.append(value)
+    return copy
+
+
+def _bodies(node: ir.Node) -> Iterable[ir.Graph]:
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()

@@ -1,0 +1,142 @@
+"""What there is: toolchains, this machine, and what is in a model."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from collage.collage import choose_menu
+from collage.cost.database import Database, default_url
+from collage.frontend import describe_inputs, describe_outputs, read_model
+from collage.machine import this_machine
+from collage.options import CompileOptions
+from collage.target import HOST_TOOLCHAIN, NATIVE_TOOLCHAIN, TargetLike
+from collage.toolchains import registry
+from collage.transform import prepare
+from collage.tuning import Tuning
+
+__all__ = ["describe_environment", "describe_targets", "inspect"]
+
+_PACKAGES = ("collage", "numpy", "onnx", "onnx-ir", "onnxscript", "onnxruntime", "openvino", "apache-tvm", "torch")
+_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TVM_NUM_THREADS", "KMP_AFFINITY", "OMP_PROC_BIND", "COLLAGE_DB")
+
+
+def describe_targets() -> list[dict[str, Any]]:
+    """Every toolchain: targets, options, and whether it can be used here."""
+    rows = []
+    toolchains = registry()
+    for name in toolchains.names():
+        if name == HOST_TOOLCHAIN:
+            continue
+        try:
+            toolchain = toolchains.get(name)
+        except Exception:
+            rows.append(_broken(name, toolchains.broken.get(name, "cannot be imported")))
+            continue
+        found = toolchain.availability()
+        rows.append(
+            {
+                "name": name,
+                "alias": "llvm" if name == NATIVE_TOOLCHAIN else name,
+                "targets": list(toolchain.targets),
+                "available": found.available,
+                "version": found.version,
+                "devices": list(found.devices),
+                "reason": found.reason,
+                "remedy": found.remedy,
+                "options": dict(toolchain.options),
+            }
+        )
+    return rows
+
+
+def _broken(name: str, reason: str) -> dict[str, Any]:
+    row = dict.fromkeys(("version", "remedy"))
+    return {"name": name, "alias": name, "targets": [], "available": False, "devices": [], "options": {}, **row, "reason": reason}
+
+
+def describe_environment() -> dict[str, Any]:
+    """This machine and installation, for bug reports."""
+    machine = this_machine()
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "machine": {
+            "cpu": machine.cpu,
+            "cores": machine.cores,
+            "memory_bytes": machine.memory_bytes,
+            "system": platform.platform(),
+            "fingerprint": machine.fingerprint,
+        },
+        "packages": {"python": sys.version.split()[0], **versions},
+        "settings": {"database": default_url(), **{name: os.environ.get(name) for name in _VARIABLES}},
+    }
+
+
+def inspect(
+    path: Path,
+    targets: Iterable[TargetLike] | None = None,
+    *,
+    coverage: bool = False,
+    db: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """What is in a model, after preparation; with ``coverage``, what each target takes of it, and why not more."""
+    toolchains = registry()
+    menu = choose_menu(targets, toolchains)
+    model = prepare(read_model(path))
+    nodes = [node for node in model.graph if node.op_type != "Constant"]
+    found: dict[str, Any] = {
+        "schema": 1,
+        "model": {"path": str(path), "nodes": len(nodes), "weights_bytes": _weights_bytes(model)},
+        "inputs": [str(spec) for spec in describe_inputs(model)],
+        "outputs": [str(spec) for spec in describe_outputs(model)],
+        "operators": dict(Counter(node.op_type for node in nodes).most_common()),
+        "coverage": [],
+    }
+    if coverage:
+        with ExitStack() as stack:
+            workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="collage-")))
+            database = stack.enter_context(Database(db))
+            tuning = stack.enter_context(
+                Tuning(model, menu, toolchains, database, workspace, options=CompileOptions(), say=say)
+            )
+            found["coverage"] = [_coverage(tuning, target) for target in menu]
+    return found
+
+
+def _coverage(tuning: Tuning, target: Any) -> dict[str, Any]:
+    survey = tuning.survey[target]
+    nodes = tuning.graph.nodes
+    taken = Counter(nodes[i].op_type for i, support in survey.support.items() if support.ok)
+    refused = [
+        {"node": str(nodes[i].name), "operator": nodes[i].op_type, "reason": support.reason}
+        for i, support in survey.support.items()
+        if not support.ok
+    ]
+    return {
+        "target": str(target),
+        "whole_model": survey.refusal is None and survey.availability.available,
+        "reason": survey.refusal or survey.availability.reason,
+        "taken": sum(taken.values()),
+        "of": len(nodes),
+        "operators": dict(taken),
+        "refused": refused,
+    }
+
+
+def _weights_bytes(model: Any) -> int:
+    values = model.graph.initializers.values()
+    return sum(value.const_value.nbytes for value in values if value.const_value is not None)

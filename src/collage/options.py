@@ -1,0 +1,40 @@
+"""What a user may decide about a compilation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["CompileOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """Options of ``compile``.
+
+    Attributes:
+        threads: Threads that each kernel may use; 0 is each toolchain's own default for this machine.
+        db: Timing database: a path or an SQLAlchemy URL; None is the user's own.
+        dims: Representative lengths of symbolic dimensions, by symbol.
+        inputs: Representative inputs by name, NumPy; those not given are made up.
+        time_budget_s: Stop searching after so many seconds; None searches until nothing promises a gain.
+        measure_budget: Measure at most so many kernels; None is the default for the model's size.
+        remeasure: Measure anew what the database knows.
+        finalists: How many mixed partitionings are raced end to end against the single toolchains.
+        finals: Race end to end at all. Without, the plan of the least predicted cost is returned.
+        min_gain: Stop searching when even the most hopeful plan is not this share better than the best measured one.
+        seed: Seed of made-up inputs.
+    """
+
+    threads: int = 0
+    db: str | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    time_budget_s: float | None = None
+    measure_budget: int | None = None
+    remeasure: bool = False
+    finalists: int = 2
+    finals: bool = True
+    min_gain: float = 0.02
+    seed: int = 0

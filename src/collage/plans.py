@@ -1,0 +1,250 @@
+"""Plans, and the finals: from covers of the graph to executables, and from those to the one that is returned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from collage._errors import ToolchainError
+from collage.cost.outcome import Status
+from collage.cost.race import Contestant, Result, Standing, race
+from collage.cost.statistics import Interval, Summary
+from collage.fusion import CandidateKernel
+from collage.graph import IndexSet, KernelSpec, SubGraph, partition, structural_hash
+from collage.machine import this_machine
+from collage.runtime import KernelRecord, Port, Recipe
+from collage.search import Partitioning
+from collage.target import HOST_TARGET, Target
+from collage.tuning import Tuning
+
+__all__ = ["Finals", "Placement", "Plan", "choose", "lower", "single_plans"]
+
+_RACE = "collage.cost._race_service:RaceService"
+_HOPELESS = 2.5
+"""A single target this many times slower than the best, measured alone, is reported with that time and not raced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One kernel of a plan: which nodes, for which target, and which rule proposed it."""
+
+    sub_graph: SubGraph
+    target: Target
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A disjoint, covering, acyclic choice of kernels.
+
+    Attributes:
+        name: For people.
+        kernels: In the order in which they run.
+        single: The target that runs the whole model alone, if one does.
+    """
+
+    name: str
+    kernels: tuple[Placement, ...]
+    single: Target | None = None
+
+    @classmethod
+    def of(cls, cover: Partitioning[CandidateKernel], name: str) -> Plan:
+        """The plan of a cover that the search found."""
+        ordered = sorted(cover.candidates, key=lambda c: c.sub_graph.exit.last)
+        return cls(name, tuple(Placement(c.sub_graph, c.target, c.rule) for c in ordered))
+
+
+@dataclass(frozen=True, slots=True)
+class Finals:
+    """How the finals ended.
+
+    Attributes:
+        recipe: The winner's, ready to run; None if nothing finished.
+        plan: The winning plan.
+        standings: How every plan did, by its name.
+        time: The winner's end-to-end latency.
+        speedup: Over the best single target, and its interval; None if no single target finished.
+        recorded: True if no race was needed: the same finalists raced here before.
+    """
+
+    recipe: Recipe | None
+    plan: Plan | None
+    standings: dict[str, Standing]
+    time: Summary | None
+    speedup: tuple[float, Interval] | None
+    recorded: bool = False
+
+
+def single_plans(tuning: Tuning) -> list[Plan]:
+    """Every target alone; one that takes only parts of the model is completed by the host."""
+    everything = IndexSet((1 << len(tuning.graph)) - 1)
+    plans = []
+    for target, found in tuning.survey.items():
+        if found.whole.time is not None and found.whole.time.median_s <= _HOPELESS * tuning.best_single_s:
+            plans.append(Plan(str(target), (Placement(SubGraph(tuning.graph, everything), target, "whole"),), target))
+        elif found.refusal is not None and found.ranges and all(outcome.ok for outcome in found.outcomes):
+            plans.append(_partition_for(tuning, target, found.ranges))
+    if not any(plan.single for plan in plans):
+        # Nobody on the menu takes the whole model, so the host has to be able to.
+        plans.append(Plan(str(HOST_TARGET), (Placement(SubGraph(tuning.graph, everything), HOST_TARGET, "whole"),)))
+    return plans
+
+
+def _partition_for(tuning: Tuning, target: Target, ranges: Sequence[int]) -> Plan:
+    """The classic greedy partitioning: the largest ranges go to the target, everything between to the host."""
+    taken = 0
+    for bits in ranges:
+        taken |= bits
+    parts = [(bits, target) for bits in ranges]
+    start = None
+    for i in range(len(tuning.graph) + 1):
+        free = i < len(tuning.graph) and not taken >> i & 1
+        if free and start is None:
+            start = i
+        elif not free and start is not None:
+            parts.append(((1 << i) - (1 << start), HOST_TARGET))
+            start = None
+    parts.sort(key=lambda part: part[0])
+    kernels = [Placement(SubGraph(tuning.graph, IndexSet(bits)), owner, "partition_for") for bits, owner in parts]
+    return Plan(f"partition_for({target.short})", tuple(kernels))
+
+
+def lower(tuning: Tuning, plan: Plan) -> Recipe:
+    """Phase 4: rewrites the model into one function per kernel, and builds every kernel.
+
+    Raises:
+        ToolchainError: A kernel could not be built.
+    """
+    specs, records = [], []
+    for place in plan.kernels:
+        kernel = tuning.kernels.model(place.sub_graph, place.target)
+        name = str(kernel.graph.name)
+        specs.append(KernelSpec(place.sub_graph, name, _attributes(place.target, name)))
+        compiled = tuning.workshop.build(kernel, place.target)
+        records.append(
+            KernelRecord(
+                name=name,
+                target=str(place.target),
+                inputs=tuple(str(value.name) for value in kernel.graph.inputs),
+                outputs=tuple(str(value.name) for value in kernel.graph.outputs),
+                compiled=compiled,
+            )
+        )
+    file = f"{records[0].name}_and_{len(records) - 1}_more.onnx" if records else "empty.onnx"
+    ir.save(partition(tuning.model, specs), tuning.workspace / file)
+    toolchains = dict.fromkeys(record.compiled.toolchain for record in records)
+    return Recipe(
+        inputs=tuple(_port(value) for value in tuning.model.graph.inputs),
+        outputs=tuple(_port(value) for value in tuning.model.graph.outputs),
+        kernels=tuple(records),
+        threads=tuning.options.threads,
+        model_file=file,
+        model={},
+        builds={name: tuning.workshop.availability(name).build for name in toolchains},
+    )
+
+
+def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
+    """Races the plans end to end and returns the winner; where the same race was held before, its result stands."""
+    signature = _race_signature(tuning, plans)
+    told = None if tuning.options.remeasure else tuning.database.fact(**signature)
+    if told is not None:
+        return _recorded(tuning, plans, told)
+    recipes: dict[str, Recipe] = {}
+    failures: dict[str, Standing] = {}
+    for plan in plans:
+        tuning.say(f"building finalist {plan.name}")
+        try:
+            recipes[plan.name] = lower(tuning, plan)
+        except ToolchainError as error:
+            failures[plan.name] = Standing(_contestant(tuning, plan, None), Status.COMPILE_ERROR, reason=str(error))
+    contestants = [_contestant(tuning, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
+    result = race(contestants, tuning.tolerance, tuning.race_plan, tuning.say)
+    standings = {**failures, **{standing.contestant.name: standing for standing in result.standings}}
+    finals = _finals(plans, recipes, result, standings)
+    if finals.plan is not None:
+        tuning.database.keep_fact(_as_fact(finals), **signature)
+    return finals
+
+
+def _finals(
+    plans: Sequence[Plan], recipes: dict[str, Recipe], result: Result, standings: dict[str, Standing]
+) -> Finals:
+    if result.winner is None:
+        return Finals(None, None, standings, None, None)
+    name = result.winner.contestant.name
+    plan = next(plan for plan in plans if plan.name == name)
+    return Finals(recipes[name], plan, standings, result.winner.time, result.speedup)
+
+
+def _contestant(tuning: Tuning, plan: Plan, recipe: Recipe | None) -> Contestant:
+    arguments: dict[str, Any] = {}
+    if recipe is not None:
+        values = str(tuning.workspace / "values")
+        arguments = {"recipe": recipe.as_json(), "workspace": str(tuning.workspace), "values": values}
+    return Contestant(plan.name, _RACE, arguments, len(plan.kernels), incumbent=plan.single is not None)
+
+
+def _race_signature(tuning: Tuning, plans: Sequence[Plan]) -> dict[str, Any]:
+    """Everything that the result of a race depends on."""
+    contestants = [
+        [plan.name, [[str(place.target), list(place.sub_graph.inside)] for place in plan.kernels]] for plan in plans
+    ]
+    toolchains = sorted({place.target.toolchain for plan in plans for place in plan.kernels})
+    return {
+        "fact": "race-1",
+        "model": structural_hash(tuning.model),
+        "shapes": [list(tuning.workshop.values.get(str(v.name)).shape) for v in tuning.model.graph.inputs if v.name in tuning.workshop.values],
+        "contestants": contestants,
+        "builds": {name: tuning.workshop.availability(name).build for name in toolchains},
+        "machine": this_machine().fingerprint,
+        "threads": tuning.options.threads,
+    }
+
+
+def _as_fact(finals: Finals) -> dict[str, Any]:
+    def figures(time: Summary | None) -> list[float] | None:
+        return None if time is None else [time.median_s, time.p10_s, time.p90_s, time.count, time.spread]
+
+    assert finals.plan is not None
+    return {
+        "winner": finals.plan.name,
+        "time": figures(finals.time),
+        "speedup": finals.speedup and [finals.speedup[0], *finals.speedup[1].as_list()],
+        "standings": {
+            name: [s.status.value, figures(s.time), s.reason, s.max_abs, s.max_rel]
+            for name, s in finals.standings.items()
+        },
+    }
+
+
+def _recorded(tuning: Tuning, plans: Sequence[Plan], told: dict[str, Any]) -> Finals:
+    """The result of a race that was held before; only the winner has to be built."""
+    by_name = {plan.name: plan for plan in plans}
+    standings = {
+        name: Standing(_contestant(tuning, by_name[name], None), Status(s[0]), s[1] and Summary(*s[1]), *s[2:])
+        for name, s in told["standings"].items()
+    }
+    plan = by_name[told["winner"]]
+    speedup = told["speedup"] and (told["speedup"][0], Interval(*told["speedup"][1:]))
+    return Finals(lower(tuning, plan), plan, standings, Summary(*told["time"]), speedup, recorded=True)
+
+
+def _attributes(target: Target, name: str) -> dict[str, str]:
+    """The spec's attributes of a kernel function."""
+    attributes = {"Primitive": "1", "global_symbol": name, "target": str(target)}
+    return attributes if target.is_native else {**attributes, "Compiler": target.toolchain}
+
+
+def _port(value: ir.Value) -> Port:
+    tensor = value.dtype is not None and not isinstance(value.type, ir.SequenceType | ir.OptionalType)
+    shape = None
+    if value.shape is not None:
+        shape = tuple(axis if isinstance(axis, int) else axis.value for axis in value.shape)
+    dtype = None
+    if tensor and value.dtype is not None:
+        dtype = "string" if value.dtype == ir.DataType.STRING else value.dtype.numpy().name
+    return Port(str(value.name), dtype, shape if tensor else None)

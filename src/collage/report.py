@@ -1,0 +1,163 @@
+"""The report of a compilation: what was chosen, how it compares, and how far it can be believed (design section 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from collage.cost.outcome import Outcome, Status
+from collage.cost.race import Standing
+from collage.cost.statistics import Summary
+from collage.fusion import CandidateKernel, CandidateKernelIndex
+from collage.plans import Finals, Placement, Plan
+from collage.search import LazyResult
+from collage.target import Target
+from collage.tuning import Tuning
+
+__all__ = ["SCHEMA", "compile_report"]
+
+SCHEMA = 1
+"""Version of the report."""
+
+
+def compile_report(
+    tuning: Tuning,
+    model: Mapping[str, Any],
+    index: CandidateKernelIndex,
+    result: LazyResult[CandidateKernel],
+    finals: Finals,
+    wall_s: float,
+) -> dict[str, Any]:
+    """The report as JSON values; seconds become µs, and what is not known is null."""
+    assert finals.plan is not None
+    assert finals.recipe is not None
+    plan = finals.plan
+    estimates = [_estimate_s(tuning, place) for place in plan.kernels]
+    known = all(seconds is not None for seconds in estimates)
+    penalties = sum(tuning.launch_penalty_s(place.target) for place in plan.kernels) if len(plan.kernels) > 1 else 0.0
+    predicted_s = sum(seconds or 0.0 for seconds in estimates) + penalties if known else None
+    measured_s = finals.time.median_s if finals.time else None
+    standing = finals.standings.get(plan.name)
+    return {
+        "schema": SCHEMA,
+        "model": dict(model),
+        "menu": [str(target) for target in tuning.menu],
+        "winner": plan.name,
+        "kernels": [
+            {
+                "name": record.name,
+                "target": record.target,
+                "nodes": [str(node.name) for node in place.sub_graph.nodes],
+                "operators": _operators(place),
+                "rule": place.rule,
+                "estimate_us": _us(seconds),
+            }
+            for record, place, seconds in zip(finals.recipe.kernels, plan.kernels, estimates, strict=True)
+        ],
+        "estimate_us": _us(predicted_s),
+        "measured_us": _times(finals.time),
+        "singles": [_single(tuning, finals, target) for target in tuning.menu],
+        "finalists": [_finalist(standing) for standing in finals.standings.values()],
+        "speedup_vs_best_single": finals.speedup[0] if finals.speedup else None,
+        "speedup_interval": finals.speedup[1].as_list() if finals.speedup else None,
+        "additive_error": (measured_s - predicted_s) / measured_s if measured_s and predicted_s is not None else None,
+        "search": _search(tuning, index, result, wall_s, finals.recorded),
+        "numerics": _numerics(tuning, plan, standing),
+    }
+
+
+def _estimate_s(tuning: Tuning, place: Placement) -> float | None:
+    outcome = tuning.outcomes.get((place.sub_graph, place.target))
+    return outcome.time.median_s if outcome is not None and outcome.time is not None else None
+
+
+def _single(tuning: Tuning, finals: Finals, target: Target) -> dict[str, Any]:
+    """One target alone: raced if it had a chance, otherwise as it was measured by itself."""
+    outcome: Outcome = tuning.survey[target].whole
+    standing = finals.standings.get(str(target))
+    row: dict[str, Any] = {"target": str(target), "status": outcome.status.value, "raced": False}
+    if standing is not None:
+        return {
+            **row,
+            "status": standing.status.value,
+            "raced": standing.status is Status.OK,
+            "measured_us": _times(standing.time),
+            "reason": standing.reason,
+        }
+    reason = outcome.reason
+    if outcome.ok and finals.standings:
+        reason = "too slow to be raced; timed by itself"
+    return {**row, "measured_us": _times(outcome.time), "reason": reason}
+
+
+def _finalist(standing: Standing) -> dict[str, Any]:
+    return {
+        "name": standing.contestant.name,
+        "kernels": standing.contestant.kernels,
+        "status": standing.status.value,
+        "measured_us": _times(standing.time),
+        "reason": standing.reason,
+    }
+
+
+def _search(
+    tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[CandidateKernel], wall_s: float, recorded: bool
+) -> dict[str, Any]:
+    keys: set[Hashable] = {
+        (tuning.kernels.signature(candidate.sub_graph), candidate.target) for candidate in index.candidates
+    }
+    counters = tuning.workshop.counters
+    found = result.partitioning
+    return {
+        "algorithm": "lazy Dijkstra over covered sets",
+        "stopped_by": result.stopped_by,
+        "candidates": len(index.candidates),
+        "keys": len(keys),
+        "built": counters.built,
+        "measured": counters.measured,
+        "cache_hits": counters.recorded,
+        "raced": not recorded,
+        "states": result.statistics.states,
+        "rounds": result.statistics.rounds,
+        "caps": [*tuning.caps, *result.statistics.caps],
+        "optimal": bool(found and found.optimal),
+        "gap": found.gap if found is not None else None,
+        "wall_s": wall_s,
+    }
+
+
+def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None) -> dict[str, Any]:
+    """Of the whole model where it was raced, else the worst of its kernels."""
+    if standing is not None:
+        return {
+            "ok": standing.status is Status.OK,
+            "max_abs_error": standing.max_abs,
+            "max_rel_error": standing.max_rel,
+            "tolerance": tuning.tolerance,
+        }
+    outcomes = [tuning.outcomes.get((place.sub_graph, place.target)) for place in plan.kernels]
+    errors = [outcome.error for outcome in outcomes if outcome is not None and outcome.error is not None]
+    return {
+        "ok": all(outcome is not None and outcome.ok for outcome in outcomes),
+        "max_abs_error": None,
+        "max_rel_error": max(errors, default=None),
+        "tolerance": tuning.tolerance,
+    }
+
+
+def _operators(place: Placement) -> str:
+    """Operators of a kernel in a few words: ``Conv, Relu`` or ``Conv … Softmax (12 operators)``."""
+    op_types = [node.op_type for node in place.sub_graph.nodes]
+    if len(op_types) <= 4:
+        return ", ".join(op_types)
+    return f"{op_types[0]} … {op_types[-1]} ({len(op_types)} operators)"
+
+
+def _times(time: Summary | None) -> dict[str, float] | None:
+    if time is None:
+        return None
+    return {"median": time.median_s * 1e6, "p10": time.p10_s * 1e6, "p90": time.p90_s * 1e6}
+
+
+def _us(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e6

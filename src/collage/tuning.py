@@ -1,0 +1,194 @@
+"""Everything that is known, and can be found out, about one model on this machine: what the four phases ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import onnx_ir as ir
+
+from collage.cost.cost import Cost
+from collage.cost.database import Database
+from collage.cost.estimator import MeasuringCostEstimator, model_bytes, model_tolerance
+from collage.cost.expectation import Expectation
+from collage.cost.kernels import KernelMaker
+from collage.cost.outcome import Outcome
+from collage.cost.overheads import measure_overheads
+from collage.cost.race import RacePlan
+from collage.cost.reference import capture_reference, unrepeatable_values
+from collage.cost.survey import Survey, survey_model
+from collage.cost.worker import Worker
+from collage.cost.workshop import Workshop
+from collage.frontend import make_inputs, place_weights
+from collage.fusion import CandidateKernel, FusionSpec, HostFusionRule
+from collage.graph import DataflowGraph, SubGraph, is_view
+from collage.options import CompileOptions
+from collage.target import HOST_TARGET, Target
+from collage.toolchains import Registry, Support
+
+__all__ = ["Tuning"]
+
+_BATCH_SIZE = 4
+_SEARCH_BUDGET_S = 60.0
+_MEASURE_BUDGET = 80
+
+
+class Tuning:
+    """One model, one menu, one machine.
+
+    Args:
+        prepared: A prepared model.
+        menu: The targets, preferred ones first.
+        toolchains: Where their toolchains are found.
+        database: Where timings are kept.
+        workspace: Folder for kernels and values.
+        options: See ``CompileOptions``.
+        workers: Worker processes lent by the caller.
+        say: Told what is going on.
+
+    Attributes:
+        model: The model, with its large weights in the workspace.
+        graph: Its dataflow graph.
+        survey: What each target takes, and how long it needs.
+        caps: Limits that were hit while candidates were enumerated.
+    """
+
+    def __init__(
+        self,
+        prepared: ir.Model,
+        menu: Sequence[Target],
+        toolchains: Registry,
+        database: Database,
+        workspace: Path,
+        *,
+        options: CompileOptions,
+        workers: dict[str, Worker] | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.menu = tuple(menu)
+        self.toolchains = toolchains
+        self.database = database
+        self.workspace = workspace
+        self.options = options
+        self.say = say
+        self.model = place_weights(prepared, workspace)
+        self.graph = DataflowGraph(self.model)
+        self.kernels = KernelMaker(self.graph)
+        self.tolerance = model_tolerance(self.model)
+        self.workshop = Workshop(
+            toolchains,
+            database,
+            workspace,
+            threads=options.threads,
+            remeasure=options.remeasure,
+            unrepeatable=unrepeatable_values(self.model),
+            workers=workers,
+            say=say,
+        )
+        self.estimator = MeasuringCostEstimator(self.workshop, model_bytes(self.model))
+        self.race_plan = RacePlan()
+        self.caps: list[str] = []
+        self.outcomes: dict[tuple[SubGraph, Target], Outcome] = {}
+        self.batch_size = _BATCH_SIZE
+        self.measure_budget = _MEASURE_BUDGET if options.measure_budget is None else options.measure_budget
+        self.search_budget_s = _SEARCH_BUDGET_S if options.time_budget_s is None else options.time_budget_s
+
+    def __enter__(self) -> Tuning:
+        """Runs the model once for reference, and asks every target about it."""
+        try:
+            self._look_around()
+        except BaseException:
+            self.workshop.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.workshop.close()
+
+    def _look_around(self) -> None:
+        self.say("running the model once for reference")
+        inputs = {**make_inputs(self.model, self.options.seed, self.options.dims), **self.options.inputs}
+        capture_reference(self.model, inputs, self.workshop)
+        self.survey: Survey = survey_model(
+            self.graph,
+            self.menu,
+            self.toolchains,
+            self.kernels,
+            self.estimator,
+            self.workshop,
+            self.database,
+            self.say,
+        )
+        usable = [*(t for t in self.menu if self.survey[t].availability.available), HOST_TARGET]
+        self.overheads = {target: measure_overheads(target, self.workshop, self.database) for target in usable}
+        op_types = [node.op_type for node in self.graph.nodes]
+        self._expectation = Expectation(op_types, {t: found.dispatch_s for t, found in self.overheads.items()})
+        for target, found in self.survey.items():
+            if found.profile:
+                self._expectation.learn_profile(target, found.profile)
+        for target, found in self.survey.items():
+            for bits, outcome in zip(found.ranges, found.outcomes, strict=True):
+                self._learn(SubGraph(self.graph, _indices(bits)), target, outcome)
+
+    @property
+    def best_single_s(self) -> float:
+        """Seconds of the fastest target that takes the whole model; infinite if there is none."""
+        times = [found.whole.time.median_s for found in self.survey.values() if found.whole.time is not None]
+        return min(times, default=float("inf"))
+
+    def coverage_of(self, target: Target) -> Callable[[ir.Node], Support]:
+        """Which nodes a target takes, as a predicate with reasons."""
+        support = self.survey[target].support
+        return lambda node: support.get(self.graph.index_of(node), Support(False, "not asked"))
+
+    def host_candidates(self, covered_by: Sequence[CandidateKernel]) -> Sequence[CandidateKernel]:
+        """What is left behind: views, and operators that no target takes."""
+        covered = 0
+        for candidate in covered_by:
+            covered |= candidate.bits
+        rule = HostFusionRule(
+            lambda node: is_view(node) or not covered >> self.graph.index_of(node) & 1
+        )
+        return FusionSpec(rule, HOST_TARGET).all_candidates(self.graph)
+
+    def measure(self, candidates: Sequence[CandidateKernel]) -> list[Cost]:
+        """Builds and measures candidates, and learns from what comes of it."""
+        kernels = [(self.kernels.model(c.sub_graph, c.target), c.target) for c in candidates]
+        for candidate, outcome in zip(
+            candidates, self.estimator.measure(kernels, self.best_single_s), strict=True
+        ):
+            self._learn(candidate.sub_graph, candidate.target, outcome)
+        return [self.measured_cost(candidate) for candidate in candidates]
+
+    def measured_cost(self, candidate: CandidateKernel) -> Cost:
+        """Cost of a candidate that was measured; INVALID for all others."""
+        return self.known_cost(candidate) or Cost.INVALID
+
+    def known_cost(self, candidate: CandidateKernel) -> Cost | None:
+        """Cost of a candidate that was measured in this session, or None."""
+        outcome = self.outcomes.get((candidate.sub_graph, candidate.target))
+        return None if outcome is None else outcome.cost
+
+    def expected_s(self, candidate: CandidateKernel) -> float:
+        """Expected seconds of a candidate that was not measured."""
+        return self._expectation.expected_s(candidate.target, candidate.bits)
+
+    def launch_penalty_s(self, target: Target) -> float:
+        """Seconds that each kernel of a chain costs beyond its own."""
+        return self.overheads[target].launch_s
+
+    def priority(self, target: Target) -> int:
+        """Rank of a target on the menu, 0 first; the host comes last."""
+        return self.menu.index(target) if target in self.menu else len(self.menu)
+
+    def _learn(self, sub_graph: SubGraph, target: Target, outcome: Outcome) -> None:
+        self.outcomes[sub_graph, target] = outcome
+        if outcome.time is not None:
+            self._expectation.learn_measurement(target, sub_graph.inside.bits, outcome.time.median_s)
+
+
+def _indices(bits: int) -> list[int]:
+    return [i for i in range(bits.bit_length()) if bits >> i & 1]
