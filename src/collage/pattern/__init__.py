@@ -1,0 +1,61 @@
+"""The dataflow pattern language: find sub-graphs of a model by writing them down (specification 004).
+
+::
+
+    conv = is_op("Conv")(wildcard("x"), is_const(), ...)
+    pattern = conv >> is_op("Relu")
+    for match in pattern.find_all(model):
+        print(match.nodes, match["x"])
+
+``docs/patterns.md`` is the tutorial.
+"""
+
+from collage.pattern._base import Pattern, PatternLike
+from collage.pattern._constraints import NonLeafExternUse
+from collage.pattern._match import Match
+from collage.pattern._nodes import (
+    absent,
+    any_op,
+    dominates,
+    is_const,
+    is_elementwise,
+    is_injective,
+    is_input,
+    is_op,
+    is_out_fusible,
+    is_reduce,
+    maybe,
+    repeat,
+    wildcard,
+)
+from collage.pattern._sequence import Group, PdomSeq, Seq, attr_eq, dup, fork_to, make, together
+from collage.pattern._solver import MatchBudgetExceeded
+
+__all__ = [
+    "Group",
+    "Match",
+    "MatchBudgetExceeded",
+    "NonLeafExternUse",
+    "Pattern",
+    "PatternLike",
+    "PdomSeq",
+    "Seq",
+    "absent",
+    "any_op",
+    "attr_eq",
+    "dominates",
+    "dup",
+    "fork_to",
+    "is_const",
+    "is_elementwise",
+    "is_injective",
+    "is_input",
+    "is_op",
+    "is_out_fusible",
+    "is_reduce",
+    "make",
+    "maybe",
+    "repeat",
+    "together",
+    "wildcard",
+]

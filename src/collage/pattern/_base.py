@@ -1,0 +1,439 @@
+"""What every pattern can do: the sugar of the language.
+
+Refining a pattern (``has_attr``, a call, ``|``) gives a new pattern. Relating patterns (``^``, ``>>``, ``attr_eq``,
+``extern_use``) records a constraint on those that take part, and any of them then stands for the whole.
+Specification 004.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import onnx_ir as ir
+
+from collage._errors import PatternError
+
+if TYPE_CHECKING:
+    from collage.pattern._constraints import Constraint, NonLeafExternUse
+    from collage.pattern._match import Match
+    from collage.pattern._scope import GraphLike, Scope
+    from collage.pattern._sequence import PdomSeq, Seq
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """A named test of one value and the node that makes it.
+
+    Attributes:
+        text: What is demanded, for messages.
+        test: Called with the scope, the value, and its producer (None for inputs and initializers).
+        found: Tells what was there instead; called only when a failure is explained.
+    """
+
+    text: str
+    test: Callable[[Scope, ir.Value, ir.Node | None], bool]
+    found: Callable[[Scope, ir.Value, ir.Node | None], str] | None = None
+
+
+class PatternLike(ABC):
+    """A pattern, or a sequence of patterns that is used as one."""
+
+    @property
+    @abstractmethod
+    def first(self) -> Pattern:
+        """The pattern that producers connect to."""
+
+    @property
+    @abstractmethod
+    def last(self) -> Pattern:
+        """The pattern that users connect to."""
+
+    @property
+    @abstractmethod
+    def elements(self) -> tuple[Pattern, ...]:
+        """The patterns in the order in which data flows through them."""
+
+    # ------------------------------------------------------------------ use and def
+
+    def used_by(self, user: PatternLike, index: int | None = None) -> Seq:
+        """``self ^ user``: the user has this value as an operand, as operand number ``index`` if given."""
+        from collage.pattern._constraints import UsedBy
+        from collage.pattern._sequence import Seq
+
+        _relate(UsedBy(self.last, pattern_of(user).first, index))
+        return Seq(*self.elements, *user.elements)
+
+    def only_used_by(self, user: PatternLike, index: int | None = None) -> PdomSeq:
+        """``self >> user``: as ``used_by``, and nobody else uses this value; it is no graph output, no body has it."""
+        from collage.pattern._constraints import OnlyUsedBy
+        from collage.pattern._sequence import PdomSeq
+
+        _relate(OnlyUsedBy(self.last, pattern_of(user).first, index))
+        return PdomSeq(*self.elements, *user.elements)
+
+    def oub(self, user: PatternLike) -> PatternLike:
+        """``only_used_by``, returning the producer, as the specification's ``oub`` does."""
+        self.only_used_by(user)
+        return self
+
+    def fork_to(self, *users: PatternLike | Iterable[Any]) -> PatternLike:
+        """This value is used by each of the users (by the first pattern of a sequence). Returns the producer."""
+        for user in flatten(users):
+            self.used_by(user)
+        return self
+
+    def __xor__(self, user: PatternLike) -> Seq:
+        return self.used_by(user)
+
+    def __gt__(self, user: PatternLike) -> Seq:
+        return self.used_by(user)
+
+    def __rshift__(self, user: PatternLike) -> PdomSeq:
+        return self.only_used_by(user)
+
+    def __bool__(self) -> NoReturn:
+        raise PatternError(
+            "a pattern is neither true nor false. Python reads `a > b > c` as `(a > b) and (b > c)`: write `a ^ b ^ c`, "
+            "`(a > b) > c` or `Seq(a, b, c)`. Instead of `not p` write `~p`, of `p and q` `p & q`, of `p or q` `p | q`."
+        )
+
+    # ------------------------------------------------------------------ constraints
+
+    def attr_eq(self, *others: PatternLike | Iterable[Any], names: Sequence[str] | None = None) -> PatternLike:
+        """Attributes equal those of the others, element by element between sequences.
+
+        Args:
+            others: Patterns or sequences as long as this one.
+            names: Which attributes; None means all. Defaults of the operator's schema are filled in first.
+        """
+        from collage.pattern._sequence import attr_eq
+
+        attr_eq(self, *others, names=names)
+        return self
+
+    def uniq(self) -> PatternLike:
+        """The value has exactly one user: the first pattern that uses it. A second use raises PatternError."""
+        from collage.pattern._constraints import Uniq
+
+        if not self.last.is_unique:
+            self.last.is_unique = True
+            _relate(Uniq(self.last))
+            users = list(dict.fromkeys(self.last.known_users))
+            self.last.known_users.clear()
+            for user in users:
+                _note_use(self.last, user)
+        return self
+
+    def extern_use(self, must: bool | None) -> PatternLike:
+        """Whether nodes outside the match use this value: True must, False must not, None may (the default)."""
+        from collage.pattern._constraints import ExternUse
+
+        self.last.constraints[:] = [c for c in self.last.constraints if not isinstance(c, ExternUse)]
+        _relate(ExternUse(self.last, must))
+        return self
+
+    def no_consumer(self, excluded: Pattern) -> PatternLike:
+        """Universal exclusion: no user of this value matches ``excluded`` (``a ^ ~b`` asks for one that does not)."""
+        from collage.pattern._constraints import NoConsumer
+
+        _relate(NoConsumer(self.last, excluded), on=(self.last,))
+        return self
+
+    def same_shape(self, *others: PatternLike) -> PatternLike:
+        """Shapes are known and equal; a symbolic dimension equals only itself."""
+        from collage.pattern._constraints import SameShape
+
+        _relate(SameShape((self.last, *(other.last for other in others))))
+        return self
+
+    def distinct(self, *others: PatternLike) -> PatternLike:
+        """The values differ pairwise (wildcards may coincide unless told not to)."""
+        from collage.pattern._constraints import Distinct
+
+        _relate(Distinct((self.last, *(other.last for other in others))))
+        return self
+
+    def add_graph_constraint(self, constraint: NonLeafExternUse) -> PatternLike:
+        """Adds a constraint on the whole pattern that this pattern is a part of."""
+        self.last.constraints.append(constraint)
+        return self
+
+    # ------------------------------------------------------------------ operands and arithmetic
+
+    def __add__(self, other: Any) -> Pattern:
+        return _arithmetic("Add", self, other)
+
+    def __radd__(self, other: Any) -> Pattern:
+        return _arithmetic("Add", other, self)
+
+    def __sub__(self, other: Any) -> Pattern:
+        return _arithmetic("Sub", self, other)
+
+    def __rsub__(self, other: Any) -> Pattern:
+        return _arithmetic("Sub", other, self)
+
+    def __mul__(self, other: Any) -> Pattern:
+        return _arithmetic("Mul", self, other)
+
+    def __rmul__(self, other: Any) -> Pattern:
+        return _arithmetic("Mul", other, self)
+
+    def __truediv__(self, other: Any) -> Pattern:
+        return _arithmetic("Div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Pattern:
+        return _arithmetic("Div", other, self)
+
+    def __pow__(self, other: Any) -> Pattern:
+        return _arithmetic("Pow", self, other)
+
+    def __matmul__(self, other: Any) -> Pattern:
+        return _arithmetic("MatMul", self, other)
+
+    def __neg__(self) -> Pattern:
+        return _arithmetic("Neg", self)
+
+    # ------------------------------------------------------------------ matching
+
+    def match(
+        self, at: ir.Node | ir.Value, *, fuzzy_ops: Iterable[str] = (), budget: int | None = None
+    ) -> Match | None:
+        """Matches with this pattern (the last one of a sequence) at a node or value.
+
+        Args:
+            at: Where the pattern's root is to lie. A node stands for its first output.
+            fuzzy_ops: Operator types that may be skipped, such as ``Cast``; only their first input is followed.
+            budget: Search steps allowed; None takes the default.
+
+        Returns:
+            The match with the most nodes, ties broken by the nodes' order in the graph, or None.
+
+        Raises:
+            MatchBudgetExceeded: The search grew beyond its budget.
+        """
+        from collage.pattern import _match
+
+        return _match.match(self, at, fuzzy_ops, budget)
+
+    def find_all(
+        self,
+        graph: GraphLike | ir.Model,
+        mode: str = "all",
+        *,
+        fuzzy_ops: Iterable[str] = (),
+        budget: int | None = None,
+    ) -> list[Match]:
+        """Every match in a graph; in a model, in its graph, bodies and functions, each for itself.
+
+        Args:
+            graph: Where to look.
+            mode: ``all``: one match for each assignment of node patterns to nodes. ``maximal``: one for each set of
+                nodes that is not part of a larger match. ``disjoint``: no node twice, larger matches first.
+            fuzzy_ops: As for ``match``.
+            budget: Search steps allowed per graph; None takes the default.
+
+        Raises:
+            MatchBudgetExceeded: The search grew beyond its budget; its ``found`` holds the matches so far.
+        """
+        from collage.pattern import _match
+
+        return _match.find_all(self, graph, mode, fuzzy_ops, budget)
+
+
+class Pattern(PatternLike):
+    """One place of a pattern graph: it stands for one value, or for one node.
+
+    Two pattern objects are different places even if they look alike; the same object used twice is one place.
+
+    Attributes:
+        name: Name of the capture, or None.
+        predicates: Tests of the value itself.
+        constraints: What relates this pattern to others.
+        is_unique: Set by ``uniq``.
+        known_users: Patterns that were built upon this one, in order.
+    """
+
+    def __init__(self, name: str | None = None, predicates: tuple[Predicate, ...] = ()) -> None:
+        self.name = name
+        self.predicates = predicates
+        self.constraints: list[Constraint | NonLeafExternUse] = []
+        self.is_unique = False
+        self.known_users: list[Pattern] = []
+
+    @property
+    def first(self) -> Pattern:
+        """This pattern."""
+        return self
+
+    @property
+    def last(self) -> Pattern:
+        """This pattern."""
+        return self
+
+    @property
+    def elements(self) -> tuple[Pattern, ...]:
+        """This pattern."""
+        return (self,)
+
+    @property
+    def children(self) -> tuple[Pattern, ...]:
+        """Patterns that must match wherever this one does: operands, parts of a conjunction."""
+        return ()
+
+    @abstractmethod
+    def clone(self, child: Callable[[Pattern], Pattern]) -> Pattern:
+        """A fresh pattern of the same meaning over other children, with predicates, without name or constraints."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The pattern as text, without predicates."""
+
+    def __repr__(self) -> str:
+        tests = "".join(f" with {predicate.text}" for predicate in self.predicates)
+        name = f"{self.name}: " if self.name else ""
+        return f"<{name}{self.describe()}{tests}>"
+
+    # ------------------------------------------------------------------ refinements: each gives a new pattern
+
+    def _refined(self, *predicates: Predicate, name: str | None = None) -> Pattern:
+        if self.constraints:
+            raise PatternError(
+                f"{self!r} is already related to other patterns; a refinement makes a new pattern that would not be. "
+                "Refine first (has_attr, has_dtype, named, a call), then relate (^, >>, attr_eq, uniq)."
+            )
+        new = self.clone(lambda child: child)
+        new.predicates = (*self.predicates, *predicates)
+        new.name = name or self.name
+        return new
+
+    def named(self, name: str) -> Pattern:
+        """The same pattern with a name under which the match has what it stands for."""
+        return self._refined(name=name)
+
+    def has_attr(self, attributes: dict[str, Any] | None = None, **more: Any) -> Pattern:
+        """The node has these attribute values among others; defaults of the operator's schema count."""
+        from collage.pattern._predicates import attr_is
+
+        return self._refined(*(attr_is(name, value) for name, value in {**(attributes or {}), **more}.items()))
+
+    def with_attr(self, name: str, value: Any) -> Pattern:
+        """``has_attr`` for one attribute, as the specification writes it."""
+        return self.has_attr({name: value})
+
+    def has_dtype(self, dtype: ir.DataType | str) -> Pattern:
+        """The value's element type is known and equal, such as ``FLOAT16`` or ``float16``."""
+        from collage.pattern._predicates import dtype_is
+
+        return self._refined(dtype_is(dtype))
+
+    def has_shape(self, shape: Sequence[int | str | None]) -> Pattern:
+        """The value's shape is known and equal; None accepts any dimension, a text a symbolic one of that name."""
+        from collage.pattern._predicates import shape_is
+
+        return self._refined(shape_is(tuple(shape)))
+
+    def has_rank(self, rank: int) -> Pattern:
+        """The value's rank is known and equal."""
+        from collage.pattern._predicates import rank_is
+
+        return self._refined(rank_is(rank))
+
+    def where(self, test: Callable[[ir.Value], bool], text: str) -> Pattern:
+        """The value passes a test of your own; ``text`` names it in messages."""
+        return self._refined(Predicate(text, lambda _scope, value, _node: bool(test(value))))
+
+    # ------------------------------------------------------------------ combinations
+
+    def __or__(self, other: Pattern) -> Pattern:
+        from collage.pattern._nodes import OrPattern
+
+        return OrPattern((self, pattern_of(other).last))
+
+    def __and__(self, other: Pattern) -> Pattern:
+        from collage.pattern._nodes import AndPattern
+
+        return AndPattern((self, pattern_of(other).last))
+
+    def __invert__(self) -> Pattern:
+        from collage.pattern._nodes import NotPattern
+
+        return NotPattern(self)
+
+    def optional(self, wrap: Callable[[Pattern], PatternLike]) -> Pattern:
+        """This pattern, or what ``wrap`` builds on it."""
+        return self | wrap(self).last
+
+    def __getitem__(self, index: int) -> Pattern:
+        """Output number ``index`` of the node. Without an index, an operand is the node's first output."""
+        from collage.pattern._nodes import OutputPattern
+
+        return OutputPattern(self, index)
+
+    def __iter__(self) -> NoReturn:
+        raise PatternError(f"{self!r} is not a sequence; write p[0], p[1] for the outputs of an operator")
+
+
+def pattern_of(thing: Any) -> PatternLike:
+    """Reads an operand: a pattern, a sequence, a number or list (a constant of that value), or None (absent)."""
+    from collage.pattern._nodes import absent, is_const
+
+    if isinstance(thing, PatternLike):
+        return thing
+    if thing is None:
+        return absent()
+    if isinstance(thing, (int, float, list, tuple)):
+        return is_const(thing)
+    raise PatternError(f"{thing!r} is no pattern; write is_op(...), wildcard(), is_const(), a number, or None")
+
+
+def flatten(things: Iterable[Any]) -> list[PatternLike]:
+    """Patterns out of nested tuples and lists, as ``make`` and ``attr_eq`` return them."""
+    found: list[PatternLike] = []
+    for thing in things:
+        if isinstance(thing, PatternLike):
+            found.append(thing)
+        elif isinstance(thing, (tuple, list)):
+            found.extend(flatten(thing))
+        else:
+            raise PatternError(f"{thing!r} is no pattern")
+    return found
+
+
+def register_operands(user: Pattern, operands: Iterable[Pattern]) -> None:
+    """Tells operands who uses them, for ``uniq``."""
+    for operand in dict.fromkeys(operands):
+        _note_use(operand, user)
+
+
+def _relate(constraint: Constraint, on: tuple[Pattern, ...] | None = None) -> None:
+    from collage.pattern._constraints import UsedBy
+
+    for pattern in dict.fromkeys(on or constraint.patterns):
+        pattern.constraints.append(constraint)
+    if isinstance(constraint, UsedBy):
+        _note_use(constraint.producer, constraint.user)
+
+
+def _note_use(producer: Pattern, user: Pattern) -> None:
+    from collage.pattern._constraints import OnlyUsedBy
+
+    if user in producer.known_users:
+        return
+    if producer.is_unique and producer.known_users:
+        raise PatternError(
+            f"{producer!r} is uniq(), and {producer.known_users[0]!r} uses it already; {user!r} would be a second user"
+        )
+    producer.known_users.append(user)
+    if producer.is_unique:
+        constraint = OnlyUsedBy(producer, user, None)
+        producer.constraints.append(constraint)
+        user.constraints.append(constraint)
+
+
+def _arithmetic(op_type: str, *operands: Any) -> Pattern:
+    from collage.pattern._nodes import is_op
+
+    return is_op(op_type)(*operands)

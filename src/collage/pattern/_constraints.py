@@ -1,0 +1,138 @@
+"""Constraints between patterns. Values only; ``_check`` says when they hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collage.pattern._base import Pattern
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Constraint:
+    """Something that holds between patterns; it is idle while one of them has no part in the match."""
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The patterns that take part, each of which leads to the others."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class UsedBy(Constraint):
+    """``producer ^ user``; ``index`` is the operand's number, None for any."""
+
+    producer: Pattern
+    user: Pattern
+    index: int | None
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Producer and user."""
+        return (self.producer, self.user)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class OnlyUsedBy(UsedBy):
+    """``producer >> user``."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class AttrEq(Constraint):
+    """All nodes have equal attributes; ``names`` None means all attributes."""
+
+    nodes: tuple[Pattern, ...]
+    names: tuple[str, ...] | None
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The nodes' patterns."""
+        return self.nodes
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SameShape(Constraint):
+    """All values have known, equal shapes."""
+
+    values: tuple[Pattern, ...]
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The values' patterns."""
+        return self.values
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Distinct(Constraint):
+    """All values differ."""
+
+    values: tuple[Pattern, ...]
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The values' patterns."""
+        return self.values
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Together(Constraint):
+    """The patterns belong to one match; nothing else is asked."""
+
+    members: tuple[Pattern, ...]
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The members."""
+        return self.members
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Uniq(Constraint):
+    """The value has exactly one user and is no output."""
+
+    value: Pattern
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The value's pattern."""
+        return (self.value,)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ExternUse(Constraint):
+    """Whether nodes outside the match use the value: True must, False must not, None may."""
+
+    value: Pattern
+    must: bool | None
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The value's pattern."""
+        return (self.value,)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class NoConsumer(Constraint):
+    """No user of the value matches ``excluded``."""
+
+    value: Pattern
+    excluded: Pattern
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The value's pattern; what is excluded takes no part in the match."""
+        return (self.value,)
+
+
+@dataclass(frozen=True, slots=True)
+class NonLeafExternUse:
+    """For every matched node that another matched node uses: do nodes outside use it too?
+
+    ``extern_use`` on a pattern overrides it for that pattern.
+
+    Attributes:
+        must: True must, False must not, None may (the default without this constraint).
+    """
+
+    must: bool | None

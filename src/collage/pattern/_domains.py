@@ -1,0 +1,161 @@
+"""Where each pattern can lie at all, found before the search so that it need not discover it again and again.
+
+Arc consistency: a node stays in a pattern's domain while each neighbouring pattern has a node in its own domain that
+could be the neighbour. Patterns with an empty domain have no match, and for tree-like patterns the search that
+follows rarely has to go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from collage.pattern._base import Pattern
+from collage.pattern._nodes import AndPattern, LeafPattern, OpPattern, OrPattern, OutputPattern
+from collage.pattern._plan import Plan
+from collage.pattern._scope import Scope
+
+Domain = dict[ir.Node, None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Arc:
+    producer: Pattern
+    user: Pattern
+    index: int | None
+    any_output: bool
+
+
+def find_domains(plan: Plan, scope: Scope) -> dict[Pattern, Domain] | None:
+    """Domains of the patterns that take part in every match and stand for nodes; None if one of them is empty."""
+    domains: dict[Pattern, Domain] = {}
+    known: dict[tuple[object, ...], Domain] = {}
+    for pattern in plan.always:
+        domain = _local(pattern, scope, known)
+        if domain is None:
+            continue
+        if not domain:
+            return None
+        domains[pattern] = dict(domain)
+    if scope.fuzzy_ops:
+        return domains
+    return domains if _narrow(_arcs(plan, domains), domains) else None
+
+
+def _local(pattern: Pattern, scope: Scope, known: dict[tuple[object, ...], Domain]) -> Domain | None:
+    """Nodes that pass a pattern's own tests; None for patterns that may stand for something else."""
+    if isinstance(pattern, OrPattern):
+        parts = [_local(alternative, scope, known) for alternative in pattern.alternatives]
+        if any(part is None for part in parts):
+            return None
+        union = {node: None for part in parts if part is not None for node in part}
+        return {node: None for node in sorted(union, key=scope.position.__getitem__)}
+    if isinstance(pattern, AndPattern):
+        found = [part for part in (_local(p, scope, known) for p in pattern.parts) if part is not None]
+        return {node: None for node in found[0] if all(node in part for part in found)} if found else None
+    if not isinstance(pattern, OpPattern):
+        return None
+    key = (pattern.op_types, pattern.domain, pattern.predicates)
+    if key not in known:
+        if len(pattern.op_types) == 1:
+            nodes: Iterable[ir.Node] = scope.by_type.get((pattern.domain, pattern.op_types[0]), ())
+        else:
+            nodes = (node for node in scope.nodes if node.outputs and pattern.accepts_type(node))
+        known[key] = {
+            node: None
+            for node in nodes
+            if all(predicate.test(scope, node.outputs[0], node) for predicate in pattern.predicates)
+        }
+    return known[key]
+
+
+def _arcs(plan: Plan, domains: dict[Pattern, Domain]) -> list[_Arc]:
+    arcs: dict[tuple[object, ...], _Arc] = {}
+    for user in domains:
+        if isinstance(user, OpPattern):
+            fixed = not user.has_gaps and user.commutative is not True and not _may_commute(user)
+            for index, operand in enumerate(user.operands or ()):
+                if isinstance(operand, (OpPattern, LeafPattern)):
+                    arc = _Arc(operand, user, index if fixed else None, False)
+                elif isinstance(operand, OutputPattern) and operand.base in domains:
+                    arc = _Arc(operand.base, user, index if fixed else None, True)
+                else:
+                    continue
+                arcs[arc.producer, arc.user, arc.index] = arc
+        for edge in plan.edges(user):
+            if edge.user in domains and edge.producer in domains | dict.fromkeys(plan.always):
+                if edge.producer in domains or isinstance(edge.producer, LeafPattern):
+                    arcs[edge.producer, edge.user, edge.index, "edge"] = _Arc(
+                        edge.producer, edge.user, edge.index, True
+                    )
+    shared = [arc.producer for arc in arcs.values()]
+    return [arc for arc in arcs.values() if arc.producer in domains or shared.count(arc.producer) > 1]
+
+
+def _may_commute(pattern: OpPattern) -> bool:
+    from collage.pattern._operators import COMMUTATIVE_OPS
+
+    if pattern.commutative is False:
+        return False
+    return not pattern.op_types or any((pattern.domain, op) in COMMUTATIVE_OPS for op in pattern.op_types)
+
+
+def _narrow(arcs: list[_Arc], domains: dict[Pattern, Domain]) -> bool:
+    """Takes nodes out of domains until every arc is consistent; False if one becomes empty."""
+    values: dict[Pattern, dict[ir.Value, None]] = {}
+    touching: dict[Pattern, list[_Arc]] = {}
+    for arc in arcs:
+        touching.setdefault(arc.producer, []).append(arc)
+        touching.setdefault(arc.user, []).append(arc)
+    pending = dict.fromkeys(arcs)
+    while pending:
+        arc = next(iter(pending))
+        del pending[arc]
+        for changed in _revise(arc, domains, values):
+            if not domains.get(changed, True) or not values.get(changed, True):
+                return False
+            pending.update(dict.fromkeys(other for other in touching[changed] if other is not arc))
+    return True
+
+
+def _revise(arc: _Arc, domains: dict[Pattern, Domain], values: dict[Pattern, dict[ir.Value, None]]) -> list[Pattern]:
+    users = domains[arc.user]
+    producers = domains.get(arc.producer)
+    allowed = values.get(arc.producer)
+    kept: Domain = {}
+    reached: dict[ir.Value, None] = {}
+    for user in users:
+        fits = False
+        for value in _used(user, arc.index):
+            if producers is not None:
+                node = value.producer()
+                fits_here = node in producers and (arc.any_output or value.index() == 0)
+            else:
+                fits_here = allowed is None or value in allowed
+            if fits_here:
+                fits = True
+                reached[value] = None
+        if fits:
+            kept[user] = None
+    changed: list[Pattern] = []
+    if len(kept) < len(users):
+        domains[arc.user] = kept
+        changed.append(arc.user)
+    if producers is not None:
+        made = {value.producer() for value in reached}
+        if len(made) < len(producers):
+            domains[arc.producer] = {node: None for node in producers if node in made}
+            changed.append(arc.producer)
+    elif allowed is None or len(reached) < len(allowed):
+        values[arc.producer] = reached
+        changed.append(arc.producer)
+    return changed
+
+
+def _used(node: ir.Node, index: int | None) -> Iterable[ir.Value]:
+    if index is not None:
+        value = node.inputs[index] if index < len(node.inputs) else None
+        return () if value is None else (value,)
+    return dict.fromkeys(value for value in node.inputs if value is not None)

@@ -1,0 +1,200 @@
+"""Finding matches, and what a match is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from collage._errors import PatternError
+from collage.pattern import _domains
+from collage.pattern._base import Pattern, PatternLike
+from collage.pattern._nodes import OpPattern
+from collage.pattern._plan import Plan, compile_pattern, is_node_pattern
+from collage.pattern._scope import GraphLike, Scope, graphs_of
+from collage.pattern._solver import ABSENT, Budget, MatchBudgetExceeded, Solver
+
+if TYPE_CHECKING:
+    from collage.pattern._solver import Agenda
+
+DEFAULT_BUDGET = 1_000_000
+"""Search steps per graph; some seconds."""
+
+MODES = ("all", "disjoint", "maximal")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Match:
+    """Where a pattern lies in a graph.
+
+    Attributes:
+        root: The value that the pattern's root stands for.
+        nodes: The matched nodes in the graph's order: those of node patterns, and those that were skipped or lie
+            on the path of a dominator pattern.
+        captures: Values by the names given in the pattern.
+        skipped: The nodes among ``nodes`` that no pattern of their own stands for.
+        scope: The graph, body or function it was found in.
+    """
+
+    root: ir.Value
+    nodes: tuple[ir.Node, ...]
+    captures: Mapping[str, ir.Value]
+    skipped: tuple[ir.Node, ...]
+    scope: ir.Graph
+    bound: Mapping[Pattern, ir.Value]
+    node_of: Mapping[Pattern, ir.Node]
+
+    def __getitem__(self, key: str | PatternLike) -> ir.Value:
+        """The value of a capture or pattern; of a node, its first output."""
+        if isinstance(key, str):
+            return self.captures[key]
+        return self.bound[key.last]
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a capture or pattern takes part (those of other alternatives do not)."""
+        return key in self.captures or (isinstance(key, PatternLike) and key.last in self.bound)
+
+    def node(self, pattern: PatternLike) -> ir.Node:
+        """The node of a node pattern.
+
+        Raises:
+            KeyError: The pattern stands for a value, or takes no part in this match.
+        """
+        return self.node_of[pattern.last]
+
+    @property
+    def root_node(self) -> ir.Node | None:
+        """The node that makes the root's value."""
+        return self.root.producer()
+
+    def __repr__(self) -> str:
+        return f"<match of {', '.join(f'{node.op_type} {node.name!r}' for node in self.nodes)}>"
+
+
+def match(pattern: PatternLike, at: ir.Node | ir.Value, fuzzy_ops: Iterable[str], budget: int | None) -> Match | None:
+    """See ``PatternLike.match``."""
+    value = at.outputs[0] if isinstance(at, ir.Node) else at
+    node = value.producer()
+    graph = node.graph if node is not None else value.graph
+    if graph is None:
+        raise PatternError(f"{at!r} belongs to no graph, so that nothing is known about who uses it")
+    plan = compile_pattern(pattern)
+    solver = Solver(plan, Scope(graph, fuzzy_ops), Budget(budget or DEFAULT_BUDGET, repr(pattern)))
+    found = _matches(solver, [solver.start(plan.root, value, isinstance(at, ir.Node))])
+    return min(found, key=lambda m: _rank(m, solver.scope), default=None)
+
+
+def find_all(
+    pattern: PatternLike,
+    where: GraphLike | ir.Model,
+    mode: str,
+    fuzzy_ops: Iterable[str],
+    budget: int | None,
+) -> list[Match]:
+    """See ``PatternLike.find_all``."""
+    if mode not in MODES:
+        raise PatternError(f"unknown mode {mode!r}; known are {', '.join(MODES)}")
+    plan = compile_pattern(pattern)
+    found: list[Match] = []
+    for graph in graphs_of(where) if isinstance(where, ir.Model) else (where,):
+        scope = Scope(graph, fuzzy_ops)
+        found += find_in(plan, scope, mode, Budget(budget or DEFAULT_BUDGET, repr(pattern)))
+    return found
+
+
+def find_in(plan: Plan, scope: Scope, mode: str, budget: Budget) -> list[Match]:
+    """All matches of a compiled pattern in one scope, in the graph's order; see ``PatternLike.find_all``."""
+    found: list[Match] = []
+    domains = _domains.find_domains(plan, scope)
+    if domains is None:
+        return found
+    try:
+        if not all(_possible(part, plan, scope, domains, budget) for part in plan.parts()):
+            return found
+        solver = Solver(plan, scope, budget, domains)
+        found.extend(_matches(solver, _starts(solver, plan.always)))
+    except MatchBudgetExceeded as error:
+        error.found = found
+        raise
+    return _select(found, mode, scope)
+
+
+def _matches(solver: Solver, starts: Iterable[Agenda]) -> Iterator[Match]:
+    """Solutions as matches, one for each assignment of node patterns and root."""
+    seen: set[tuple[object, ...]] = set()
+    for _ in solver.solutions(starts):
+        plan = solver.plan
+        nodes = solver.node_of
+        key = (
+            solver.bound[plan.root],
+            *(nodes.get(pattern) for pattern in plan.order if isinstance(pattern, OpPattern)),
+        )
+        if key not in seen:
+            seen.add(key)
+            yield _match(solver)
+
+
+def _match(solver: Solver) -> Match:
+    inside = dict.fromkeys((*solver.claimed, *solver.passed))
+    ordered = tuple(sorted(inside, key=solver.scope.position.__getitem__))
+    bound = {p: v for p, v in solver.bound.items() if v is not ABSENT}
+    return Match(
+        root=solver.bound[solver.plan.root],
+        nodes=ordered,
+        captures={pattern.name: value for pattern, value in bound.items() if pattern.name},
+        skipped=tuple(node for node in ordered if node not in solver.claimed),
+        scope=solver.scope.graph,
+        bound=bound,
+        node_of=dict(solver.node_of),
+    )
+
+
+def _starts(solver: Solver, patterns: Iterable[Pattern]) -> list[Agenda]:
+    """Where to begin: at each place of the pattern that has the fewest."""
+    anchored = [p for p in patterns if p in solver.domains]
+    if anchored:
+        anchor = min(anchored, key=lambda p: len(solver.domains[p]))
+    else:
+        anchor = next((p for p in patterns if is_node_pattern(p)), next(iter(patterns)))
+    return [solver.start(anchor, value, any_output) for value, any_output in solver.places(anchor)]
+
+
+def _possible(
+    part: tuple[Pattern, ...], plan: Plan, scope: Scope, domains: Mapping[Pattern, _domains.Domain], budget: Budget
+) -> bool:
+    """Whether a part that nothing connects to the rest could match alone: if not, no combination is worth trying."""
+    solver = Solver(plan, scope, budget, domains, only=part)
+    return next(solver.solutions(_starts(solver, part)), part) is None
+
+
+def _select(found: list[Match], mode: str, scope: Scope) -> list[Match]:
+    found.sort(key=lambda m: _rank(m, scope))
+    if mode == "all":
+        return sorted(found, key=lambda m: _order(m, scope))
+    kept: list[Match] = []
+    if mode == "disjoint":
+        taken: set[ir.Node] = set()
+        for candidate in found:
+            if taken.isdisjoint(candidate.nodes):
+                taken.update(candidate.nodes)
+                kept.append(candidate)
+    else:
+        holders: dict[ir.Node, list[frozenset[ir.Node]]] = {}
+        for candidate in found:
+            nodes = frozenset(candidate.nodes)
+            larger = holders.get(candidate.nodes[0], ()) if nodes else ()
+            if not any(nodes <= other for other in larger):
+                kept.append(candidate)
+                for node in nodes:
+                    holders.setdefault(node, []).append(nodes)
+    return sorted(kept, key=lambda m: _order(m, scope))
+
+
+def _order(found: Match, scope: Scope) -> tuple[int, ...]:
+    return tuple(scope.position[node] for node in reversed(found.nodes))
+
+
+def _rank(found: Match, scope: Scope) -> tuple[int, tuple[int, ...]]:
+    return -len(found.nodes), _order(found, scope)

@@ -1,0 +1,120 @@
+"""The tests of a single value or node that patterns are refined with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from collage._errors import PatternError
+from collage.pattern import _operators
+from collage.pattern._base import Predicate
+from collage.pattern._scope import Scope
+
+_MISSING = object()
+_REL_TOL, _ABS_TOL = 1e-5, 1e-8
+
+
+def attr_is(name: str, value: Any) -> Predicate:
+    """The node's attribute, default applied, equals the value; sequences element by element."""
+    wanted = _operators.plain(value)
+
+    def test(scope: Scope, _value: ir.Value, node: ir.Node | None) -> bool:
+        return node is not None and bool(scope.attributes(node).get(name, _MISSING) == wanted)
+
+    def found(scope: Scope, _value: ir.Value, node: ir.Node | None) -> str:
+        if node is None:
+            return "no node makes this value"
+        there = scope.attributes(node).get(name, _MISSING)
+        return f"attribute {name} is absent" if there is _MISSING else f"{name} is {there!r}"
+
+    return Predicate(f"{name} = {wanted!r}", test, found)
+
+
+def dtype_is(dtype: ir.DataType | str) -> Predicate:
+    """The element type is known and equal."""
+    if isinstance(dtype, str):
+        if dtype.upper() not in ir.DataType.__members__:
+            raise PatternError(f"unknown element type {dtype!r}; known are {', '.join(ir.DataType.__members__)}")
+        dtype = ir.DataType[dtype.upper()]
+    return Predicate(
+        f"element type {dtype.name}",
+        lambda _scope, value, _node: value.dtype == dtype,
+        lambda _scope, value, _node: f"element type is {value.dtype.name if value.dtype else 'unknown'}",
+    )
+
+
+def shape_is(shape: tuple[int | str | None, ...]) -> Predicate:
+    """The shape is known and equal, None standing for any dimension."""
+
+    def test(_scope: Scope, value: ir.Value, _node: ir.Node | None) -> bool:
+        dims = dims_of(value)
+        if dims is None or len(dims) != len(shape):
+            return False
+        return all(wanted is None or wanted == dim for wanted, dim in zip(shape, dims, strict=True))
+
+    return Predicate(f"shape {list(shape)}", test, _shape_found)
+
+
+def rank_is(rank: int) -> Predicate:
+    """The rank is known and equal."""
+    return Predicate(
+        f"rank {rank}", lambda _scope, value, _node: value.shape is not None and len(value.shape) == rank, _shape_found
+    )
+
+
+def constant_is(wanted: Any) -> Predicate:
+    """The value is a constant, of this content if one is given (to five digits)."""
+    text = "a constant" if wanted is None else f"a constant equal to {wanted!r}"
+    return Predicate(
+        text,
+        lambda _scope, value, _node: is_constant(value) and (wanted is None or _content_is(value, wanted)),
+        lambda _scope, value, _node: "another constant" if is_constant(value) else "it is computed, or an input",
+    )
+
+
+def input_is() -> Predicate:
+    """The value is an input of the graph, and no initializer."""
+    return Predicate(
+        "a graph input",
+        lambda _scope, value, _node: value.is_graph_input() and not value.is_initializer(),
+        lambda _scope, _value, _node: "it is computed, or constant",
+    )
+
+
+def kind_is(text: str, kinds: tuple[str, ...]) -> Predicate:
+    """The node is of one of these operator kinds."""
+    return Predicate(text, lambda _scope, _value, node: node is not None and _operators.has_kind(node, *kinds))
+
+
+def is_constant(value: ir.Value) -> bool:
+    """Whether a value is known before the model runs. An initializer that a caller may override is not."""
+    node = value.producer()
+    if node is not None:
+        return node.op_type == "Constant" and _operators.normal_domain(node.domain) == ""
+    return value.is_initializer() and not value.is_graph_input()
+
+
+def dims_of(value: ir.Value) -> tuple[int | str | None, ...] | None:
+    """The shape with symbolic dimensions by name and unknown ones as None; None if the rank is unknown."""
+    if value.shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+
+def _shape_found(_scope: Scope, value: ir.Value, _node: ir.Node | None) -> str:
+    return "shape is unknown" if value.shape is None else f"shape is {value.shape}"
+
+
+def _content_is(value: ir.Value, wanted: float | Sequence[float]) -> bool:
+    tensor = ir.convenience.get_const_tensor(value)
+    if tensor is None or tensor.dtype == ir.DataType.STRING:
+        return False
+    numbers = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
+    if tensor.size != len(numbers) or (len(tensor.shape) > 1 and isinstance(wanted, (list, tuple))):
+        return False
+    found = np.asarray(tensor.numpy()).reshape(-1).tolist()
+    return all(math.isclose(a, b, rel_tol=_REL_TOL, abs_tol=_ABS_TOL) for a, b in zip(found, numbers, strict=True))

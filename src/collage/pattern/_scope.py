@@ -1,0 +1,191 @@
+"""One graph as the matcher sees it: who uses which value, in which order, and what lies between them.
+
+A scope is a graph, the body of a control-flow node, or a function. Patterns match inside one scope; a use inside a
+nested body counts as a use by the node that owns the body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import onnx_ir as ir
+
+from collage.pattern import _operators
+
+GraphLike = ir.Graph | ir.Function
+Path = tuple[ir.Node, ...]
+
+
+class Scope:
+    """A read-only view of one graph or function.
+
+    Args:
+        graph: The graph to look at. It must not change while the scope is in use.
+        fuzzy_ops: Operator types that an edge may skip, such as ``Cast``.
+    """
+
+    def __init__(self, graph: GraphLike, fuzzy_ops: Iterable[str] = ()) -> None:
+        self.graph = graph.graph if isinstance(graph, ir.Function) else graph
+        self.fuzzy_ops = frozenset(fuzzy_ops)
+        self._attributes: dict[ir.Node, dict[str, Any]] = {}
+        self._users: dict[ir.Value, tuple[ir.Node, ...]] = {}
+
+    @cached_property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """The nodes in a topological order: the graph's own order where that is one."""
+        listed = tuple(self.graph)
+        seen: set[ir.Node] = set()
+        for node in listed:
+            if any(p is not None and p.graph is node.graph and p not in seen for p in node.predecessors()):
+                return _sorted(listed)
+            seen.add(node)
+        return listed
+
+    @cached_property
+    def position(self) -> Mapping[ir.Node, int]:
+        """Index of each node in ``nodes``."""
+        return {node: index for index, node in enumerate(self.nodes)}
+
+    @cached_property
+    def by_type(self) -> Mapping[tuple[str, str], list[ir.Node]]:
+        """Nodes by (domain, operator type)."""
+        index: dict[tuple[str, str], list[ir.Node]] = {}
+        for node in self.nodes:
+            index.setdefault((_operators.normal_domain(node.domain), node.op_type), []).append(node)
+        return index
+
+    @cached_property
+    def values(self) -> tuple[ir.Value, ...]:
+        """Every value that can be seen by name in this graph: inputs, initializers, then results."""
+        found = dict.fromkeys((*self.graph.inputs, *self.graph.initializers.values()))
+        for node in self.nodes:
+            found.update(dict.fromkeys(value for value in node.inputs if value is not None))
+            found.update(dict.fromkeys(value for value in node.outputs if value.name != "" or value.uses()))
+        return tuple(found)
+
+    @cached_property
+    def _owners(self) -> Mapping[Any, ir.Node]:
+        owners: dict[Any, ir.Node] = {}
+        for node in self.graph:
+            for body in bodies(node):
+                owners[body] = node
+                owners.update(dict.fromkeys(body.subgraphs(), node))
+        return owners
+
+    @cached_property
+    def _body_outputs(self) -> Mapping[ir.Value, list[ir.Node]]:
+        found: dict[ir.Value, list[ir.Node]] = {}
+        for body, owner in self._owners.items():
+            for value in body.outputs:
+                found.setdefault(value, []).append(owner)
+        return found
+
+    def users(self, value: ir.Value) -> tuple[ir.Node, ...]:
+        """Nodes of this scope that use a value, each once, in order; captured values are used by the body's owner."""
+        found = self._users.get(value)
+        if found is None:
+            users: dict[ir.Node, None] = {}
+            for use in value.uses():
+                owner = self._owner(use.node)
+                if owner is not None:
+                    users[owner] = None
+            if value.is_graph_output() and value not in self.graph.outputs:
+                users.update(dict.fromkeys(self._body_outputs.get(value, ())))
+            found = tuple(users if len(users) < 2 else sorted(users, key=self.position.__getitem__))
+            self._users[value] = found
+        return found
+
+    def operands(self, node: ir.Node) -> tuple[ir.Value, ...]:
+        """The values a node uses, each once: its inputs, then what its bodies capture."""
+        used = dict.fromkeys(value for value in node.inputs if value is not None)
+        used.update(dict.fromkeys(value for body in bodies(node) for value in _captured(body)))
+        return tuple(used)
+
+    def _owner(self, node: ir.Node) -> ir.Node | None:
+        if node.graph is self.graph:
+            return node
+        return self._owners.get(node.graph)
+
+    def leaves(self, value: ir.Value) -> bool:
+        """Whether a value is an output of this graph."""
+        return value.is_graph_output() and value in self.graph.outputs
+
+    def attributes(self, node: ir.Node) -> dict[str, Any]:
+        """The node's attributes with defaults applied."""
+        found = self._attributes.get(node)
+        if found is None:
+            found = self._attributes[node] = _operators.attributes(node, self.graph.opset_imports)
+        return found
+
+    def is_fuzzy(self, node: ir.Node | None) -> bool:
+        """Whether an edge may skip this node."""
+        return node is not None and node.op_type in self.fuzzy_ops and bool(node.inputs)
+
+    def upstream(self, value: ir.Value) -> Iterator[tuple[ir.Value, Path]]:
+        """The value itself, then what it was before the skippable nodes that made it."""
+        path: Path = ()
+        while True:
+            yield value, path
+            node = value.producer()
+            if node is None or not self.is_fuzzy(node) or value.index() != 0 or node.inputs[0] is None:
+                return
+            path = (*path, node)
+            value = node.inputs[0]
+
+    def downstream(self, values: Iterable[ir.Value]) -> Iterator[tuple[ir.Node, Path]]:
+        """Each user of the values with the skippable nodes between; nearer users first."""
+        frontier: list[tuple[ir.Value, Path]] = [(value, ()) for value in values]
+        while frontier:
+            following: list[tuple[ir.Value, Path]] = []
+            for value, path in frontier:
+                for user in self.users(value):
+                    yield user, path
+                    if self.is_fuzzy(user) and user.inputs[0] is value:
+                        following.append((user.outputs[0], (*path, user)))
+            frontier = following
+
+
+def bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """The graphs among a node's attributes."""
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            yield from attribute.as_graphs()
+
+
+def _captured(body: ir.Graph) -> Iterator[ir.Value]:
+    inner = {body, *body.subgraphs()}
+    for graph in inner:
+        used = (value for node in graph for value in node.inputs)
+        yield from (value for value in (*used, *graph.outputs) if value is not None and value.graph not in inner)
+
+
+def graphs_of(model: ir.Model) -> Iterator[GraphLike]:
+    """The main graph, functions, and every body nested in them, outer ones first."""
+    for top in (model.graph, *model.functions.values()):
+        yield top
+        yield from top.subgraphs()
+
+
+def _sorted(listed: tuple[ir.Node, ...]) -> tuple[ir.Node, ...]:
+    """A topological order that keeps the listed order where it can; nodes on a cycle come last."""
+    order: dict[ir.Node, None] = {}
+    own = set(listed)
+    for start in listed:
+        stack: list[tuple[ir.Node, Iterator[ir.Node]]] = [(start, iter(start.predecessors()))]
+        entered = {start}
+        while stack and start not in order:
+            node, remaining = stack[-1]
+            following = next((p for p in remaining if p in own and p not in order and p not in entered), None)
+            if following is None:
+                order[node] = None
+                stack.pop()
+            else:
+                entered.add(following)
+                stack.append((following, iter(following.predecessors())))
+    return tuple(order)

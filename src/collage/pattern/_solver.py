@@ -1,0 +1,423 @@
+"""The search: one assignment of patterns to nodes and values after another, with full backtracking.
+
+The solver keeps an agenda of goals (a linked list) and a stack of choices. A goal fails, succeeds, or offers choices;
+on failure the latest choice is taken back, whatever it was: an alternative, an operand order, a sibling, an optional
+part. Nothing is committed, so what is found does not depend on the order in which things are tried. There is no
+recursion over the pattern, so its size is not bounded by the interpreter's stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from collage._errors import PatternError
+from collage.pattern import _checks
+from collage.pattern._base import Pattern
+from collage.pattern._constraints import OnlyUsedBy
+from collage.pattern._nodes import (
+    AbsentPattern,
+    AndPattern,
+    DominatorPattern,
+    NotPattern,
+    OpPattern,
+    OrPattern,
+    OutputPattern,
+)
+from collage.pattern._plan import Plan, is_node_pattern
+from collage.pattern._scope import Scope
+
+if TYPE_CHECKING:
+    from collage.pattern._explain import Trace
+
+ABSENT = ir.Value(name="absent operand")
+"""What an operand that is not given is bound to."""
+
+Agenda = tuple[Any, ...]
+Outcome = Agenda | Iterator[Agenda] | None
+
+
+class MatchBudgetExceeded(PatternError):
+    """The search for matches grew beyond its budget.
+
+    Attributes:
+        found: Matches found before.
+    """
+
+    found: list[Any]
+
+
+class Budget:
+    """How many steps a search may take."""
+
+    def __init__(self, steps: int, what: str) -> None:
+        self.steps = self.left = steps
+        self.what = what
+
+    def spend(self) -> None:
+        """Takes one step.
+
+        Raises:
+            MatchBudgetExceeded: There was none left.
+        """
+        self.left -= 1
+        if self.left < 0:
+            error = MatchBudgetExceeded(
+                f"matching {self.what} took more than {self.steps} steps and was stopped. Patterns whose parts are "
+                "not connected, or alike and interchangeable, have many assignments: connect them (^, >>, a common "
+                "operand), look for fewer at a time, or raise the budget."
+            )
+            error.found = []
+            raise error
+
+
+class Solver:
+    """One search over one scope.
+
+    Args:
+        plan: What to look for.
+        scope: Where to look.
+        budget: Steps left, shared with inner searches.
+        domains: Nodes that a pattern can lie on at all; patterns that are missing may lie anywhere.
+        trace: Gets told about every failure; None costs nothing.
+        only: Looks for these patterns alone; what only a whole match can tell is then not asked.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        scope: Scope,
+        budget: Budget,
+        domains: Mapping[Pattern, Mapping[ir.Node, None]] | None = None,
+        trace: Trace | None = None,
+        only: tuple[Pattern, ...] | None = None,
+    ) -> None:
+        self.plan, self.scope, self.budget, self.trace = plan, scope, budget, trace
+        self.domains = domains or {}
+        self.bound: dict[Pattern, ir.Value] = {}
+        self.node_of: dict[Pattern, ir.Node] = {}
+        self.claimed: dict[ir.Node, Pattern] = {}
+        self.passed: dict[ir.Node, None] = {}
+        self.active: dict[Pattern, None] = dict.fromkeys(plan.always if only is None else only)
+        self.is_partial = only is not None
+        self._trail: list[tuple[dict[Any, Any], Any]] = []
+
+    # ------------------------------------------------------------------ the machine
+
+    def solutions(self, starts: Iterable[Agenda]) -> Iterator[None]:
+        """Runs the search; at each yield, ``bound``, ``node_of``, ``claimed`` and ``passed`` hold a solution."""
+        choices: list[tuple[Iterator[Agenda], int]] = [(iter(starts), len(self._trail))]
+        agenda: Agenda | None = None
+        while choices:
+            if agenda is None:
+                remaining, mark = choices[-1]
+                self._undo(mark)
+                agenda = next(remaining, None)
+                if agenda is None:
+                    choices.pop()
+                    continue
+            self.budget.spend()
+            outcome = self._step(agenda) if agenda else self._continue()
+            if outcome == "solved":
+                yield
+                agenda = None
+            elif outcome is None or isinstance(outcome, tuple):
+                agenda = outcome
+            else:
+                choices.append((outcome, len(self._trail)))  # type: ignore[arg-type]
+                agenda = None
+
+    def start(self, pattern: Pattern, value: ir.Value, any_output: bool = True) -> Agenda:
+        """An agenda that begins with a pattern at a value."""
+        return (("unify", pattern, value, any_output), ())
+
+    def _set(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        if key not in table:
+            table[key] = value
+            self._trail.append((table, key))
+
+    def _undo(self, mark: int) -> None:
+        while len(self._trail) > mark:
+            table, key = self._trail.pop()
+            del table[key]
+
+    def fail(self, reason: str, pattern: Pattern, subject: Any, detail: Any = None) -> None:
+        """Records a failure if anybody wants to know. Returns None, the outcome of a goal that failed."""
+        if self.trace is not None:
+            self.trace.note(self, reason, pattern, subject, detail)
+
+    def _step(self, agenda: Agenda) -> Outcome:
+        goal, rest = agenda
+        match goal:
+            case ("unify", pattern, value, any_output):
+                return self._unify(pattern, value, any_output, rest)
+            case ("operand", pattern, value):
+                return self._operand(pattern, value, rest)
+            case ("lift", pattern, parts, value):
+                node = next((self.node_of[part] for part in parts if part in self.node_of), None)
+                return rest if self._bind(pattern, self.bound[parts[0]] if node else value, node) else None
+            case ("gaps", pattern, operands, values):
+                return self._gaps(pattern, operands, values, rest)
+            case ("commute", pattern, operands, values):
+                return self._commute(pattern, operands, values, rest)
+            case ("dominate", pattern):
+                return self._dominate(pattern, rest)
+            case _:
+                return rest if _checks.dominates(self, goal[1]) else None
+
+    # ------------------------------------------------------------------ a pattern meets a value
+
+    def _unify(self, pattern: Pattern, value: ir.Value, any_output: bool, rest: Agenda) -> Outcome:
+        if pattern in self.bound:
+            known = self.node_of.get(pattern)
+            same = self.bound[pattern] is value or (any_output and known is not None and known is value.producer())
+            return rest if same else self.fail("other place", pattern, value, self.bound[pattern])
+        if isinstance(pattern, OrPattern):
+            return self._alternatives(pattern, value, any_output, rest)
+        if isinstance(pattern, AbsentPattern) != (value is ABSENT):
+            return self.fail("presence", pattern, value)
+        if isinstance(pattern, OpPattern):
+            return self._operator(pattern, value, any_output, rest)
+        if isinstance(pattern, AndPattern):
+            rest = (("lift", pattern, pattern.parts, value), rest)
+            for part in reversed(pattern.parts):
+                rest = (("unify", part, value, any_output), rest)
+            return rest
+        if isinstance(pattern, OutputPattern):
+            return self._output(pattern, value, any_output, rest)
+        if isinstance(pattern, DominatorPattern):
+            rest = (("lift", pattern, (pattern.child,), value), (("dominate", pattern), rest))
+            return (("unify", pattern.child, value, any_output), rest)
+        if isinstance(pattern, NotPattern) and self.plan.is_closed(pattern.refused):
+            if self.matches_anew(pattern.refused, value, any_output):
+                return self.fail("refused", pattern, value)
+        return rest if self._bind(pattern, value, None) else None
+
+    def _alternatives(self, pattern: OrPattern, value: ir.Value, any_output: bool, rest: Agenda) -> Iterator[Agenda]:
+        for index, alternative in enumerate(pattern.alternatives):
+            for part in self.plan.chosen[pattern, index]:
+                self._set(self.active, part, None)
+            yield (
+                ("unify", alternative, value, any_output),
+                (("lift", pattern, (alternative,), value), rest),
+            )
+
+    def _output(self, pattern: OutputPattern, value: ir.Value, any_output: bool, rest: Agenda) -> Outcome:
+        node = value.producer()
+        if node is None or len(node.outputs) <= pattern.index:
+            return self.fail("output", pattern, value)
+        if any_output:
+            value = node.outputs[pattern.index]
+        elif value.index() != pattern.index:
+            return self.fail("output", pattern, value)
+        if not self._bind(pattern, value, None):
+            return None
+        return (("unify", pattern.base, node.outputs[0], True), rest)
+
+    def _operator(self, pattern: OpPattern, value: ir.Value, any_output: bool, rest: Agenda) -> Outcome:
+        node = value.producer()
+        if node is None or node.graph is not self.scope.graph:
+            return self.fail("no node", pattern, value)
+        if not any_output and value.index() != 0:
+            return self.fail("output", pattern, value)
+        if not pattern.accepts_type(node):
+            return self.fail("type", pattern, node)
+        holder = self.claimed.get(node)
+        claim = self.plan.claims.get(pattern, pattern)
+        if holder is not None and holder is not claim:
+            return self.fail("taken", pattern, node, holder)
+        if pattern in self.domains and node not in self.domains[pattern]:
+            return None
+        self._set(self.claimed, node, claim)
+        if not self._bind(pattern, node.outputs[0], node):
+            return None
+        return rest if pattern.operands is None else self._operands(pattern, node, rest)
+
+    def _bind(self, pattern: Pattern, value: ir.Value, node: ir.Node | None) -> bool:
+        producer = node or (None if value is ABSENT else value.producer())
+        for predicate in pattern.predicates:
+            if value is ABSENT or not predicate.test(self.scope, value, producer):
+                self.fail("predicate", pattern, node or value, predicate)
+                return False
+        self._set(self.bound, pattern, value)
+        if node is not None:
+            self._set(self.node_of, pattern, node)
+        for constraint in self.plan.constraints.get(pattern, ()):
+            if all(p in self.bound for p in constraint.patterns) and not _checks.holds(self, constraint):
+                self.fail("constraint", pattern, node or value, constraint)
+                return False
+        return True
+
+    def matches_anew(self, pattern: Pattern, value: ir.Value, any_output: bool = False) -> bool:
+        """Whether an inner pattern (refused, excluded, path) matches at a value, given what is bound already."""
+        plan = self.plan.inner[pattern]
+        inner = Solver(plan, self.scope, self.budget)
+        for shared in plan.order:
+            if shared in self.bound:
+                inner.bound[shared] = self.bound[shared]
+            if shared in self.node_of:
+                inner.node_of[shared] = self.node_of[shared]
+                inner.claimed[self.node_of[shared]] = plan.claims.get(shared, shared)
+        return next(inner.solutions([inner.start(pattern, value, any_output)]), self) is None
+
+    # ------------------------------------------------------------------ operands
+
+    def _operands(self, pattern: OpPattern, node: ir.Node, rest: Agenda) -> Outcome:
+        values = [ABSENT if value is None else value for value in node.inputs]
+        while values and values[-1] is ABSENT:
+            values.pop()
+        operands = pattern.operands or ()
+        patterns = pattern.children
+        if len(values) > len(patterns) and not pattern.has_gaps:
+            return self.fail("operand count", pattern, node, len(values))
+        values += [ABSENT] * (len(patterns) - len(values))
+        if pattern.commutes(node) and len(values) > 1:
+            return (("commute", pattern, patterns, tuple(values)), rest)
+        if pattern.has_gaps:
+            return (("gaps", pattern, operands, tuple(values)), rest)
+        for operand, value in zip(reversed(patterns), reversed(values), strict=True):
+            rest = (("operand", operand, value), rest)
+        return rest
+
+    def _operand(self, pattern: Pattern, value: ir.Value, rest: Agenda) -> Outcome:
+        if not self.scope.fuzzy_ops or value is ABSENT:
+            return self._unify(pattern, value, False, rest)
+        return self._through(pattern, value, rest)
+
+    def _through(self, pattern: Pattern, value: ir.Value, rest: Agenda) -> Iterator[Agenda]:
+        for source, path in self.scope.upstream(value):
+            self.pass_over(path)
+            yield (("unify", pattern, source, False), rest)
+
+    def pass_over(self, path: Iterable[ir.Node]) -> None:
+        """Notes nodes that lie inside the match without a pattern of their own."""
+        for node in path:
+            self._set(self.passed, node, None)
+
+    def _gaps(
+        self, pattern: OpPattern, operands: tuple[Any, ...], values: tuple[ir.Value, ...], rest: Agenda
+    ) -> Outcome:
+        if not operands:
+            return self.fail("operand count", pattern, self.node_of[pattern]) if values else rest
+        head, following = operands[0], operands[1:]
+        if head is ...:
+            needed = sum(operand is not ... for operand in following)
+            return iter([(("gaps", pattern, following, values[n:]), rest) for n in range(len(values) - needed + 1)])
+        if not values:
+            return self.fail("operand count", pattern, self.node_of[pattern])
+        return (("operand", head, values[0]), (("gaps", pattern, following, values[1:]), rest))
+
+    def _commute(
+        self, pattern: OpPattern, operands: tuple[Pattern, ...], values: tuple[ir.Value, ...], rest: Agenda
+    ) -> Outcome:
+        if not operands:
+            return rest
+        chosen = min(operands, key=self._freedom)
+        index = operands.index(chosen)
+        others = operands[:index] + operands[index + 1 :]
+        return iter(
+            [
+                (("operand", chosen, value), (("commute", pattern, others, values[:n] + values[n + 1 :]), rest))
+                for n, value in enumerate(values)
+                if value not in values[:n]
+            ]
+        )
+
+    def _freedom(self, pattern: Pattern) -> int:
+        if pattern in self.bound:
+            return 0
+        return 1 if is_node_pattern(pattern) else 2 if pattern.predicates else 3
+
+    # ------------------------------------------------------------------ what is left to find
+
+    def _continue(self) -> Any:
+        best: tuple[Pattern, list[tuple[ir.Value, bool]]] | None = None
+        unlinked: list[Pattern] = []
+        for pattern in self.active:
+            if pattern in self.bound:
+                continue
+            candidates = self._candidates(pattern)
+            if candidates is None:
+                unlinked.append(pattern)
+            elif best is None or len(candidates) < len(best[1]):
+                best = pattern, candidates
+                if len(candidates) <= 1:
+                    break
+        if best is None and unlinked:
+            best = min(((p, self.places(p)) for p in unlinked), key=lambda item: len(item[1]))
+        if best is None:
+            return "solved" if _checks.complete(self) else None
+        pattern, candidates = best
+        if not candidates:
+            return self.fail("nothing near", pattern, None)
+        return iter([self.start(pattern, value, any_output) for value, any_output in candidates])
+
+    def places(self, pattern: Pattern) -> list[tuple[ir.Value, bool]]:
+        """Where in the whole scope a pattern may lie."""
+        if pattern in self.domains:
+            return [(node.outputs[0], True) for node in self.domains[pattern] if node not in self.claimed]
+        if is_node_pattern(pattern):
+            return [(node.outputs[0], True) for node in self.scope.nodes if node.outputs]
+        return [(value, False) for value in self.scope.values]
+
+    def _candidates(self, pattern: Pattern) -> list[tuple[ir.Value, bool]] | None:
+        """Where a pattern may lie given its neighbours that are bound, or None without such neighbours."""
+        if isinstance(pattern, OutputPattern) and pattern.base in self.node_of:
+            outputs = self.node_of[pattern.base].outputs
+            return [(value, False) for value in outputs[pattern.index : pattern.index + 1]]
+        if isinstance(pattern, AndPattern):
+            for part in pattern.parts:
+                if part in self.bound:
+                    return [(self.bound[part], part in self.node_of)]
+        found: list[tuple[ir.Value, bool]] | None = None
+        for near in self._near(pattern):
+            if found is None or len(near) < len(found):
+                found = near
+        return found
+
+    def _near(self, pattern: Pattern) -> Iterator[list[tuple[ir.Value, bool]]]:
+        for edge in self.plan.edges(pattern):
+            if edge.user is pattern and edge.producer in self.bound:
+                users = dict.fromkeys(user for user, _ in self.scope.downstream(self.sources(edge.producer)))
+                if isinstance(edge, OnlyUsedBy) and len(users) > 1 and not self.scope.fuzzy_ops:
+                    users.clear()
+                yield self._at_nodes(pattern, users)
+            elif edge.producer is pattern and edge.user in self.bound:
+                node = self.user_node(edge.user)
+                yield [] if node is None else self._at_operands(pattern, node)
+        if isinstance(pattern, OpPattern):
+            for child in pattern.children:
+                if child in self.bound and self.bound[child] is not ABSENT:
+                    users = dict.fromkeys(user for user, _ in self.scope.downstream((self.bound[child],)))
+                    yield self._at_nodes(pattern, users)
+
+    def _at_nodes(self, pattern: Pattern, nodes: Iterable[ir.Node]) -> list[tuple[ir.Value, bool]]:
+        if is_node_pattern(pattern):
+            domain = self.domains.get(pattern)
+            return [(n.outputs[0], True) for n in nodes if n not in self.claimed and (domain is None or n in domain)]
+        return [(value, False) for node in nodes for value in node.outputs]
+
+    def _at_operands(self, pattern: Pattern, node: ir.Node) -> list[tuple[ir.Value, bool]]:
+        values = dict.fromkeys(v for used in self.scope.operands(node) for v, _ in self.scope.upstream(used))
+        if not is_node_pattern(pattern):
+            return [(value, True) for value in values]
+        producers = dict.fromkeys(p for value in values if (p := value.producer()) is not None)
+        return self._at_nodes(pattern, producers)
+
+    def sources(self, pattern: Pattern) -> tuple[ir.Value, ...]:
+        """The values that a bound pattern gives to its users: all outputs of a node, or the one value."""
+        node = self.node_of.get(pattern)
+        return (self.bound[pattern],) if node is None else tuple(node.outputs)
+
+    def user_node(self, pattern: Pattern) -> ir.Node | None:
+        """The node of a bound pattern that uses something."""
+        return self.node_of.get(pattern) or self.bound[pattern].producer()
+
+    def _dominate(self, pattern: DominatorPattern, rest: Agenda) -> Iterator[Agenda]:
+        for node in _checks.ancestors(self, pattern):
+            yield (
+                ("unify", pattern.parent, node.outputs[0], True),
+                (("dominated", pattern), rest),
+            )
