@@ -1,7 +1,6 @@
-"""TVM's default pipeline for CPUs, with schedules that use vectors and threads.
+"""TVM's default pipeline for CPUs, with a layout and schedules that use vectors and threads.
 
-TVM schedules nothing by itself on CPUs: untuned, its loops are scalar and on one thread. The rules here are what a
-first hand-written schedule would be; tuning starts from the same loops and finds better ones.
+TVM schedules nothing by itself on CPUs: untuned, its loops are scalar and on one thread.
 """
 
 from __future__ import annotations
@@ -11,17 +10,29 @@ from typing import Any
 __all__ = ["pipeline"]
 
 
-def pipeline(target: Any) -> Any:
-    """The passes from imported Relax to code, for ``relax_pipeline`` of ``tvm.compile``."""
+def pipeline(target: Any, *, channels_last: bool) -> Any:
+    """The passes from imported Relax to code, for ``relax_pipeline`` of ``tvm.compile``.
+
+    Args:
+        target: TVM's target.
+        channels_last: True to compute convolutions in [N, H, W, C], where output channels fill vectors at any size of
+            image; the layouts of inputs and outputs stay.
+    """
     import tvm
     from tvm import relax
     from tvm.relax.backend import cpu_generic
+    from tvm.s_tir import dlight
 
+    from collage.toolchains._tvm_schedules import Cautious, RegisterTiles
+
+    layout = [relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})] if channels_last else []
     return tvm.transform.Sequential(
         [
             *cpu_generic.library_dispatch_passes(target),
+            *layout,
             relax.transform.DecomposeOpsForInference(),
             *cpu_generic.legalize_passes(target),
+            dlight.ApplyDefaultSchedule(Cautious(RegisterTiles()), Cautious(dlight.cpu.Reduction())),
             *cpu_generic.pipeline.dataflow_lower_passes(target),
             *cpu_generic.finalize_passes(target),
         ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,7 +184,8 @@ def _import(kernel: ir.Model, workspace: Path) -> Any:
     proto = ir.to_proto(kernel)
     load_external_data_for_model(proto, str(workspace))
     try:
-        return from_onnx(proto)
+        with warnings.catch_warnings(action="ignore"):
+            return from_onnx(proto)
     except Exception as error:
         raise Unsupported(f"tvm cannot import the kernel: {one_line(error)}") from error
 
@@ -199,11 +201,16 @@ def _build(module: Any, target: Target, library: Path) -> None:
             "num-cores": int(target.option("threads") or usable_cores()),
         }
     )
+    draft = library.with_name(f"{library.stem}.{os.getpid()}.draft.so")
     try:
-        with tvm.transform.PassContext(opt_level=int(target.option("opt-level") or "3")):
-            built = tvm.compile(module, target=machine, relax_pipeline=pipeline(machine))
-        draft = library.with_name(f"{library.stem}.{os.getpid()}.draft.so")
+        with machine, tvm.transform.PassContext(opt_level=int(target.option("opt-level") or "3")):
+            try:
+                built = tvm.compile(module, target=machine, relax_pipeline=pipeline(machine, channels_last=True))
+            except Exception:
+                built = tvm.compile(module, target=machine, relax_pipeline=pipeline(machine, channels_last=False))
         built.export_library(str(draft))
         draft.replace(library)
     except Exception as error:
         raise CompileError(f"tvm: {one_line(error)}") from error
+    finally:
+        draft.unlink(missing_ok=True)

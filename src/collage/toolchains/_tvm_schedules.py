@@ -1,0 +1,136 @@
+"""Schedules for TVM's loops on CPUs: a tile in vector registers, and threads over the tiles.
+
+One rule, of the kind that ``tvm.s_tir.dlight`` applies to each function: what a first hand-written schedule would be.
+A function that the rule does not fit keeps TVM's own loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
+from tvm.s_tir.dlight.base import try_inline_contiguous_spatial
+
+__all__ = ["Cautious", "RegisterTiles"]
+
+_LANES = 16
+_TILE_COLUMNS = (64, 48, 32, 16, 8, 4)
+_TILE_ROWS = (6, 5, 4, 7, 8, 3, 2)
+_TILE_BYTES = 1024
+"""What TVM still keeps on the stack, and a compiler in registers."""
+_PARALLEL_WORK = 8192
+"""Scalar operations below which waking a thread costs more than it saves."""
+
+
+class Cautious:
+    """A rule whose failures leave a function as it was."""
+
+    def __init__(self, rule: Any) -> None:
+        self._rule = rule
+
+    def apply(self, func: tirx.PrimFunc, target: Any, tunable: bool) -> s_tir.Schedule | None:
+        """What the rule makes of ``func``, or None where one of its primitives does not fit."""
+        try:
+            return self._rule.apply(func, target, tunable)
+        except (s_tir.ScheduleError, tvm.error.InternalError, TypeError, ValueError):
+            return None
+
+
+class RegisterTiles:
+    """Tiles the one reduction of a function, or vectorises its element-wise loops; threads share the tiles."""
+
+    def apply(self, func: tirx.PrimFunc, target: Any, tunable: bool) -> s_tir.Schedule | None:
+        """A schedule of ``func``, or None where the rule is not meant for it."""
+        return _schedule(func)
+
+
+def _schedule(func: tirx.PrimFunc) -> s_tir.Schedule | None:
+    sch = s_tir.Schedule(func)
+    blocks = normalize_prim_func(sch)
+    if blocks is None or sum(not block.is_injective() for block in blocks) > 1:
+        return None
+    blocks = try_inline_contiguous_spatial(sch, blocks)
+    kinds = [block.is_injective() for block in blocks]
+    if all(kinds):
+        for block in blocks:
+            _elementwise(sch, block)
+        return sch
+    place = kinds.index(False)
+    epilogue = blocks[place + 1] if len(blocks) == place + 2 else None
+    if len(blocks) > place + 2:
+        return None
+    for block in blocks[:place]:
+        _elementwise(sch, block)
+    _reduction(sch, blocks[place], epilogue)
+    return sch
+
+
+def _elementwise(sch: s_tir.Schedule, block: SBlockInfo) -> None:
+    *outer, last = sch.get_loops(block.block_rv)
+    width = _divisor(_extent(sch, last), (_LANES, 8, 4))
+    work = _product(sch, (*outer, last))
+    if width:
+        rest, lanes = sch.split(last, [None, width])
+        sch.vectorize(lanes)
+        outer.append(rest)
+    elif not outer:
+        return
+    _parallel(sch, outer, work)
+
+
+def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | None) -> None:
+    loops = sch.get_loops(block.block_rv)
+    spatial = [loop for loop, it in zip(loops, block.iters, strict=True) if it.kind == "S"]
+    reduced = [loop for loop, it in zip(loops, block.iters, strict=True) if it.kind == "R"]
+    work = _product(sch, loops)
+    # Either way the tile is finished outside the array that it is added up in, which then can live in registers.
+    last = epilogue.block_rv if epilogue is not None else sch.cache_write(block.block_rv, 0, "global")
+    *batch, column = spatial
+    columns = _divisor(_extent(sch, column), _TILE_COLUMNS)
+    if not columns:
+        raise ValueError("nothing to vectorise")
+    row = next((loop for loop in reversed(batch) if _extent(sch, loop) > 1), None)
+    rows = _divisor(_extent(sch, row), [r for r in _TILE_ROWS if r * columns * 4 <= _TILE_BYTES]) if row else None
+    column_outer, column_inner = sch.split(column, [None, columns])
+    inner = [column_inner]
+    if row is not None and rows:
+        batch.remove(row)
+        row_outer, row_inner = sch.split(row, [None, rows])
+        batch.append(row_outer)
+        inner.insert(0, row_inner)
+        sch.reorder(column_outer, *batch, *reduced, row_inner, column_inner)
+        sch.unroll(row_inner)
+    else:
+        sch.reorder(column_outer, *batch, *reduced, column_inner)
+    sch.vectorize(column_inner)
+    sch.reverse_compute_at(last, batch[-1] if batch else column_outer)
+    sch.vectorize(sch.get_loops(last)[-1])
+    _parallel(sch, [column_outer, *batch], work)
+    init = sch.decompose_reduction(block.block_rv, reduced[0])
+    sch.vectorize(sch.get_loops(init)[-1])
+
+
+def _parallel(sch: s_tir.Schedule, loops: Sequence[Any], work: int | None) -> Any:
+    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    if work is None or work >= _PARALLEL_WORK:
+        sch.parallel(fused)
+    return fused
+
+
+def _divisor(extent: int | None, choices: Sequence[int]) -> int | None:
+    return next((choice for choice in choices if extent and extent % choice == 0), None)
+
+
+def _extent(sch: s_tir.Schedule, loop: Any) -> int:
+    extent = sch.get(loop).extent
+    return int(extent) if isinstance(extent, tirx.IntImm) else 0
+
+
+def _product(sch: s_tir.Schedule, loops: Sequence[Any]) -> int | None:
+    total = 1
+    for loop in loops:
+        total *= _extent(sch, loop)
+    return total or None
