@@ -24,7 +24,7 @@ import onnx
 from numpy.lib.stride_tricks import sliding_window_view
 from onnx import TensorProto, helper, numpy_helper
 
-Array = np.ndarray
+Array = np.ndarray[Any, Any]
 Parameters = dict[str, Array]
 
 OPSET = 17
@@ -109,30 +109,38 @@ def load_digits() -> Digits:
 # -- Layers with their gradients ---------------------------------------------------------------------------------------
 #
 # Each forward function returns its result and a function from the gradient of the loss by that result to the gradients
-# by its arguments, so that the backward pass below reads as the forward pass in reverse.
+# by its arguments, so that the backward pass below reads as the forward pass in reverse. Feature maps are [C, N, H, W]
+# here: with channels outermost each convolution is one matrix product.
 
 
 def windows(x: Array) -> Array:
-    """[N, C, H, W] padded by two to [N, H, W, C * 25]: the 5x5 neighbourhood of every pixel."""
-    n, c, h, w = x.shape
+    """[C, N, H, W] padded by two to [C * 25, N * H * W]: the images shifted to each place of a 5x5 kernel."""
+    c, _, h, w = x.shape
     padded = np.pad(x, ((0, 0), (0, 0), (2, 2), (2, 2)))
-    return sliding_window_view(padded, (5, 5), axis=(2, 3)).transpose(0, 2, 3, 1, 4, 5).reshape(n, h, w, c * 25)
+    shifted = sliding_window_view(padded, (h, w), axis=(2, 3))
+    return shifted.transpose(0, 2, 3, 1, 4, 5).reshape(c * 25, -1)
 
 
-def convolution(x: Array, weight: Array, bias: Array) -> tuple[Array, Callable[[Array], tuple[Array, Array, Array]]]:
-    """Same-size 5x5 convolution: x [N, C, H, W], weight [K, C, 5, 5], bias [K, 1, 1] to [N, K, H, W]."""
+def convolution(x: Array, weight: Array, bias: Array) -> tuple[Array, Callable[[Array], tuple[Array, Array]]]:
+    """Same-size 5x5 convolution: x [C, N, H, W], weight [K, C, 5, 5], bias [K, 1, 1] to [K, N, H, W].
+
+    The gradient by ``x``, which the first layer has no use for, is `convolution_input_gradient`.
+    """
+    channels = len(weight)
     columns = windows(x)
-    matrix = weight.reshape(len(weight), -1)
-    y = (columns @ matrix.T).transpose(0, 3, 1, 2) + bias
+    y = (weight.reshape(channels, -1) @ columns).reshape(channels, *x.shape[1:]) + bias[:, None]
 
-    def backward(dy: Array) -> tuple[Array, Array, Array]:
-        d_matrix = np.tensordot(dy, columns, axes=([0, 2, 3], [0, 1, 2]))
-        # The gradient by the input is a convolution too: of dy with the mirrored weights, channels exchanged.
-        mirrored = weight[:, :, ::-1, ::-1].transpose(1, 0, 2, 3).reshape(x.shape[1], -1)
-        dx = (windows(dy) @ mirrored.T).transpose(0, 3, 1, 2)
-        return dx, d_matrix.reshape(weight.shape), dy.sum(axis=(0, 2, 3)).reshape(bias.shape)
+    def backward(dy: Array) -> tuple[Array, Array]:
+        d_weight = dy.reshape(channels, -1) @ columns.T
+        return d_weight.reshape(weight.shape), dy.sum(axis=(1, 2, 3)).reshape(bias.shape)
 
     return y, backward
+
+
+def convolution_input_gradient(dy: Array, weight: Array) -> Array:
+    """Again a convolution: of ``dy`` with the mirrored weights, input and output channels exchanged."""
+    mirrored = weight[:, :, ::-1, ::-1].transpose(1, 0, 2, 3)
+    return convolution(dy, mirrored, np.zeros((len(mirrored), 1, 1), dy.dtype))[0]
 
 
 def relu(x: Array) -> tuple[Array, Callable[[Array], Array]]:
@@ -141,19 +149,19 @@ def relu(x: Array) -> tuple[Array, Callable[[Array], Array]]:
 
 
 def max_pool(x: Array, size: int) -> tuple[Array, Callable[[Array], Array]]:
-    """Disjoint ``size`` x ``size`` maxima of [N, C, H, W]; rows and columns that fill no window are dropped."""
-    n, c, h, w = x.shape
+    """Disjoint ``size`` x ``size`` maxima of [C, N, H, W]; rows and columns that fill no window are dropped."""
+    c, n, h, w = x.shape
     rows, columns = h // size, w // size
-    tiles = x[:, :, : rows * size, : columns * size].reshape(n, c, rows, size, columns, size)
-    flat = tiles.transpose(0, 1, 2, 4, 3, 5).reshape(n, c, rows, columns, size * size)
+    tiles = x[:, :, : rows * size, : columns * size].reshape(c, n, rows, size, columns, size)
+    flat = tiles.transpose(0, 1, 2, 4, 3, 5).reshape(c, n, rows, columns, size * size)
     winners = flat.argmax(axis=-1)[..., None]
 
     def backward(dy: Array) -> Array:
         d_flat = np.zeros_like(flat)
         np.put_along_axis(d_flat, winners, dy[..., None], axis=-1)
-        d_tiles = d_flat.reshape(n, c, rows, columns, size, size).transpose(0, 1, 2, 4, 3, 5)
+        d_tiles = d_flat.reshape(c, n, rows, columns, size, size).transpose(0, 1, 2, 4, 3, 5)
         dx = np.zeros_like(x)
-        dx[:, :, : rows * size, : columns * size] = d_tiles.reshape(n, c, rows * size, columns * size)
+        dx[:, :, : rows * size, : columns * size] = d_tiles.reshape(c, n, rows * size, columns * size)
         return dx
 
     return np.take_along_axis(flat, winners, axis=-1)[..., 0], backward
@@ -189,25 +197,27 @@ def initial_mnist(rng: np.random.Generator) -> Parameters:
 
 
 def mnist_loss(p: Parameters, images: Array, labels: Array) -> tuple[float, Parameters]:
-    """Mean loss of a batch and its gradient by every parameter."""
-    x1, back_conv1 = convolution(images, p["conv1_weight"], p["conv1_bias"])
+    """Mean loss of a batch of images [N, 1, 28, 28] and its gradient by every parameter."""
+    x1, back_conv1 = convolution(images.transpose(1, 0, 2, 3), p["conv1_weight"], p["conv1_bias"])
     x2, back_relu1 = relu(x1)
     x3, back_pool1 = max_pool(x2, 2)
     x4, back_conv2 = convolution(x3, p["conv2_weight"], p["conv2_bias"])
     x5, back_relu2 = relu(x4)
     x6, back_pool2 = max_pool(x5, 3)
-    x7 = x6.reshape(len(images), 256)
+    x7 = x6.transpose(1, 0, 2, 3).reshape(len(images), 256)
     loss, d_logits = softmax_cross_entropy(x7 @ p["dense_weight"] + p["dense_bias"], labels)
 
     gradient: Parameters = {"dense_weight": x7.T @ d_logits, "dense_bias": d_logits.sum(axis=0, keepdims=True)}
-    d6 = (d_logits @ p["dense_weight"].T).reshape(x6.shape)
-    d3, gradient["conv2_weight"], gradient["conv2_bias"] = back_conv2(back_relu2(back_pool2(d6)))
-    _, gradient["conv1_weight"], gradient["conv1_bias"] = back_conv1(back_relu1(back_pool1(d3)))
+    d6 = (d_logits @ p["dense_weight"].T).reshape(-1, 16, 4, 4).transpose(1, 0, 2, 3)
+    d4 = back_relu2(back_pool2(d6))
+    gradient["conv2_weight"], gradient["conv2_bias"] = back_conv2(d4)
+    d1 = back_relu1(back_pool1(convolution_input_gradient(d4, p["conv2_weight"])))
+    gradient["conv1_weight"], gradient["conv1_bias"] = back_conv1(d1)
     return loss, gradient
 
 
 def train_mnist(digits: Digits, epochs: int = 8, batch: int = 48, peak_rate: float = 4e-3) -> Parameters:
-    """Adam with a rate that falls linearly to zero. The same weights every time on the same machine."""
+    """Adam with a rate that falls linearly to zero."""
     rng = np.random.default_rng(SEED)
     parameters = initial_mnist(rng)
     mean = {name: np.zeros_like(value) for name, value in parameters.items()}
@@ -254,15 +264,21 @@ def accuracy(model_path: Path, images: Array, labels: Array) -> float:
     """Share of the images that the written model reads rightly, one at a time, as a user would run it."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(model_path, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model_path, options, providers=["CPUExecutionProvider"])
     guesses = [int(session.run(None, {"image": image[None]})[0].argmax()) for image in images]
     return float(np.mean(np.array(guesses) == labels))
 
 
 def build_mnist(folder: Path) -> str:
     """Train, write ``mnist.onnx`` and ``digits_test.npz``, and say how well it reads."""
+    from threadpoolctl import threadpool_limits
+
     digits = load_digits()
-    model = mnist_to_onnx(train_mnist(digits))
+    # One thread: sums are then taken in the same order every time, and the products are too small to share.
+    with threadpool_limits(1):
+        model = mnist_to_onnx(train_mnist(digits))
     path = folder / "mnist.onnx"
     onnx.save(model, path)
     np.savez(folder / "digits_test.npz", images=digits.test_images, labels=digits.test_labels)
