@@ -12,6 +12,7 @@
 
 from collage.pattern._base import Pattern, PatternLike
 from collage.pattern._constraints import NonLeafExternUse
+from collage.pattern._explain import Explanation, closest, explain
 from collage.pattern._match import Match
 from collage.pattern._nodes import (
     absent,
@@ -32,6 +33,7 @@ from collage.pattern._sequence import Group, PdomSeq, Seq, attr_eq, dup, fork_to
 from collage.pattern._solver import MatchBudgetExceeded
 
 __all__ = [
+    "Explanation",
     "Group",
     "Match",
     "MatchBudgetExceeded",
@@ -43,8 +45,10 @@ __all__ = [
     "absent",
     "any_op",
     "attr_eq",
+    "closest",
     "dominates",
     "dup",
+    "explain",
     "fork_to",
     "is_const",
     "is_elementwise",

@@ -62,9 +62,8 @@ def complete(solver: Solver) -> bool:
             return _refuse(solver, "passed", solver.claimed[node], node)
     exempt: set[ir.Node] = set()
     for pattern in solver.bound:
-        if isinstance(pattern, NotPattern) and not solver.plan.is_closed(pattern.refused):
-            if solver.matches_anew(pattern.refused, solver.bound[pattern]):
-                return _refuse(solver, "refused", pattern, solver.bound[pattern])
+        if isinstance(pattern, NotPattern) and solver.matches_anew(pattern.refused, solver.bound[pattern]):
+            return _refuse(solver, "refused", pattern, solver.bound[pattern])
         for constraint in solver.plan.constraints.get(pattern, ()):
             if isinstance(constraint, NoConsumer) and excluded_user(solver, constraint) is not None:
                 return _refuse(solver, "constraint", pattern, solver.bound[pattern], constraint)
@@ -201,5 +200,5 @@ def _inner_nodes_keep(solver: Solver, inside: Any, exempt: set[ir.Node]) -> bool
 
 
 def _refuse(solver: Solver, reason: str, pattern: Pattern, subject: Any, detail: Any = None) -> bool:
-    solver.fail(reason, pattern, subject, detail)
+    solver.note(reason, pattern, subject, detail)
     return False

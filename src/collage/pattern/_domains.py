@@ -85,11 +85,12 @@ def _arcs(plan: Plan, domains: dict[Pattern, Domain]) -> list[_Arc]:
                     continue
                 arcs[arc.producer, arc.user, arc.index] = arc
         for edge in plan.edges(user):
-            if edge.user in domains and edge.producer in domains | dict.fromkeys(plan.always):
-                if edge.producer in domains or isinstance(edge.producer, LeafPattern):
-                    arcs[edge.producer, edge.user, edge.index, "edge"] = _Arc(
-                        edge.producer, edge.user, edge.index, True
-                    )
+            known = edge.producer in domains or (
+                isinstance(edge.producer, LeafPattern) and edge.producer in plan.always
+            )
+            if edge.user in domains and known:
+                arc = _Arc(edge.producer, edge.user, edge.index, True)
+                arcs[edge.producer, edge.user, edge.index, "edge"] = arc
     shared = [arc.producer for arc in arcs.values()]
     return [arc for arc in arcs.values() if arc.producer in domains or shared.count(arc.producer) > 1]
 

@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from collage._errors import PatternError
+from collage.graph import OpKind
 from collage.pattern import _operators, _predicates
 from collage.pattern._base import Pattern, Predicate, pattern_of, register_operands
 
@@ -152,7 +153,7 @@ class OrPattern(Pattern):
                 flat.extend(alternative.alternatives)
             else:
                 flat.append(alternative)
-        self.alternatives = tuple(flat)
+        self.alternatives: tuple[Pattern, ...] = tuple(flat)
 
     def clone(self, child: Callable[[Pattern], Pattern]) -> OrPattern:
         """See the base class."""
@@ -313,22 +314,23 @@ def repeat(body: Callable[[Pattern], Pattern], source: Pattern, least: int, most
 
 def is_injective() -> OpPattern:
     """A node whose every output element comes from one place: elementwise, broadcast, and injective operators."""
-    return OpPattern((), predicates=(_predicates.kind_is("an injective operator", _INJECTIVE),))
+    return OpPattern((), predicates=(_predicates.kind_is("an injective operator", *_INJECTIVE),))
 
 
 def is_reduce() -> OpPattern:
-    """A reduction, over elements or by commutative accumulation."""
-    return OpPattern((), predicates=(_predicates.kind_is("a reduction", ("COMM_REDUCE",)),))
+    """A commutative reduction along some axes."""
+    return OpPattern((), predicates=(_predicates.kind_is("a reduction", OpKind.COMM_REDUCE),))
 
 
 def is_out_fusible() -> OpPattern:
     """A node such as a convolution, into which elementwise operators on its output can be fused."""
-    return OpPattern((), predicates=(_predicates.kind_is("an operator with a fusible output", ("OUT_FUSIBLE",)),))
+    predicate = _predicates.kind_is("an operator with a fusible output", OpKind.OUT_ELEMWISE_FUSABLE)
+    return OpPattern((), predicates=(predicate,))
 
 
 def is_elementwise() -> OpPattern:
     """A node that maps each element by itself."""
-    return OpPattern((), predicates=(_predicates.kind_is("an elementwise operator", _INJECTIVE[:1]),))
+    return OpPattern((), predicates=(_predicates.kind_is("an elementwise operator", OpKind.ELEMWISE),))
 
 
-_INJECTIVE = ("ELEMWISE", "BROADCAST", "INJECTIVE")
+_INJECTIVE = (OpKind.ELEMWISE, OpKind.BROADCAST, OpKind.INJECTIVE)

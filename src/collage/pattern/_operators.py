@@ -43,13 +43,6 @@ def commutes(node: ir.Node) -> bool:
     return (normal_domain(node.domain), node.op_type) in COMMUTATIVE_OPS
 
 
-def has_kind(node: ir.Node, *kinds: str) -> bool:
-    """Whether the node's operator kind is one of those named, such as ``INJECTIVE``."""
-    from collage.graph import op_kind
-
-    return op_kind(node).name in kinds
-
-
 @lru_cache(maxsize=4096)
 def _defaults(domain: str, op_type: str, version: int) -> Mapping[str, Any]:
     try:

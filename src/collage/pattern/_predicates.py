@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import PatternError
+from collage.graph import OpKind, op_kind
 from collage.pattern import _operators
 from collage.pattern._base import Predicate
 from collage.pattern._scope import Scope
@@ -85,9 +86,13 @@ def input_is() -> Predicate:
     )
 
 
-def kind_is(text: str, kinds: tuple[str, ...]) -> Predicate:
+def kind_is(text: str, *kinds: OpKind) -> Predicate:
     """The node is of one of these operator kinds."""
-    return Predicate(text, lambda _scope, _value, node: node is not None and _operators.has_kind(node, *kinds))
+    return Predicate(
+        text,
+        lambda _scope, _value, node: node is not None and op_kind(node) in kinds,
+        lambda _scope, _value, node: f"its kind is {op_kind(node).name}" if node else "no node makes this value",
+    )
 
 
 def is_constant(value: ir.Value) -> bool:
@@ -113,7 +118,7 @@ def _content_is(value: ir.Value, wanted: float | Sequence[float]) -> bool:
     tensor = ir.convenience.get_const_tensor(value)
     if tensor is None or tensor.dtype == ir.DataType.STRING:
         return False
-    numbers = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
+    numbers: list[Any] = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
     if tensor.size != len(numbers) or (len(tensor.shape) > 1 and isinstance(wanted, (list, tuple))):
         return False
     found = np.asarray(tensor.numpy()).reshape(-1).tolist()

@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from collage.graph import bodies
 from collage.pattern import _operators
 
 GraphLike = ir.Graph | ir.Function
@@ -147,17 +148,6 @@ class Scope:
             frontier = following
 
 
-def bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    """The graphs among a node's attributes."""
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
-
-
 def _captured(body: ir.Graph) -> Iterator[ir.Value]:
     inner = {body, *body.subgraphs()}
     for graph in inner:
@@ -167,7 +157,8 @@ def _captured(body: ir.Graph) -> Iterator[ir.Value]:
 
 def graphs_of(model: ir.Model) -> Iterator[GraphLike]:
     """The main graph, functions, and every body nested in them, outer ones first."""
-    for top in (model.graph, *model.functions.values()):
+    tops: list[GraphLike] = [model.graph, *model.functions.values()]
+    for top in tops:
         yield top
         yield from top.subgraphs()
 

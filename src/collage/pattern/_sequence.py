@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from collage._errors import PatternError
@@ -22,7 +23,7 @@ class Seq(PatternLike):
     def __init__(self, *parts: PatternLike) -> None:
         if not parts:
             raise PatternError("a sequence needs at least one pattern")
-        for producer, user in zip(parts, parts[1:], strict=False):
+        for producer, user in pairwise(parts):
             if not _related(producer.last, user.first):
                 _relate(self._constraint(producer.last, user.first, None))
         self._elements = tuple(element for part in parts for element in part.elements)

@@ -126,7 +126,7 @@ class Solver:
             elif outcome is None or isinstance(outcome, tuple):
                 agenda = outcome
             else:
-                choices.append((outcome, len(self._trail)))  # type: ignore[arg-type]
+                choices.append((outcome, len(self._trail)))
                 agenda = None
 
     def start(self, pattern: Pattern, value: ir.Value, any_output: bool = True) -> Agenda:
@@ -143,10 +143,15 @@ class Solver:
             table, key = self._trail.pop()
             del table[key]
 
-    def fail(self, reason: str, pattern: Pattern, subject: Any, detail: Any = None) -> None:
-        """Records a failure if anybody wants to know. Returns None, the outcome of a goal that failed."""
+    def note(self, reason: str, pattern: Pattern, subject: Any, detail: Any = None) -> None:
+        """Records a failure if anybody wants to know."""
         if self.trace is not None:
             self.trace.note(self, reason, pattern, subject, detail)
+
+    def _refuse(self, reason: str, pattern: Pattern, subject: Any, detail: Any = None) -> Agenda | None:
+        """Ends a goal that failed."""
+        self.note(reason, pattern, subject, detail)
+        return None
 
     def _step(self, agenda: Agenda) -> Outcome:
         goal, rest = agenda
@@ -173,11 +178,11 @@ class Solver:
         if pattern in self.bound:
             known = self.node_of.get(pattern)
             same = self.bound[pattern] is value or (any_output and known is not None and known is value.producer())
-            return rest if same else self.fail("other place", pattern, value, self.bound[pattern])
+            return rest if same else self._refuse("other place", pattern, value, self.bound[pattern])
         if isinstance(pattern, OrPattern):
             return self._alternatives(pattern, value, any_output, rest)
         if isinstance(pattern, AbsentPattern) != (value is ABSENT):
-            return self.fail("presence", pattern, value)
+            return self._refuse("presence", pattern, value)
         if isinstance(pattern, OpPattern):
             return self._operator(pattern, value, any_output, rest)
         if isinstance(pattern, AndPattern):
@@ -190,9 +195,8 @@ class Solver:
         if isinstance(pattern, DominatorPattern):
             rest = (("lift", pattern, (pattern.child,), value), (("dominate", pattern), rest))
             return (("unify", pattern.child, value, any_output), rest)
-        if isinstance(pattern, NotPattern) and self.plan.is_closed(pattern.refused):
-            if self.matches_anew(pattern.refused, value, any_output):
-                return self.fail("refused", pattern, value)
+        if isinstance(pattern, NotPattern) and self._is_refused(pattern, value, any_output):
+            return self._refuse("refused", pattern, value)
         return rest if self._bind(pattern, value, None) else None
 
     def _alternatives(self, pattern: OrPattern, value: ir.Value, any_output: bool, rest: Agenda) -> Iterator[Agenda]:
@@ -207,11 +211,11 @@ class Solver:
     def _output(self, pattern: OutputPattern, value: ir.Value, any_output: bool, rest: Agenda) -> Outcome:
         node = value.producer()
         if node is None or len(node.outputs) <= pattern.index:
-            return self.fail("output", pattern, value)
+            return self._refuse("output", pattern, value)
         if any_output:
             value = node.outputs[pattern.index]
         elif value.index() != pattern.index:
-            return self.fail("output", pattern, value)
+            return self._refuse("output", pattern, value)
         if not self._bind(pattern, value, None):
             return None
         return (("unify", pattern.base, node.outputs[0], True), rest)
@@ -219,15 +223,15 @@ class Solver:
     def _operator(self, pattern: OpPattern, value: ir.Value, any_output: bool, rest: Agenda) -> Outcome:
         node = value.producer()
         if node is None or node.graph is not self.scope.graph:
-            return self.fail("no node", pattern, value)
+            return self._refuse("no node", pattern, value)
         if not any_output and value.index() != 0:
-            return self.fail("output", pattern, value)
+            return self._refuse("output", pattern, value)
         if not pattern.accepts_type(node):
-            return self.fail("type", pattern, node)
+            return self._refuse("type", pattern, node)
         holder = self.claimed.get(node)
         claim = self.plan.claims.get(pattern, pattern)
         if holder is not None and holder is not claim:
-            return self.fail("taken", pattern, node, holder)
+            return self._refuse("taken", pattern, node, holder)
         if pattern in self.domains and node not in self.domains[pattern]:
             return None
         self._set(self.claimed, node, claim)
@@ -239,16 +243,19 @@ class Solver:
         producer = node or (None if value is ABSENT else value.producer())
         for predicate in pattern.predicates:
             if value is ABSENT or not predicate.test(self.scope, value, producer):
-                self.fail("predicate", pattern, node or value, predicate)
+                self.note("predicate", pattern, node or value, predicate)
                 return False
         self._set(self.bound, pattern, value)
         if node is not None:
             self._set(self.node_of, pattern, node)
         for constraint in self.plan.constraints.get(pattern, ()):
             if all(p in self.bound for p in constraint.patterns) and not _checks.holds(self, constraint):
-                self.fail("constraint", pattern, node or value, constraint)
+                self.note("constraint", pattern, node or value, constraint)
                 return False
         return True
+
+    def _is_refused(self, pattern: NotPattern, value: ir.Value, any_output: bool) -> bool:
+        return self.plan.is_closed(pattern.refused) and self.matches_anew(pattern.refused, value, any_output)
 
     def matches_anew(self, pattern: Pattern, value: ir.Value, any_output: bool = False) -> bool:
         """Whether an inner pattern (refused, excluded, path) matches at a value, given what is bound already."""
@@ -271,7 +278,7 @@ class Solver:
         operands = pattern.operands or ()
         patterns = pattern.children
         if len(values) > len(patterns) and not pattern.has_gaps:
-            return self.fail("operand count", pattern, node, len(values))
+            return self._refuse("operand count", pattern, node, len(values))
         values += [ABSENT] * (len(patterns) - len(values))
         if pattern.commutes(node) and len(values) > 1:
             return (("commute", pattern, patterns, tuple(values)), rest)
@@ -300,13 +307,13 @@ class Solver:
         self, pattern: OpPattern, operands: tuple[Any, ...], values: tuple[ir.Value, ...], rest: Agenda
     ) -> Outcome:
         if not operands:
-            return self.fail("operand count", pattern, self.node_of[pattern]) if values else rest
+            return self._refuse("operand count", pattern, self.node_of[pattern]) if values else rest
         head, following = operands[0], operands[1:]
         if head is ...:
             needed = sum(operand is not ... for operand in following)
             return iter([(("gaps", pattern, following, values[n:]), rest) for n in range(len(values) - needed + 1)])
         if not values:
-            return self.fail("operand count", pattern, self.node_of[pattern])
+            return self._refuse("operand count", pattern, self.node_of[pattern])
         return (("operand", head, values[0]), (("gaps", pattern, following, values[1:]), rest))
 
     def _commute(
@@ -351,7 +358,7 @@ class Solver:
             return "solved" if _checks.complete(self) else None
         pattern, candidates = best
         if not candidates:
-            return self.fail("nothing near", pattern, None)
+            return self._refuse("nothing near", pattern, None)
         return iter([self.start(pattern, value, any_output) for value, any_output in candidates])
 
     def places(self, pattern: Pattern) -> list[tuple[ir.Value, bool]]:

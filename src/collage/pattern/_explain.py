@@ -1,0 +1,275 @@
+"""Why a pattern did not match: the furthest attempt, the constraint that failed, and where.
+
+Nothing is recorded while matching; ``explain`` searches again with a trace. Messages are put into words only for the
+attempt that is shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from collage.pattern import _checks
+from collage.pattern._base import Pattern, PatternLike, Predicate
+from collage.pattern._constraints import (
+    AttrEq,
+    Constraint,
+    Distinct,
+    ExternUse,
+    NoConsumer,
+    OnlyUsedBy,
+    SameShape,
+    Uniq,
+    UsedBy,
+)
+from collage.pattern._match import DEFAULT_BUDGET
+from collage.pattern._nodes import OpPattern
+from collage.pattern._plan import compile_pattern, is_node_pattern
+from collage.pattern._scope import GraphLike, Scope, graphs_of
+from collage.pattern._solver import Agenda, Budget, MatchBudgetExceeded, Solver
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What became of the attempt that went furthest.
+
+    Attributes:
+        matched: True if the pattern does match; the rest then describes that match.
+        pattern: The pattern's root as text.
+        nodes: How many node patterns take part in every match.
+        bound: The nodes found, as (pattern, node name).
+        failed: What was demanded where the attempt ended; empty if it matched.
+        at: Name of the node or value concerned, None if there was none.
+        message: One sentence that says it all.
+        complete: False if the search was stopped by its budget.
+    """
+
+    matched: bool
+    pattern: str
+    nodes: int
+    bound: tuple[tuple[str, str], ...]
+    failed: str
+    at: str | None
+    message: str
+    complete: bool = True
+
+    def to_json(self) -> str:
+        """The explanation as a JSON object with the attributes' names."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    def to_text(self) -> str:
+        """The explanation for people, one line per fact."""
+        lines = [self.message]
+        lines += [f"  matched {pattern} at {node}" for pattern, node in self.bound]
+        if not self.complete:
+            lines.append("  the search was stopped by its budget; further attempts were not made")
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+class Trace:
+    """Remembers the failure before which most nodes were matched; of equals, the first in the graph's order."""
+
+    def __init__(self) -> None:
+        self.depth: tuple[int, int] = (-1, -1)
+        self.bound: tuple[tuple[str, str], ...] = ()
+        self.reason = ""
+        self.pattern: Pattern | None = None
+        self.subject: Any = None
+        self.text = ""
+
+    def note(self, solver: Solver, reason: str, pattern: Pattern, subject: Any, detail: Any) -> None:
+        """Called by the solver at each failure."""
+        settled = reason in ("constraint", "non-leaf", "passed", "predicate", "operand count")
+        depth = (len(solver.node_of) - (settled and pattern in solver.node_of), int(settled))
+        if depth <= self.depth:
+            return
+        self.depth, self.reason, self.pattern, self.subject = depth, reason, pattern, subject
+        self.bound = tuple((_text(p), _name(n)) for p, n in solver.node_of.items() if isinstance(p, OpPattern))
+        self.text = _wording(solver, reason, pattern, subject, detail)
+
+
+def explain(
+    pattern: PatternLike,
+    where: GraphLike | ir.Model,
+    near: ir.Node | ir.Value | None = None,
+    *,
+    fuzzy_ops: Iterable[str] = (),
+    budget: int = DEFAULT_BUDGET,
+) -> Explanation:
+    """Tells why a pattern does not match, by the attempt that matched most nodes.
+
+    Args:
+        pattern: The pattern.
+        where: The graph or model it should match in.
+        near: Only tries to put the pattern's root there.
+        fuzzy_ops: As for ``match``.
+        budget: Search steps per graph; when they are spent, the best attempt so far is explained.
+    """
+    graphs = list(graphs_of(where)) if isinstance(where, ir.Model) else [where]
+    tried = [_explain_in(pattern, Scope(graph, fuzzy_ops), near, budget) for graph in graphs]
+    return max(tried, key=lambda e: (e.matched, len(e.bound), bool(e.at)))
+
+
+def closest(
+    patterns: Mapping[str, PatternLike], where: GraphLike | ir.Model, *, fuzzy_ops: Iterable[str] = ()
+) -> list[tuple[str, Explanation]]:
+    """Ranks named patterns by how nearly they match: fully matching ones first, then by the share of nodes found."""
+    explained = [(name, explain(pattern, where, fuzzy_ops=fuzzy_ops)) for name, pattern in patterns.items()]
+    return sorted(explained, key=lambda item: (-item[1].matched, -len(item[1].bound) / max(1, item[1].nodes), item[0]))
+
+
+def _explain_in(pattern: PatternLike, scope: Scope, near: ir.Node | ir.Value | None, budget: int) -> Explanation:
+    plan = compile_pattern(pattern)
+    trace = Trace()
+    solver = Solver(plan, scope, Budget(budget, repr(pattern)), trace=trace)
+    total = len([p for p in plan.always if isinstance(p, OpPattern)])
+    complete = True
+    for start in _starts(solver, near):
+        try:
+            for _ in solver.solutions([start]):
+                found = tuple((_text(p), _name(n)) for p, n in solver.node_of.items() if isinstance(p, OpPattern))
+                name = _name(solver.bound[plan.root])
+                return Explanation(True, _text(plan.root), total, found, "", name, f"it matches at {name}")
+        except MatchBudgetExceeded:
+            complete = False
+            break
+    at = None if trace.subject is None else _name(trace.subject)
+    message = f"matched {len(trace.bound)} of {total} nodes; {trace.text or 'there is no value to start from'}"
+    return Explanation(False, _text(plan.root), total, trace.bound, trace.text, at, message, complete)
+
+
+def _starts(solver: Solver, near: ir.Node | ir.Value | None) -> list[Agenda]:
+    """Where attempts begin: each place of each pattern's type, so that an attempt may end anywhere, even at the root."""
+    plan = solver.plan
+    if near is not None:
+        value = near.outputs[0] if isinstance(near, ir.Node) else near
+        return [solver.start(plan.root, value, isinstance(near, ir.Node))]
+    anchors = [p for p in plan.always if is_node_pattern(p)] or [plan.root]
+    return [solver.start(p, value, any_output) for p in anchors for value, any_output in solver.places(p)]
+
+
+def _wording(solver: Solver, reason: str, pattern: Pattern, subject: Any, detail: Any) -> str:
+    what, where = _text(pattern), _name(subject)
+    match reason:
+        case "type":
+            return f"{what} was wanted, but {where} is a {subject.op_type}"
+        case "no node":
+            return f"{what} was wanted, but {where} is no result of a node of this graph"
+        case "output":
+            return f"{what} was wanted, but {where} is another output of its node"
+        case "presence":
+            return f"{what} was wanted, but the operand is {'absent' if subject.name == 'absent operand' else where}"
+        case "other place":
+            return f"{what} was found at {_name(detail)} already, so it cannot be {where} too"
+        case "taken":
+            return f"{what} cannot be {where}: {_text(detail)} is there (distinct patterns match distinct nodes)"
+        case "operand count":
+            return f"{what} at {where}: {len([v for v in subject.inputs if v is not None])} operands are there"
+        case "refused":
+            return f"{where} is what {what} refuses"
+        case "predicate":
+            return _predicate_wording(solver, what, subject, detail)
+        case "constraint":
+            return _constraint_wording(solver, pattern, where, detail)
+        case "nothing near":
+            return f"no place is left for {what}: {_neighbours(solver, pattern)}"
+        case "non-leaf":
+            wanted = "must" if solver.plan.non_leaf else "must not"
+            return f"{where} {wanted} be used outside the match, but {_outside(solver, (subject.outputs[0],))}"
+        case "dominator":
+            return f"{what} does not hold at {where}: not on the path, or used outside it"
+        case _:
+            return f"{where} would be skipped and matched at once"
+
+
+def _predicate_wording(solver: Solver, what: str, subject: Any, predicate: Predicate) -> str:
+    value = subject.outputs[0] if isinstance(subject, ir.Node) else subject
+    found = predicate.found(solver.scope, value, value.producer()) if predicate.found else "it is not so"
+    return f"{what} at {_name(subject)}: {predicate.text} was wanted, but {found}"
+
+
+def _constraint_wording(solver: Solver, pattern: Pattern, where: str, constraint: Constraint) -> str:
+    match constraint:
+        case OnlyUsedBy(producer=producer, user=user):
+            values = solver.sources(producer)
+            users = ", ".join(_name(u) for u in _checks.external_users(solver, values, ())) or "nobody"
+            return f"{_at(solver, producer)} must be used by {_at(solver, user)} alone; it is used by {users}"
+        case UsedBy(producer=producer, user=user, index=index):
+            place = "" if index is None else f" as operand {index}"
+            return f"{_at(solver, producer)} must be used by {_at(solver, user)}{place}"
+        case AttrEq(nodes=nodes, names=names):
+            return _attribute_difference(solver, nodes, names)
+        case SameShape(values=values):
+            shapes = ", ".join(f"{_at(solver, p)}: {solver.bound[p].shape or 'unknown'}" for p in values)
+            return f"shapes must be known and equal ({shapes})"
+        case Distinct():
+            return f"{where} stands for two patterns that must be distinct"
+        case Uniq(value=value):
+            return f"{_at(solver, value)} must have one user; it has {_users(solver, value)}"
+        case NoConsumer(value=value, excluded=excluded):
+            user = _checks.excluded_user(solver, constraint)
+            return f"{_at(solver, value)} must not be used by {_text(excluded)}; {_name(user)} does"
+        case ExternUse(value=value, must=must):
+            wanted = "must" if must else "must not"
+            return f"{_at(solver, value)} {wanted} be used outside the match, but {_outside(solver, solver.sources(value))}"
+        case _:
+            return f"a constraint failed at {_text(pattern)}"
+
+
+def _attribute_difference(solver: Solver, nodes: tuple[Pattern, ...], names: tuple[str, ...] | None) -> str:
+    found = [(p, n) for p in nodes if (n := solver.user_node(p)) is not None]
+    (first, base), *others = found
+    expected = solver.scope.attributes(base)
+    for other, node in others:
+        attributes = solver.scope.attributes(node)
+        for name in names or sorted({*expected, *attributes}):
+            if expected.get(name) != attributes.get(name):
+                here, there = expected.get(name), attributes.get(name)
+                return f"{name} must be equal: {here!r} at {_at(solver, first)}, {there!r} at {_at(solver, other)}"
+    return "attributes must be equal"
+
+
+def _outside(solver: Solver, values: tuple[ir.Value, ...]) -> str:
+    users = _checks.external_users(solver, values, {**solver.claimed, **solver.passed})
+    return f"{', '.join(map(_name, users))} does" if users else "nobody outside does"
+
+
+def _users(solver: Solver, pattern: Pattern) -> str:
+    return ", ".join(map(_name, _checks.external_users(solver, solver.sources(pattern), ()))) or "none"
+
+
+def _neighbours(solver: Solver, pattern: Pattern) -> str:
+    for edge in solver.plan.edges(pattern):
+        if edge.user is pattern and edge.producer in solver.bound:
+            return f"the users of {_at(solver, edge.producer)} are {_users(solver, edge.producer)}"
+        if edge.producer is pattern and edge.user in solver.bound:
+            return f"no operand of {_at(solver, edge.user)} fits"
+    return "nothing near it fits"
+
+
+def _at(solver: Solver, pattern: Pattern) -> str:
+    if pattern in solver.node_of:
+        return _name(solver.node_of[pattern])
+    return _name(solver.bound[pattern]) if pattern in solver.bound else _text(pattern)
+
+
+def _text(pattern: Pattern) -> str:
+    return f"{pattern.name} ({pattern.describe()})" if pattern.name else pattern.describe()
+
+
+def _name(thing: Any) -> str:
+    if thing is None:
+        return "nothing"
+    if isinstance(thing, ir.Node):
+        return f"{thing.op_type} {thing.name or (thing.outputs[0].name if thing.outputs else '')!r}"
+    return thing if isinstance(thing, str) else f"value {thing.name!r}"

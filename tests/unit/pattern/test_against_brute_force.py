@@ -1,0 +1,229 @@
+"""``find_all`` finds what trying every assignment finds, on random graphs and patterns.
+
+The oracle knows nothing of the solver: it assigns every node pattern to every node of the graph in turn, and checks
+the definition of each relation on the finished assignment.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collage.pattern import NonLeafExternUse, attr_eq, is_op, together, wildcard
+
+UNARY, BINARY = ("Relu", "Tanh"), ("Add", "Sub")
+
+
+def random_graph(rng: random.Random, size: int) -> ir.Graph:
+    inputs = [ir.Value(name="x0"), ir.Value(name="x1")]
+    values, nodes = list(inputs), []
+    for index in range(size):
+        binary = rng.random() < 0.45
+        op = rng.choice(BINARY if binary else UNARY)
+        used = [rng.choice(values[-5:]) for _ in range(2 if binary else 1)]
+        attributes = [ir.AttrInt64("k", rng.randint(0, 1))]
+        out = ir.Value(name=f"v{index}")
+        nodes.append(ir.Node("", op, used, attributes, outputs=[out], name=f"n{index}"))
+        values.append(out)
+    outputs = [v for v in values[2:] if not v.uses() or rng.random() < 0.15]
+    return ir.Graph(inputs, outputs, nodes=nodes, opset_imports={"": 20}, name="g")
+
+
+class Spec:
+    """A random pattern as plain data, from which both the pattern and the oracle's checks are made."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.count = rng.randint(2, 4)
+        density = rng.choice([0.1, 0.4, 1.0])  # few constraints let many patterns match
+        self.types: list[tuple[str, ...]] = []
+        self.operands: list[list[int | str] | None] = []
+        for index in range(self.count):
+            op = rng.choice(BINARY + UNARY)
+            types = tuple(dict.fromkeys((op, rng.choice(BINARY if op in BINARY else UNARY))))
+            self.types.append(types if rng.random() < 0.6 else (op,))
+            choices: list[int | str] = [*range(index), "w0", "w1", f"fresh{index}", f"other{index}"]
+            operands = [rng.choice(choices) for _ in range(2 if op in BINARY else 1)]
+            self.operands.append(operands if rng.random() < 0.6 * density else None)
+        self.edges = []
+        for user in range(1, self.count):
+            if rng.random() < 0.7:
+                self.edges.append((rng.randrange(user), user, rng.choice(["^", ">>"])))
+        self.extern = [(rng.randrange(self.count), rng.choice([True, False]))] if rng.random() < 0.4 * density else []
+        self.attr_eq = [tuple(rng.sample(range(self.count), 2))] if rng.random() < 0.4 * density else []
+        self.attr = [rng.randrange(2) if rng.random() < 0.2 * density else None for _ in range(self.count)]
+        self.not_used_by = [(rng.randrange(self.count), rng.choice(UNARY))] if rng.random() < 0.3 * density else []
+        self.some_user_not = [(rng.randrange(self.count), rng.choice(UNARY))] if rng.random() < 0.3 * density else []
+        self.non_leaf = rng.choice([True, False]) if rng.random() < 0.4 * density else None
+        self.uniq = [rng.randrange(self.count)] if rng.random() < 0.2 * density else []
+
+    def build(self):
+        wildcards: dict[str, object] = {}
+        patterns = []
+        for types, operands, attr in zip(self.types, self.operands, self.attr, strict=True):
+            pattern = is_op(types[0])
+            for other in types[1:]:  # exercises several types in one pattern
+                pattern = is_op(types[0], other)
+            if attr is not None:
+                pattern = pattern.has_attr(k=attr)
+            if operands is not None:
+                given_ = [patterns[o] if isinstance(o, int) else wildcards.setdefault(o, wildcard()) for o in operands]
+                pattern = pattern(*given_)
+            patterns.append(pattern)
+        for producer, user, sign in self.edges:
+            _ = patterns[producer] ^ patterns[user] if sign == "^" else patterns[producer] >> patterns[user]
+        for which, must in self.extern:
+            patterns[which].extern_use(must)
+        for pair in self.attr_eq:
+            attr_eq(*(patterns[i] for i in pair), names=["k"])
+        for which, op in self.not_used_by:
+            patterns[which].no_consumer(is_op(op))
+        for which, op in self.some_user_not:
+            _ = patterns[which] > ~is_op(op)
+        if self.non_leaf is not None:
+            patterns[0].add_graph_constraint(NonLeafExternUse(self.non_leaf))
+        return together(*patterns), patterns
+
+    def matches(self, graph: ir.Graph) -> set[tuple[str, ...]]:
+        nodes = list(graph)
+        per_pattern = [[n for n in nodes if n.op_type in types] for types in self.types]
+        return {
+            tuple(str(n.name) for n in chosen)
+            for chosen in itertools.product(*per_pattern)
+            if len(set(chosen)) == self.count and self.holds(graph, chosen)
+        }
+
+    def holds(self, graph: ir.Graph, chosen: tuple[ir.Node, ...]) -> bool:
+        def users(node: ir.Node) -> set[ir.Node | str]:
+            found: set[ir.Node | str] = {use.node for use in node.outputs[0].uses()}
+            return found | ({"output"} if node.outputs[0] in graph.outputs else set())
+
+        for node, attr in zip(chosen, self.attr, strict=True):
+            if attr is not None and node.attributes["k"].as_int() != attr:
+                return False
+        for producer, user, sign in self.edges:
+            if chosen[user] not in users(chosen[producer]):
+                return False
+            if sign == ">>" and users(chosen[producer]) != {chosen[user]}:
+                return False
+        for a, b in self.attr_eq:
+            if chosen[a].attributes["k"].as_int() != chosen[b].attributes["k"].as_int():
+                return False
+        for which, must in self.extern:
+            if bool(users(chosen[which]) - set(chosen)) != must:
+                return False
+        for which, op in self.not_used_by:
+            if any(u != "output" and u.op_type == op for u in users(chosen[which])):
+                return False
+        for which, op in self.some_user_not:
+            if not any(u != "output" and u.op_type != op for u in users(chosen[which])):
+                return False
+        if self.non_leaf is not None:
+            exempt = {chosen[which] for which, _ in self.extern}
+            for node in set(chosen) - exempt:
+                inner = bool(users(node) & set(chosen))
+                if inner and bool(users(node) - set(chosen)) != self.non_leaf:
+                    return False
+        return self.operands_hold(chosen)
+
+    def operands_hold(self, chosen: tuple[ir.Node, ...]) -> bool:
+        orders = []
+        for node, operands in zip(chosen, self.operands, strict=True):
+            if operands is None:
+                orders.append([()])
+            elif len(operands) != len(node.inputs):
+                return False
+            else:
+                flips = itertools.permutations(operands) if node.op_type == "Add" else [tuple(operands)]
+                orders.append([tuple(zip(flip, node.inputs, strict=True)) for flip in flips])
+        for combination in itertools.product(*orders):
+            seen: dict[int | str, ir.Value | None] = {}
+            if all(
+                seen.setdefault(key, value) is value and (isinstance(key, str) or chosen[key].outputs[0] is value)
+                for pairs in combination
+                for key, value in pairs
+            ):
+                return True
+        return False
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.integers(min_value=0, max_value=2**32))
+def test_find_all_equals_brute_force(seed: int) -> None:
+    rng = random.Random(seed)
+    graph, spec = random_graph(rng, rng.randint(3, 10)), Spec(rng)
+    pattern, members = spec.build()
+    found = [tuple(str(m.node(p).name) for p in members) for m in pattern.find_all(graph)]
+    assert len(found) == len(set(found))
+    assert set(found) == spec.matches(graph)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(min_value=0, max_value=2**32))
+def test_declaration_order_does_not_matter(seed: int) -> None:
+    rng = random.Random(seed)
+    graph, spec = random_graph(rng, rng.randint(3, 10)), Spec(rng)
+    results = []
+    for shuffle in (False, True):
+        pattern, members = spec.build()
+        if shuffle:
+            for member in members:
+                member.constraints.reverse()
+        results.append({tuple(str(m.node(p).name) for p in members) for m in pattern.find_all(graph)})
+    assert results[0] == results[1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(min_value=0, max_value=2**32))
+def test_a_root_matches_where_find_all_found_it(seed: int) -> None:
+    rng = random.Random(seed)
+    graph, spec = random_graph(rng, rng.randint(3, 9)), Spec(rng)
+    pattern, _ = spec.build()
+    roots = {m.root for m in pattern.find_all(graph)}
+    for node in graph:
+        assert (pattern.match(node) is not None) == (node.outputs[0] in roots)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(min_value=0, max_value=2**32))
+def test_disjoint_and_maximal_select_from_all(seed: int) -> None:
+    rng = random.Random(seed)
+    graph = random_graph(rng, rng.randint(3, 12))
+    base = is_op("Relu", "Tanh")
+    pattern = base | is_op("Add")(base, wildcard()) | is_op("Add")
+    every = {frozenset(m.nodes) for m in pattern.find_all(graph)}
+    maximal = [frozenset(m.nodes) for m in pattern.find_all(graph, "maximal")]
+    assert sorted(map(sorted_names, maximal)) == sorted(
+        sorted_names(s) for s in every if not any(s < other for other in every)
+    )
+    disjoint = [frozenset(m.nodes) for m in pattern.find_all(graph, "disjoint")]
+    taken = frozenset().union(*disjoint)
+    assert sum(map(len, disjoint)) == len(taken)
+    assert set(disjoint) <= every
+    assert all(s & taken for s in every)
+
+
+def sorted_names(nodes: frozenset[ir.Node]) -> list[str]:
+    return sorted(str(node.name) for node in nodes)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_alternatives_equal_the_union_of_what_each_finds(seed: int) -> None:
+    rng = random.Random(seed)
+    graph = random_graph(rng, 12)
+
+    def variant(kind: int):
+        if kind == 0:
+            return is_op("Add")(is_op("Relu"), wildcard())
+        if kind == 1:
+            return (is_op("Tanh") >> is_op("Add")).last
+        return is_op("Sub")(wildcard(), is_op("Tanh")(is_op("Relu")))
+
+    parts = [variant(k) for k in range(3)]
+    union = {(m.root, m.nodes) for part in parts for m in part.find_all(graph)}
+    a, b, c = (variant(k) for k in range(3))
+    assert {(m.root, m.nodes) for m in (a | b | c).find_all(graph)} == union
