@@ -14,10 +14,11 @@ from collage.graph._op_kind import OpKind, is_view, known_operators, op_kind, re
 from collage.graph._partition import GLOBAL_SYMBOL, PRIMITIVE, KernelSpec, partition
 from collage.graph._quotient import NotAcyclic, quotient_order
 from collage.graph._structural_hash import structural_hash, weight_class
-from collage.graph._sub_graph import NestedSubGraph, SubGraph, SubGraphConfig
+from collage.graph._sub_graph import ANY_VALID, NestedSubGraph, SubGraph, SubGraphConfig
 from collage.graph._traversal import GraphLike, bodies, constant_tensor, used_values
 
 __all__ = [
+    "ANY_VALID",
     "COMPOSITE",
     "GLOBAL_SYMBOL",
     "KERNEL_DOMAIN",

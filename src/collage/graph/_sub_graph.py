@@ -12,7 +12,7 @@ from collage.graph._dataflow_graph import DataflowGraph
 from collage.graph._index_set import IndexSet, bits_of, first_bit, iterate_bits, last_bit
 from collage.graph._op_kind import OpKind
 
-__all__ = ["NestedSubGraph", "SubGraph", "SubGraphConfig"]
+__all__ = ["ANY_VALID", "NestedSubGraph", "SubGraph", "SubGraphConfig"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,10 @@ class SubGraphConfig:
     max_exits: int = 0
     allow_taps: bool = True
     max_depth: int = 0
+
+
+ANY_VALID = SubGraphConfig()
+"""Any number of exits, taps, and any depth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,11 @@ class SubGraph:
 
     def __repr__(self) -> str:
         return f"SubGraph({self.summary})"
+
+    @property
+    def key(self) -> tuple[int, tuple[NestedSubGraph, ...]]:
+        """What distinguishes sub-graphs of one dataflow graph."""
+        return self.inside.bits, self.nested
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
@@ -232,8 +241,16 @@ class SubGraph:
         return IndexSet.from_indices(i for i in self.exit if self.graph.consumer_bits[i] & bits)
 
     @property
+    def is_range(self) -> bool:
+        """Whether its indices have no gap: such a sub-graph is admissible."""
+        bits = self.inside.bits
+        return not bits & (bits + (bits & -bits))
+
+    @property
     def is_convex(self) -> bool:
         """Whether no path leaves the sub-graph and comes back."""
+        if self.is_range:
+            return True
         last, downstream = last_bit(self.inside.bits), self.graph.downstream_bits
         below = self.output_bits & ((1 << last) - 1) if last >= 0 else 0
         return not any(downstream[i] & self.inside.bits for i in iterate_bits(below))
@@ -244,6 +261,8 @@ class SubGraph:
 
         Every admissible sub-graph is convex, and every cover by disjoint admissible ones is free of cycles.
         """
+        if self.is_range:
+            return True
         outputs = self.output_bits
         return not outputs or first_bit(outputs) > last_bit(self.exit_bits)
 
@@ -258,13 +277,12 @@ class SubGraph:
         crossing = (*self.input_values(), *self.output_values())
         return tuple(v for v in crossing if not self.graph.may_cross(v))
 
-    def is_valid(self, config: SubGraphConfig | None = None) -> bool:
+    def is_valid(self, config: SubGraphConfig = ANY_VALID) -> bool:
         """Whether a kernel can be made of it under ``config``."""
         return self.why_invalid(config) is None
 
-    def why_invalid(self, config: SubGraphConfig | None = None) -> str | None:
+    def why_invalid(self, config: SubGraphConfig = ANY_VALID) -> str | None:
         """Why no kernel can be made of it under ``config``; None if one can."""
-        config = config or SubGraphConfig()
         if not self.inside:
             return "it is empty"
         if reason := self.why_ill_formed(config):

@@ -1,0 +1,129 @@
+"""Base rules: those that look at the dataflow graph (specification 003, "FusionRule")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import onnx_ir as ir
+
+from collage.fusion._rule import Found, FusionReport, FusionRule
+from collage.graph import DataflowGraph, IndexSet, OpKind, SubGraph
+from collage.toolchains import Support
+
+__all__ = [
+    "DFPatternFusionRule",
+    "GraphPattern",
+    "HostFusionRule",
+    "NodePredicate",
+    "OpCallByKindFusionRule",
+    "OpPredicateFusionRule",
+    "PatternMatch",
+]
+
+NodePredicate: TypeAlias = Callable[[ir.Node], Support]
+"""Whether a toolchain takes an operator as it stands."""
+
+
+class PatternMatch(Protocol):
+    """What a pattern matched."""
+
+    @property
+    def nodes(self) -> Iterable[ir.Node]:
+        """The nodes that are part of the match; what it merely reads is not."""
+        ...
+
+
+class GraphPattern(Protocol):
+    """What the rules need of a dataflow pattern."""
+
+    def find_all(self, graph: ir.Graph) -> Iterable[PatternMatch]:
+        """Every match in a graph; matches may overlap."""
+        ...
+
+
+@dataclass(frozen=True)
+class DFPatternFusionRule(FusionRule):
+    """A candidate for every match of a dataflow pattern; candidates may overlap.
+
+    Attributes:
+        pattern: The pattern.
+        predicate: Called with the match; False refuses it. None takes every match.
+        name: Names the rule.
+    """
+
+    pattern: GraphPattern
+    predicate: Callable[[Any], bool] | None = None
+    name: str = "pattern"
+
+    def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
+        """The nodes of every match that the predicate takes."""
+        searched = graph.graph.graph if isinstance(graph.graph, ir.Function) else graph.graph
+        found = []
+        for match in self.pattern.find_all(searched):
+            inside = IndexSet.from_indices(graph.index_of(node) for node in match.nodes if node in graph)
+            if inside and not inside.bits & graph.kernel_call_bits and (not self.predicate or self.predicate(match)):
+                found.append(Found(SubGraph(graph, inside), (self.name,)))
+        return sorted(found, key=lambda f: (f.sub_graph.inside.first, f.sub_graph.inside))
+
+
+@dataclass(frozen=True)
+class OpPredicateFusionRule(FusionRule):
+    """A candidate for every single operator that a predicate takes.
+
+    Attributes:
+        predicate: Whether the toolchain takes the operator.
+        name: Names the rule.
+    """
+
+    predicate: NodePredicate
+    name: str = "operator"
+
+    def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
+        """The operators taken."""
+        for i, node in enumerate(graph.nodes):
+            if not graph.is_kernel_call(i) and self.predicate(node).ok:
+                yield Found(SubGraph(graph, IndexSet(1 << i)), (self.name,))
+
+
+@dataclass(frozen=True)
+class OpCallByKindFusionRule(FusionRule):
+    """A candidate for every single operator whose kind makes it fusable.
+
+    Attributes:
+        max_kind: The largest kind that counts.
+        predicate: If given, the operator must be taken by it too.
+        name: Names the rule.
+    """
+
+    max_kind: OpKind = OpKind.OUT_ELEMWISE_FUSABLE
+    predicate: NodePredicate | None = None
+    name: str = "kind"
+
+    def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
+        """The fusable operators."""
+        for i, (node, kind) in enumerate(zip(graph.nodes, graph.kinds, strict=True)):
+            if kind > self.max_kind or graph.is_kernel_call(i):
+                continue
+            if self.predicate is None or self.predicate(node).ok:
+                yield Found(SubGraph(graph, IndexSet(1 << i)), (self.name,))
+
+
+@dataclass(frozen=True)
+class HostFusionRule(FusionRule):
+    """A candidate for every single operator that may be left behind, to be run by the host.
+
+    Attributes:
+        takes: Whether the host takes the operator; None takes every one.
+        name: Names the rule.
+    """
+
+    takes: Callable[[ir.Node], bool] | None = None
+    name: str = "left behind"
+
+    def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
+        """The operators that may be left behind."""
+        for i, node in enumerate(graph.nodes):
+            if not graph.is_kernel_call(i) and (self.takes is None or self.takes(node)):
+                yield Found(SubGraph(graph, IndexSet(1 << i)), (self.name,))

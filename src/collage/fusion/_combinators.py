@@ -1,0 +1,74 @@
+"""Combinators that label, gather and filter what other rules found (specification 003, "FusionRule")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from collage.fusion._rule import Found, FusionReport, FusionRule, merge_rules
+from collage.graph import ANY_VALID, DataflowGraph, SubGraph, SubGraphConfig
+
+__all__ = ["CompositeFusionRule", "OnlyValidFusionRule", "UnionFusionRule"]
+
+
+@dataclass(frozen=True)
+class CompositeFusionRule(FusionRule):
+    """Wraps what a rule finds with a label: it becomes a function marked ``Composite``.
+
+    Attributes:
+        label: The label, such as ``onednn.conv2d_bias_relu``. Also the rule's name.
+        sub_rule: What finds the sub-graphs.
+    """
+
+    label: str
+    sub_rule: FusionRule
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The label."""
+        return self.label
+
+    def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
+        """What the sub-rule finds, labelled."""
+        for found in self.sub_rule.find(graph, report):
+            yield Found(found.sub_graph.with_label(self.label), merge_rules(found.rules, (self.label,)))
+
+
+@dataclass(frozen=True)
+class UnionFusionRule(FusionRule):
+    """What any of several rules finds, each sub-graph once.
+
+    Attributes:
+        sub_rules: The rules.
+        name: Names the rule.
+    """
+
+    sub_rules: tuple[FusionRule, ...]
+    name: str = "union"
+
+    def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
+        """What the sub-rules find; a sub-graph that several find keeps the names of all."""
+        unique: dict[SubGraph, tuple[str, ...]] = {}
+        for rule in self.sub_rules:
+            for found in rule.find(graph, report):
+                unique[found.sub_graph] = merge_rules(unique.get(found.sub_graph, ()), found.rules)
+        return [Found(sub_graph, rules) for sub_graph, rules in unique.items()]
+
+
+@dataclass(frozen=True)
+class OnlyValidFusionRule(FusionRule):
+    """Keeps those sub-graphs of which a kernel can be made.
+
+    Attributes:
+        sub_rule: What finds the sub-graphs.
+        config: What counts as valid.
+        name: Names the rule.
+    """
+
+    sub_rule: FusionRule
+    config: SubGraphConfig = ANY_VALID
+    name: str = "valid"
+
+    def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
+        """What the sub-rule finds and is valid."""
+        return [found for found in self.sub_rule.find(graph, report) if found.sub_graph.is_valid(self.config)]

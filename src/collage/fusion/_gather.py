@@ -1,0 +1,127 @@
+"""Phase 1: from targets to fusion specs (specification 003, "Phase 1")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import onnx_ir as ir
+
+from collage.fusion._base_rules import HostFusionRule, NodePredicate, OpPredicateFusionRule
+from collage.fusion._candidate import FusionSpec
+from collage.fusion._combinators import OnlyValidFusionRule, UnionFusionRule
+from collage.fusion._primitives import CLASSIC_PRIMITIVES, JoinAnythingPrimitive
+from collage.fusion._regions import RegionFusionRule
+from collage.fusion._rule import FusionRule
+from collage.fusion._strategies import classic_fuse_ops, combined, composites, maximal_regions
+from collage.target import Target
+from collage.toolchains import Support, Toolchain
+
+__all__ = ["FusionOptions", "FusionStyle", "gather_fusion_specs"]
+
+
+class FusionStyle(Enum):
+    """How a toolchain's single candidates are joined into larger ones."""
+
+    NONE = "none"
+    """Not at all: operators or patterns are whole kernels."""
+    CLASSIC = "classic"
+    """As FuseOps would, by operator kind, and the largest ranges besides."""
+    ARBITRARY = "arbitrary"
+    """Whatever touches, up to a depth."""
+    REGIONS = "regions"
+    """Contiguous ranges of operators between narrow cuts."""
+
+
+@dataclass(frozen=True, slots=True)
+class FusionOptions:
+    """Options of phase 1.
+
+    Attributes:
+        native_max_depth: Largest depth of kernels of native targets; 0 is no limit.
+        max_depth: Largest depth of kernels of other targets, where their style has one; 0 is no limit.
+        styles: Fusion style by name of toolchain, instead of the one derived from it.
+        max_cuts: Number of cuts used for regions.
+        max_candidates: Where each rule stops.
+    """
+
+    native_max_depth: int = 8
+    max_depth: int = 8
+    styles: Mapping[str, FusionStyle] = field(default_factory=dict)
+    max_cuts: int = 256
+    max_candidates: int = 50_000
+
+
+def gather_fusion_specs(
+    targets: Iterable[Target],
+    toolchain_of: Callable[[Target], Toolchain],
+    coverage_of: Callable[[Target], NodePredicate],
+    options: FusionOptions | None = None,
+    host_target: Target | None = None,
+) -> tuple[FusionSpec, ...]:
+    """The fusion specs of a menu.
+
+    In this order: a target's own ``fusion_spec``; the toolchain's pattern table; the operators that the toolchain
+    takes. What is joined how is the toolchain's :class:`FusionStyle`. Targets that fuse alike (same rule, or same
+    toolchain and same coverage) share one spec.
+
+    Args:
+        targets: The menu, in order of priority.
+        toolchain_of: The toolchain of a target.
+        coverage_of: Which operators a target takes. Targets with equal predicates may share a spec.
+        options: Options.
+        host_target: If given, a last spec offers every operator to it: what may be left behind.
+    """
+    options = options or FusionOptions()
+    specs: dict[Hashable, FusionSpec] = {}
+    for target in targets:
+        coverage = coverage_of(target) if target.fusion_spec is None else None
+        key = (target.is_native, target.libs, target.toolchain, coverage) if coverage else id(target.fusion_spec)
+        if key in specs:
+            specs[key] = replace(specs[key], targets=(*specs[key].targets, target))
+            continue
+        rule = target.fusion_spec or _rule_of(target, toolchain_of(target), _memoised(coverage_of(target)), options)
+        specs[key] = FusionSpec(target.short, rule, (target,))
+    gathered = tuple(specs.values())
+    if host_target is not None:
+        gathered += (FusionSpec("host", HostFusionRule(), (host_target,)),)
+    return gathered
+
+
+def _rule_of(target: Target, toolchain: Toolchain, coverage: NodePredicate, options: FusionOptions) -> FusionRule:
+    table = tuple(toolchain.pattern_table())
+    style = options.styles.get(toolchain.name) or _style_of(target, toolchain)
+    max_depth = options.native_max_depth if target.is_native else options.max_depth
+    singles = composites(table) if table else OpPredicateFusionRule(coverage)
+    if style is FusionStyle.REGIONS:
+        return UnionFusionRule((singles, RegionFusionRule(coverage, options.max_cuts)), "regions")
+    if style is FusionStyle.ARBITRARY:
+        return combined(singles, (JoinAnythingPrimitive(),), max_depth, options.max_candidates, "arbitrary")
+    if style is FusionStyle.NONE:
+        return OnlyValidFusionRule(singles)
+    if table:
+        return combined(singles, CLASSIC_PRIMITIVES, max_depth, options.max_candidates, "classic")
+    fused = classic_fuse_ops(max_depth, coverage, options.max_candidates)
+    return UnionFusionRule((fused, singles, maximal_regions(coverage)), "classic and regions")
+
+
+def _style_of(target: Target, toolchain: Toolchain) -> FusionStyle:
+    """The style that follows from what a toolchain says of itself."""
+    if toolchain.optimises_whole_graphs:
+        return FusionStyle.REGIONS
+    if target.is_native:
+        return FusionStyle.CLASSIC
+    return FusionStyle.NONE if target.libs else FusionStyle.ARBITRARY
+
+
+def _memoised(predicate: NodePredicate) -> NodePredicate:
+    """The same predicate, asked once for each node: several rules of a spec want to know."""
+    known: dict[ir.Node, Support] = {}
+
+    def ask(node: ir.Node) -> Support:
+        if node not in known:
+            known[node] = predicate(node)
+        return known[node]
+
+    return ask

@@ -1,0 +1,96 @@
+"""What a fusion rule is (specification 003, "FusionRule")."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from collage.graph import DataflowGraph, SubGraph
+
+if TYPE_CHECKING:
+    from collage.fusion._candidate import CandidateKernel, FusionSpec
+
+__all__ = ["Found", "FusionReport", "FusionRule", "merge_rules"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A sub-graph and how it was found.
+
+    Attributes:
+        sub_graph: The sub-graph.
+        rules: Names of the rules that found it, innermost first.
+    """
+
+    sub_graph: SubGraph
+    rules: tuple[str, ...]
+
+    def by(self, name: str) -> Found:
+        """The same, passed on by one more rule."""
+        return Found(self.sub_graph, merge_rules(self.rules, (name,)))
+
+
+@dataclass(slots=True)
+class FusionReport:
+    """What happened while candidates were collected.
+
+    Attributes:
+        notes: Sentences for people.
+        capped: Names of the rules whose enumeration was cut short; where there is one, "optimal" refers to what was
+            enumerated.
+    """
+
+    notes: list[str] = field(default_factory=list)
+    capped: list[str] = field(default_factory=list)
+
+    def cap(self, rule: str, limit: int) -> None:
+        """Notes that a rule stopped at its limit."""
+        self.capped.append(rule)
+        self.notes.append(f"{rule} stopped at {limit} sub-graphs; larger combinations were not tried")
+
+
+class FusionRule(ABC):
+    """Describes how to find candidate kernels in a dataflow graph.
+
+    Rules find sub-graphs; a :class:`FusionSpec` says for which targets they are candidates. Candidates may overlap:
+    choosing among them is the search's job. Rules compose: base rules look at the graph, combinators at what other
+    rules found.
+
+    Attributes:
+        name: Names the rule in the provenance of what it finds.
+    """
+
+    name: str
+
+    @abstractmethod
+    def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
+        """The sub-graphs that the rule describes, in an order that depends on the graph alone.
+
+        Args:
+            graph: The dataflow graph.
+            report: Where a rule says that it did not enumerate everything.
+        """
+
+    def all_candidates(
+        self, graph: DataflowGraph, spec: FusionSpec, report: FusionReport | None = None
+    ) -> tuple[CandidateKernel, ...]:
+        """One candidate kernel for every sub-graph found and every target of the spec, each once."""
+        from collage.fusion._candidate import CandidateKernel
+
+        unique: dict[SubGraph, tuple[str, ...]] = {}
+        for found in self.find(graph, report or FusionReport()):
+            unique[found.sub_graph] = merge_rules(unique.get(found.sub_graph, ()), found.rules)
+        return tuple(
+            CandidateKernel(sub_graph, target, spec, rules)
+            for target in spec.targets
+            for sub_graph, rules in unique.items()
+        )
+
+
+def merge_rules(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of both, each once."""
+    if not first or first == second:
+        return second
+    return first + tuple(name for name in second if name not in first)

@@ -1,0 +1,119 @@
+"""The strategies of specification 003, each a tree of rules with a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from collage.fusion._base_rules import (
+    DFPatternFusionRule,
+    GraphPattern,
+    NodePredicate,
+    OpCallByKindFusionRule,
+    OpPredicateFusionRule,
+)
+from collage.fusion._combinators import CompositeFusionRule, OnlyValidFusionRule, UnionFusionRule
+from collage.fusion._combine import CombineByPrimitivesFusionRule
+from collage.fusion._primitives import CLASSIC_PRIMITIVES, CombinePrimitive, JoinAnythingPrimitive
+from collage.fusion._regions import RegionFusionRule
+from collage.fusion._rule import FusionRule
+from collage.graph import SubGraphConfig
+
+__all__ = [
+    "PatternRow",
+    "classic_fuse_ops",
+    "combined",
+    "composites",
+    "consider_library",
+    "maximal_regions",
+    "only_patterns",
+    "operator_based",
+    "pattern_based",
+    "regions",
+]
+
+_MAX_CANDIDATES = 50_000
+
+
+class PatternRow(Protocol):
+    """A row of a pattern table: label, pattern, predicate on matches."""
+
+    @property
+    def label(self) -> str:
+        """The Composite label."""
+        ...
+
+    @property
+    def pattern(self) -> GraphPattern:
+        """The pattern."""
+        ...
+
+    @property
+    def predicate(self) -> Callable[[Any], bool] | None:
+        """Refuses matches; None takes all."""
+        ...
+
+
+def classic_fuse_ops(
+    max_depth: int = 8, predicate: NodePredicate | None = None, max_candidates: int = _MAX_CANDIDATES
+) -> FusionRule:
+    """The fusions that TVM's FuseOps could make, all of them instead of the largest: ``OpCallByKind`` combined.
+
+    Args:
+        max_depth: Largest number of operators on a path; 0 is no limit.
+        predicate: If given, operators must be taken by it too.
+        max_candidates: Where enumeration stops.
+    """
+    return combined(
+        OpCallByKindFusionRule(predicate=predicate), CLASSIC_PRIMITIVES, max_depth, max_candidates, "classic"
+    )
+
+
+def operator_based(predicate: NodePredicate, max_depth: int = 8, max_candidates: int = _MAX_CANDIDATES) -> FusionRule:
+    """Operator-based bring-your-own-codegen: supported operators, joined at will."""
+    return combined(
+        OpPredicateFusionRule(predicate), (JoinAnythingPrimitive(),), max_depth, max_candidates, "operator based"
+    )
+
+
+def pattern_based(table: Iterable[PatternRow], max_depth: int = 8, max_candidates: int = _MAX_CANDIDATES) -> FusionRule:
+    """Pattern-based bring-your-own-codegen: labelled matches of a pattern table, joined at will."""
+    return combined(composites(table), (JoinAnythingPrimitive(),), max_depth, max_candidates, "pattern based")
+
+
+def only_patterns(patterns: Iterable[GraphPattern]) -> FusionRule:
+    """Just what the patterns say."""
+    return UnionFusionRule(tuple(DFPatternFusionRule(pattern) for pattern in patterns), "only patterns")
+
+
+def consider_library(
+    table: Iterable[PatternRow], max_depth: int = 8, max_candidates: int = _MAX_CANDIDATES
+) -> FusionRule:
+    """Classic fusion in which labelled library implementations may stand for the operators they match."""
+    base = UnionFusionRule((OpCallByKindFusionRule(), composites(table)), "operators and library")
+    return combined(base, CLASSIC_PRIMITIVES, max_depth, max_candidates, "with library")
+
+
+def regions(predicate: NodePredicate, max_cuts: int = 256) -> FusionRule:
+    """For toolchains that optimise whole graphs: single operators, and regions of them."""
+    return UnionFusionRule((OpPredicateFusionRule(predicate), RegionFusionRule(predicate, max_cuts)), "regions")
+
+
+def maximal_regions(predicate: NodePredicate) -> FusionRule:
+    """The largest ranges of supported operators."""
+    return RegionFusionRule(predicate, max_cuts=0, name="maximal region")
+
+
+def composites(table: Iterable[PatternRow]) -> FusionRule:
+    """The matches of a pattern table, each wrapped with its label."""
+    rows = (CompositeFusionRule(row.label, DFPatternFusionRule(row.pattern, row.predicate)) for row in table)
+    return UnionFusionRule(tuple(rows), "patterns")
+
+
+def combined(
+    base: FusionRule, primitives: tuple[CombinePrimitive, ...], max_depth: int, max_candidates: int, name: str
+) -> FusionRule:
+    """What primitives make of what a rule finds, with one exit and no taps."""
+    config = SubGraphConfig(max_exits=1, allow_taps=False, max_depth=max_depth)
+    combine = CombineByPrimitivesFusionRule(base, primitives, config, max_candidates, f"{name} combination")
+    return OnlyValidFusionRule(combine, config, name)
