@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import shutil
 import time
 import warnings
@@ -105,6 +106,8 @@ def export(sample: Sample, path: Path, opset: int, dynamo: bool) -> None:
 
     arguments = tuple(torch.from_numpy(value) for value in sample.inputs.values())
     names = {"input_names": list(sample.inputs), "output_names": list(sample.outputs)}
+    # The exporters deprecate themselves, and miss packages that these models have no use for.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         torch.onnx.export(sample.model, arguments, path, opset_version=opset, dynamo=dynamo, verbose=False, **names)
