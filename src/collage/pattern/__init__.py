@@ -29,18 +29,26 @@ from collage.pattern._nodes import (
     repeat,
     wildcard,
 )
+from collage.pattern._rewrite import Application, RewriteLoop, RewriteResult, rewrite
+from collage.pattern._rule import Builder, NotApplicable, RewriteRule
 from collage.pattern._sequence import Group, PdomSeq, Seq, attr_eq, dup, fork_to, make, together
 from collage.pattern._solver import MatchBudgetExceeded
 
 __all__ = [
+    "Application",
+    "Builder",
     "Explanation",
     "Group",
     "Match",
     "MatchBudgetExceeded",
     "NonLeafExternUse",
+    "NotApplicable",
     "Pattern",
     "PatternLike",
     "PdomSeq",
+    "RewriteLoop",
+    "RewriteResult",
+    "RewriteRule",
     "Seq",
     "absent",
     "any_op",
@@ -60,6 +68,7 @@ __all__ = [
     "make",
     "maybe",
     "repeat",
+    "rewrite",
     "together",
     "wildcard",
 ]

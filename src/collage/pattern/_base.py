@@ -97,7 +97,8 @@ class PatternLike(ABC):
     def __bool__(self) -> NoReturn:
         raise PatternError(
             "a pattern is neither true nor false. Python reads `a > b > c` as `(a > b) and (b > c)`: write "
-            "`a ^ b ^ c`, `(a > b) > c` or `Seq(a, b, c)`. Instead of `not p` write `~p`, of `p and q` `p & q`, of `p or q` `p | q`."
+            "`a ^ b ^ c`, `(a > b) > c` or `Seq(a, b, c)`. For `not p`, `p and q`, `p or q` "
+            "write `~p`, `p & q`, `p | q`."
         )
 
     # ------------------------------------------------------------------ constraints

@@ -149,7 +149,7 @@ def _explain_in(pattern: PatternLike, scope: Scope, near: ir.Node | ir.Value | N
 
 
 def _starts(solver: Solver, near: ir.Node | ir.Value | None) -> list[Agenda]:
-    """Where attempts begin: each place of each pattern's type, so that an attempt may end anywhere, even at the root."""
+    """Where attempts begin: each node pattern at each node, so that no good attempt is missed."""
     plan = solver.plan
     if near is not None:
         value = near.outputs[0] if isinstance(near, ir.Node) else near
@@ -217,11 +217,12 @@ def _constraint_wording(solver: Solver, pattern: Pattern, where: str, constraint
         case Uniq(value=value):
             return f"{_at(solver, value)} must have one user; it has {_users(solver, value)}"
         case NoConsumer(value=value, excluded=excluded):
-            user = _checks.excluded_user(solver, constraint)
-            return f"{_at(solver, value)} must not be used by {_text(excluded)}; {_name(user)} does"
+            culprit = _name(_checks.excluded_user(solver, constraint))
+            return f"{_at(solver, value)} must not be used by {_text(excluded)}, but by {culprit} it is"
         case ExternUse(value=value, must=must):
             wanted = "must" if must else "must not"
-            return f"{_at(solver, value)} {wanted} be used outside the match, but {_outside(solver, solver.sources(value))}"
+            outside = _outside(solver, solver.sources(value))
+            return f"{_at(solver, value)} {wanted} be used outside the match, but {outside}"
         case _:
             return f"a constraint failed at {_text(pattern)}"
 

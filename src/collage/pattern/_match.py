@@ -82,7 +82,7 @@ def match(pattern: PatternLike, at: ir.Node | ir.Value, fuzzy_ops: Iterable[str]
         raise PatternError(f"{at!r} belongs to no graph, so that nothing is known about who uses it")
     plan = compile_pattern(pattern)
     solver = Solver(plan, Scope(graph, fuzzy_ops), Budget(budget or DEFAULT_BUDGET, repr(pattern)))
-    found = _matches(solver, [solver.start(plan.root, value, isinstance(at, ir.Node))])
+    found = matches_at(solver, value, isinstance(at, ir.Node))
     return min(found, key=lambda m: _rank(m, solver.scope), default=None)
 
 
@@ -119,6 +119,11 @@ def find_in(plan: Plan, scope: Scope, mode: str, budget: Budget) -> list[Match]:
         error.found = found
         raise
     return _select(found, mode, scope)
+
+
+def matches_at(solver: Solver, value: ir.Value, any_output: bool = False) -> Iterator[Match]:
+    """Matches with the pattern's root at a value, or, with ``any_output``, at the node that makes it."""
+    return _matches(solver, [solver.start(solver.plan.root, value, any_output)])
 
 
 def _matches(solver: Solver, starts: Iterable[Agenda]) -> Iterator[Match]:
@@ -192,9 +197,9 @@ def _select(found: list[Match], mode: str, scope: Scope) -> list[Match]:
     return sorted(kept, key=lambda m: _order(m, scope))
 
 
-def _order(found: Match, scope: Scope) -> tuple[int, ...]:
+def _order(found: Match, scope: Scope) -> tuple[tuple[int, ...], ...]:
     return tuple(scope.position[node] for node in reversed(found.nodes))
 
 
-def _rank(found: Match, scope: Scope) -> tuple[int, tuple[int, ...]]:
+def _rank(found: Match, scope: Scope) -> tuple[int, tuple[tuple[int, ...], ...]]:
     return -len(found.nodes), _order(found, scope)

@@ -6,7 +6,7 @@ nested body counts as a use by the node that owns the body.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ class Scope:
     """A read-only view of one graph or function.
 
     Args:
-        graph: The graph to look at. It must not change while the scope is in use.
+        graph: The graph to look at. It must not change while the scope is in use, unless ``record`` is told.
         fuzzy_ops: Operator types that an edge may skip, such as ``Cast``.
     """
 
@@ -32,6 +32,7 @@ class Scope:
         self.fuzzy_ops = frozenset(fuzzy_ops)
         self._attributes: dict[ir.Node, dict[str, Any]] = {}
         self._users: dict[ir.Value, tuple[ir.Node, ...]] = {}
+        self._changes = 0
 
     @cached_property
     def nodes(self) -> tuple[ir.Node, ...]:
@@ -45,9 +46,28 @@ class Scope:
         return listed
 
     @cached_property
-    def position(self) -> Mapping[ir.Node, int]:
-        """Index of each node in ``nodes``."""
-        return {node: index for index, node in enumerate(self.nodes)}
+    def position(self) -> dict[ir.Node, tuple[int, ...]]:
+        """Sort keys of the nodes in the order of ``nodes``."""
+        return {node: (index,) for index, node in enumerate(self.nodes)}
+
+    def record(
+        self,
+        after: ir.Node | None,
+        added: Sequence[ir.Node],
+        removed: Sequence[ir.Node],
+        touched: Iterable[ir.Value],
+    ) -> None:
+        """Follows a change of the graph: nodes put in after another (or first), nodes taken out, values touched."""
+        self._changes += 1
+        base = (-1,) if after is None else self.position[after]
+        for index, node in enumerate(added):
+            self.position[node] = (*base, -self._changes, index)
+        for node in removed:
+            del self.position[node]
+        for value in touched:
+            self._users.pop(value, None)
+        for stale in ("nodes", "by_type", "values", "_owners", "_body_outputs"):
+            self.__dict__.pop(stale, None)
 
     @cached_property
     def by_type(self) -> Mapping[tuple[str, str], list[ir.Node]]:

@@ -1,0 +1,253 @@
+"""Putting a replacement in place of a match: everything is checked first, then nothing can fail.
+
+The checks are those of specification 004 (all external uses are satisfied) and those whose absence other rewriters
+pay for: cycles, order, types, names, operators that the opset does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from collage.graph import bodies
+from collage.pattern._match import Match
+from collage.pattern._rule import Builder, NotApplicable, RewriteRule
+from collage.pattern._scope import Scope
+
+RULE_KEY = "collage.rewrite.rule"
+"""Metadata of new nodes: the rule that made them."""
+SOURCE_KEY = "collage.rewrite.from"
+"""Metadata of new nodes: names of the nodes that they replace, comma-separated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A checked replacement.
+
+    Attributes:
+        graph: Where.
+        new_nodes: Nodes to add, in order.
+        constants: Initializers to add.
+        replaced: New values by old ones.
+        removed: Nodes to take out.
+        after: The last node of the graph that the new nodes depend on, None if on none.
+        breaks_order: True if a user of a replaced value comes before that node in the graph.
+    """
+
+    graph: ir.Graph
+    new_nodes: tuple[ir.Node, ...]
+    constants: tuple[ir.Value, ...]
+    replaced: Mapping[ir.Value, ir.Value]
+    removed: tuple[ir.Node, ...]
+    after: ir.Node | None
+    breaks_order: bool
+
+    @property
+    def touched(self) -> set[ir.Value]:
+        """Values whose maker or users the edit changes."""
+        inputs = (v for node in (*self.new_nodes, *self.removed) for v in node.inputs if v is not None)
+        return {*self.replaced, *inputs, *(v for node in self.removed for v in node.outputs)}
+
+
+def plan_edit(
+    rule: RewriteRule, match: Match, builder: Builder, replaced: Mapping[ir.Value, ir.Value], scope: Scope
+) -> Edit:
+    """Checks a replacement.
+
+    Raises:
+        NotApplicable: It would make a wrong or invalid model; says how.
+    """
+    inside = dict.fromkeys(match.nodes)
+    for old, new in replaced.items():
+        if old.producer() not in inside:
+            raise NotApplicable(f"value {old.name!r} is to be replaced, but no matched node makes it")
+        _check_type(old, new)
+    for node in builder.nodes:
+        _check_operator(node, scope)
+    removed = _removable(match, builder, replaced, scope)
+    if not rule.keeps_used_nodes:
+        _check_external_uses(match, builder, replaced, removed, scope)
+    for old, new in replaced.items():
+        if new.producer() in removed:
+            raise NotApplicable(f"value {new.name!r}, which replaces {old.name!r}, is itself removed")
+    after = _check_order(builder, replaced, removed, scope)
+    users = [u for old in replaced for u in scope.users(old) if u in scope.position and u not in removed]
+    breaks_order = after is not None and any(scope.position[u] <= scope.position[after] for u in users)
+    return Edit(scope.graph, tuple(builder.nodes), tuple(builder.constants), replaced, removed, after, breaks_order)
+
+
+def commit(
+    edit: Edit, label: str, opset_imports: Iterable[dict[str, int]], fresh: Callable[[str], str], scope: Scope
+) -> Scope:
+    """Carries out a checked replacement. Returns a scope of the changed graph."""
+    graph = edit.graph
+    sources = ",".join(str(node.name) for node in edit.removed)
+    nodes = list(edit.new_nodes)
+    replaced = dict(edit.replaced)
+    for old, new in edit.replaced.items():
+        _inherit(old, new)
+        if old.is_graph_output() and not _can_take_name(new, nodes, replaced):
+            copy = ir.Value(name=fresh(f"{label}_output"), type=old.type, shape=old.shape)
+            nodes.append(ir.Node("", "Identity", [new], outputs=[copy], name=fresh(f"{label}_Identity")))
+            replaced[old] = copy
+    for node in nodes:
+        node.metadata_props.update({RULE_KEY: label, SOURCE_KEY: sources})
+        for imports in opset_imports:
+            imports.setdefault(node.domain, 1)
+    for constant in edit.constants:
+        graph.register_initializer(constant)
+    if edit.after is not None:
+        graph.insert_after(edit.after, nodes)
+    elif len(graph):
+        graph.insert_before(graph[0], nodes)
+    _redirect(replaced, set(nodes), graph, fresh)
+    graph.remove(edit.removed, safe=True)
+    if edit.breaks_order:
+        graph.sort()
+        return Scope(graph, scope.fuzzy_ops)
+    scope.record(edit.after, nodes, edit.removed, {*edit.touched, *(v for node in nodes for v in node.outputs)})
+    return scope
+
+
+def _redirect(
+    replaced: Mapping[ir.Value, ir.Value], new_nodes: set[ir.Node], graph: ir.Graph, fresh: Callable[[str], str]
+) -> None:
+    for old, new in replaced.items():
+        for user, index in old.uses():
+            if user not in new_nodes:
+                user.replace_input_with(index, new)
+        if old.is_graph_output():
+            name = old.name
+            old.name = fresh(f"{name}_replaced")
+            new.name = name
+            owner = old.graph or graph
+            owner.outputs[:] = [new if value is old else value for value in owner.outputs]
+
+
+def _can_take_name(new: ir.Value, nodes: list[ir.Node], replaced: Mapping[ir.Value, ir.Value]) -> bool:
+    made_here = new.producer() in nodes
+    return made_here and not new.is_graph_output() and list(replaced.values()).count(new) == 1
+
+
+def _inherit(old: ir.Value, new: ir.Value) -> None:
+    if new.type is None:
+        new.type = old.type
+    if new.shape is None and old.shape is not None:
+        new.shape = old.shape.copy()
+
+
+def _check_type(old: ir.Value, new: ir.Value) -> None:
+    if old.dtype is not None and new.dtype is not None and old.dtype != new.dtype:
+        raise NotApplicable(f"value {old.name!r} is {old.dtype.name}, its replacement {new.dtype.name}")
+    if old.shape is None or new.shape is None:
+        return
+    clash = len(old.shape) != len(new.shape) or any(
+        isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(old.shape, new.shape, strict=True)
+    )
+    if clash:
+        raise NotApplicable(f"value {old.name!r} has shape {old.shape}, its replacement {new.shape}")
+
+
+def _check_operator(node: ir.Node, scope: Scope) -> None:
+    if node.domain not in ("", "ai.onnx"):
+        return
+    version = scope.graph.opset_imports.get("") or scope.graph.opset_imports.get("ai.onnx")
+    if version is None:
+        return
+    try:
+        onnx.defs.get_schema(node.op_type, version, "")
+    except onnx.defs.SchemaError:
+        raise NotApplicable(f"opset {version} of the model has no operator {node.op_type}") from None
+
+
+def _removable(
+    match: Match, builder: Builder, replaced: Mapping[ir.Value, ir.Value], scope: Scope
+) -> tuple[ir.Node, ...]:
+    """Matched nodes that nobody needs once the replaced values are redirected, users first."""
+    gone: dict[ir.Node, None] = {}
+    new_nodes = set(builder.nodes)
+    kept_values = {value for node in new_nodes for value in node.inputs} | set(replaced.values())
+    for node in reversed(match.nodes):
+        needed = False
+        for value in node.outputs:
+            users = [user for user in scope.users(value) if user not in gone and user not in new_nodes]
+            is_used = bool(users) or value.is_graph_output()
+            needed |= value in kept_values or (value not in replaced and is_used)
+        if not needed:
+            gone[node] = None
+    return tuple(gone)
+
+
+def _check_external_uses(
+    match: Match,
+    builder: Builder,
+    replaced: Mapping[ir.Value, ir.Value],
+    removed: tuple[ir.Node, ...],
+    scope: Scope,
+) -> None:
+    wanted = {value for node in builder.nodes for value in node.inputs} | set(replaced.values())
+    inside = {*match.nodes, *builder.nodes}
+    for node in match.nodes:
+        if node in removed or any(value in wanted for value in node.outputs):
+            continue
+        for value in node.outputs:
+            outside = [str(user.name) for user in scope.users(value) if user not in inside]
+            outside += ["the graph's outputs"] if value.is_graph_output() else []
+            if outside and value not in replaced:
+                raise NotApplicable(f"value {value.name!r} of {node.name!r} is used by {', '.join(outside)} too")
+
+
+def _check_order(
+    builder: Builder, replaced: Mapping[ir.Value, ir.Value], removed: tuple[ir.Node, ...], scope: Scope
+) -> ir.Node | None:
+    """Finds the last node that the new ones need, and refuses cycles.
+
+    Raises:
+        NotApplicable: A new node would depend on itself; names the way.
+    """
+    new_nodes = set(builder.nodes)
+    needed = [
+        producer
+        for value in (*(v for n in builder.nodes for v in _uses(n)), *replaced.values())
+        if (producer := value.producer()) is not None and producer in scope.position
+    ]
+    gone = set(removed)
+    horizon = min((scope.position[p] for old in replaced if (p := old.producer()) is not None), default=(0,))
+
+    def before(node: ir.Node) -> Iterator[ir.Node]:
+        for value in _uses(node):
+            current = value if node in new_nodes else replaced.get(value, value)
+            producer = current.producer()
+            if producer in new_nodes or (producer is not None and scope.position.get(producer, ()) >= horizon):
+                yield producer
+
+    done: set[ir.Node] = set()
+    for start in builder.nodes:
+        stack = [(start, before(start))]
+        path = {start}
+        while stack:
+            node, remaining = stack[-1]
+            following = next((n for n in remaining if n not in done and n not in gone), None)
+            if following is None:
+                done.add(node)
+                path.discard(node)
+                stack.pop()
+            elif following in path:
+                way = " <- ".join(str(n.name) for n, _ in stack)
+                raise NotApplicable(f"the new nodes would depend on themselves: {following.name} <- {way}"[:500])
+            else:
+                path.add(following)
+                stack.append((following, before(following)))
+    alive = [node for node in needed if node not in gone]
+    return max(alive, key=scope.position.__getitem__, default=None)
+
+
+def _uses(node: ir.Node) -> Iterator[ir.Value]:
+    yield from (value for value in node.inputs if value is not None)
+    for body in bodies(node):
+        for inner in body.all_nodes():
+            yield from (value for value in inner.inputs if value is not None)
+        yield from body.outputs

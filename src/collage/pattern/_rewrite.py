@@ -1,0 +1,262 @@
+"""Applying rewrite rules to a model, once or to a fixed point.
+
+The model that is given is never changed: rules work on a copy, and if anything is raised the copy is dropped. Each
+single replacement is all or nothing too: it is built beside the graph, checked, and only then put in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from collage._errors import CollageError, PatternError
+from collage.graph import PRIMITIVE, NameSupply, bodies
+from collage.pattern import _match, _replace
+from collage.pattern._base import PatternLike
+from collage.pattern._plan import Plan, compile_pattern
+from collage.pattern._rule import Builder, NotApplicable, RewriteRule
+from collage.pattern._scope import Scope, graphs_of
+from collage.pattern._solver import Budget, Solver
+
+MAX_ROUNDS = 100
+"""Rounds, beside one for each node, after which an iterative rewrite is held to have no end."""
+
+GROWTH = 4
+"""How many times larger a model may get before a rewrite is held to have no end."""
+
+
+class RewriteLoop(PatternError):
+    """Rules undo each other, or feed themselves, so that rewriting has no end.
+
+    Attributes:
+        rules: Names of the rules that take part, in the order of their first application in the loop.
+    """
+
+    rules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What became of one match.
+
+    Attributes:
+        rule: Name of the rule.
+        nodes: Names of the matched nodes.
+        new_nodes: Names of the nodes put in their place; empty if nothing was changed.
+        reason: Why nothing was changed; None if it was.
+    """
+
+    rule: str
+    nodes: tuple[str, ...]
+    new_nodes: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteResult:
+    """A rewritten model and how it came about.
+
+    Attributes:
+        model: The new model.
+        applied: Replacements, in order.
+        refused: Matches of the last round that were left alone, with reasons.
+        rounds: How many times the rules went over the model.
+    """
+
+    model: ir.Model
+    applied: tuple[Application, ...]
+    refused: tuple[Application, ...]
+    rounds: int
+
+
+def rewrite(model: ir.Model, rules: Sequence[RewriteRule], *, iterative: bool = True) -> RewriteResult:
+    """Applies rules to every graph, body and function of a model.
+
+    Args:
+        model: The model; it is not changed.
+        rules: The rules; where two match, the earlier one comes first.
+        iterative: True repeats until no rule changes anything; False goes over the model once.
+
+    Raises:
+        RewriteLoop: The rules have no fixed point.
+        PatternError: A rule's callback failed, or returned what is no replacement.
+    """
+    run = _Run(model.clone(), [(rule, compile_pattern(rule.pattern)) for rule in rules])
+    seen = {_fingerprint(run.model, run.tensors): 0}
+    limit = GROWTH * _size(model) + 1000
+    rounds = 0
+    while True:
+        rounds += 1
+        count = len(run.applied)
+        run.refused.clear()
+        run.sweep()
+        if len(run.applied) == count or not iterative:
+            break
+        state = _fingerprint(run.model, run.tensors)
+        since = seen.setdefault(state, len(run.applied))
+        if since < len(run.applied):
+            raise _loop(run.applied[since:], "came back to a model that it had before")
+        if rounds >= MAX_ROUNDS + _size(model) or _size(run.model) > limit:
+            raise _loop(run.applied[count:], f"found no end in {rounds} rounds, at {_size(run.model)} nodes")
+    return RewriteResult(run.model, tuple(run.applied), tuple(run.refused), rounds)
+
+
+class _Run:
+    """The state of one rewrite."""
+
+    def __init__(self, model: ir.Model, rules: list[tuple[RewriteRule, Plan]]) -> None:
+        self.model = model
+        self.rules = rules
+        self.applied: list[Application] = []
+        self.refused: list[Application] = []
+        self.tensors: dict[int, object] = {}
+        self.names = NameSupply(reserved=_names(model))
+
+    def sweep(self) -> None:
+        """Goes over the model once, rule by rule; functions that are kernels are left alone."""
+        for rule, plan in self.rules:
+            for graph in list(graphs_of(self.model)):
+                if isinstance(graph, ir.Function) and PRIMITIVE in graph.metadata_props:
+                    continue
+                self._apply(rule, plan, graph.graph if isinstance(graph, ir.Function) else graph)
+
+    def _apply(self, rule: RewriteRule, plan: Plan, graph: ir.Graph) -> None:
+        scope = Scope(graph, rule.fuzzy_ops)
+        if scope.nodes != tuple(graph):
+            graph.sort()
+            scope = Scope(graph, rule.fuzzy_ops)
+        budget = Budget(_match.DEFAULT_BUDGET, repr(rule.pattern))
+        touched: set[ir.Value] = set()
+        for found in _match.find_in(plan, scope, "disjoint", budget):
+            current: _match.Match | None = found
+            if touched and touched.intersection(_values_of(found)):
+                current = _again(found, plan, scope, budget)
+            if current is not None:
+                edit = self._checked(rule, current, scope)
+                if edit is not None:
+                    touched |= edit.touched
+                    scope = self._commit(rule, current, edit, scope)
+
+    def _checked(self, rule: RewriteRule, match: _match.Match, scope: Scope) -> _replace.Edit | None:
+        """The replacement of one match, or None if the rule or a check refuses it."""
+        builder = Builder(rule.label, self.names.fresh)
+        try:
+            replaced = _replacement(rule, match, builder)
+            if replaced is None:
+                raise NotApplicable("the rule makes no change here")
+            return _replace.plan_edit(rule, match, builder, replaced, scope)
+        except NotApplicable as refusal:
+            builder.discard()
+            self.refused.append(Application(rule.label, _names_of(match.nodes), reason=str(refusal)))
+            return None
+
+    def _commit(self, rule: RewriteRule, match: _match.Match, edit: _replace.Edit, scope: Scope) -> Scope:
+        imports = [self.model.graph.opset_imports, scope.graph.opset_imports]
+        names = _names_of(match.nodes)
+        scope = _replace.commit(edit, rule.label, imports, self.names.fresh, scope)
+        self.applied.append(Application(rule.label, names, _names_of(edit.new_nodes)))
+        return scope
+
+
+def _names_of(nodes: Iterable[ir.Node]) -> tuple[str, ...]:
+    return tuple(str(node.name) for node in nodes)
+
+
+def _replacement(rule: RewriteRule, match: _match.Match, builder: Builder) -> dict[ir.Value, ir.Value] | None:
+    where = f"rule {rule.label!r} at {match!r}"
+    try:
+        result = rule.callback(match, builder)
+    except NotApplicable:
+        raise
+    except CollageError:
+        raise
+    except Exception as error:
+        raise PatternError(f"{where} failed: {type(error).__name__}: {error}") from error
+    if result is None:
+        return None
+    replaced: dict[ir.Value, ir.Value] = {}
+    for old, new in result.items() if isinstance(result, Mapping) else result:
+        value = match[old] if isinstance(old, PatternLike) else old
+        if not isinstance(value, ir.Value) or not isinstance(new, ir.Value):
+            raise PatternError(f"{where} must return pairs of a pattern or value and a new value, not {old!r}: {new!r}")
+        if value in replaced:
+            raise PatternError(f"{where} replaces value {value.name!r} twice")
+        replaced[value] = new
+    return replaced
+
+
+def _again(found: _match.Match, plan: Plan, scope: Scope, budget: Budget) -> _match.Match | None:
+    """The same match in the graph as it is now, or None if it is no more."""
+    if any(node.graph is not scope.graph for node in found.nodes):
+        return None
+    solver = Solver(plan, scope, budget)
+    matches = _match.matches_at(solver, found.root)
+    return next((m for m in matches if m.nodes == found.nodes), None)
+
+
+def _values_of(found: _match.Match) -> set[ir.Value]:
+    made = (value for node in found.nodes for value in (*node.inputs, *node.outputs) if value is not None)
+    return {*found.bound.values(), *made}
+
+
+def _loop(applied: Iterable[Application], what: str) -> RewriteLoop:
+    counts = Counter(application.rule for application in applied)
+    rules = tuple(counts)
+    listed = " -> ".join((*rules, rules[0])) if rules else ""
+    error = RewriteLoop(
+        f"rewriting {what}: {listed}. Let a rule refuse what another has made (match.node(p).metadata_props "
+        f"names the rule under {_replace.RULE_KEY!r}), or apply the rules once (iterative=False)."
+    )
+    error.rules = rules
+    return error
+
+
+def _names(model: ir.Model) -> set[str]:
+    names: set[str] = set()
+    for graph in graphs_of(model):
+        initializers = () if isinstance(graph, ir.Function) else graph.initializers.values()
+        for value in (*graph.inputs, *initializers, *(v for node in graph for v in node.outputs)):
+            names.add(value.name or "")
+        names.update(node.name or "" for node in graph)
+    return names
+
+
+def _size(model: ir.Model) -> int:
+    return sum(len(list(graph)) for graph in graphs_of(model))
+
+
+def _fingerprint(model: ir.Model, tensors: dict[int, object]) -> str:
+    """A digest of what the model computes, whatever things are called and in whichever order nodes are listed."""
+    digests: dict[ir.Value, str] = {}
+    parts = [_digest_graph(model.graph, digests, tensors)]
+    parts += [f"{key}:{_digest_graph(f.graph, digests, tensors)}" for key, f in sorted(model.functions.items())]
+    return _hash(*parts)
+
+
+def _digest_graph(graph: ir.Graph, digests: dict[ir.Value, str], tensors: dict[int, object]) -> str:
+    for index, value in enumerate(graph.inputs):
+        digests[value] = f"input {index}"
+    for value in graph.initializers.values():
+        tensors[id(value.const_value)] = value.const_value
+        digests.setdefault(value, f"constant {id(value.const_value)}")
+    made: list[str] = []
+    for node in Scope(graph).nodes:
+        inner = [_digest_graph(body, digests, tensors) for body in bodies(node)]
+        attributes = [f"{a.name}={a.value!r}" for a in node.attributes.values() if not _is_body(a)]
+        inputs = ["" if value is None else digests.get(value, value.name or "") for value in node.inputs]
+        digest = _hash(node.domain, node.op_type, *sorted(attributes), *inner, "|", *inputs)
+        made.append(digest)
+        digests.update({value: f"{digest}.{index}" for index, value in enumerate(node.outputs)})
+    return _hash(*sorted(made), "|", *(digests.get(value, "") for value in graph.outputs))
+
+
+def _is_body(attribute: ir.Attr) -> bool:
+    return attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -1,0 +1,136 @@
+"""Rewrite rules, and how a rule builds what it puts in place of a match."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from collage._errors import PatternError
+from collage.pattern._base import PatternLike
+from collage.pattern._match import Match
+
+if TYPE_CHECKING:
+    from collage.pattern._rewrite import RewriteResult
+
+Replacement = Mapping[PatternLike | ir.Value, ir.Value] | Iterable[tuple[PatternLike | ir.Value, ir.Value]]
+"""What stands in for what: for a pattern, its node's first output is replaced; for a value, that value."""
+
+
+class NotApplicable(Exception):
+    """Raised by a rule's callback: this match is not to be rewritten, and why. Returning None says the same."""
+
+
+class RewriteRule(ABC):
+    """One rewrite: a pattern, and what replaces its matches. Subclass it, set ``pattern``, write ``callback``.
+
+    Attributes:
+        name: Name in messages and in the metadata of new nodes; the class's name unless set.
+        pattern: What to look for.
+        fuzzy_ops: Operator types that the match may skip.
+        keeps_used_nodes: True if matched nodes that are used elsewhere may stay beside what replaces them, so that
+            work is done twice. False refuses such a match.
+    """
+
+    name: str = ""
+    pattern: PatternLike
+    fuzzy_ops: tuple[str, ...] = ()
+    keeps_used_nodes: bool = False
+
+    @abstractmethod
+    def callback(self, match: Match, op: Builder) -> Replacement | None:
+        """Builds the replacement of one match.
+
+        Args:
+            match: Where the pattern lies; ``match[pattern]`` and ``match["name"]`` give values, ``match.node(pattern)``
+                nodes. Nothing of it may be changed.
+            op: Makes new nodes: ``op.Conv(x, w, kernel_shape=[1, 1])``.
+
+        Returns:
+            What replaces what, one pair for each value that is used outside the match; None for no change.
+
+        Raises:
+            NotApplicable: For no change, with a reason.
+        """
+
+    def __call__(self, model: ir.Model, iterative: bool = False) -> ir.Model:
+        """The model with this rule applied: to every match once, or until nothing matches any more."""
+        return self.apply(model, iterative=iterative).model
+
+    def apply(self, model: ir.Model, iterative: bool = False) -> RewriteResult:
+        """As calling the rule; also tells where it was applied, and where and why not."""
+        from collage.pattern._rewrite import rewrite
+
+        return rewrite(model, [self], iterative=iterative)
+
+    @property
+    def label(self) -> str:
+        """The name, or else the class's name."""
+        return self.name or type(self).__name__
+
+
+class Builder:
+    """Makes the nodes of one replacement. They join the graph only if the whole replacement passes its checks."""
+
+    def __init__(self, label: str, fresh: Callable[[str], str]) -> None:
+        self.nodes: list[ir.Node] = []
+        self.constants: list[ir.Value] = []
+        self._label = label
+        self._fresh = fresh
+
+    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+        if not op_type[:1].isupper():
+            raise AttributeError(f"op.{op_type}: operator types begin with a capital; see also op.node, op.constant")
+        return lambda *inputs, **attributes: self.node(op_type, *inputs, **attributes)
+
+    def node(
+        self,
+        op_type: str,
+        *inputs: ir.Value | None,
+        domain: str = "",
+        outputs: int = 1,
+        like: ir.Node | None = None,
+        **attributes: Any,
+    ) -> Any:
+        """A new node.
+
+        Args:
+            op_type: Operator type.
+            inputs: Its operands; None for an absent one.
+            domain: Domain of the operator.
+            outputs: Number of outputs.
+            like: A node whose attributes are taken over; ``attributes`` come on top.
+            attributes: Attribute values as Python values.
+
+        Returns:
+            The output's value, or a tuple of values if there are several.
+        """
+        for value in inputs:
+            if value is not None and not isinstance(value, ir.Value):
+                raise PatternError(f"op.{op_type}: {value!r} is no value; numbers are written op.constant(...)")
+        attrs = dict(like.attributes) if like is not None else {}
+        attrs.update({a.name: a for a in ir.convenience.convert_attributes(attributes)})
+        made = [ir.Value(name=self._fresh(f"{self._label}_{op_type}")) for _ in range(outputs)]
+        node = ir.Node(
+            domain, op_type, inputs, list(attrs.values()), outputs=made, name=self._fresh(f"{self._label}_{op_type}")
+        )
+        self.nodes.append(node)
+        return made[0] if outputs == 1 else tuple(made)
+
+    def constant(self, content: np.ndarray[Any, Any] | Sequence[Any] | float, name: str = "constant") -> ir.Value:
+        """A new initializer; its name is made unique."""
+        unique = self._fresh(f"{self._label}_{name}")
+        tensor = ir.tensor(np.asarray(content), name=unique)
+        value = ir.Value(name=unique, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype))
+        value.const_value = tensor
+        self.constants.append(value)
+        return value
+
+    def discard(self) -> None:
+        """Takes back what was built: the graph's values forget that it used them."""
+        for node in self.nodes:
+            for index in range(len(node.inputs)):
+                node.replace_input_with(index, None)
