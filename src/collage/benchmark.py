@@ -11,11 +11,11 @@ from typing import Any
 
 import onnx_ir as ir
 
+from collage.cost.database import Database
 from collage.cost.estimator import model_tolerance
 from collage.cost.race import Contestant, RacePlan, Standing, race
 from collage.cost.reference import capture_reference
 from collage.cost.workshop import Workshop
-from collage.cost.database import Database
 from collage.frontend import make_inputs, place_weights, read_model
 from collage.runtime import Recipe, verify
 from collage.target import Target, TargetLike

@@ -15,25 +15,30 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import onnx_ir as ir
 
 from collage._errors import NothingCanRun, TargetError, WrongAnswer
 from collage.cost.database import Database
 from collage.cost.outcome import Status
 from collage.cost.worker import Worker
 from collage.frontend import model_digest, read_model
-from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionSpec, gather_fusion_specs
+from collage.fusion import (
+    CandidateKernel,
+    CandidateKernelIndex,
+    FusionSpec,
+    HostFusionRule,
+    collect_candidates,
+    gather_fusion_specs,
+)
+from collage.graph import is_view
 from collage.options import CompileOptions
 from collage.plans import Finals, Plan, choose, single_plans
 from collage.report import compile_report
 from collage.runtime import Executable, Recipe
-from collage.runtime import load as load
 from collage.search import LazyOptions, LazyResult, k_best, lazy_shortest_path
 from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target, TargetLike
 from collage.toolchains import Registry, registry
@@ -90,7 +95,7 @@ def compile(
             Tuning(prepared, menu, toolchains, database, workspace, options=options, workers=workers, say=say)
         )
         specs = gather_specs(tuning)
-        candidates = collect_candidates(tuning, specs)
+        candidates = collect(tuning, specs)
         result = search(tuning, candidates)
         plans = [*single_plans(tuning), *mixed_plans(tuning, candidates, result)]
         finals = choose(tuning, plans)
@@ -123,14 +128,16 @@ def gather_specs(tuning: Tuning) -> Sequence[FusionSpec]:
     return gather_fusion_specs(usable, tuning.toolchains.for_target, tuning.coverage_of)
 
 
-def collect_candidates(tuning: Tuning, specs: Sequence[FusionSpec]) -> CandidateKernelIndex:
+def collect(tuning: Tuning, specs: Sequence[FusionSpec]) -> CandidateKernelIndex:
     """Phase 2: the rules propose candidates; the host takes views, and what nobody else takes."""
     tuning.say("collecting candidate kernels")
-    found: list[CandidateKernel] = []
-    for spec in specs:
-        found += spec.all_candidates(tuning.graph)
-    found += tuning.host_candidates(covered_by=found)
-    return CandidateKernelIndex(found)
+    proposed = collect_candidates(tuning.graph, specs, tuning.fusion)
+    covered = 0
+    for candidate in proposed:
+        covered |= candidate.bits
+    rule = HostFusionRule(lambda node: is_view(node) or not covered >> tuning.graph.index_of(node) & 1)
+    host = FusionSpec("host", rule, (HOST_TARGET,))
+    return CandidateKernelIndex([*proposed, *host.all_candidates(tuning.graph, tuning.fusion)])
 
 
 def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateKernel]:
@@ -152,7 +159,7 @@ def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateK
     options = tuning.options
     return lazy_shortest_path(
         len(tuning.graph),
-        index.candidates,
+        tuple(index),
         tuning.expected_s,
         measure,
         options=LazyOptions(
@@ -169,15 +176,13 @@ def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateK
     )
 
 
-def mixed_plans(
-    tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[CandidateKernel]
-) -> list[Plan]:
+def mixed_plans(tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[CandidateKernel]) -> list[Plan]:
     """The best few covers that were measured through, for the finals."""
     if result.partitioning is None:
         return []
     best = k_best(
         len(tuning.graph),
-        index.candidates,
+        tuple(index),
         tuning.measured_cost,
         2 * tuning.options.finalists,
         launch_penalty_of=lambda candidate: tuning.launch_penalty_s(candidate.target),

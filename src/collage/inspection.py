@@ -60,7 +60,16 @@ def describe_targets() -> list[dict[str, Any]]:
 
 def _broken(name: str, reason: str) -> dict[str, Any]:
     row = dict.fromkeys(("version", "remedy"))
-    return {"name": name, "alias": name, "targets": [], "available": False, "devices": [], "options": {}, **row, "reason": reason}
+    return {
+        "name": name,
+        "alias": name,
+        "targets": [],
+        "available": False,
+        "devices": [],
+        "options": {},
+        **row,
+        "reason": reason,
+    }
 
 
 def describe_environment() -> dict[str, Any]:

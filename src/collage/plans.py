@@ -54,7 +54,7 @@ class Plan:
     def of(cls, cover: Partitioning[CandidateKernel], name: str) -> Plan:
         """The plan of a cover that the search found."""
         ordered = sorted(cover.candidates, key=lambda c: c.sub_graph.exit.last)
-        return cls(name, tuple(Placement(c.sub_graph, c.target, c.rule) for c in ordered))
+        return cls(name, tuple(Placement(c.sub_graph, c.target, " > ".join(c.rules)) for c in ordered))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +193,12 @@ def _race_signature(tuning: Tuning, plans: Sequence[Plan]) -> dict[str, Any]:
     contestants = [
         [plan.name, [[str(place.target), list(place.sub_graph.inside)] for place in plan.kernels]] for plan in plans
     ]
+    values = tuning.workshop.values
     toolchains = sorted({place.target.toolchain for plan in plans for place in plan.kernels})
     return {
         "fact": "race-1",
         "model": structural_hash(tuning.model),
-        "shapes": [list(tuning.workshop.values.get(str(v.name)).shape) for v in tuning.model.graph.inputs if v.name in tuning.workshop.values],
+        "shapes": [list(values.get(str(v.name)).shape) for v in tuning.model.graph.inputs if v.name in values],
         "contestants": contestants,
         "builds": {name: tuning.workshop.availability(name).build for name in toolchains},
         "machine": this_machine().fingerprint,

@@ -103,15 +103,13 @@ def _finalist(standing: Standing) -> dict[str, Any]:
 def _search(
     tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[CandidateKernel], wall_s: float, recorded: bool
 ) -> dict[str, Any]:
-    keys: set[Hashable] = {
-        (tuning.kernels.signature(candidate.sub_graph), candidate.target) for candidate in index.candidates
-    }
+    keys: set[Hashable] = {(tuning.kernels.signature(candidate.sub_graph), candidate.target) for candidate in index}
     counters = tuning.workshop.counters
     found = result.partitioning
     return {
         "algorithm": "lazy Dijkstra over covered sets",
         "stopped_by": result.stopped_by,
-        "candidates": len(index.candidates),
+        "candidates": len(index),
         "keys": len(keys),
         "built": counters.built,
         "measured": counters.measured,
@@ -119,7 +117,7 @@ def _search(
         "raced": not recorded,
         "states": result.statistics.states,
         "rounds": result.statistics.rounds,
-        "caps": [*tuning.caps, *result.statistics.caps],
+        "caps": [*tuning.fusion.capped, *result.statistics.caps],
         "optimal": bool(found and found.optimal),
         "gap": found.gap if found is not None else None,
         "wall_s": wall_s,

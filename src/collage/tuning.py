@@ -21,8 +21,8 @@ from collage.cost.survey import Survey, survey_model
 from collage.cost.worker import Worker
 from collage.cost.workshop import Workshop
 from collage.frontend import make_inputs, place_weights
-from collage.fusion import CandidateKernel, FusionSpec, HostFusionRule
-from collage.graph import DataflowGraph, SubGraph, is_view
+from collage.fusion import CandidateKernel, FusionReport
+from collage.graph import DataflowGraph, SubGraph
 from collage.options import CompileOptions
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Registry, Support
@@ -51,7 +51,7 @@ class Tuning:
         model: The model, with its large weights in the workspace.
         graph: Its dataflow graph.
         survey: What each target takes, and how long it needs.
-        caps: Limits that were hit while candidates were enumerated.
+        fusion: What happened while candidates were collected.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Tuning:
         )
         self.estimator = MeasuringCostEstimator(self.workshop, model_bytes(self.model))
         self.race_plan = RacePlan()
-        self.caps: list[str] = []
+        self.fusion = FusionReport()
         self.outcomes: dict[tuple[SubGraph, Target], Outcome] = {}
         self.batch_size = _BATCH_SIZE
         self.measure_budget = _MEASURE_BUDGET if options.measure_budget is None else options.measure_budget
@@ -144,22 +144,10 @@ class Tuning:
         support = self.survey[target].support
         return lambda node: support.get(self.graph.index_of(node), Support(False, "not asked"))
 
-    def host_candidates(self, covered_by: Sequence[CandidateKernel]) -> Sequence[CandidateKernel]:
-        """What is left behind: views, and operators that no target takes."""
-        covered = 0
-        for candidate in covered_by:
-            covered |= candidate.bits
-        rule = HostFusionRule(
-            lambda node: is_view(node) or not covered >> self.graph.index_of(node) & 1
-        )
-        return FusionSpec(rule, HOST_TARGET).all_candidates(self.graph)
-
     def measure(self, candidates: Sequence[CandidateKernel]) -> list[Cost]:
         """Builds and measures candidates, and learns from what comes of it."""
         kernels = [(self.kernels.model(c.sub_graph, c.target), c.target) for c in candidates]
-        for candidate, outcome in zip(
-            candidates, self.estimator.measure(kernels, self.best_single_s), strict=True
-        ):
+        for candidate, outcome in zip(candidates, self.estimator.measure(kernels, self.best_single_s), strict=True):
             self._learn(candidate.sub_graph, candidate.target, outcome)
         return [self.measured_cost(candidate) for candidate in candidates]
 

@@ -27,9 +27,13 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Targets = Annotated[
     list[str] | None,
-    typer.Option("--target", "-t", metavar="T", help="A target or alias; may be repeated. Default: all that are usable."),
+    typer.Option(
+        "--target", "-t", metavar="T", help="A target or alias; may be repeated. Default: all that are usable."
+    ),
 ]
-Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads per kernel; 0 is each toolchain's own default.")]
+Threads = Annotated[
+    int, typer.Option("--threads", min=0, help="Threads per kernel; 0 is each toolchain's own default.")
+]
 Db = Annotated[str | None, typer.Option("--db", metavar="URL", help="Timing database: a file or an SQLAlchemy URL.")]
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", metavar="NAME=V", help="Representative length of a symbolic dimension.")
@@ -103,15 +107,16 @@ def compile_(
 def run(
     artefact: Annotated[Path, typer.Argument(help="What compile wrote.")],
     input_: Annotated[
-        list[str] | None, typer.Option("--input", metavar="NAME=FILE.npy", help="A tensor for an input; may be repeated.")
+        list[str] | None,
+        typer.Option("--input", metavar="NAME=FILE.npy", help="A tensor for an input; may be repeated."),
     ] = None,
     output_dir: Annotated[Path | None, typer.Option(help="Write each output to a .npy file in this folder.")] = None,
     dim: Dims = None,
     json: Json = False,
 ) -> None:
     """Runs an artefact once."""
-    from collage.cli._run import run_once
     from collage.cli._report import print_outputs
+    from collage.cli._run import run_once
 
     outputs = run_once(artefact, _pairs(input_, "--input", "NAME=FILE.npy"), output_dir, _dims(dim))
     if json:

@@ -16,9 +16,7 @@ def print_report(report: Mapping[str, Any]) -> None:
     """What ``compile`` found."""
     console = _console()
     kernels = report["kernels"]
-    rows = (
-        (kernel["name"], kernel["target"], kernel["operators"], _ms(kernel["estimate_us"])) for kernel in kernels
-    )
+    rows = ((kernel["name"], kernel["target"], kernel["operators"], _ms(kernel["estimate_us"])) for kernel in kernels)
     console.print(_table("kernels", ("kernel", "target", "operators", "ms, measured alone"), rows, right=(3,)))
     finalists = sorted(
         [*report["finalists"], *(_single_row(row) for row in report["singles"] if not row["raced"])],
@@ -52,7 +50,9 @@ def _summary(report: Mapping[str, Any]) -> str:
             f"{report['speedup_vs_best_single']:.3f}x the best single toolchain (95 % interval {low:.3f} to {high:.3f})"
         )
     if report["additive_error"] is not None:
-        lines.append(f"kernels add up to {_ms(report['estimate_us'])} ms: additive error {report['additive_error']:+.1%}")
+        lines.append(
+            f"kernels add up to {_ms(report['estimate_us'])} ms: additive error {report['additive_error']:+.1%}"
+        )
     if numerics["max_rel_error"] is not None:
         lines.append(
             f"largest difference from the reference: {numerics['max_rel_error']:.1e} of the largest output "
@@ -128,7 +128,9 @@ def print_inspection(found: Mapping[str, Any]) -> None:
     console = _console()
     model = found["model"]
     console.print(
-        escape(f"{model['path']}: {model['nodes']} operators after preparation, {model['weights_bytes'] / 1e6:.1f} MB of weights"),
+        escape(
+            f"{model['path']}: {model['nodes']} operators after preparation, {model['weights_bytes'] / 1e6:.1f} MB of weights"
+        ),
         highlight=False,
     )
     for kind in ("inputs", "outputs"):
@@ -138,10 +140,14 @@ def print_inspection(found: Mapping[str, Any]) -> None:
         (op_type, str(count), *(f"{row['operators'].get(op_type, 0)}" for row in found["coverage"]))
         for op_type, count in found["operators"].items()
     ]
-    console.print(_table("operators, and how many of them each target takes", columns, rows, right=range(1, len(columns))))
+    console.print(
+        _table("operators, and how many of them each target takes", columns, rows, right=range(1, len(columns)))
+    )
     for row in found["coverage"]:
         for refusal in row["refused"]:
-            console.print(escape(f"{row['target']} refuses {refusal['node']} ({refusal['operator']}): {refusal['reason']}"))
+            console.print(
+                escape(f"{row['target']} refuses {refusal['node']} ({refusal['operator']}): {refusal['reason']}")
+            )
 
 
 def _console() -> Console:

@@ -27,7 +27,7 @@ class _Service:
 
     def check(self, tolerance: float) -> dict[str, Any]:
         """Runs once and compares every output with the reference; the worst difference."""
-        worst = {"max_abs": 0.0, "max_rel": 0.0, "reason": None}
+        worst: dict[str, Any] = {"max_abs": 0.0, "max_rel": 0.0, "reason": None}
         for name, value in self._call().items():
             if name not in self._store:
                 continue

@@ -95,7 +95,7 @@ class Database:
         """What is known of a kernel, or None."""
         with self._engine.connect() as connection:
             row = connection.execute(sa.select(_timing).where(_timing.c.digest == key.digest)).mappings().first()
-        return None if row is None else _outcome(row)
+        return None if row is None else _outcome(dict(row))
 
     def record(self, key: WorkloadKey, outcome: Outcome) -> None:
         """Keeps an outcome; a newer one replaces an older one."""

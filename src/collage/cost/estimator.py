@@ -128,7 +128,9 @@ def model_tolerance(model: ir.Model) -> float:
 
 def model_bytes(model: ir.Model) -> int:
     """Bytes of weights and of activations of known shape."""
-    weights = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+    weights = sum(
+        value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None
+    )
     return weights + sum(_value_bytes(value) for node in model.graph for value in node.outputs)
 
 

@@ -30,7 +30,14 @@ import numpy as np
 __all__ = ["QUANTISED_TOLERANCE", "Difference", "compare", "compare_all", "tolerance_of"]
 
 QUANTISED_TOLERANCE = 5e-2
-_FLOAT_TOLERANCE = {"float64": 1e-7, "complex128": 1e-7, "float32": 1e-4, "complex64": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+_FLOAT_TOLERANCE = {
+    "float64": 1e-7,
+    "complex128": 1e-7,
+    "float32": 1e-4,
+    "complex64": 1e-4,
+    "float16": 1e-2,
+    "bfloat16": 5e-2,
+}
 _SMALL_FLOAT_TOLERANCE = 2e-1
 _FINEST = 1e-7
 
@@ -125,7 +132,9 @@ def _compare_floats(actual: Any, expected: Any, tolerance: float) -> Difference:
     relative = worst / largest if largest else worst
     if relative <= tolerance:
         return Difference(worst, relative, tolerance)
-    return _wrong(tolerance, f"differs by {relative:.1e} of the largest output, more than {tolerance:.0e}", worst, relative)
+    return _wrong(
+        tolerance, f"differs by {relative:.1e} of the largest output, more than {tolerance:.0e}", worst, relative
+    )
 
 
 def _wrong(tolerance: float, reason: str, max_abs: float = 0.0, max_rel: float = 0.0) -> Difference:

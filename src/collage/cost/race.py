@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from collage._errors import ToolchainError, WorkerDied
@@ -148,11 +149,13 @@ def race(
     Returns:
         Who won, and how all did. A contestant that crashes or is wrong loses; the others go on.
     """
-    runners = [_Runner(contestant, Worker(contestant.service, dict(contestant.arguments))) for contestant in contestants]
+    runners = [
+        _Runner(contestant, Worker(contestant.service, dict(contestant.arguments))) for contestant in contestants
+    ]
     try:
         for number, runner in enumerate(runners, 1):
             say(f"finalist {number} of {len(runners)}: {runner.contestant.name}")
-            _guard(runner, lambda r=runner: _qualify(r, tolerance, plan))
+            _guard(runner, partial(_qualify, runner, tolerance, plan))
         track = [runner for runner in runners if runner.failure is None]
         if not track:
             return Result(None, None, None, [runner.standing() for runner in runners])
@@ -193,14 +196,14 @@ def _run_rounds(
         for runner in track:
             # The first run of a block finds cold caches and sleeping threads; in a block of one, so does everybody's.
             warm_up = 1 if runner.block > 1 else 0
-            _guard(
-                runner,
-                lambda r=runner, w=warm_up: getattr(r, phase).append(
-                    r.worker.call("run", plan.timeout_s, runs=r.block, warm_up=w)
-                ),
-            )
+            _guard(runner, partial(_run_block, runner, phase, warm_up, plan))
         track = [runner for runner in track if runner.failure is None]
     return track
+
+
+def _run_block(runner: _Runner, phase: str, warm_up: int, plan: RacePlan) -> None:
+    samples = runner.worker.call("run", plan.timeout_s, runs=runner.block, warm_up=warm_up)
+    (runner.choosing if phase == "choosing" else runner.reporting).append(samples)
 
 
 def _guard(runner: _Runner, action: Callable[[], Any]) -> None:
@@ -221,9 +224,7 @@ def _choose(track: Sequence[_Runner]) -> _Runner:
     """The fastest; among those whose times cannot be told apart from its, the one with the fewest kernels."""
     fastest = min(track, key=lambda runner: runner.median_s)
     equals = [
-        runner
-        for runner in track
-        if runner is fastest or ratio_of_medians(runner.rounds, fastest.rounds)[1].low <= 1.0
+        runner for runner in track if runner is fastest or ratio_of_medians(runner.rounds, fastest.rounds)[1].low <= 1.0
     ]
     fewest = min(runner.contestant.kernels for runner in equals)
     return min(

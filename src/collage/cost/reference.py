@@ -40,7 +40,9 @@ def capture_reference(model: ir.Model, inputs: Mapping[str, Any], workshop: Work
     try:
         workshop.capture(_with_all_outputs(model), HOST_TARGET, names)
     except ToolchainError as error:
-        raise NothingCanRun(f"the model cannot be run at all, not even operator by operator on the host: {error}") from error
+        raise NothingCanRun(
+            f"the model cannot be run at all, not even operator by operator on the host: {error}"
+        ) from error
 
 
 def is_random(node: ir.Node) -> bool:

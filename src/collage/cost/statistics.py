@@ -68,7 +68,9 @@ def summarise(samples: Sequence[float]) -> Summary:
     return Summary(median, p10, p90, len(samples), (interval.high - interval.low) / 2 / median if median else 0.0)
 
 
-def ratio_of_medians(numerator: Sequence[Sequence[float]], denominator: Sequence[Sequence[float]]) -> tuple[float, Interval]:
+def ratio_of_medians(
+    numerator: Sequence[Sequence[float]], denominator: Sequence[Sequence[float]]
+) -> tuple[float, Interval]:
     """How many times longer the first takes than the second, from interleaved rounds.
 
     Rounds are compared with their neighbours in time, so that slow drifts of the machine cancel; the interval comes

@@ -115,11 +115,19 @@ class _Surveyor:
         outcomes = self._measure(ranges, hopeless_s)
         profile = self._profile(ranges, outcomes)
         return TargetSurvey(
-            self.target, availability, support, tuple(ranges), tuple(outcomes), profile, whole.reason or whole.status.value
+            self.target,
+            availability,
+            support,
+            tuple(ranges),
+            tuple(outcomes),
+            profile,
+            whole.reason or whole.status.value,
         )
 
     def _measure(self, ranges: Sequence[int], hopeless_s: float) -> list[Outcome]:
-        return self.estimator.measure([(self.kernels.model(bits, self.target), self.target) for bits in ranges], hopeless_s)
+        return self.estimator.measure(
+            [(self.kernels.model(bits, self.target), self.target) for bits in ranges], hopeless_s
+        )
 
     def _probe(self) -> dict[int, Support]:
         """Compiles each distinct operator once; twelve equal ones are asked about once, and never again."""

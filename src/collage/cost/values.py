@@ -73,4 +73,5 @@ class ValueStore:
         if 0 in shape:
             return np.zeros(shape, dtype)
         raw: np.ndarray[Any, Any] = np.memmap(self._folder / entry["file"], np.uint8, "r")
-        return raw.view(dtype).reshape(shape)
+        tensor: np.ndarray[Any, Any] = raw.view(dtype).reshape(shape)
+        return tensor

@@ -164,7 +164,9 @@ class Workshop:
 
     def key(self, job: Job) -> WorkloadKey:
         """Under which key a job's timing is kept."""
-        shapes = [f"{self.values.get(n).shape}{self.values.get(n).dtype}" if n in self.values else "?" for n in job.inputs]
+        shapes = [
+            f"{self.values.get(n).shape}{self.values.get(n).dtype}" if n in self.values else "?" for n in job.inputs
+        ]
         return WorkloadKey(
             kernel=job.structure,
             shapes=" ".join(shapes),

@@ -221,14 +221,14 @@ def _rebuild(recipe: Recipe, folder: Path, names: set[str], toolchains: Registry
     for entry in os.scandir(folder):
         shutil.copyfile(entry.path, workspace / entry.name)
     model = ir.load(workspace / recipe.model_file)
-    calls = {call.name: call for call in kernels_of(model)}
+    calls = {call.node.name: call.node for call in kernels_of(model)}
     kernels = []
     for kernel in recipe.kernels:
         if kernel.name in names:
             target = Target.parse(kernel.target)
             source = kernel_model(model, calls[kernel.name], kernel.name)
             compiled = toolchains.for_target(target).compile(source, target, workspace)
-            kernel = replace(kernel, compiled=compiled)
+            kernel = replace(kernel, compiled=compiled, inputs=compiled.inputs, outputs=compiled.outputs)
         kernels.append(kernel)
     return replace(recipe, kernels=tuple(kernels)), workspace
 

@@ -90,7 +90,8 @@ class Recipe:
 
     def files_with_weights(self, workspace: Path) -> tuple[str, ...]:
         """Its files, and the weights file if the workspace has one."""
-        return (*self.files, *((WEIGHTS,) if (workspace / WEIGHTS).exists() else ()))
+        weights = (WEIGHTS,) if (workspace / WEIGHTS).exists() else ()
+        return tuple(dict.fromkeys((*self.files, *weights)))
 
     def as_json(self) -> dict[str, Any]:
         """JSON values only."""

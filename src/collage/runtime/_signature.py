@@ -88,7 +88,9 @@ class Signature:
 
     def _by_name(self, feeds: Sequence[Any]) -> Mapping[str, Any]:
         if isinstance(feeds, np.ndarray) or not isinstance(feeds, Sequence):
-            raise InputError("inputs are a mapping from names to tensors, or a sequence of tensors in the model's order")
+            raise InputError(
+                "inputs are a mapping from names to tensors, or a sequence of tensors in the model's order"
+            )
         if len(feeds) != len(self._names):
             raise InputError(f"{len(feeds)} inputs given, but the model has {len(self._names)}: {self}")
         return dict(zip(self._names, feeds, strict=True))
@@ -117,7 +119,7 @@ def _as_tensor(port: Port, dtype: np.dtype[Any] | None, value: Any, symbols: dic
         array = np.ascontiguousarray(value).reshape(np.shape(value))
     except (ValueError, TypeError) as error:
         raise InputError(f"input {port.name!r} is no tensor: {error}") from None
-    if dtype == object and array.dtype.kind in "USTO":
+    if dtype.kind == "O" and array.dtype.kind in "USTO":
         array = array.astype(object)
     elif isinstance(value, int | float | bool | list | tuple) and array.dtype != dtype:
         # Python numbers have no element type of their own; they take the model's where nothing is lost.
