@@ -4,11 +4,11 @@ import resource
 import time
 
 import pytest
-from tests.hostile.hostile_models import CORPUS
 
 from collage import CollageError
 from collage._errors import ModelError
 from collage.frontend import read_model
+from tests.hostile.hostile_models import CORPUS
 
 
 @pytest.mark.parametrize("name", CORPUS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collage.frontend._budget import Budgets
+from collage.frontend._canonical import lift_constants, name_everything, remove_unused
 from collage.frontend._digest import model_digest
 from collage.frontend._inputs import make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs
@@ -17,9 +18,12 @@ __all__ = [
     "bind_dims",
     "describe_inputs",
     "describe_outputs",
+    "lift_constants",
     "make_inputs",
     "model_digest",
+    "name_everything",
     "place_weights",
     "read_model",
+    "remove_unused",
     "skeleton",
 ]

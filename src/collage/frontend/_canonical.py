@@ -14,7 +14,7 @@ import onnx_ir.passes.common as common
 
 from collage._errors import ModelError
 
-__all__ = ["MAX_IR_VERSION", "MIN_IR_VERSION", "canonicalise", "name_everything"]
+__all__ = ["MAX_IR_VERSION", "MIN_IR_VERSION", "canonicalise", "lift_constants", "name_everything", "remove_unused"]
 
 MIN_IR_VERSION = 10
 """The first version in which functions carry metadata and the types of their values."""

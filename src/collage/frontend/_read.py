@@ -94,7 +94,7 @@ def _read_file(path: Path, budgets: Budgets) -> bytes:
             raise ModelError("is no regular file")
         if status.st_size > budgets.file_bytes:
             raise ModelError(f"has {status.st_size:,} bytes; keep weights of large models in external files")
-        with open(descriptor, "rb", closefd=False) as file:  # noqa: PTH123 (a descriptor has no path)
+        with open(descriptor, "rb", closefd=False) as file:
             return file.read(budgets.file_bytes + 1)
     finally:
         os.close(descriptor)

@@ -1,7 +1,112 @@
-"""The pass infrastructure and the generic passes. Specification 002."""
+"""The pass infrastructure and the generic passes. Specification 002.
+
+::
+
+    from collage import transform
+
+    @transform.module_pass(opt_level=1)
+    def rename(model, context):
+        model.graph.name = "renamed"
+        return model
+
+    with transform.PassContext(opt_level=3, disabled_pass=["EliminateCommonSubexpr"]):
+        model = transform.Sequential([transform.InferType(), transform.FoldConstant(), rename])(model)
+"""
 
 from __future__ import annotations
 
-from collage.transform._prepare import prepare
+from collage.transform._bisect import bisect_passes
+from collage.transform._config import ConfigOption, list_config_options, register_config_option
+from collage.transform._context import PassContext, build_config
+from collage.transform._decorators import (
+    create_function_pass,
+    create_module_pass,
+    create_sequential_pass,
+    function_pass,
+    module_pass,
+)
+from collage.transform._effects import is_random
+from collage.transform._eliminate_common_subexpr import EliminateCommonSubexpr
+from collage.transform._fold_constant import FoldConstant
+from collage.transform._infer_type import InferType
+from collage.transform._info import PassInfo
+from collage.transform._instrument import PassInstrument
+from collage.transform._instruments import DumpIR, JsonLog, OpCountDiff, PassTimer, VerifyAfterEach
+from collage.transform._pass import FunctionPass, ModulePass, Pass
+from collage.transform._prepare import default_passes, prepare
+from collage.transform._print_ir import PrintIR, model_text
+from collage.transform._registry import get_pass, list_passes, register_pass
+from collage.transform._sequential import Attempt, Repeat, Sequential, sequential
+from collage.transform._simplify_inference import SimplifyInference
+from collage.transform._standard import (
+    DeadCodeElimination,
+    EliminateIdentity,
+    InlineFunctions,
+    SimplifyExpr,
+    ToANormalForm,
+    TopologicalSort,
+)
+from collage.transform._target_scope import current_target, target_scope
 
-__all__ = ["prepare"]
+__all__ = [
+    "Attempt",
+    "ConfigOption",
+    "DeadCodeElimination",
+    "DumpIR",
+    "EliminateCommonSubexpr",
+    "EliminateIdentity",
+    "FoldConstant",
+    "FunctionPass",
+    "InferType",
+    "InlineFunctions",
+    "JsonLog",
+    "ModulePass",
+    "OpCountDiff",
+    "Pass",
+    "PassContext",
+    "PassInfo",
+    "PassInstrument",
+    "PassTimer",
+    "PrintIR",
+    "Repeat",
+    "Sequential",
+    "SimplifyExpr",
+    "SimplifyInference",
+    "ToANormalForm",
+    "TopologicalSort",
+    "VerifyAfterEach",
+    "bisect_passes",
+    "build_config",
+    "create_function_pass",
+    "create_module_pass",
+    "create_sequential_pass",
+    "current_target",
+    "default_passes",
+    "function_pass",
+    "get_pass",
+    "is_random",
+    "list_config_options",
+    "list_passes",
+    "model_text",
+    "module_pass",
+    "prepare",
+    "register_config_option",
+    "register_pass",
+    "sequential",
+    "target_scope",
+]
+
+for _standard in (
+    DeadCodeElimination,
+    EliminateCommonSubexpr,
+    EliminateIdentity,
+    FoldConstant,
+    InferType,
+    InlineFunctions,
+    PrintIR,
+    SimplifyExpr,
+    SimplifyInference,
+    ToANormalForm,
+    TopologicalSort,
+):
+    register_pass(_standard.__name__, _standard)

@@ -1,21 +1,54 @@
-"""The default preparation: what ``compile()`` does to a model before any search."""
+"""The default preparation: what ``compile()`` does to a model before any search. Design section 4.2."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
-import onnx_ir.passes.common as common
-from onnxscript import optimizer
 
-__all__ = ["prepare"]
+from collage.transform._eliminate_common_subexpr import EliminateCommonSubexpr
+from collage.transform._fold_constant import FoldConstant
+from collage.transform._infer_type import InferType
+from collage.transform._sequential import Attempt, Repeat, Sequential
+from collage.transform._simplify_inference import SimplifyInference
+from collage.transform._standard import (
+    DeadCodeElimination,
+    EliminateIdentity,
+    InlineFunctions,
+    SimplifyExpr,
+    TopologicalSort,
+)
+
+__all__ = ["default_passes", "prepare"]
+
+_MAX_ROUNDS = 5
+
+
+def default_passes() -> Sequential:
+    """The default preparation as a sequence; a simplification that fails is skipped."""
+    simplify = Sequential(
+        [
+            Attempt(FoldConstant()),
+            Attempt(SimplifyExpr()),
+            Attempt(EliminateCommonSubexpr()),
+            Attempt(EliminateIdentity()),
+            Attempt(DeadCodeElimination()),
+            Attempt(InferType()),
+        ],
+        name="simplify",
+    )
+    members = [InlineFunctions(), TopologicalSort(), Attempt(InferType()), Attempt(SimplifyInference())]
+    return Sequential([*members, Repeat(simplify, _MAX_ROUNDS)], name="prepare")
 
 
 def prepare(model: ir.Model) -> ir.Model:
-    """Simplifies a canonical model without changing what it computes."""
-    from collage.frontend._canonical import canonicalise
+    """Simplifies a model without changing what it computes.
 
-    model = model.clone()
-    common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
-    optimizer.fold_constants(model)
-    canonicalise(model)
-    common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
-    return model
+    Runs ``default_passes`` under the current ``PassContext``. Inputs and outputs keep their names and order; weights
+    are shared, and never grow by folding.
+
+    Args:
+        model: A model from ``read_model``; it is not changed.
+
+    Returns:
+        A model in canonical form, with types and shapes as far as they can be inferred.
+    """
+    return default_passes()(model)

@@ -1,0 +1,128 @@
+"""The context under which passes run: level, required and disabled passes, options, instruments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from types import MappingProxyType, TracebackType
+from typing import Any, NoReturn
+
+import onnx_ir as ir
+
+from collage._errors import ConfigError, PassError
+from collage.transform._config import check_config, config_option
+from collage.transform._info import PassInfo
+from collage.transform._instrument import PassInstrument
+from collage.transform._registry import check_pass_names
+
+__all__ = ["DEFAULT_OPT_LEVEL", "PassContext", "TraceFunction", "build_config"]
+
+DEFAULT_OPT_LEVEL = 2
+
+TraceFunction = Callable[[ir.Model, PassInfo, bool], None]
+"""Called with the model, the pass, and True before or False after it."""
+
+_STACK: ContextVar[tuple[PassContext, ...]] = ContextVar("collage_pass_contexts", default=())
+
+
+class PassContext:
+    """Options of passes, in force inside its ``with`` block (specification 002, ``PassContext``).
+
+    A context inside another replaces it; nothing is merged. Each thread has a stack of its own, which begins empty;
+    tasks of asyncio inherit theirs. One context may be entered several times, also by several threads.
+
+    Whether a pass runs is decided by one rule, for passes that are called and for members of a sequence alike: a
+    disabled pass does not, a required one does, and any other does where ``pass.opt_level <= context.opt_level``.
+
+    Args:
+        opt_level: 0 for nothing that is not necessary, up to 3 for everything.
+        fallback_device: Device type of nodes that nothing places.
+        required_pass: Names of passes that run whatever their level.
+        disabled_pass: Names of passes that never run.
+        config: Values of registered keys.
+        instruments: Watch passes run, in this order.
+        trace: Called before and after each pass that is no sequence.
+
+    Raises:
+        ConfigError: An unknown pass or key, or a value of the wrong type.
+    """
+
+    def __init__(
+        self,
+        opt_level: int = DEFAULT_OPT_LEVEL,
+        fallback_device: str = "cpu",
+        required_pass: Iterable[str] = (),
+        disabled_pass: Iterable[str] = (),
+        config: Mapping[str, Any] | None = None,
+        instruments: Sequence[PassInstrument] = (),
+        trace: TraceFunction | None = None,
+    ) -> None:
+        if isinstance(opt_level, bool) or not isinstance(opt_level, int):
+            raise ConfigError(f"opt_level is a whole number, not {opt_level!r}")
+        self.opt_level = opt_level
+        self.fallback_device = fallback_device
+        self.required_pass = check_pass_names(required_pass, "required_pass")
+        self.disabled_pass = check_pass_names(disabled_pass, "disabled_pass")
+        self.config: Mapping[str, Any] = MappingProxyType(check_config(config or {}))
+        self.instruments = tuple(instruments)
+        self.trace = trace
+
+    @staticmethod
+    def current() -> PassContext:
+        """The innermost context of this thread or task; one with default options outside any ``with`` block."""
+        stack = _STACK.get()
+        return stack[-1] if stack else _DEFAULT
+
+    def get_config(self, key: str) -> Any:
+        """The value of a registered key here, or its default.
+
+        Raises:
+            ConfigError: The key is not registered.
+        """
+        return self.config.get(key, config_option(key).default)
+
+    def fail(self, message: str, node: ir.Node | None = None) -> NoReturn:
+        """Ends the pass that is running with an error that names the node.
+
+        Raises:
+            PassError: Always.
+        """
+        place = f"node {node.name!r} ({node.op_type}): " if node is not None else ""
+        raise PassError(place + message)
+
+    def __enter__(self) -> PassContext:
+        for index, instrument in enumerate(self.instruments):
+            try:
+                instrument.enter_pass_ctx(self)
+            except BaseException:
+                entered, self.instruments = self.instruments[:index], ()
+                for previous in entered:
+                    previous.exit_pass_ctx(self)
+                raise
+        _STACK.set((*_STACK.get(), self))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _STACK.set(_STACK.get()[:-1])
+        for instrument in self.instruments:
+            try:
+                instrument.exit_pass_ctx(self)
+            except BaseException:
+                self.instruments = ()
+                raise
+
+    def __repr__(self) -> str:
+        return (
+            f"PassContext(opt_level={self.opt_level}, required_pass={sorted(self.required_pass)}, "
+            f"disabled_pass={sorted(self.disabled_pass)}, config={dict(self.config)})"
+        )
+
+
+def build_config(**options: Any) -> PassContext:
+    """The specification's other name for ``PassContext``, with the same options."""
+    return PassContext(**options)
+
+
+_DEFAULT = PassContext()

@@ -1,0 +1,139 @@
+"""Passes from functions and classes (specification 002, "Pass Objects")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from collage._errors import ConfigError
+from collage.transform._info import PassInfo
+from collage.transform._pass import FunctionPass, FunctionTransform, ModulePass, ModuleTransform, Pass
+from collage.transform._sequential import Sequential
+
+__all__ = [
+    "create_function_pass",
+    "create_module_pass",
+    "create_sequential_pass",
+    "function_pass",
+    "module_pass",
+]
+
+
+def module_pass(
+    transform: Any = None,
+    *,
+    opt_level: int | None = None,
+    name: str | None = None,
+    required: Sequence[str] = (),
+    invalidates: Sequence[str] = (),
+) -> Any:
+    """Makes a ``ModulePass`` of a function, or of a class with the method ``transform_module``.
+
+    ::
+
+        @module_pass(opt_level=1)
+        def drop_names(model, context):
+            for node in model.graph:
+                node.name = None
+            return model
+
+        model = drop_names(model)
+
+    The function may change the model in place: it is a copy. A decorated class makes passes: its constructor takes
+    what the class's does.
+
+    Raises:
+        ConfigError: There is no ``opt_level``, or it or a name is of the wrong type.
+    """
+    return _decorate(ModulePass, "transform_module", transform, opt_level, name, required, invalidates)
+
+
+def function_pass(
+    transform: Any = None,
+    *,
+    opt_level: int | None = None,
+    name: str | None = None,
+    required: Sequence[str] = (),
+    invalidates: Sequence[str] = (),
+) -> Any:
+    """Makes a ``FunctionPass`` of a function, or of a class with the method ``transform_function``.
+
+    ::
+
+        @function_pass(opt_level=1)
+        def relu_to_identity(function, model, context):
+            for node in function:
+                if node.op_type == "Relu":
+                    node.op_type = "Identity"
+            return function
+
+    Raises:
+        ConfigError: There is no ``opt_level``, or it or a name is of the wrong type.
+    """
+    return _decorate(FunctionPass, "transform_function", transform, opt_level, name, required, invalidates)
+
+
+def create_module_pass(
+    name: str, opt_level: int, pass_func: ModuleTransform, required: Sequence[str] = ()
+) -> ModulePass:
+    """Makes a module pass without a decorator."""
+    return ModulePass(PassInfo(name, opt_level, tuple(required)), pass_func)
+
+
+def create_function_pass(
+    name: str, opt_level: int, pass_func: FunctionTransform, required: Sequence[str] = ()
+) -> FunctionPass:
+    """Makes a function pass without a decorator."""
+    return FunctionPass(PassInfo(name, opt_level, tuple(required)), pass_func)
+
+
+def create_sequential_pass(
+    name: str, opt_level: int, passes: Iterable[Pass | ir.passes.PassBase], disabled: Iterable[str] = ()
+) -> Sequential:
+    """Makes a sequence with a name, a level and a list of disabled passes."""
+    return Sequential(passes, opt_level, name, disabled=disabled)
+
+
+def _decorate(
+    kind: type[ModulePass] | type[FunctionPass],
+    method: str,
+    transform: Any,
+    opt_level: int | None,
+    name: str | None,
+    required: Sequence[str],
+    invalidates: Sequence[str],
+) -> Any:
+    if opt_level is None:
+        raise ConfigError("a pass needs a level: @module_pass(opt_level=...), @function_pass(opt_level=...)")
+
+    def make(target: Any) -> Any:
+        info = PassInfo(name or target.__name__, opt_level, _names(required), _names(invalidates))
+        return _wrap_class(kind, method, target, info) if isinstance(target, type) else kind(info, target)
+
+    return make if transform is None else make(transform)
+
+
+def _names(names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise ConfigError(f"names of passes are a list, not {names!r}")
+    return tuple(names)
+
+
+def _wrap_class(kind: type[ModulePass] | type[FunctionPass], method: str, inner: type, info: PassInfo) -> type:
+    """A subclass of ``kind`` whose instances hold one of ``inner`` and lend it their attributes."""
+    if not callable(getattr(inner, method, None)):
+        raise ConfigError(f"class {inner.__name__!r} needs a method {method!r} to be a pass")
+
+    def __init__(self: Any, *arguments: Any, **options: Any) -> None:
+        self._inner = inner(*arguments, **options)
+        kind.__init__(self, info, getattr(self._inner, method))
+
+    def __getattr__(self: Any, attribute: str) -> Any:
+        if attribute == "_inner":
+            raise AttributeError(attribute)
+        return getattr(self._inner, attribute)
+
+    body = {"__init__": __init__, "__getattr__": __getattr__, "__doc__": inner.__doc__, "__module__": inner.__module__}
+    return type(inner.__name__, (kind,), body)

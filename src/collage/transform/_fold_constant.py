@@ -1,0 +1,73 @@
+"""FoldConstant: what depends on constants only is computed once, here."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+from onnxscript import optimizer
+
+from collage.frontend import lift_constants
+from collage.transform._context import PassContext
+from collage.transform._effects import bodies, is_pure
+from collage.transform._info import PassInfo
+from collage.transform._outputs import output_names, restore_outputs
+from collage.transform._pass import ModulePass
+
+__all__ = ["FoldConstant"]
+
+_SMALL_BYTES = 64 * 1024
+"""A result up to this size is always worth having."""
+
+_LARGEST_INPUT_BYTES = 64 * 2**20
+"""Larger constants stay mapped: computing with them here would load them."""
+
+_KEPT = frozenset({"ConstantOfShape", "DequantizeLinear", "DynamicQuantizeLinear", "Expand", "QuantizeLinear", "Tile"})
+"""Operators that blow tensors up, or carry what toolchains want to see."""
+
+
+class FoldConstant(ModulePass):
+    """Folds constants with onnxscript's optimizer, under rules that keep models small.
+
+    A node is folded if its result is small, or no larger than the constants that only it reads. Random operators,
+    operators of unknown domains, those whose result is an output of a graph, quantisation, and all that only makes
+    tensors larger, stay.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(PassInfo("FoldConstant", opt_level=2))
+
+    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
+        """Folds in place."""
+        names = output_names(model)
+        optimizer.fold_constants(
+            model,
+            onnx_shape_inference=True,
+            input_size_limit=_SMALL_BYTES,
+            output_size_limit=_SMALL_BYTES,
+            should_fold=_is_worth_folding,
+        )
+        lift_constants(model)
+        restore_outputs(model, names)
+        return model
+
+
+def _is_worth_folding(node: ir.Node) -> bool:
+    if node.op_type in _KEPT or not is_pure(node) or any(True for _ in bodies(node)):
+        return False
+    if any(value.is_graph_output() for value in node.outputs):
+        return False
+    inputs = [value for value in dict.fromkeys(node.inputs) if value is not None]
+    sizes = [value.const_value.nbytes if value.const_value is not None else 0 for value in inputs]
+    if sum(sizes) > _LARGEST_INPUT_BYTES:
+        return False
+    freed = sum(size for value, size in zip(inputs, sizes, strict=True) if len(value.uses()) == 1)
+    result = sum(_bytes(value, max(sizes, default=0)) for value in node.outputs)
+    return result <= max(freed, _SMALL_BYTES)
+
+
+def _bytes(value: ir.Value, otherwise: int) -> int:
+    """Size of a value, or a guess where its shape is not known."""
+    if value.shape is None or value.dtype is None or not all(isinstance(dim, int) for dim in value.shape):
+        return otherwise
+    return math.ceil(math.prod(dim for dim in value.shape if isinstance(dim, int)) * value.dtype.bitwidth / 8)

@@ -1,0 +1,41 @@
+"""What a pass says about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from collage._errors import ConfigError
+
+__all__ = ["ALL", "PassInfo"]
+
+ALL = "*"
+"""In ``PassInfo.invalidates``: every pass that ran before."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassInfo:
+    """Name, level and dependencies of a pass (specification 002, ``PassInfo``).
+
+    Attributes:
+        name: Its name, unique among passes.
+        opt_level: The pass runs where the context's level is at least this.
+        required: Names of passes that must have run before it.
+        invalidates: Names of passes whose results it destroys, so that they run again where required; ``ALL`` for
+            every one.
+    """
+
+    name: str
+    opt_level: int
+    required: tuple[str, ...] = ()
+    invalidates: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ConfigError(f"a pass needs a name, not {self.name!r}")
+        if isinstance(self.opt_level, bool) or not isinstance(self.opt_level, int):
+            raise ConfigError(f"pass {self.name!r} needs an opt_level, a whole number, not {self.opt_level!r}")
+        for field in ("required", "invalidates"):
+            names = getattr(self, field)
+            if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+                raise ConfigError(f"{field!r} of pass {self.name!r} is a list of names, not {names!r}")
+            object.__setattr__(self, field, tuple(names))

@@ -1,0 +1,185 @@
+"""The instruments that come with Collage: time, sizes, dumps, checks and a log of what passes do."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from collage._errors import PassError
+from collage.transform._info import PassInfo
+from collage.transform._instrument import PassInstrument
+from collage.transform._print_ir import model_text
+from collage.transform._validity import check_valid
+
+__all__ = ["DumpIR", "JsonLog", "OpCountDiff", "PassTimer", "VerifyAfterEach", "op_counts"]
+
+
+@dataclass(slots=True)
+class _Span:
+    name: str
+    start_s: float
+    seconds: float = 0.0
+    inner: list[_Span] = field(default_factory=list)
+
+
+class PassTimer(PassInstrument):
+    """Measures passes; sequences contain their members."""
+
+    def __init__(self) -> None:
+        self._root = _Span("total", 0.0)
+        self._open = [self._root]
+
+    def run_before_pass(self, model: ir.Model, info: PassInfo) -> None:
+        """Starts the clock."""
+        span = _Span(info.name, time.perf_counter())
+        self._open[-1].inner.append(span)
+        self._open.append(span)
+
+    def run_after_pass(self, model: ir.Model, info: PassInfo) -> None:
+        """Stops it."""
+        span = self._open.pop()
+        span.seconds = time.perf_counter() - span.start_s
+
+    def on_error(self, model: ir.Model, info: PassInfo, error: Exception) -> None:
+        """Stops it, too."""
+        self.run_after_pass(model, info)
+
+    def render(self) -> str:
+        """One line per pass: milliseconds, those outside its members, and its share of the whole."""
+        total = sum(span.seconds for span in self._root.inner)
+        lines: list[str] = []
+
+        def add(span: _Span, depth: int) -> None:
+            own = span.seconds - sum(inner.seconds for inner in span.inner)
+            share = span.seconds / total if total else 0.0
+            lines.append(
+                f"{'  ' * depth}{span.name}: {span.seconds * 1e3:.3f} ms [self {own * 1e3:.3f} ms] ({share:.1%})"
+            )
+            for inner in span.inner:
+                add(inner, depth + 1)
+
+        for span in self._root.inner:
+            add(span, 0)
+        return "\n".join(lines)
+
+
+class OpCountDiff(PassInstrument):
+    """Records how each pass changed the number of nodes per operator.
+
+    Attributes:
+        changes: Pairs of a pass's name and its changes, such as ``{"Conv": -1}``; unchanged models are left out.
+    """
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, dict[str, int]]] = []
+        self._before: list[Counter[str]] = []
+
+    def run_before_pass(self, model: ir.Model, info: PassInfo) -> None:
+        """Counts."""
+        self._before.append(op_counts(model))
+
+    def run_after_pass(self, model: ir.Model, info: PassInfo) -> None:
+        """Counts again."""
+        before, after = self._before.pop(), op_counts(model)
+        change = {name: after[name] - before[name] for name in sorted({*before, *after}) if after[name] != before[name]}
+        if change:
+            self.changes.append((info.name, change))
+
+    def on_error(self, model: ir.Model, info: PassInfo, error: Exception) -> None:
+        """Forgets the pass."""
+        self._before.pop()
+
+
+class DumpIR(PassInstrument):
+    """Writes the model's text after each pass to a numbered file, such as ``003_FoldConstant.txt``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = Path(folder)
+        self._number = 0
+
+    def enter_pass_ctx(self, context: Any) -> None:
+        """Makes the folder."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def run_after_pass(self, model: ir.Model, info: PassInfo) -> None:
+        """Writes the next file."""
+        name = re.sub(r"[^\w.-]", "_", info.name)[:80]
+        (self._folder / f"{self._number:03}_{name}.txt").write_text(model_text(model) + "\n")
+        self._number += 1
+
+
+class VerifyAfterEach(PassInstrument):
+    """Checks after each pass that the model is valid and keeps its interface, and names the pass that broke it."""
+
+    def __init__(self) -> None:
+        self._interfaces: list[tuple[Any, Any]] = []
+
+    def run_before_pass(self, model: ir.Model, info: PassInfo) -> None:
+        """Remembers the interface."""
+        self._interfaces.append(_interface(model))
+
+    def run_after_pass(self, model: ir.Model, info: PassInfo) -> None:
+        """Checks.
+
+        Raises:
+            PassError: The model is invalid, or its inputs or outputs have other names or types.
+        """
+        before = self._interfaces.pop()
+        if _interface(model) != before:
+            raise PassError(f"pass {info.name!r} changed the model's interface from {before} to {_interface(model)}")
+        try:
+            check_valid(model)
+        except PassError as error:
+            raise PassError(f"after pass {info.name!r}: {error}") from None
+
+    def on_error(self, model: ir.Model, info: PassInfo, error: Exception) -> None:
+        """Forgets the pass."""
+        self._interfaces.pop()
+
+
+class JsonLog(PassInstrument):
+    """Appends one JSON object per event to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = Path(path)
+        self._start_s = time.monotonic()
+
+    def run_before_pass(self, model: ir.Model, info: PassInfo) -> None:
+        """Logs."""
+        self._log("before", info)
+
+    def run_after_pass(self, model: ir.Model, info: PassInfo) -> None:
+        """Logs, with the number of nodes."""
+        self._log("after", info, nodes=sum(op_counts(model).values()))
+
+    def on_skip(self, model: ir.Model, info: PassInfo, reason: str) -> None:
+        """Logs why."""
+        self._log("skip", info, reason=reason)
+
+    def on_error(self, model: ir.Model, info: PassInfo, error: Exception) -> None:
+        """Logs the message."""
+        self._log("error", info, error=str(error))
+
+    def _log(self, event: str, info: PassInfo, **details: Any) -> None:
+        seconds = round(time.monotonic() - self._start_s, 6)
+        with self._path.open("a") as file:
+            file.write(json.dumps({"event": event, "pass": info.name, "time_s": seconds, **details}) + "\n")
+
+
+def op_counts(model: ir.Model) -> Counter[str]:
+    """Number of nodes per operator, bodies and functions included."""
+    graphs = [*model.graphs(), *(function.graph for function in model.functions.values())]
+    return Counter(f"{node.domain}.{node.op_type}".lstrip(".") for graph in graphs for node in graph)
+
+
+def _interface(model: ir.Model) -> tuple[Sequence[tuple[str | None, str]], Sequence[tuple[str | None, str]]]:
+    inputs = [(value.name, str(value.dtype)) for value in model.graph.inputs]
+    return inputs, [(value.name, str(value.dtype)) for value in model.graph.outputs]

@@ -1,0 +1,85 @@
+"""Passes by name, so that passes can require each other and users can switch them on and off."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from collage._errors import ConfigError
+
+if TYPE_CHECKING:
+    from collage.transform._pass import Pass
+
+__all__ = ["ENTRY_POINT_GROUP", "check_pass_names", "get_pass", "list_passes", "note_name", "register_pass"]
+
+ENTRY_POINT_GROUP = "collage.passes"
+"""Entry points of this group are factories of passes, found without an import."""
+
+_FACTORIES: dict[str, Callable[[], Pass]] = {}
+_NAMES: set[str] = set()
+
+
+def register_pass(name: str, factory: Callable[[], Pass], *, override: bool = False) -> None:
+    """Makes a pass known by name.
+
+    Args:
+        name: The name under which other passes require it.
+        factory: Makes the pass; called without arguments.
+        override: Replace what has the name.
+
+    Raises:
+        ConfigError: The name is taken.
+    """
+    if name in _FACTORIES and not override:
+        raise ConfigError(f"a pass called {name!r} is already registered; pass override=True to replace it")
+    _FACTORIES[name] = factory
+    note_name(name)
+
+
+def get_pass(name: str) -> Pass:
+    """Makes the pass that was registered under a name.
+
+    Raises:
+        ConfigError: There is none; near names are suggested.
+    """
+    factory = _FACTORIES.get(name)
+    if factory is None:
+        found = [entry for entry in entry_points(group=ENTRY_POINT_GROUP) if entry.name == name]
+        if not found:
+            raise ConfigError(_unknown(name, _FACTORIES))
+        factory = found[0].load()
+        register_pass(name, factory)
+    return factory()
+
+
+def list_passes() -> tuple[str, ...]:
+    """Names of all passes that ``get_pass`` can make."""
+    return tuple(sorted({*_FACTORIES, *entry_points(group=ENTRY_POINT_GROUP).names}))
+
+
+def note_name(name: str) -> None:
+    """Remembers that a pass of this name exists, registered or not, so that it may be required or disabled."""
+    _NAMES.add(name)
+
+
+def check_pass_names(names: Iterable[str], place: str) -> frozenset[str]:
+    """The names as a set.
+
+    Raises:
+        ConfigError: No pass of a name was ever made or registered; near names are suggested.
+    """
+    if isinstance(names, str):
+        raise ConfigError(f"{place} is a list of names, not {names!r}")
+    checked = frozenset(names)
+    for name in sorted(checked - _NAMES):
+        if name not in list_passes():
+            raise ConfigError(f"{place}: {_unknown(name, _NAMES)}")
+    return checked
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else f"; known: {', '.join(sorted(known))}"
+    return f"there is no pass called {name!r}{hint}"

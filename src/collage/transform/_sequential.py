@@ -1,0 +1,125 @@
+"""Sequences of passes, and sequences repeated until nothing changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from collage.transform._draft import Draft
+from collage.transform._fingerprint import fingerprint
+from collage.transform._info import PassInfo
+from collage.transform._pass import Pass, as_pass
+from collage.transform._registry import check_pass_names
+from collage.transform._runner import Runner
+from collage.transform._validity import check_valid
+
+__all__ = ["Attempt", "Repeat", "Sequential", "sequential"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Sequential(Pass):
+    """Passes in order (specification 002, "Sequential Passes"). Itself a pass, so sequences nest.
+
+    Args:
+        passes: Passes of ours, of onnx_ir or of onnxscript.
+        opt_level: Level of the whole; each member is gated by its own as well.
+        name: Its name.
+        required: Names of passes that must have run before it.
+        disabled: Names of passes that do not run inside it, at any depth.
+
+    Raises:
+        ConfigError: A name in ``disabled`` is unknown.
+    """
+
+    is_traced = False
+
+    def __init__(
+        self,
+        passes: Iterable[Pass | ir.passes.PassBase] = (),
+        opt_level: int = 0,
+        name: str = "sequential",
+        required: Sequence[str] = (),
+        disabled: Iterable[str] = (),
+    ) -> None:
+        super().__init__(PassInfo(name, opt_level, tuple(required)))
+        self.passes = tuple(as_pass(member) for member in passes)
+        self.disabled = check_pass_names(disabled, "disabled")
+
+    def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
+        """Runs the members in order."""
+        outer = runner.disabled
+        runner.disabled = outer | self.disabled
+        try:
+            for index, member in enumerate(self.passes):
+                model = runner.execute(member, model, f"{place}[{index}]")
+        finally:
+            runner.disabled = outer
+        return model
+
+
+class Repeat(Pass):
+    """A pass run again until the model no longer changes.
+
+    Attributes:
+        rounds: Rounds of the last run that changed something; for one thread at a time.
+        converged: Whether the last run ended because nothing changed.
+    """
+
+    is_traced = False
+
+    def __init__(self, inner: Pass | ir.passes.PassBase, max_rounds: int = 5, name: str | None = None) -> None:
+        self.inner = as_pass(inner)
+        super().__init__(PassInfo(name or f"Repeat({self.inner.info.name})", self.inner.info.opt_level))
+        self.max_rounds = max_rounds
+        self.rounds = 0
+        self.converged = False
+
+    def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
+        """Runs the inner pass at most ``max_rounds`` times."""
+        before = fingerprint(model)
+        self.rounds, self.converged = 0, False
+        for _ in range(self.max_rounds):
+            model = runner.execute(self.inner, model, f"{place}[{self.rounds}]")
+            after = fingerprint(model)
+            if after == before:
+                self.converged = True
+                return model
+            self.rounds += 1
+            before = after
+        members = getattr(self.inner, "passes", (self.inner,))
+        names = ", ".join(member.info.name for member in members)
+        _logger.warning("%s still changes the model after %d rounds of: %s", place, self.max_rounds, names)
+        return model
+
+
+class Attempt(Pass):
+    """An optional pass: where it fails, or leaves an invalid model, the model stays as before, and that is logged."""
+
+    def __init__(self, inner: Pass | ir.passes.PassBase) -> None:
+        self.inner = as_pass(inner)
+        super().__init__(self.inner.info)
+        self.is_traced = self.inner.is_traced
+
+    def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
+        """Runs the inner pass on a copy."""
+        draft = Draft(model)
+        try:
+            result = self.inner.apply(draft, runner, place)
+            if result is draft and draft.untouched:
+                return model
+            check_valid(result)
+        except Exception as error:
+            _logger.warning("pass %r at %s skipped: %s", self.info.name, place, error)
+            return model
+        return result
+
+
+def sequential(
+    passes: Iterable[Pass | ir.passes.PassBase] = (), opt_level: int = 0, name: str = "sequential", **options: Any
+) -> Sequential:
+    """The specification's lower-case name for ``Sequential``."""
+    return Sequential(passes, opt_level, name, **options)

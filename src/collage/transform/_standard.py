@@ -1,0 +1,109 @@
+"""The standard passes that libraries already implement, with our names, levels and guarantees."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import onnx_ir.passes.common as common
+from onnxscript.rewriter import RewritePass
+from onnxscript.rewriter.rules import common as rules
+
+from collage.frontend import remove_unused
+from collage.transform._context import PassContext
+from collage.transform._info import PassInfo
+from collage.transform._outputs import output_names, restore_outputs
+from collage.transform._pass import ModulePass
+from collage.transform._sequential import Sequential
+
+__all__ = [
+    "DeadCodeElimination",
+    "EliminateIdentity",
+    "InlineFunctions",
+    "SimplifyExpr",
+    "ToANormalForm",
+    "TopologicalSort",
+]
+
+
+class DeadCodeElimination(ModulePass):
+    """Drops nodes, initializers, functions and optional outputs that no output depends on, in bodies too."""
+
+    def __init__(self) -> None:
+        super().__init__(PassInfo("DeadCodeElimination", opt_level=1))
+
+    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
+        """Drops in place."""
+        remove_unused(model)
+        common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
+        return model
+
+
+class EliminateIdentity(ModulePass):
+    """Drops Identity nodes, except where an output of a graph needs its name."""
+
+    def __init__(self) -> None:
+        super().__init__(PassInfo("EliminateIdentity", opt_level=1))
+
+    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
+        """Drops in place."""
+        names = output_names(model)
+        common.IdentityEliminationPass()(model)
+        restore_outputs(model, names)
+        return model
+
+
+class InlineFunctions(ModulePass):
+    """Expands calls of model-local functions that are not marked ``Primitive`` or ``SkipOptimization``."""
+
+    def __init__(self) -> None:
+        super().__init__(PassInfo("InlineFunctions", opt_level=1, invalidates=("InferType",)))
+
+    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
+        """Expands in place."""
+        marks = ("Primitive", "SkipOptimization")
+        common.InlinePass(lambda function: not any(mark in function.metadata_props for mark in marks))(model)
+        return model
+
+
+class TopologicalSort(ModulePass):
+    """Sorts the nodes of every graph so that each comes after what it reads."""
+
+    def __init__(self, name: str = "TopologicalSort") -> None:
+        super().__init__(PassInfo(name, opt_level=0))
+
+    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
+        """Sorts in place, stably."""
+        common.TopologicalSortPass()(model)
+        return model
+
+
+class SimplifyExpr(ModulePass):
+    """Collapses what exporters emit: chains of Reshape, Transpose, Unsqueeze and Slice, and arithmetic with 0 and 1."""
+
+    def __init__(self) -> None:
+        super().__init__(PassInfo("SimplifyExpr", opt_level=2))
+
+    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
+        """Rewrites in place."""
+        names = output_names(model)
+        RewritePass(_COLLAPSING)(model)
+        remove_unused(model)
+        restore_outputs(model, names)
+        return model
+
+
+def ToANormalForm() -> Sequential:
+    """Every operator bound to a name, in order: what ONNX is, once sorted and named."""
+    return Sequential([TopologicalSort(), common.NameFixPass()], name="ToANormalForm")
+
+
+_COLLAPSING = [
+    rules.mul_by_1_rule,
+    rules.add_0_rule,
+    rules.sub_0_rule,
+    rules.div_by_1_rule,
+    rules.reshape_reshape_rule,
+    rules.transpose_transpose_rule,
+    rules.no_op_transpose_rule,
+    rules.unsqueeze_unsqueeze_rule,
+    rules.collapse_slice_rule,
+]

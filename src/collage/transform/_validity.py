@@ -1,0 +1,33 @@
+"""Whether a model is one: what must hold after every pass."""
+
+from __future__ import annotations
+
+import onnx
+import onnx.checker
+import onnx_ir as ir
+
+from collage._errors import PassError
+from collage.frontend import skeleton
+
+__all__ = ["check_valid"]
+
+
+def check_valid(model: ir.Model) -> None:
+    """Checks names, order, arities and attributes, without looking at weights.
+
+    Raises:
+        PassError: Says what is wrong, and with which node.
+    """
+    for graph in model.graphs():
+        for value in graph.outputs:
+            if value.producer() is None and not value.is_initializer() and value.graph is None:
+                raise PassError(f"output {value.name!r} of graph {graph.name!r} is computed by nothing")
+    proto = skeleton(model)
+    for value_info in (*proto.graph.input, *proto.graph.output):
+        if value_info.type.HasField("tensor_type"):
+            # The checker insists on a shape, which InferType may not have found.
+            value_info.type.tensor_type.shape.SetInParent()
+    try:
+        onnx.checker.check_model(proto)
+    except onnx.checker.ValidationError as error:
+        raise PassError("the model is no longer valid: " + " ".join(str(error).split())[:400]) from None
