@@ -2,9 +2,121 @@
 
 from __future__ import annotations
 
-from collage.testing._toolchain_case import ToolchainTestCase
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from collage import CollageError
+from collage.target import Target
+from collage.testing._toolchain_case import ToolchainTestCase, with_weights_in_file
+from collage.testing._toolchain_kernels import COMMON, kernel
+from collage.toolchains import LoadOptions
 from collage.toolchains.onnxruntime import OnnxRuntimeToolchain
+
+TARGET = Target.parse("llvm -compiler=onnxruntime")
 
 
 class TestOnnxRuntime(ToolchainTestCase):
     toolchain = OnnxRuntimeToolchain()
+
+
+class TestOnnxRuntimeAsWritten(ToolchainTestCase):
+    toolchain = OnnxRuntimeToolchain()
+    target = "llvm -compiler=onnxruntime -opt-level=0 -threads=1"
+
+
+def run(text: str, inputs: Sequence[Any], workspace: Path) -> Sequence[Any]:
+    toolchain = OnnxRuntimeToolchain()
+    compiled = toolchain.compile(kernel("k", text), TARGET, workspace)
+    return toolchain.load(compiled, TARGET, workspace, LoadOptions())(inputs)
+
+
+def test_strings(tmp_path: Path) -> None:
+    x = np.array([["a", "b"], ["", "ü"]], object)
+    (y,) = run("(string[2,2] x) => (string[2,2] y) {y = Identity (x)}", [x], tmp_path)
+    assert y.tolist() == x.tolist()
+
+
+def test_sequences_and_optionals(tmp_path: Path) -> None:
+    parts = [np.ones(2, np.float32), np.zeros((1, 3), np.float32)]
+    (y,) = run("(seq(float) s) => (seq(float) y) {y = Identity (s)}", [parts], tmp_path)
+    assert [part.tolist() for part in y] == [part.tolist() for part in parts]
+    (n,) = run("(seq(float) s) => (int64 n) {n = SequenceLength (s)}", [[]], tmp_path)
+    assert n == 0
+    for value, expected in ((parts[0], True), (None, False)):
+        (y,) = run("(optional(float[2]) o) => (bool y) {y = OptionalHasElement (o)}", [value], tmp_path)
+        assert bool(y) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("bfloat16", ml_dtypes.bfloat16),
+        ("float8e4m3fn", ml_dtypes.float8_e4m3fn),
+        ("float8e5m2", ml_dtypes.float8_e5m2),
+    ],
+)
+@pytest.mark.parametrize("shape", [(5,), (), (0, 3)])
+def test_narrow_floats_pass_both_ways(name: str, dtype: Any, shape: tuple[int, ...], tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    text = (
+        f"({name}{list(shape) if shape else ''} x, float[1] f) => ({name}{list(shape) if shape else ''} y, float[1] g)"
+    )
+    y, g = run(f"{text} {{y = Identity (x) g = Neg (f)}}", [x, np.ones(1, np.float32)], tmp_path)
+    assert y.dtype == dtype and y.shape == shape
+    assert y.tobytes() == x.tobytes()
+    assert g.tolist() == [-1]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("int4", ml_dtypes.int4), ("uint4", ml_dtypes.uint4)])
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_four_bit_integers(name: str, dtype: Any, count: int, tmp_path: Path) -> None:
+    values = np.arange(count).astype(np.float32)
+    to = ir.DataType[name.upper()].value
+    (narrow,) = run(f"(float[N] x) => ({name}[N] y) {{y = Cast <to = {to}> (x)}}", [values], tmp_path)
+    assert narrow.dtype == dtype and narrow.astype(np.float32).tolist() == values.tolist()
+    (wide,) = run(f"({name}[N] x) => (float[N] y) {{y = Cast <to = 1> (x)}}", [narrow], tmp_path)
+    assert wide.tolist() == values.tolist()
+
+
+def test_weights_stay_where_they_are(tmp_path: Path) -> None:
+    model = with_weights_in_file(COMMON[1], tmp_path)
+    compiled = OnnxRuntimeToolchain().compile(model, TARGET, tmp_path)
+    assert compiled.files == ("matmul.onnx", "weights")
+    saved = ir.load(tmp_path / "matmul.onnx")
+    assert all(isinstance(v.const_value, ir.ExternalTensor) for v in saved.graph.initializers.values())
+
+
+@pytest.mark.parametrize("base", ["", "elsewhere"])
+def test_weights_outside_the_workspace_are_refused(base: str, tmp_path: Path) -> None:
+    elsewhere, workspace = tmp_path / "elsewhere", tmp_path / "workspace"
+    elsewhere.mkdir()
+    workspace.mkdir()
+    model = with_weights_in_file(COMMON[1], elsewhere)
+    with pytest.raises(CollageError, match="outside the workspace"):
+        OnnxRuntimeToolchain().compile(model, TARGET, workspace if base else tmp_path)
+
+
+def test_large_embedded_weights_are_spilled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collage.toolchains._model_files.SPILL_BYTES", 1000)
+    toolchain, case = OnnxRuntimeToolchain(), COMMON[1]
+    model = case.model()
+    compiled = toolchain.compile(model, TARGET, tmp_path)
+    assert compiled.files == ("matmul.onnx", "matmul.data")
+    (y,) = toolchain.load(compiled, TARGET, tmp_path, LoadOptions())(case.inputs)
+    expected = case.inputs[0] @ case.weights["w"] + case.weights["b"]
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+    assert all(not isinstance(v.const_value, ir.ExternalTensor) for v in model.graph.initializers.values())
+
+
+def test_a_missing_execution_provider_is_the_users_mistake(tmp_path: Path) -> None:
+    toolchain = OnnxRuntimeToolchain()
+    if "CUDAExecutionProvider" in toolchain.availability().devices:
+        pytest.skip("this build has CUDA")
+    with pytest.raises(CollageError, match="CUDAExecutionProvider"):
+        toolchain.compile(COMMON[0].model(), Target.parse("cuda -compiler=onnxruntime"), tmp_path)

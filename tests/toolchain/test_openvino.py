@@ -2,10 +2,100 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collage._errors import Unsupported
+from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase
+from collage.testing._toolchain_kernels import COMMON, kernel
+from collage.toolchains import LoadOptions
 from collage.toolchains.openvino import OpenVinoToolchain
+
+pytest.importorskip("openvino")
+
+TARGET = Target.parse("llvm -compiler=openvino")
 
 
 class TestOpenVino(ToolchainTestCase):
     toolchain = OpenVinoToolchain()
     differs = frozenset({"not_finite_relu", "not_finite_max", "not_finite_softmax"})  # it drops NaN here
+
+
+class TestOpenVinoInOneThread(ToolchainTestCase):
+    toolchain = OpenVinoToolchain()
+    target = "llvm -compiler=openvino -threads=1"
+    differs = TestOpenVino.differs
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("(string[2] x) => (string[2] y) {y = Identity (x)}", "string"),
+        ("(double[2] x) => (double[2] y) {y = Neg (x)}", "double"),
+        ("(bfloat16[2] x) => (bfloat16[2] y) {y = Neg (x)}", "bf16"),
+        ("(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}", "Frobnicate"),
+    ],
+)
+def test_a_refusal_says_why_in_one_line(text: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match=rf"^openvino.*{reason}"):
+        OpenVinoToolchain().compile(kernel("k", text), TARGET, tmp_path)
+
+
+def test_f32_is_f32_and_bf16_is_asked_for(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    w, x = (random.standard_normal((256, 256)).astype(np.float32) for _ in range(2))
+    model = kernel("k", "(float[256,256] x) => (float[256,256] y) {y = MatMul (x, w)}", {"w": w})
+    toolchain, exact, errors = OpenVinoToolchain(), x.astype(np.float64) @ w, {}
+    for precision in ("f32", "bf16"):
+        target = TARGET.with_options(precision=precision)
+        compiled = toolchain.compile(model, target, tmp_path)
+        (y,) = toolchain.load(compiled, target, tmp_path, LoadOptions())([x])
+        errors[precision] = np.abs(y - exact).max() / np.abs(exact).max()
+    assert errors["f32"] < 1e-6
+    assert errors["bf16"] < 2e-2
+
+
+def test_a_default_target_computes_in_f32_on_every_machine() -> None:
+    from collage.toolchains.openvino import _config
+
+    assert _config(TARGET, LoadOptions())["INFERENCE_PRECISION_HINT"] == "f32"
+
+
+def test_growing_and_shrinking_shapes_leave_old_outputs_readable(tmp_path: Path) -> None:
+    model = kernel("k", "(float[N] x) => (float[N] y) {y = Neg (x)}")
+    toolchain = OpenVinoToolchain()
+    loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    kept = []
+    for size in (10, 100_000, 3, 1_000_000, 10):
+        (y,) = loaded([np.ones(size, np.float32)])
+        kept.append(y)
+        assert y.shape == (size,) and (y == -1).all()
+    assert [y.shape[0] for y in kept] == [10, 100_000, 3, 1_000_000, 10]
+    assert not loaded.reuses_outputs
+    assert all((y == -1).all() for y in kept)
+
+
+def test_an_output_that_is_an_input_is_a_copy(tmp_path: Path) -> None:
+    model = kernel("k", "(float[4] x) => (float[4] y, float[4] x) {y = Neg (x)}")
+    toolchain, x = OpenVinoToolchain(), np.ones(4, np.float32)
+    _, same = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())([x])
+    assert not np.shares_memory(same, x)
+
+
+def test_wide_integers_are_refused_when_they_come(tmp_path: Path) -> None:
+    model = kernel("k", "(int64[2] x) => (int64[2] y) {y = Add (x, x)}")
+    toolchain = OpenVinoToolchain()
+    loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    assert loaded([np.array([1, -1])])[0].tolist() == [2, -2]
+    for value in (2**31, -(2**31) - 1):
+        with pytest.raises(Unsupported, match="32 bits"):
+            loaded([np.array([1, value])])
+
+
+def test_merged_time_is_with_the_node_that_has_the_weights(tmp_path: Path) -> None:
+    toolchain, case = OpenVinoToolchain(), COMMON[0]
+    seconds = toolchain.profile(toolchain.compile(case.model(), TARGET, tmp_path), TARGET, tmp_path, case.inputs, 5)
+    assert list(seconds) == ["node_0"]  # the Relu is part of the convolution

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["BODY", "save_tokenised", "token_in", "tokens_in"]
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["BODY", "TokenisedKernel", "input_token", "tokenised", "tokens_in"]
 
 _TOKEN = re.compile(r"collage_n(\d+)_")
 
@@ -19,40 +24,85 @@ BODY = "collage_body_"
 """Token of the nodes inside control-flow bodies; their time is part of the node that holds them."""
 
 
-@contextlib.contextmanager
-def save_tokenised(path: Path) -> Iterator[tuple[Path, Sequence[str]]]:
-    """Writes a copy of the kernel in ``path`` beside it, with tokens for names, for as long as the context lasts.
+@dataclass(frozen=True)
+class TokenisedKernel:
+    """A copy of a kernel with tokens for names, and what the tokens stand for.
 
-    Yields:
-        Path of the copy, and the names of the kernel's nodes by index.
+    Attributes:
+        path: The copy.
+        names: Names of the kernel's nodes, by index.
+        producers: Indices of the nodes whose results each node reads.
+        weights: Size of the largest constant that each node reads.
     """
-    import onnx_ir as ir
 
-    model = ir.load(path)
-    names = [node.name or "" for node in model.graph]
-    for index, value in enumerate((*model.graph.inputs, *model.graph.initializers.values())):
-        value.name = f"collage_value{index}"
-    for index, node in enumerate(model.graph):
-        node.name = f"collage_n{index}_"
-        for output, value in enumerate(node.outputs):
-            value.name = f"collage_n{index}_{output}" if value.name else ""
-    for graph in model.graph.subgraphs():
-        for node in graph:
-            node.name = BODY
-    copy = path.with_name(f"{path.stem}.profile.onnx")
-    ir.save(model, copy)
-    try:
-        yield copy, names
-    finally:
-        copy.unlink()
+    path: Path
+    names: Sequence[str]
+    producers: Sequence[Sequence[int]]
+    weights: Sequence[int]
+
+    def main_node(self, group: Iterable[int]) -> int:
+        """The node that a merged group is known by: the one with most weights, else the last."""
+        return max(group, key=lambda index: (self.weights[index], index))
+
+    def merged_group(self, last: int, timed: Collection[int]) -> set[int]:
+        """The nodes that were merged into ``last``: those before it that have no time of their own."""
+        group, open_nodes = {last}, [last]
+        while open_nodes:
+            found = {index for index in self.producers[open_nodes.pop()] if index not in timed and index not in group}
+            group |= found
+            open_nodes += found
+        return group
+
+    def named(self, seconds: Mapping[int, float]) -> Mapping[str, float]:
+        """Times by name instead of index."""
+        return {self.names[index]: value for index, value in seconds.items()}
 
 
-def token_in(text: str) -> int | None:
-    """Index of the node that a toolchain's name stands for: the last one of those merged, as it gave the output."""
-    found = tokens_in(text)
-    return found[-1] if found else None
+def input_token(index: int) -> str:
+    """Name of an input of a tokenised kernel."""
+    return f"collage_value{index}"
 
 
 def tokens_in(text: str) -> Sequence[int]:
-    """Indices of all nodes named in a text, in order."""
+    """Indices of all nodes that a toolchain's name stands for, in the order in which it names them."""
     return [int(index) for index in _TOKEN.findall(text)]
+
+
+@contextlib.contextmanager
+def tokenised(path: Path) -> Iterator[TokenisedKernel]:
+    """Writes a tokenised copy of the kernel in ``path`` beside it, for as long as the context lasts."""
+    import onnx_ir as ir
+
+    model = ir.load(path)
+    nodes = list(model.graph)
+    places = {node: index for index, node in enumerate(nodes)}
+    producers = [[places[node] for node in node.predecessors() if node in places] for node in nodes]
+    copy = TokenisedKernel(
+        path.with_name(f"{path.stem}.profile.onnx"),
+        [node.name or "" for node in nodes],
+        producers,
+        [_largest_constant(node) for node in nodes],
+    )
+    _rename(model.graph)
+    ir.save(model, copy.path)
+    try:
+        yield copy
+    finally:
+        copy.path.unlink()
+
+
+def _rename(graph: ir.Graph) -> None:
+    for index, value in enumerate((*graph.inputs, *graph.initializers.values())):
+        value.name = input_token(index)
+    for index, node in enumerate(graph):
+        node.name = f"collage_n{index}_"
+        for place, value in enumerate(node.outputs):
+            value.name = f"collage_n{index}_{place}" if value.name else ""
+    for body in graph.subgraphs():
+        for node in body:
+            node.name = BODY
+
+
+def _largest_constant(node: ir.Node) -> int:
+    constants = (value.const_value for value in node.inputs if value is not None)
+    return max((tensor.size for tensor in constants if tensor is not None), default=0)

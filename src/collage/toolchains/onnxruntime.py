@@ -6,6 +6,7 @@ machine.
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import functools
 import json
@@ -27,7 +28,7 @@ from collage.toolchains._model_files import (
     save_kernel,
     usable_cores,
 )
-from collage.toolchains._node_tokens import BODY, save_tokenised, token_in
+from collage.toolchains._node_tokens import BODY, tokenised, tokens_in
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -91,21 +92,16 @@ class OnnxRuntimeToolchain(ToolchainBase):
     ) -> Mapping[str, float]:
         """Seconds per node, from ONNX Runtime's own profiler."""
         _check(target)
-        with save_tokenised(workspace / compiled.metadata["model"]) as (path, names):
-            options = _session_options(target, LoadOptions(exclusive=True))
-            options.enable_profiling = True
-            options.profile_file_prefix = str(path.with_suffix(""))
-            session = _session(path, target, options)
-            feeds = dict(zip((port.name for port in session.get_inputs()), inputs, strict=True))
-            for _ in range(repeats + 1):
-                session.run(None, feeds)
-            trace = Path(session.end_profiling())
-            try:
-                events = json.loads(trace.read_text())
-            finally:
-                trace.unlink()
-        runs = _runs(events)[1:]
-        return {names[index]: seconds for index, seconds in _median_per_node(runs).items()}
+        with tokenised(workspace / compiled.metadata["model"]) as copy:
+            events = _trace(copy.path, target, inputs, repeats + 1)
+        samples: dict[int, list[float]] = defaultdict(list)
+        for run in _runs(events)[1:]:
+            for index, seconds in _seconds_per_node(run).items():
+                samples[index].append(seconds)
+        merged: dict[int, float] = defaultdict(float)
+        for index, values in samples.items():
+            merged[copy.main_node(copy.merged_group(index, samples))] += statistics.median(values)
+        return copy.named(merged)
 
 
 class _SessionKernel:
@@ -247,29 +243,42 @@ def _session(path: Path, target: Target, options: Any) -> Any:
     return session
 
 
+def _trace(path: Path, target: Target, inputs: Sequence[Tensor], repeats: int) -> Sequence[Mapping[str, Any]]:
+    """Events of ONNX Runtime's profiler for some runs; the file that it writes them to is removed."""
+    options = _session_options(target, LoadOptions(exclusive=True))
+    options.enable_profiling = True
+    options.profile_file_prefix = str(path.with_suffix(""))
+    session = _session(path, target, options)
+    feeds = dict(zip((port.name for port in session.get_inputs()), inputs, strict=True))
+    try:
+        for _ in range(repeats):
+            session.run(None, feeds)
+    finally:
+        trace = Path(session.end_profiling())
+        events: list[Mapping[str, Any]] = json.loads(trace.read_text())
+        trace.unlink()
+    return events
+
+
 def _runs(events: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Mapping[str, Any]]]:
     """Node events of each run, in the order in which they began."""
-    ends = sorted(e["ts"] + e["dur"] for e in events if e.get("name") == "model_run")
+    ends = sorted(event["ts"] + event["dur"] for event in events if event.get("name") == "model_run")
     runs: list[list[Mapping[str, Any]]] = [[] for _ in ends]
     nodes = (e for e in events if e.get("cat") == "Node" and e["name"].endswith("_kernel_time"))
-    for event in sorted(nodes, key=lambda e: e["ts"]):
-        run = next((run for run, end in zip(runs, ends, strict=True) if event["ts"] <= end), None)
-        if run is not None and BODY not in event["name"]:
-            run.append(event)
+    for event in sorted(nodes, key=lambda event: event["ts"]):
+        place = bisect.bisect_left(ends, event["ts"])
+        if place < len(runs) and BODY not in event["name"]:
+            runs[place].append(event)
     return runs
 
 
-def _median_per_node(runs: Sequence[Sequence[Mapping[str, Any]]]) -> Mapping[int, float]:
-    """Adds up each run's events by node; an event of a node of the runtime's own counts with the one before it."""
-    samples: dict[int, list[float]] = defaultdict(list)
-    for run in runs:
-        indices = [token_in(event["name"]) for event in run]
-        first = next((index for index in indices if index is not None), None)
-        sums: dict[int, float] = defaultdict(float)
-        for event, index in zip(run, indices, strict=True):
-            first = index if index is not None else first
-            if first is not None:
-                sums[first] += event["dur"] * 1e-6
-        for index, seconds in sums.items():
-            samples[index].append(seconds)
-    return {index: statistics.median(values) for index, values in samples.items()}
+def _seconds_per_node(run: Sequence[Mapping[str, Any]]) -> Mapping[int, float]:
+    """Adds up a run's events by node; an event of the runtime's own (a reorder) counts with the node before it."""
+    found = [tokens_in(event["name"]) for event in run]
+    current = next((tokens[-1] for tokens in found if tokens), None)
+    sums: dict[int, float] = defaultdict(float)
+    for event, tokens in zip(run, found, strict=True):
+        current = tokens[-1] if tokens else current
+        if current is not None:
+            sums[current] += event["dur"] * 1e-6
+    return sums

@@ -21,7 +21,7 @@ from collage._errors import CompileError, Unsupported
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, LoadOptions
 from collage.toolchains._model_files import check_options, elem_type, load_threads, one_line, save_kernel, values_of
-from collage.toolchains._node_tokens import BODY, save_tokenised, tokens_in
+from collage.toolchains._node_tokens import BODY, TokenisedKernel, input_token, tokenised, tokens_in
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -81,24 +81,26 @@ class OpenVinoToolchain(ToolchainBase):
     ) -> Mapping[str, float]:
         """Seconds per node, from OpenVINO's performance counters."""
         _check(target)
-        with save_tokenised(workspace / compiled.metadata["model"]) as (path, names):
-            model = _compile(path, _config(target, LoadOptions(exclusive=True)) | {"PERF_COUNT": True})
+        with tokenised(workspace / compiled.metadata["model"]) as copy:
+            model = _compile(copy.path, _config(target, LoadOptions(exclusive=True)) | {"PERF_COUNT": True})
             request = model.create_infer_request()
-            feeds = {port: x for port, x in zip(_ports(model, len(inputs)), inputs, strict=True) if port is not None}
+            ports = _port_of_name(model)
+            feeds = {ports[input_token(i)]: x for i, x in enumerate(inputs) if input_token(i) in ports}
+            origins = _origins(model, copy)
             samples: list[Mapping[int, float]] = []
             for _ in range(repeats + 1):
                 request.infer(feeds)
-                samples.append(_seconds_per_node(request, _origins(model)))
-        return {names[index]: statistics.median(run[index] for run in samples[1:]) for index in samples[0]}
+                samples.append(_seconds_per_node(request, origins))
+        return copy.named(
+            {index: statistics.median(run.get(index, 0.0) for run in samples[1:]) for index in samples[0]}
+        )
 
 
 class _RequestKernel:
-    """One inference request, called below its Python checks, with inputs and outputs shared.
+    """One inference request, called below its Python checks, with inputs shared, and outputs of fixed size too.
 
     Setting an input costs more than a small kernel takes, so an array that was set before is not set again.
     """
-
-    reuses_outputs = True
 
     def __init__(self, model: Any, compiled: Compiled) -> None:
         from openvino import Tensor as OvTensor
@@ -106,9 +108,11 @@ class _RequestKernel:
 
         self._tensor = OvTensor
         self._request = model.create_infer_request()
-        self._infer = functools.partial(InferRequest.infer, self._request, {}, True, False)
-        names = {name: port for port, value in enumerate(model.inputs) for name in value.get_names()}
-        self._ports = [names.get(name) for name in compiled.inputs]
+        # An output of another size than the last moves, and takes the memory of a shared array with it.
+        self.reuses_outputs = all(port.partial_shape.is_static for port in model.outputs)
+        self._infer = functools.partial(InferRequest.infer, self._request, {}, self.reuses_outputs, False)
+        ports = _port_of_name(model)
+        self._ports = [ports.get(name) for name in compiled.inputs]
         self._bound: list[Tensor | None] = [None] * len(self._ports)
         types = {port: value.get_element_type().to_dtype().name for port, value in enumerate(model.inputs)}
         self._checked = [i for i, port in enumerate(self._ports) if port is not None and types[port] in _AS_INT32]
@@ -229,20 +233,19 @@ def _refuse_large(x: Tensor) -> None:
         raise Unsupported(f"openvino's CPU plugin computes {x.dtype} in 32 bits, and an input has larger values")
 
 
-def _ports(model: Any, count: int) -> Sequence[int | None]:
-    """Port of each input of a tokenised kernel; None for an input that nothing uses."""
-    names = {name: port for port, value in enumerate(model.inputs) for name in value.get_names()}
-    return [names.get(f"collage_value{i}") for i in range(count)]
+def _port_of_name(model: Any) -> Mapping[str, int]:
+    """Input ports by name; a name is missing where nothing uses the input."""
+    return {name: port for port, value in enumerate(model.inputs) for name in value.get_names()}
 
 
-def _origins(model: Any) -> Mapping[str, int]:
-    """Name in the plugin's graph to index of the kernel's node that it came from: the last of those merged."""
+def _origins(model: Any, copy: TokenisedKernel) -> Mapping[str, int]:
+    """Name in the plugin's graph to index of the kernel's node that it is known by."""
     origins: dict[str, int] = {}
     for op in model.get_runtime_model().get_ordered_ops():
         info = op.get_rt_info()
         text = info["originalLayersNames"].astype(str) if "originalLayersNames" in info else ""
         if found := tokens_in(text) or tokens_in(op.get_friendly_name()):
-            origins[op.get_friendly_name()] = max(found)
+            origins[op.get_friendly_name()] = copy.main_node(found)
     return origins
 
 

@@ -80,7 +80,9 @@ class TvmToolchain(ToolchainBase):
         name = kernel_name(kernel)
         _refuse_types(kernel.graph)
         module = _import(kernel, workspace)
-        library = workspace / f"{name}.so"
+        # By target, since a process that has loaded a library gets the same one again under the same name.
+        options = "".join(f".{option}={value}" for option, value in target.options)
+        library = workspace / f"{name}{options}.so"
         _build(module, target, library)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
