@@ -10,6 +10,7 @@
 ``docs/patterns.md`` is the tutorial.
 """
 
+from collage.pattern import library
 from collage.pattern._base import Pattern, PatternLike
 from collage.pattern._constraints import NonLeafExternUse
 from collage.pattern._explain import Explanation, closest, explain
@@ -65,6 +66,7 @@ __all__ = [
     "is_op",
     "is_out_fusible",
     "is_reduce",
+    "library",
     "make",
     "maybe",
     "repeat",

@@ -60,25 +60,29 @@ class PdomSeq(Seq):
 
 
 class Group(PatternLike):
-    """Patterns that belong to one match without being related otherwise, such as several outputs."""
+    """Patterns that belong to one match without being related otherwise, such as several outputs.
+
+    Attributes:
+        members: The patterns; the first one is the root of a match.
+    """
 
     def __init__(self, members: tuple[Pattern, ...]) -> None:
-        self._members = members
+        self.members = members
 
     @property
     def first(self) -> Pattern:
         """The first member."""
-        return self._members[0]
+        return self.members[0]
 
     @property
     def last(self) -> Pattern:
         """The first member too: it is the root of a match."""
-        return self._members[0]
+        return self.members[0]
 
     @property
     def elements(self) -> tuple[Pattern, ...]:
         """All members."""
-        return self._members
+        return self.members
 
 
 def together(*patterns: PatternLike | Iterable[Any]) -> Group:
@@ -145,7 +149,7 @@ def dup(pattern: PatternLike, share: Iterable[PatternLike] = ()) -> Any:
         return copies[pattern]
     new = object.__new__(type(pattern))
     elements = tuple(copies[element] for element in pattern.elements)
-    new.__dict__.update({"_members" if isinstance(pattern, Group) else "_elements": elements})
+    new.__dict__.update({"members" if isinstance(pattern, Group) else "_elements": elements})
     return new
 
 

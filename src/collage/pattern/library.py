@@ -1,0 +1,177 @@
+"""Patterns of the operator groups that toolchains fuse, as PyTorch's exporters and others write them.
+
+Each function gives a fresh pattern, so that it can be refined and related further. Inner results are used by nothing
+else (``>>``, or operands of a sole user), as fusion needs. Names of captures are told in the docstrings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from collage.pattern._base import Pattern, PatternLike
+from collage.pattern._constraints import NonLeafExternUse
+from collage.pattern._nodes import is_const, is_op, maybe, wildcard
+
+__all__ = [
+    "ACTIVATIONS",
+    "attention",
+    "conv_bias_activation",
+    "gelu",
+    "gemm_activation",
+    "group_norm_silu",
+    "layer_norm",
+    "linear_gelu",
+    "patterns",
+    "quantized_conv",
+    "quantized_matmul",
+    "residual_add",
+    "silu",
+]
+
+ACTIVATIONS = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSwish", "HardSigmoid", "Elu", "Gelu", "Softplus")
+"""Activations of one operator."""
+
+
+def conv_bias_activation() -> Pattern:
+    """Convolution, then a constant added (or its own bias), then at most one activation. Captures ``x``, ``w``."""
+    conv = is_op("Conv", "ConvTranspose")(wildcard("x"), is_const(name="w"), maybe(is_const(name="bias")))
+    biased = conv.optional(lambda c: is_op("Add")(c, is_const()))
+    return _fused(biased.optional(_activation))
+
+
+def gemm_activation() -> Pattern:
+    """Matrix product with constant weights, then at most a bias and an activation. Captures ``x``, ``w``."""
+    gemm = is_op("Gemm")(wildcard(), is_const(), maybe(wildcard()))
+    linear = is_op("MatMul")(wildcard("x"), is_const(name="w")).optional(lambda m: is_op("Add")(m, is_const()))
+    return _fused((linear | gemm).optional(_activation))
+
+
+def residual_add() -> Pattern:
+    """A convolution or product, with at most a bias, added to another computed value ``skip``, then an activation."""
+    product = is_op("Conv")(wildcard("x"), is_const(), maybe(is_const())) | is_op("MatMul")(wildcard(), is_const())
+    biased = product.optional(lambda p: is_op("Add")(p, is_const()))
+    total = is_op("Add")(biased, ~is_const() & wildcard("skip"))
+    return _fused(total.optional(lambda t: is_op("Relu")(t)))
+
+
+def gelu() -> Pattern:
+    """GELU, as one operator or written with Erf or Tanh. Captures ``x``."""
+    return _fused(_gelu_of(wildcard("x")))
+
+
+def linear_gelu() -> Pattern:
+    """Product with constant weights, bias, GELU. Captures ``x``, ``w``."""
+    linear = is_op("Add")(is_op("MatMul")(wildcard("x"), is_const(name="w")), is_const(name="bias"))
+    gemm = is_op("Gemm")(wildcard(), is_const(), maybe(is_const()))
+    return _fused(_gelu_of(linear | gemm))
+
+
+def silu() -> Pattern:
+    """SiLU, as one operator or as ``x * sigmoid(x)``. Captures ``x``."""
+    return _fused(_silu_of(wildcard("x")))
+
+
+def layer_norm() -> Pattern:
+    """LayerNormalization, as one operator or written out. Captures ``x``."""
+    x = wildcard("x")
+    centred = x - is_op("ReduceMean")(x, ...)
+    squared = centred**2.0 | is_op("Mul")(centred, centred)
+    variance = is_op("ReduceMean")(squared, ...)
+    deviation = is_op("Sqrt")(variance + is_const())
+    normal = (centred / deviation) | (centred * is_op("Reciprocal")(deviation))
+    scaled = normal.optional(lambda n: is_op("Mul")(n, is_const())).optional(lambda s: is_op("Add")(s, is_const()))
+    return _fused(scaled | is_op("LayerNormalization")(wildcard(), ...))
+
+
+def attention() -> Pattern:
+    """Scaled dot-product attention. Captures ``q``, ``k``, ``v``, and ``mask`` where one is added."""
+    q, k, v = wildcard("q"), wildcard("k"), wildcard("v")
+    scores = is_op("MatMul")(_scaled(q), _scaled(k))
+    scaled = _scaled(scores)
+    masked = scaled.optional(lambda s: is_op("Add")(s, wildcard("mask")))
+    weights = is_op("Softmax")(masked)
+    clean = weights.optional(lambda w: is_op("Where")(is_op("IsNaN")(w), is_const(), w))
+    return _fused(is_op("MatMul")(clean, v) | is_op("Attention")(wildcard(), ...))
+
+
+def group_norm_silu() -> Pattern:
+    """GroupNormalization, as one operator or through InstanceNormalization, then SiLU. Captures ``x``."""
+    direct = is_op("GroupNormalization")(wildcard(), ...)
+    instance = is_op("InstanceNormalization")(is_op("Reshape")(wildcard("x"), wildcard()), is_const(), is_const())
+    restored = is_op("Reshape")(instance, wildcard())
+    affine = is_op("Add")(is_op("Mul")(restored, is_const()), is_const())
+    return _fused(_silu_of(direct | affine))
+
+
+def quantized_conv() -> Pattern:
+    """Convolution in quantised form: as QLinearConv, or between DequantizeLinear and QuantizeLinear."""
+    conv = is_op("Conv")(_dequantized(), _dequantized(), maybe(_dequantized() | is_const()))
+    return _fused(_quantized(conv.optional(_activation)) | is_op("QLinearConv")(wildcard(), ...))
+
+
+def quantized_matmul() -> Pattern:
+    """Matrix product in quantised form: QLinearMatMul, MatMulInteger, or between Dequantize- and QuantizeLinear."""
+    product = is_op("MatMul")(_dequantized(), _dequantized())
+    biased = product.optional(lambda p: is_op("Add")(p, _dequantized() | is_const()))
+    whole = is_op("QLinearMatMul", "MatMulInteger")(wildcard(), ...)
+    return _fused(_quantized(biased.optional(_activation)) | whole)
+
+
+def patterns() -> dict[str, PatternLike]:
+    """All patterns of the library, fresh, by name."""
+    builders: tuple[Callable[[], Pattern], ...] = (
+        attention,
+        conv_bias_activation,
+        gelu,
+        gemm_activation,
+        group_norm_silu,
+        layer_norm,
+        linear_gelu,
+        quantized_conv,
+        quantized_matmul,
+        residual_add,
+        silu,
+    )
+    return {builder.__name__: builder() for builder in builders}
+
+
+def _fused(pattern: Pattern) -> Pattern:
+    pattern.add_graph_constraint(NonLeafExternUse(False))
+    return pattern
+
+
+def _activation(value: Pattern) -> Pattern:
+    return is_op(*ACTIVATIONS)(value, ...) | _silu_of(value)
+
+
+def _silu_of(value: Pattern) -> Pattern:
+    return is_op("Mul")(value, is_op("Sigmoid")(value)) | is_op("Swish")(value)
+
+
+def _gelu_of(value: Pattern) -> Pattern:
+    inner = is_op("Erf")(is_op("Div")(value, is_const()) | is_op("Mul")(value, is_const()))
+    gate = is_op("Add")(inner, is_const())
+    halves = (
+        is_op("Mul")(is_op("Mul")(value, gate), is_const(0.5))
+        | is_op("Mul")(is_op("Mul")(value, is_const(0.5)), gate)
+        | is_op("Mul")(value, is_op("Mul")(gate, is_const(0.5)))
+    )
+    cube = is_op("Pow")(value, 3.0) | is_op("Mul")(is_op("Mul")(value, value), value)
+    cubic = is_op("Add")(value, is_op("Mul")(cube, is_const()))
+    tanh = is_op("Add")(is_op("Tanh")(is_op("Mul")(cubic, is_const())), is_const())
+    approximate = is_op("Mul")(is_op("Mul")(value, is_const(0.5)), tanh) | is_op("Mul")(
+        value, is_op("Mul")(tanh, is_const(0.5))
+    )
+    return halves | approximate | is_op("Gelu")(value)
+
+
+def _scaled(value: Pattern) -> Pattern:
+    return value | is_op("Mul", "Div")(value, is_const())
+
+
+def _dequantized() -> Pattern:
+    return is_op("DequantizeLinear")(wildcard(), wildcard(), ...)
+
+
+def _quantized(value: Pattern) -> Pattern:
+    return is_op("QuantizeLinear")(value, wildcard(), ...)
