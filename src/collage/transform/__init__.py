@@ -27,6 +27,7 @@ from collage.transform._decorators import (
 )
 from collage.transform._effects import is_random
 from collage.transform._eliminate_common_subexpr import EliminateCommonSubexpr
+from collage.transform._eliminate_identity import EliminateIdentity
 from collage.transform._fold_constant import FoldConstant
 from collage.transform._infer_type import InferType
 from collage.transform._info import PassInfo
@@ -40,7 +41,6 @@ from collage.transform._sequential import Attempt, Repeat, Sequential, sequentia
 from collage.transform._simplify_inference import SimplifyInference
 from collage.transform._standard import (
     DeadCodeElimination,
-    EliminateIdentity,
     InlineFunctions,
     SimplifyExpr,
     ToANormalForm,

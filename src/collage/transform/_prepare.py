@@ -5,13 +5,13 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from collage.transform._eliminate_common_subexpr import EliminateCommonSubexpr
+from collage.transform._eliminate_identity import EliminateIdentity
 from collage.transform._fold_constant import FoldConstant
 from collage.transform._infer_type import InferType
 from collage.transform._sequential import Attempt, Repeat, Sequential
 from collage.transform._simplify_inference import SimplifyInference
 from collage.transform._standard import (
     DeadCodeElimination,
-    EliminateIdentity,
     InlineFunctions,
     SimplifyExpr,
     TopologicalSort,

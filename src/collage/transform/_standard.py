@@ -16,7 +16,6 @@ from collage.transform._sequential import Sequential
 
 __all__ = [
     "DeadCodeElimination",
-    "EliminateIdentity",
     "InlineFunctions",
     "SimplifyExpr",
     "ToANormalForm",
@@ -34,20 +33,6 @@ class DeadCodeElimination(ModulePass):
         """Drops in place."""
         remove_unused(model)
         common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
-        return model
-
-
-class EliminateIdentity(ModulePass):
-    """Drops Identity nodes, except where an output of a graph needs its name."""
-
-    def __init__(self) -> None:
-        super().__init__(PassInfo("EliminateIdentity", opt_level=1))
-
-    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Drops in place."""
-        names = output_names(model)
-        common.IdentityEliminationPass()(model)
-        restore_outputs(model, names)
         return model
 
 
