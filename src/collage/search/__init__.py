@@ -2,10 +2,15 @@
 
 * `shortest_path` and `k_best`: all costs known; exact.
 * `lazy_shortest_path`: costs are measured only where they matter.
+* `wide_shortest_path`: any candidates, also such as could feed each other.
+* `exact_cover`: the same as a constraint programme (extra ``exact``).
+* `coalesce`: joins adjacent kernels of one target afterwards.
 """
 
 from __future__ import annotations
 
+from collage.search._coalesce import coalesce
+from collage.search._exact import exact_cover
 from collage.search._lazy import LazyOptions, LazyResult, lazy_shortest_path
 from collage.search._shortest_path import k_best, shortest_path
 from collage.search._values import (
@@ -17,6 +22,7 @@ from collage.search._values import (
     Search,
     SearchStatistics,
 )
+from collage.search._wide import wide_shortest_path
 
 __all__ = [
     "Candidate",
@@ -28,7 +34,10 @@ __all__ = [
     "Partitioning",
     "Search",
     "SearchStatistics",
+    "coalesce",
+    "exact_cover",
     "k_best",
     "lazy_shortest_path",
     "shortest_path",
+    "wide_shortest_path",
 ]

@@ -4,11 +4,11 @@ A state is a covered set, the initial one empty, the goal full. A transition tak
 uncovered node and nothing that is covered: every cover has exactly one kernel that holds that node, so nothing is lost,
 and each cover is exactly one path.
 
-Distances are counted in slack (see ``_bounds``): the weight of the path so far without the shares of what it covers. The
-shares of a full cover are the same for every path, so the shortest path is the same; but states off the best paths
+Distances are counted in slack (see ``_bounds``): the weight of the path so far plus the bound of the way on, less the bound
+of the whole. The shortest path is the same, since this adds the same to all complete paths; but states off the best paths
 are far away instead of near, and most are never reached.
 
-A state is written as its least uncovered node and the covered nodes above it, shifted down to that node.
+A state is written as its least uncovered node, and the covered nodes above it, shifted down to that node.
 """
 
 from __future__ import annotations
@@ -19,16 +19,22 @@ from typing import Any
 
 import numpy as np
 
-from collage.search._bounds import potential, slacks
-from collage.search._problem import Ints, Problem, Weights, trailing_ones
+from collage.search._bounds import Bound, Tightener, first_prices, relax
+from collage.search._problem import Bools, Ints, Problem, trailing_ones
+from collage.search._weights import Weights
 
-__all__ = ["Found", "Path", "find_paths"]
+__all__ = ["DEFAULT_MAX_STATES", "Edges", "Found", "Path", "find_paths"]
 
 DEFAULT_MAX_STATES = 2_000_000
 _DIVE_WIDTHS = (4, 64)
+_FEW_PER_NODE = 2
+_STEPS_AT_ONCE = 10
 
 Label = tuple[int, int, int, int, Any]
-"""Distance, least uncovered node, covered nodes above it, candidate that led here, label that it came from."""
+"""Distance, least uncovered node, covered nodes from it on, candidate that led here, label that it came from."""
+
+Edge = tuple[int, int, int, int, int]
+"""Slack, candidate, its bits, and the state that it leads to from one with nothing covered above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +50,9 @@ class Found:
     """Outcome of a search.
 
     Attributes:
-        paths: The best covers, best first; fewer than asked for where there are no more, or a cap was hit.
-        lower_bound: Weight that no cover undercuts; None where nothing is coverable.
-        shares: The potential that was used; a start for the next search.
+        paths: The best covers, best first; fewer than asked for where there are no more, or the cap was hit.
+        lower_bound: Weight that no cover undercuts; None where there is no cover.
+        prices: Prices to begin the next search of the same problem with.
         exact: Whether ``paths`` are proved to be the best.
         farthest: The greatest node at which a covered set was left, for messages.
         considered: Candidates that were not dropped.
@@ -57,7 +63,7 @@ class Found:
 
     paths: list[Path]
     lower_bound: int | None = None
-    shares: Ints | None = None
+    prices: Ints | None = None
     exact: bool = True
     farthest: int = 0
     considered: int = 0
@@ -66,25 +72,35 @@ class Found:
     capped: bool = False
 
 
-class _Edges:
-    """Candidates by their least node, least slack first, ready to be applied to a state."""
+class Edges:
+    """Edges from each least uncovered node, least slack first, made when first asked for."""
 
-    def __init__(self, problem: Problem[Any], weights: Weights, shares: Ints, keep: Ints) -> None:
-        self._by_first: list[list[tuple[int, int, int, int, int]]] = [[] for _ in range(problem.n + 1)]
-        shift = weights.coarse_shift
-        totals = problem.totals(shares)[keep].tolist()
-        for candidate, total in zip(keep.tolist(), totals, strict=True):
-            first = problem.candidates[candidate].first
-            bits = problem.candidates[candidate].bits >> first
-            length = trailing_ones(bits)
-            edge = (weights.exact(candidate) - (total << shift), candidate, bits, first + length, bits >> length)
-            self._by_first[first].append(edge)
-        for edges in self._by_first:
-            edges.sort()
+    def __init__(self, problem: Problem[Any], weights: Weights, bound: Bound, keep: np.ndarray) -> None:
+        self._problem = problem
+        self._weights = weights
+        self._keep = keep
+        self._shift = weights.coarse_shift
+        self._less = weights.coarse - bound.slack
+        self._made: list[list[Edge] | None] = [None] * problem.n
+        self.skipped = [int(x) << self._shift for x in bound.skipped]
 
-    def __getitem__(self, node: int) -> list[tuple[int, int, int, int, int]]:
-        """Edges from a least uncovered node: slack, candidate, bits, and the state it leads to from nothing above."""
-        return self._by_first[node]
+    def skips(self, start: int, stop: int) -> int:
+        """Slack of skipping the nodes ``start`` to ``stop - 1``, which an earlier candidate covered."""
+        return self.skipped[stop] - self.skipped[start]
+
+    def __getitem__(self, node: int) -> list[Edge]:
+        """Edges from states whose least uncovered node is ``node``, least slack first."""
+        made = self._made[node]
+        if made is None:
+            at = self._problem.starting_at(node)
+            at = at[self._keep[at]]
+            made = []
+            for candidate, less in zip(at.tolist(), self._less[at].tolist(), strict=True):
+                slack = self._weights.exact(candidate) - (less << self._shift)
+                made.append((slack, candidate, *self._problem.shapes[candidate]))
+            made.sort()
+            self._made[node] = made
+        return made
 
 
 def find_paths(
@@ -92,7 +108,7 @@ def find_paths(
     weights: Weights,
     *,
     k: int = 1,
-    start: Ints | None = None,
+    prices: Ints | None = None,
     max_states: int = DEFAULT_MAX_STATES,
 ) -> Found:
     """The ``k`` covers of least weight.
@@ -101,34 +117,48 @@ def find_paths(
         problem: Nodes and candidates; every candidate satisfies the admission rule.
         weights: Their weights.
         k: How many covers are wanted.
-        start: ``shares`` of an earlier search of the same problem.
-        max_states: Cap on the states settled. Where it is hit, the result holds the covers found until then.
+        prices: ``prices`` that an earlier search of the same problem ended with.
+        max_states: Cap on the states settled. Where it is hit, the result holds the covers found until then, or
+            else a good one.
     """
     if not problem.n:
         return Found([Path((), 0)], 0)
     missing = problem.first_uncoverable(weights.valid)
     if missing is not None:
         return Found([], farthest=missing)
-    shares = potential(problem, weights.coarse, start)
-    slack = slacks(problem, weights.coarse, shares)
-    base = int(shares.sum()) << weights.coarse_shift
-    edges = _Edges(problem, weights, shares, np.flatnonzero(weights.valid))
-    dive = _dive(problem.n, edges)
-    limit = None
-    if dive is not None and k == 1:
-        limit = dive[0]
-        keep = np.flatnonzero(weights.valid & (slack <= (limit >> weights.coarse_shift) + 1))
-        edges = _Edges(problem, weights, shares, keep)
-    else:
-        keep = np.flatnonzero(weights.valid)
-    found = Found([], base, shares, considered=len(keep))
-    ends = _settle(problem.n, edges, k, limit, max_states, found)
-    if found.capped and not ends and dive is not None:
-        ends = [dive]
-    found.paths = [Path(_candidates(label), label[0] + base) for label in ends]
-    if found.exact and found.paths:
-        found.lower_bound = found.paths[0].weight
+    shift = weights.coarse_shift
+    if prices is None:
+        prices = first_prices(problem, weights.coarse)
+    bound = relax(problem, weights.coarse, prices)
+    keep, limit, upper = weights.valid, None, None
+    good = _dive(problem.n, Edges(problem, weights, bound, keep))
+    if good is not None:
+        upper = (good[0] >> shift) + bound.value + 1
+        bound, keep = _sharpen(problem, weights, bound, upper)
+        limit = (upper - bound.value) << shift
+        good = _dive(problem.n, Edges(problem, weights, bound, keep)) or good
+    if k > 1:
+        keep, limit = weights.valid, None
+    found = Found([], bound.value << shift, bound.prices, considered=int(keep.sum()))
+    ends = _settle(problem.n, Edges(problem, weights, bound, keep), k, limit, max_states, found)
+    if found.capped and not ends and good is not None:
+        ends = [good]
+    for end in ends:
+        candidates = _candidates(end)
+        found.paths.append(Path(candidates, sum(weights.exact(i) for i in candidates)))
+    if found.exact:
+        found.lower_bound = found.paths[0].weight if found.paths else None
     return found
+
+
+def _sharpen(problem: Problem[Any], weights: Weights, bound: Bound, upper: int) -> tuple[Bound, Bools]:
+    """Improves a bound while that still drops many candidates; says which may lie on a cover of at most ``upper``."""
+    tightener = Tightener(problem, weights.coarse, bound)
+    while True:
+        keep = weights.valid & (tightener.best.slack <= upper - tightener.best.value)
+        if tightener.is_done or keep.sum() <= _FEW_PER_NODE * problem.n:
+            return tightener.best, keep
+        tightener.improve(upper, _STEPS_AT_ONCE)
 
 
 def _candidates(label: Label) -> tuple[int, ...]:
@@ -139,36 +169,44 @@ def _candidates(label: Label) -> tuple[int, ...]:
     return tuple(reversed(taken))
 
 
-def _dive(n: int, edges: _Edges) -> Label | None:
-    """A good cover, found by following the few nearest states of every least uncovered node; None if all ended."""
+def _dive(n: int, edges: Edges) -> Label | None:
+    """A good cover, found by following only the few nearest states of every least uncovered node; None if all end."""
+    skipped = edges.skipped
     for width in _DIVE_WIDTHS:
         layers: list[dict[int, Label]] = [{} for _ in range(n + 1)]
         layers[0][0] = (0, 0, 0, -1, None)
         for node in range(n):
-            nearest = sorted(layers[node].values())[:width] if len(layers[node]) > width else layers[node].values()
-            for label in nearest:
+            for label in sorted(layers[node].values())[:width]:
                 distance, _, above, _, _ = label
                 for slack, candidate, bits, to, rest in edges[node]:
                     if bits & above:
                         continue
+                    length = slack + distance
                     if above:
-                        rest = above | bits
-                        length = trailing_ones(rest)
-                        to, rest = node + length, rest >> length
+                        covered = above | bits
+                        ones = trailing_ones(covered)
+                        length += skipped[node + ones] - skipped[to]
+                        to, rest = node + ones, covered >> ones
                     known = layers[to].get(rest)
-                    if known is None or distance + slack < known[0]:
-                        layers[to][rest] = (distance + slack, to, rest, candidate, label)
+                    if known is None or length < known[0]:
+                        layers[to][rest] = (length, to, rest, candidate, label)
             layers[node] = {}
         if layers[n]:
             return layers[n][0]
     return None
 
 
-def _settle(n: int, edges: _Edges, k: int, limit: int | None, max_states: int, found: Found) -> list[Label]:
-    """Settles states in the order of their distance until the goal was reached ``k`` times."""
+def _settle(n: int, edges: Edges, k: int, limit: int | None, max_states: int, found: Found) -> list[Label]:
+    """Settles states in the order of their distance until the goal was reached ``k`` times.
+
+    Labels of equal distance leave the heap by least uncovered node, so that all that lead to a state come before it
+    is settled, and the one of the least candidate wins: the result does not depend on the bounds.
+    """
+    skipped = edges.skipped
     heap: list[Label] = [(0, 0, 0, -1, None)]
     settled: list[dict[int, int]] = [{} for _ in range(n + 1)]
     ends: list[Label] = []
+    states = 0
     while heap:
         label = heappop(heap)
         distance, node, above, _, _ = label
@@ -181,21 +219,24 @@ def _settle(n: int, edges: _Edges, k: int, limit: int | None, max_states: int, f
             if len(ends) == k:
                 break
             continue
-        found.states += 1
         found.farthest = max(found.farthest, node)
-        if found.states >= max_states:
+        states += 1
+        if states > max_states:
             found.capped, found.exact = True, False
             break
         for slack, candidate, bits, to, rest in edges[node]:
-            if limit is not None and distance + slack > limit:
+            length = distance + slack
+            if limit is not None and length > limit:
                 break
             if bits & above:
                 continue
             if above:
-                rest = above | bits
-                length = trailing_ones(rest)
-                to, rest = node + length, rest >> length
+                covered = above | bits
+                ones = trailing_ones(covered)
+                length += skipped[node + ones] - skipped[to]
+                to, rest = node + ones, covered >> ones
             found.transitions += 1
             if settled[to].get(rest, 0) < k:
-                heappush(heap, (distance + slack, to, rest, candidate, label))
+                heappush(heap, (length, to, rest, candidate, label))
+    found.states += states
     return ends

@@ -17,9 +17,10 @@ import numpy as np
 
 from collage.cost.cost import Cost, CostLike
 from collage.search._dijkstra import DEFAULT_MAX_STATES, Found, Path, find_paths
-from collage.search._problem import Ints, Problem, Weights
+from collage.search._problem import Ints, Problem
 from collage.search._shortest_path import as_partitioning, no_cover
 from collage.search._values import C, NoCover, Partitioning, SearchStatistics
+from collage.search._weights import Weights
 
 __all__ = ["LazyOptions", "LazyResult", "lazy_shortest_path"]
 
@@ -57,12 +58,14 @@ class LazyResult(Generic[C]):
         stopped_by: ``finished`` if the best path was measured through, else what ended the search: ``min_gain``,
             ``max_measured``, ``deadline``, ``should_stop`` or ``states``.
         missing: Why there is no partitioning.
+        bound_violations: Measurements that came out below a bound. Under proof bounds any one withdraws the claim.
         statistics: What the search did.
     """
 
     partitioning: Partitioning[C] | None
     stopped_by: str
     missing: NoCover | None
+    bound_violations: int
     statistics: SearchStatistics
 
 
@@ -134,8 +137,8 @@ class _LazySearch(Generic[C]):
         self.of_key: dict[Hashable, list[int]] = {}
         for index, key in enumerate(self.keys):
             self.of_key.setdefault(key, []).append(index)
-        self.shares: Ints | None = None
-        self.violated = False
+        self.prices: Ints | None = None
+        self.violations = 0
         self.rounds = self.states = self.transitions = self.measured = self.measured_keys = 0
         self.replan_max_s = self.measuring_s = 0.0
         self.began = time.perf_counter()
@@ -174,8 +177,9 @@ class _LazySearch(Generic[C]):
     def _plan(self, seconds: np.ndarray, k: int = 1) -> tuple[Found, Weights]:
         began = time.perf_counter()
         weights = Weights(self.problem, seconds + self.penalties, self.ranks)
-        found = find_paths(self.problem, weights, k=k, max_states=self.options.max_states)
-        self.shares = found.shares
+        found = find_paths(self.problem, weights, k=k, prices=self.prices, max_states=self.options.max_states)
+        if found.prices is not None:
+            self.prices = found.prices
         self.rounds += 1
         self.states += found.states
         self.transitions += found.transitions
@@ -224,7 +228,7 @@ class _LazySearch(Generic[C]):
             cost = Cost.of(value)
             for same in self.of_key[self.keys[index]]:
                 if not self.is_known[same]:
-                    self.violated |= cost.is_known and cost.seconds < bounds[same] * (1 - 1e-9)
+                    self.violations += cost.is_known and cost.seconds < bounds[same] * (1 - 1e-9)
                     self.learn(same, cost)
                     self.measured += 1
         self.measured_keys += len(batch)
@@ -251,9 +255,12 @@ class _LazySearch(Generic[C]):
             caps=(stopped_by,) if stopped_by != "finished" else (),
         )
         if not found.paths:
-            missing = no_cover(self.problem, weights, found, statistics)
-            return LazyResult(None, stopped_by, missing, statistics)
-        found.lower_bound = None if self.violated else lower
+            reason = "nothing that covers all nodes was measured through before the search was stopped"
+            missing = NoCover(None, reason, statistics)
+            if stopped_by == "finished":
+                missing = no_cover(self.problem, weights, found, statistics)
+            return LazyResult(None, stopped_by, missing, self.violations, statistics)
+        found.lower_bound = None if self.violations and self.options.bounds_are_proofs else lower
         found.exact = True
         best = as_partitioning(self.problem, weights, found, found.paths[0], statistics)
-        return LazyResult(best, stopped_by, None, statistics)
+        return LazyResult(best, stopped_by, None, self.violations, statistics)

@@ -1,12 +1,7 @@
-"""The search problem, prepared once: candidates as runs of nodes, their weights, and what they overlap.
+"""The search problem, prepared once: what each candidate covers, and which candidates a state has to try.
 
-A **weight** is a candidate's cost as one whole number, so that sums are exact, do not depend on their order, and compare in
-one step. From high to low digits: priority rank of an unknown cost, cost in units of 2^-50 s (about a femtosecond), one
-for the kernel itself, priority of its target. The weight of a path is the sum: least cost first, then fewer kernels, then
-preferred targets.
-
-**Coarse** weights are the same without the lowest digits, in 64 bits, never above the exact ones, for bounds computed on
-all candidates at once.
+Nodes and candidates stay the same while a lazy search learns costs, so everything that depends on them alone is computed
+here, as arrays. Costs are in ``_weights``.
 """
 
 from __future__ import annotations
@@ -16,17 +11,13 @@ from typing import Any, Generic
 
 import numpy as np
 
-from collage.cost.cost import Cost
 from collage.search._values import C
 
-__all__ = ["Problem", "Weights", "trailing_ones"]
+__all__ = ["Bools", "Floats", "Ints", "Problem", "trailing_ones"]
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
-
-_UNITS_PER_SECOND = 2.0**50
-_COARSE_BITS = 60
 
 
 def trailing_ones(bits: int) -> int:
@@ -34,67 +25,91 @@ def trailing_ones(bits: int) -> int:
     return (~bits & (bits + 1)).bit_length() - 1
 
 
-def _runs(bits: int, first: int) -> Iterator[tuple[int, int]]:
-    """Maximal ranges [start, stop) of set bits."""
-    start = first
-    bits >>= first
+def _runs(bits: int, start: int) -> Iterator[tuple[int, int]]:
+    """Maximal ranges [start, stop) of set bits, from bit ``start``, which is set, upwards."""
+    bits >>= start
     while bits:
         length = trailing_ones(bits)
         yield start, start + length
         bits >>= length
-        if bits:
-            gap = (bits & -bits).bit_length() - 1
-            bits >>= gap
-            start += length + gap
+        gap = (bits & -bits).bit_length() - 1 if bits else 0
+        bits >>= gap
+        start += length + gap
 
 
 class Problem(Generic[C]):
-    """Nodes and candidates of one search; costs come separately, since they change while a search learns.
+    """Nodes and candidates of one search.
+
+    The **head** of a candidate is the range of nodes that it covers without a gap from its least node on; what it covers
+    beyond that is its **rest**.
 
     Attributes:
         n: Number of nodes.
         candidates: The candidates in the order given, which is the last tie-break.
+        priorities: Priority of each candidate's target, 0 preferred most.
         first: Least node of each candidate, [candidates].
-        priorities: Priority of each candidate's target, 0 preferred most, [candidates].
+        head_stop: First node after the head of each candidate, [candidates].
+        sizes: Number of nodes of each candidate, [candidates].
+        shapes: For each candidate its bits from its least node on, ``head_stop``, and its rest from there on.
     """
 
     def __init__(self, n: int, candidates: Sequence[C], priority_of: Callable[[C], int] | None = None) -> None:
         self.n = n
         self.candidates = tuple(candidates)
-        self.first: Ints = np.array([c.first for c in self.candidates], dtype=np.int64)
         self.priorities = [priority_of(c) for c in self.candidates] if priority_of else [0] * len(self.candidates)
-        starts: list[int] = []
-        stops: list[int] = []
+        self.shapes: list[tuple[int, int, int]] = []
+        runs: list[tuple[int, int]] = []
         offsets: list[int] = []
         for candidate in self.candidates:
-            offsets.append(len(starts))
-            for start, stop in _runs(candidate.bits, candidate.first):
-                starts.append(start)
-                stops.append(stop)
-            if len(starts) == offsets[-1] or starts[offsets[-1]] != candidate.first or stops[-1] > n:
-                raise ValueError(f"candidate {candidate} does not cover nodes of 0..{n - 1} from {candidate.first} on")
-        self._starts: Ints = np.array(starts, dtype=np.int64)
-        self._stops: Ints = np.array(stops, dtype=np.int64)
+            first, bits = candidate.first, candidate.bits
+            if bits <= 0 or bits & -bits != 1 << first or bits >> n:
+                raise ValueError(f"{candidate} does not cover nodes of 0 to {n - 1} from node {first} on")
+            offsets.append(len(runs))
+            runs.extend(_runs(bits, first))
+            stop = runs[offsets[-1]][1]
+            self.shapes.append((bits >> first, stop, bits >> stop))
+        self._starts, self._stops = np.array(runs, dtype=np.int64).reshape(-1, 2).T
         self._offsets: Ints = np.array(offsets, dtype=np.int64)
+        self.first: Ints = self._starts[self._offsets]
+        self.head_stop: Ints = self._stops[self._offsets]
         self._index_nodes()
+        self._index_heads()
 
     def _index_nodes(self) -> None:
         """Lists each candidate's nodes, and for each node the candidates that hold it."""
         lengths = self._stops - self._starts
-        total = int(lengths.sum())
         before = np.cumsum(lengths) - lengths
-        self._nodes: Ints = np.arange(total, dtype=np.int64) + np.repeat(self._starts - before, lengths)
-        self.sizes: Ints = self._per_candidate(lengths)
+        self._nodes: Ints = np.arange(lengths.sum(), dtype=np.int64) + np.repeat(self._starts - before, lengths)
+        self.sizes: Ints = self._sum_runs(lengths)
         self._node_offsets: Ints = np.concatenate([[0], np.cumsum(self.sizes)])
-        owners = np.repeat(np.arange(len(self.candidates), dtype=np.int64), self.sizes)
         by_node = np.argsort(self._nodes, kind="stable")
+        owners = np.repeat(np.arange(len(self.candidates), dtype=np.int64), self.sizes)
         self._holders: Ints = owners[by_node]
         self._holder_offsets: Ints = np.searchsorted(self._nodes[by_node], np.arange(self.n + 1))
 
-    def _per_candidate(self, per_run: Ints) -> Ints:
-        if not len(self.candidates):
-            return np.zeros(0, dtype=np.int64)
-        return np.add.reduceat(per_run, self._offsets)
+    def _index_heads(self) -> None:
+        """Groups candidates of equal head."""
+        self.by_head: Ints = np.lexsort((self.head_stop, self.first))
+        first, stop = self.first[self.by_head], self.head_stop[self.by_head]
+        is_new = np.ones(len(first), dtype=bool)
+        is_new[1:] = (first[1:] != first[:-1]) | (stop[1:] != stop[:-1])
+        self.group_starts: Ints = np.flatnonzero(is_new)
+        self.group_stops: Ints = np.append(self.group_starts[1:], len(first))[: len(self.group_starts)]
+        self.groups_from: list[list[tuple[int, int]]] = [[] for _ in range(self.n)]
+        heads = zip(first[self.group_starts].tolist(), stop[self.group_starts].tolist(), strict=True)
+        for group, (start, end) in enumerate(heads):
+            self.groups_from[start].append((group, end))
+        self._first_offsets: list[int] = np.searchsorted(first, np.arange(self.n + 1)).tolist()
+
+    def _sum_runs(self, per_run: Ints) -> Ints:
+        if not len(self._offsets):
+            return per_run
+        sums: Ints = np.add.reduceat(per_run, self._offsets)
+        return sums
+
+    def starting_at(self, node: int) -> Ints:
+        """Candidates whose least node is ``node``."""
+        return self.by_head[self._first_offsets[node] : self._first_offsets[node + 1]]
 
     def nodes(self, candidate: int) -> Ints:
         """Nodes of one candidate."""
@@ -105,14 +120,19 @@ class Problem(Generic[C]):
         return self._holders[self._holder_offsets[node] : self._holder_offsets[node + 1]]
 
     def totals(self, per_node: Ints) -> Ints:
-        """For each candidate the sum of a per-node number over its nodes."""
+        """For each candidate the sum of a per-node number over its nodes, [candidates]."""
         prefix = np.concatenate([[0], np.cumsum(per_node)])
-        return self._per_candidate(prefix[self._stops] - prefix[self._starts])
+        return self._sum_runs(prefix[self._stops] - prefix[self._starts])
 
-    def least(self, per_candidate: Ints, default: int) -> Ints:
-        """For each node the least of a per-candidate number over the candidates that hold it."""
-        result = np.full(self.n, default, dtype=np.int64)
-        np.minimum.at(result, self._nodes, np.repeat(per_candidate, self.sizes))
+    def rest_totals(self, per_node: Ints) -> Ints:
+        """For each candidate the sum of a per-node number over its rest, [candidates]."""
+        prefix = np.concatenate([[0], np.cumsum(per_node)])
+        return self.totals(per_node) - (prefix[self.head_stop] - prefix[self.first])
+
+    def cheapest(self, costs: Floats) -> Floats:
+        """For each node the least cost of the candidates that hold it, infinite where there is none, [nodes]."""
+        result = np.full(self.n, np.inf)
+        np.minimum.at(result, self._nodes, np.repeat(costs, self.sizes))
         return result
 
     def first_uncoverable(self, valid: Bools) -> int | None:
@@ -121,75 +141,3 @@ class Problem(Generic[C]):
         held[self._nodes[np.repeat(valid, self.sizes)]] = True
         missing = np.flatnonzero(~held)
         return int(missing[0]) if len(missing) else None
-
-
-class Weights:
-    """Weights of all candidates of a problem, exact and coarse.
-
-    Args:
-        problem: The problem.
-        seconds: Seconds of each candidate with its launch penalty, [candidates]; infinite where it is invalid.
-        ranks: Priority rank of each candidate whose cost is unknown, else 0, [candidates].
-
-    Attributes:
-        valid: Candidates that are not invalid, [candidates].
-        coarse: Coarse weights, [candidates]; those of invalid candidates are above any sum.
-    """
-
-    def __init__(self, problem: Problem[Any], seconds: Floats, ranks: Ints) -> None:
-        self._problem = problem
-        self.valid: Bools = np.isfinite(seconds)
-        self._seconds = seconds
-        self._units: Floats = np.rint(np.where(self.valid, seconds, 0.0) * _UNITS_PER_SECOND)
-        self._ranks = ranks
-        self._priority_bits = (problem.n * max(problem.priorities, default=0)).bit_length()
-        self._kernel_bits = problem.n.bit_length()
-        self._unit_bits = 0
-        if ranks.any():
-            self._unit_bits = int(sum(self._greatest_per_first())).bit_length()
-        self.coarse = self._coarse()
-
-    def _greatest_per_first(self) -> Iterator[int]:
-        """Addends of a sum that no cover's seconds exceed."""
-        greatest = np.zeros(self._problem.n)
-        np.maximum.at(greatest, self._problem.first, self._units)
-        return (int(x) for x in greatest)
-
-    def exact(self, candidate: int) -> int:
-        """The exact weight of one valid candidate."""
-        units = (int(self._ranks[candidate]) << self._unit_bits) + int(self._units[candidate])
-        return (((units << self._kernel_bits) + 1) << self._priority_bits) + self._problem.priorities[candidate]
-
-    @property
-    def coarse_shift(self) -> int:
-        """How many binary digits coarse weights lack at the low end."""
-        return self._priority_bits + self._dropped_bits
-
-    def cost_of(self, candidates: Sequence[int]) -> Cost:
-        """The cost of some candidates together, without the rounding of weights."""
-        return Cost.sum(Cost(int(self._ranks[i]), float(self._seconds[i])) for i in candidates)
-
-    def cost_of_weight(self, weight: int) -> Cost:
-        """The cost that a sum of weights stands for."""
-        units = weight >> (self._priority_bits + self._kernel_bits)
-        if not self._unit_bits:
-            return Cost(0, units / _UNITS_PER_SECOND)
-        return Cost(units >> self._unit_bits, (units & ((1 << self._unit_bits) - 1)) / _UNITS_PER_SECOND)
-
-    def _coarse(self) -> Ints:
-        """Scaled so that no sum over the nodes of the cheapest candidate of each overflows."""
-        scale = 2.0**self._unit_bits
-        approximate = np.where(self.valid, (self._ranks * scale + self._units + 1) * 2.0**self._kernel_bits, np.inf)
-        cheapest = np.full(self._problem.n, np.inf)
-        nodes, sizes = self._problem._nodes, self._problem.sizes
-        np.minimum.at(cheapest, nodes, np.repeat(approximate, sizes))
-        total = float(cheapest[np.isfinite(cheapest)].sum())
-        self._dropped_bits = max(0, int(np.ceil(np.log2(total + 1))) - _COARSE_BITS + 1)
-        limit = 1 << (_COARSE_BITS + 1)
-        if self._unit_bits or self._dropped_bits > self._kernel_bits:
-            exact = (min(limit, self.exact(i) >> self.coarse_shift) if ok else limit for i, ok in enumerate(self.valid))
-            return np.fromiter(exact, dtype=np.int64, count=len(self.valid))
-        fits = approximate < float(limit)
-        units = np.where(fits, self._units, 0.0).astype(np.int64)
-        shifted = ((units << self._kernel_bits) + 1) >> self._dropped_bits
-        return np.where(fits, shifted, limit)

@@ -9,8 +9,9 @@ import numpy as np
 
 from collage.cost.cost import Cost
 from collage.search._dijkstra import DEFAULT_MAX_STATES, Found, Path, find_paths
-from collage.search._problem import Problem, Weights
+from collage.search._problem import Problem
 from collage.search._values import C, CostOf, NoCover, Partitioning, SearchStatistics
+from collage.search._weights import Weights
 
 __all__ = ["k_best", "shortest_path"]
 

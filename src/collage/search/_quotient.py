@@ -1,0 +1,72 @@
+"""The quotient graph: kernels as nodes, and whether they can be run one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collage.search._values import DependencyGraph
+
+__all__ = ["find_cycle", "kernel_successors", "nodes_of"]
+
+
+def nodes_of(bits: int) -> list[int]:
+    """Indices of the set bits, least first."""
+    nodes = []
+    while bits:
+        low = bits & -bits
+        nodes.append(low.bit_length() - 1)
+        bits ^= low
+    return nodes
+
+
+def kernel_successors(graph: DependencyGraph, kernels: Sequence[int]) -> list[set[int]]:
+    """For each kernel, given as the bits of its nodes, the other kernels that consume its results."""
+    owner = {node: index for index, bits in enumerate(kernels) for node in nodes_of(bits)}
+    result = []
+    for bits in kernels:
+        consumers = 0
+        for node in nodes_of(bits):
+            consumers |= graph.successors(node)
+        result.append({owner[node] for node in nodes_of(consumers & ~bits) if node in owner})
+    return result
+
+
+def find_cycle(successors: Sequence[set[int]]) -> list[int] | None:
+    """Kernels that feed each other in a ring, as few as found easily, or None if there is an order to run all."""
+    waiting = [0] * len(successors)
+    for after in successors:
+        for kernel in after:
+            waiting[kernel] += 1
+    ready = [kernel for kernel, count in enumerate(waiting) if not count]
+    while ready:
+        for kernel in successors[ready.pop()]:
+            waiting[kernel] -= 1
+            if not waiting[kernel]:
+                ready.append(kernel)
+    stuck = {kernel for kernel, count in enumerate(waiting) if count}
+    rings = (_shortest_ring(successors, stuck, kernel) for kernel in sorted(stuck))
+    return min((ring for ring in rings if ring), key=len, default=None)
+
+
+def _shortest_ring(successors: Sequence[set[int]], within: set[int], start: int) -> list[int] | None:
+    """The shortest way from a kernel back to itself."""
+    came_from: dict[int, int] = {}
+    level = [start]
+    while level:
+        following = []
+        for kernel in level:
+            for after in sorted(successors[kernel] & within):
+                if after == start:
+                    return _trace(came_from, kernel, start)
+                if after not in came_from:
+                    came_from[after] = kernel
+                    following.append(after)
+        level = following
+    return None
+
+
+def _trace(came_from: dict[int, int], last: int, start: int) -> list[int]:
+    ring = [last]
+    while ring[-1] != start:
+        ring.append(came_from[ring[-1]])
+    return ring[::-1]

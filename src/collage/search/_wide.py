@@ -1,0 +1,181 @@
+"""The search for candidates that break the admission rule, such as branches joined horizontally (design section 5).
+
+Two kernels may each be convex and still feed each other, and a covered set does not remember whether its cover did. So a
+label here is a covered set together with its **detours**: the pairs of uncovered nodes between which the data flows
+through a covered node. A candidate that holds such a pair would wait for its own result. Of two labels of equal covered
+set, the one that costs no less and detours no less is dropped; nothing else is, so the search stays exact.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from collage.cost.cost import Cost
+from collage.search._bounds import relax
+from collage.search._dijkstra import DEFAULT_MAX_STATES, Edges, Found, Path, find_paths
+from collage.search._problem import Bools, Problem, trailing_ones
+from collage.search._quotient import find_cycle, kernel_successors, nodes_of
+from collage.search._shortest_path import as_partitioning, no_cover, weigh
+from collage.search._values import C, CostOf, DependencyGraph, NoCover, Partitioning, SearchStatistics
+from collage.search._weights import Weights
+
+__all__ = ["wide_shortest_path"]
+
+Detours = tuple[int, ...]
+"""For each uncovered node the uncovered nodes that its data reaches through a covered one, as bits; 0 for covered."""
+
+
+def wide_shortest_path(
+    n: int,
+    candidates: Sequence[C],
+    cost_of: CostOf[C],
+    graph: DependencyGraph,
+    *,
+    launch_penalty_of: Callable[[C], float] | None = None,
+    priority_of: Callable[[C], int] | None = None,
+    max_states: int = DEFAULT_MAX_STATES,
+) -> Partitioning[C] | NoCover:
+    """The cheapest acyclic cover by any candidates; the arguments are those of `shortest_path`, and the data flow.
+
+    The plain search comes first. Only where its result cannot be run are labels needed.
+    """
+    began = time.perf_counter()
+    problem = Problem(n, candidates, priority_of)
+    flow = _Flow(problem, graph)
+    costs = [Cost.of(cost_of(c)) for c in problem.candidates]
+    costs = [
+        cost if flow.is_convex(c.bits) else Cost.INVALID for c, cost in zip(problem.candidates, costs, strict=True)
+    ]
+    weights = weigh(problem, costs, launch_penalty_of)
+    found = find_paths(problem, weights, max_states=max_states)
+    plain_states, plain_transitions = found.states, found.transitions
+    if found.paths and flow.has_ring(found.paths[0]):
+        admitted = np.array([flow.is_admitted(c.bits) for c in problem.candidates], dtype=bool)
+        found = _settle_labels(problem, weights, flow, admitted, found, max_states)
+    statistics = SearchStatistics(
+        candidates=len(problem.candidates),
+        valid=int(weights.valid.sum()),
+        considered=found.considered,
+        states=found.states + plain_states,
+        transitions=found.transitions + plain_transitions,
+        wall_s=time.perf_counter() - began,
+        caps=("states",) if found.capped else (),
+    )
+    if not found.paths:
+        return no_cover(problem, weights, found, statistics)
+    return as_partitioning(problem, weights, found, found.paths[0], statistics)
+
+
+class _Flow:
+    """The data flow between nodes, and what candidates do to it."""
+
+    def __init__(self, problem: Problem[Any], graph: DependencyGraph) -> None:
+        self._problem = problem
+        self._graph = graph
+        self._successors = [graph.successors(node) for node in range(problem.n)]
+        self._reach = [0] * problem.n
+        for node in range(problem.n - 1, -1, -1):
+            for after in nodes_of(self._successors[node]):
+                self._reach[node] |= self._reach[after] | 1 << after
+        together = [0] * problem.n
+        for candidate in problem.candidates:
+            for node in nodes_of(candidate.bits):
+                together[node] |= candidate.bits
+        self._telling = [together[node] | ~self._reach[node] for node in range(problem.n)]
+
+    def is_convex(self, bits: int) -> bool:
+        """Whether nothing flows out of these nodes and back."""
+        outside = 0
+        for node in nodes_of(bits):
+            outside |= self._successors[node] & ~bits
+        return not any(self._reach[node] & bits for node in nodes_of(outside))
+
+    def is_admitted(self, bits: int) -> bool:
+        """Whether every consumer outside comes after the last exit; a node that nobody consumes is one."""
+        outside, last = 0, -1
+        for node in nodes_of(bits):
+            after = self._successors[node] & ~bits
+            outside |= after
+            if after or not self._successors[node]:
+                last = node
+        first = (outside & -outside).bit_length() - 1
+        return not outside or first > last
+
+    def has_ring(self, path: Path) -> bool:
+        """Whether some kernels of a cover feed each other in a ring."""
+        kernels = [self._problem.candidates[i].bits for i in path.candidates]
+        return find_cycle(kernel_successors(self._graph, kernels)) is not None
+
+    def cover(self, detours: Detours, covered: int, bits: int) -> Detours | None:
+        """Detours after one more kernel; None if that would wait for its own result.
+
+        Pairs are left out that change nothing: between them data flows anyway, and no candidate holds both.
+        """
+        below = 0
+        for node in nodes_of(bits):
+            if detours[node] & bits:
+                return None
+            below |= self._reach[node] | detours[node]
+        open_nodes = ~(covered | bits) & ((1 << self._problem.n) - 1)
+        below &= open_nodes
+        result = [0] * self._problem.n
+        for node in nodes_of(open_nodes):
+            row = detours[node]
+            if (self._reach[node] | row) & bits:
+                row |= below
+            result[node] = row & open_nodes & self._telling[node]
+        return tuple(result)
+
+
+def _settle_labels(
+    problem: Problem[Any], weights: Weights, flow: _Flow, admitted: Bools, plain: Found, max_states: int
+) -> Found:
+    """Dijkstra over labels, below the best cover by admitted candidates alone, which is always acyclic."""
+    prices = plain.prices
+    assert prices is not None
+    bound = relax(problem, weights.coarse, prices)
+    fallback = find_paths(problem, weights.without(~admitted), max_states=max_states)
+    keep, limit = weights.valid, None
+    if fallback.paths:
+        limit = fallback.paths[0].weight - (bound.value << weights.coarse_shift)
+        keep = keep & (bound.slack <= (limit >> weights.coarse_shift))
+    edges = Edges(problem, weights, bound, keep)
+    found = replace(fallback, lower_bound=plain.lower_bound, exact=True, considered=int(keep.sum()))
+    serial = 0
+    heap: list[Any] = [(0, 0, 0, serial, (), (0,) * problem.n)]
+    settled: dict[tuple[int, int], list[Detours]] = {}
+    while heap:
+        distance, node, above, _, taken, detours = heappop(heap)
+        known = settled.setdefault((node, above), [])
+        if any(all(not a & ~b for a, b in zip(other, detours, strict=True)) for other in known):
+            continue
+        known.append(detours)
+        if node == problem.n:
+            weight = sum(weights.exact(i) for i in taken)
+            return replace(found, paths=[Path(taken, weight)], lower_bound=weight)
+        found.states += 1
+        found.farthest = max(found.farthest, node)
+        if found.states > max_states:
+            return replace(found, capped=True, exact=False)
+        covered = (1 << node) - 1 | above << node
+        for slack, candidate, bits, _, _ in edges[node]:
+            if limit is not None and distance + slack > limit:
+                break
+            if bits & above:
+                continue
+            after = flow.cover(detours, covered, bits << node)
+            if after is None:
+                continue
+            rest = above | bits
+            ones = trailing_ones(rest)
+            length = distance + slack + edges.skips(problem.shapes[candidate][1], node + ones)
+            serial += 1
+            found.transitions += 1
+            heappush(heap, (length, node + ones, rest >> ones, serial, (*taken, candidate), after))
+    return replace(found, exact=True)
