@@ -7,7 +7,6 @@ Specification 004.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -38,23 +37,23 @@ class Predicate:
     found: Callable[[Scope, ir.Value, ir.Node | None], str] | None = None
 
 
-class PatternLike(ABC):
+class PatternLike:
     """A pattern, or a sequence of patterns that is used as one."""
 
     @property
-    @abstractmethod
     def first(self) -> Pattern:
         """The pattern that producers connect to."""
+        raise NotImplementedError
 
     @property
-    @abstractmethod
     def last(self) -> Pattern:
         """The pattern that users connect to."""
+        raise NotImplementedError
 
     @property
-    @abstractmethod
     def elements(self) -> tuple[Pattern, ...]:
         """The patterns in the order in which data flows through them."""
+        raise NotImplementedError
 
     # ------------------------------------------------------------------ use and def
 
@@ -284,13 +283,13 @@ class Pattern(PatternLike):
         """Patterns that must match wherever this one does: operands, parts of a conjunction."""
         return ()
 
-    @abstractmethod
     def clone(self, child: Callable[[Pattern], Pattern]) -> Pattern:
         """A fresh pattern of the same meaning over other children, with predicates, without name or constraints."""
+        raise NotImplementedError
 
-    @abstractmethod
     def describe(self) -> str:
         """The pattern as text, without predicates."""
+        raise NotImplementedError
 
     def __repr__(self) -> str:
         tests = "".join(f" with {predicate.text}" for predicate in self.predicates)

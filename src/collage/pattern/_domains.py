@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage.pattern._base import Pattern
-from collage.pattern._nodes import AndPattern, LeafPattern, OpPattern, OrPattern, OutputPattern
+from collage.pattern._constraints import ExternUse, OnlyUsedBy, Uniq
+from collage.pattern._nodes import AndPattern, DominatorPattern, LeafPattern, OpPattern, OrPattern, OutputPattern
 from collage.pattern._plan import Plan
 from collage.pattern._scope import Scope
 
@@ -41,7 +42,45 @@ def find_domains(plan: Plan, scope: Scope) -> dict[Pattern, Domain] | None:
         domains[pattern] = dict(domain)
     if scope.fuzzy_ops:
         return domains
-    return domains if _narrow(_arcs(plan, domains), domains) else None
+    arcs = _arcs(plan, domains)
+    if not _narrow(arcs, domains):
+        return None
+    if _keep_used_as_wanted(plan, scope, domains, known) and not _narrow(arcs, domains):
+        return None
+    return domains if all(domains.values()) else None
+
+
+def _keep_used_as_wanted(
+    plan: Plan, scope: Scope, domains: dict[Pattern, Domain], known: dict[tuple[object, ...], Domain]
+) -> bool:
+    """Takes out nodes whose users break a constraint whatever else is chosen. Tells whether any were."""
+    if any(isinstance(pattern, DominatorPattern) for pattern in plan.order):
+        return False
+    inside: Domain = {}
+    for pattern in plan.order:
+        if isinstance(pattern, OpPattern):
+            inside.update(domains[pattern] if pattern in domains else _local(pattern, scope, known) or {})
+    changed = False
+    for pattern, domain in domains.items():
+        constraints = plan.constraints[pattern]
+        alone = any(isinstance(c, OnlyUsedBy | Uniq) and c.patterns[0] is pattern for c in constraints)
+        must = next((c.must for c in constraints if isinstance(c, ExternUse)), None)
+        if not alone and must is None:
+            continue
+        kept = {node: None for node in domain if _used_as_wanted(node, alone, must, inside, scope)}
+        changed |= len(kept) < len(domain)
+        domains[pattern] = kept
+    return changed
+
+
+def _used_as_wanted(node: ir.Node, alone: bool, must: bool | None, inside: Domain, scope: Scope) -> bool:
+    users = {user: None for value in node.outputs for user in scope.users(value)}
+    leaves = any(scope.leaves(value) for value in node.outputs)
+    if alone and (leaves or len(users) != 1):
+        return False
+    if must is False:
+        return not leaves and all(user in inside for user in users)
+    return must is None or leaves or bool(users)
 
 
 def _local(pattern: Pattern, scope: Scope, known: dict[tuple[object, ...], Domain]) -> Domain | None:
@@ -68,7 +107,9 @@ def _local(pattern: Pattern, scope: Scope, known: dict[tuple[object, ...], Domai
             for node in nodes
             if all(predicate.test(scope, node.outputs[0], node) for predicate in pattern.predicates)
         }
-    return known[key]
+    if scope.fuzzy_ops or not pattern.children:
+        return known[key]
+    return {node: None for node in known[key] if pattern.fits_operands(node)}
 
 
 def _arcs(plan: Plan, domains: dict[Pattern, Domain]) -> list[_Arc]:

@@ -39,6 +39,7 @@ class OpPattern(Pattern):
         self.domain = _operators.normal_domain(domain)
         self.operands = operands
         self.commutative = commutative
+        self._operators = tuple(o for o in operands or () if isinstance(o, OpPattern) and o.op_types)
         register_operands(self, self.children)
 
     def __call__(self, *operands: Any) -> OpPattern:
@@ -70,6 +71,13 @@ class OpPattern(Pattern):
         """Whether the node is of one of the operator types."""
         return not self.op_types or (
             node.op_type in self.op_types and _operators.normal_domain(node.domain) == self.domain
+        )
+
+    def fits_operands(self, node: ir.Node) -> bool:
+        """Whether each operator among the operands finds its type among the node's: a cheap look ahead."""
+        makers = [value.producer() for value in node.inputs if value is not None]
+        return all(
+            any(maker is not None and operand.accepts_type(maker) for maker in makers) for operand in self._operators
         )
 
     def clone(self, child: Callable[[Pattern], Pattern]) -> OpPattern:

@@ -201,12 +201,23 @@ class Solver:
 
     def _alternatives(self, pattern: OrPattern, value: ir.Value, any_output: bool, rest: Agenda) -> Iterator[Agenda]:
         for index, alternative in enumerate(pattern.alternatives):
+            if self.trace is None and not self._is_plausible(alternative, value):
+                continue
             for part in self.plan.chosen[pattern, index]:
                 self._set(self.active, part, None)
             yield (
                 ("unify", alternative, value, any_output),
                 (("lift", pattern, (alternative,), value), rest),
             )
+
+    def _is_plausible(self, alternative: Pattern, value: ir.Value) -> bool:
+        """Whether an alternative is worth opening: saves most of the work that alternatives cause."""
+        if not isinstance(alternative, OpPattern):
+            return isinstance(alternative, OrPattern) or (value is ABSENT) == isinstance(alternative, AbsentPattern)
+        node = value.producer()
+        if node is None or not alternative.accepts_type(node):
+            return False
+        return bool(self.scope.fuzzy_ops) or alternative.fits_operands(node)
 
     def _output(self, pattern: OutputPattern, value: ir.Value, any_output: bool, rest: Agenda) -> Outcome:
         node = value.producer()
