@@ -40,8 +40,17 @@ class TestOpenVinoInOneThread(ToolchainTestCase):
     ],
 )
 def test_a_refusal_says_why_in_one_line(text: str, reason: str, tmp_path: Path) -> None:
+    model = kernel("k", text)
     with pytest.raises(Unsupported, match=rf"^openvino.*{reason}"):
-        OpenVinoToolchain().compile(kernel("k", text), TARGET, tmp_path)
+        OpenVinoToolchain().compile(model, TARGET, tmp_path)
+
+
+def test_support_is_told_by_type_before_anything_is_tried() -> None:
+    toolchain = OpenVinoToolchain()
+    for dtype, ok in (("float", True), ("double", False)):
+        (node,) = kernel("k", f"({dtype}[2] x) => ({dtype}[2] y) {{y = Neg (x)}}").graph
+        support = toolchain.supports(node, TARGET)
+        assert support.ok is ok and (support.reason is None) is ok
 
 
 def test_f32_is_f32_and_bf16_is_asked_for(tmp_path: Path) -> None:

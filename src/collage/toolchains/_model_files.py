@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
-from collage._errors import CompileError, TargetError
+from collage._errors import CompileError, TargetError, Unsupported
+from collage.toolchains._contract import Support
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -25,6 +26,7 @@ __all__ = [
     "model_file",
     "one_line",
     "save_kernel",
+    "support_of",
     "usable_cores",
     "values_of",
 ]
@@ -113,6 +115,15 @@ def check_options(target: Target, options: Mapping[str, tuple[str, ...] | None])
             raise TargetError(f"target {str(target)!r}: -{name} takes a whole number of at least 1, not {value!r}")
         if choices is not None and value not in choices:
             raise TargetError(f"target {str(target)!r}: -{name} takes {', '.join(choices)}, not {value!r}")
+
+
+def support_of(refuse: Callable[[Iterable[ir.Value]], None], node: ir.Node) -> Support:
+    """What a check that raises says about the values of one operator."""
+    try:
+        refuse(value for value in (*node.inputs, *node.outputs) if value is not None)
+    except Unsupported as refusal:
+        return Support(False, str(refusal))
+    return Support(True)
 
 
 def load_threads(target: Target, options: LoadOptions) -> int:

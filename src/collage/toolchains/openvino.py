@@ -11,7 +11,7 @@ import importlib.metadata
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,16 @@ import numpy as np
 
 from collage._errors import CompileError, Unsupported
 from collage.toolchains._base import ToolchainBase
-from collage.toolchains._contract import Availability, Compiled, LoadOptions
-from collage.toolchains._model_files import check_options, elem_type, load_threads, one_line, save_kernel, values_of
+from collage.toolchains._contract import Availability, Compiled, LoadOptions, Support
+from collage.toolchains._model_files import (
+    check_options,
+    elem_type,
+    load_threads,
+    one_line,
+    save_kernel,
+    support_of,
+    values_of,
+)
 from collage.toolchains._node_tokens import BODY, TokenisedKernel, input_token, tokenised, tokens_in
 
 if TYPE_CHECKING:
@@ -57,10 +65,14 @@ class OpenVinoToolchain(ToolchainBase):
         build = f"openvino {distribution.version}" + (f"-{number[1]}" if number else "")
         return Availability(True, distribution.version, build, ("CPU",))
 
+    def supports(self, node: ir.Node, target: Target) -> Support:
+        """Worth trying, unless a type speaks against it."""
+        return support_of(_refuse_silent_casts, node)
+
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Writes the kernel, converts it once, and asks the plugin whether it takes every operator."""
         _check(target)
-        _refuse_silent_casts(kernel.graph)
+        _refuse_silent_casts(values_of(kernel.graph))
         files = save_kernel(kernel, workspace)
         model = _read(workspace / files[0])
         _refuse_changed_types(model, kernel.graph)
@@ -192,16 +204,16 @@ def _compile(path: Path, config: Mapping[str, Any]) -> Any:
         raise CompileError(f"openvino: {one_line(error)}") from error
 
 
-def _refuse_silent_casts(graph: ir.Graph) -> None:
+def _refuse_silent_casts(values: Iterable[ir.Value]) -> None:
     """Refuses what the plugin would compute in another type without saying so.
 
     It computes float64 in float32, 64-bit integers in 32 bits (end markers of Slice excepted: these it clamps), and
     has no strings.
     """
-    for value in values_of(graph):
+    for value in values:
         dtype = elem_type(value)
         if dtype is not None and dtype.name in ("DOUBLE", "STRING", "COMPLEX64", "COMPLEX128"):
-            raise Unsupported(f"openvino's CPU plugin has no {dtype.name.lower()} ({value.name!r})")
+            raise Unsupported(f"openvino's CPU plugin does not compute in {dtype.name.lower()} ({value.name!r})")
         tensor = value.const_value
         if tensor is None or dtype is None or dtype.name.lower() not in _AS_INT32:
             continue

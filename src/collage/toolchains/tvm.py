@@ -9,7 +9,7 @@ import importlib.metadata
 import os
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +17,14 @@ import numpy as np
 
 from collage._errors import CompileError, Unsupported
 from collage.toolchains._base import ToolchainBase
-from collage.toolchains._contract import Availability, Compiled, LoadOptions
+from collage.toolchains._contract import Availability, Compiled, LoadOptions, Support
 from collage.toolchains._model_files import (
     check_options,
     elem_type,
     kernel_name,
     load_threads,
     one_line,
+    support_of,
     usable_cores,
     values_of,
 )
@@ -47,8 +48,8 @@ _PASS_ON = frozenset(("Cast", "Dropout", "Expand", "Flatten", "Identity", "Resha
 _ALIGNMENT = 64
 """Bytes; TVM refuses tensors that begin elsewhere."""
 
-_POOL_PER_LAUNCH = -3
-"""TVM's affinity mode in which its threads share all cores."""
+_SHARE_ALL_CORES = -3
+"""TVM's affinity mode in which any of its threads may run on any core."""
 
 
 class TvmToolchain(ToolchainBase):
@@ -74,11 +75,15 @@ class TvmToolchain(ToolchainBase):
             return Availability(False, version, build, reason=reason, remedy="install g++ or clang")
         return Availability(True, version, build, ("CPU",))
 
+    def supports(self, node: ir.Node, target: Target) -> Support:
+        """Worth trying, unless a type speaks against it."""
+        return support_of(_refuse_types, node)
+
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Imports, fuses, schedules and generates code; links a shared library."""
         check_options(target, {"threads": None, "opt-level": _LEVELS})
         name = kernel_name(kernel)
-        _refuse_types(kernel.graph)
+        _refuse_types(values_of(kernel.graph))
         module = _import(kernel, workspace)
         # By target, since a process that has loaded a library gets the same one again under the same name.
         options = "".join(f".{option}={value}" for option, value in target.options)
@@ -152,15 +157,18 @@ def _tvm() -> Any:
 
 
 def _set_threads(count: int, exclusive: bool) -> None:
-    """Sizes TVM's thread pool; what it reads from the environment it reads when the pool is made."""
+    """Sizes TVM's thread pool, and has it leave affinities alone: it would pin the caller to one core for good.
+
+    What it reads from the environment it reads when the pool is made.
+    """
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
     if not exclusive:
-        os.environ.setdefault("TVM_BIND_THREADS", "0")
         os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
-    _tvm().get_global_func("runtime.config_threadpool")(_POOL_PER_LAUNCH, count)
+    _tvm().get_global_func("runtime.config_threadpool")(_SHARE_ALL_CORES, count)
 
 
-def _refuse_types(graph: ir.Graph) -> None:
-    for value in values_of(graph):
+def _refuse_types(values: Iterable[ir.Value]) -> None:
+    for value in values:
         dtype = elem_type(value)
         if dtype is not None and dtype.name not in _TYPES:
             raise Unsupported(f"tvm: the importer does not take {dtype.name.lower()} ({value.name!r})")
