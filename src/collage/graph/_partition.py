@@ -50,7 +50,7 @@ def partition(model: ir.Model, kernels: Sequence[KernelSpec]) -> ir.Model:
     Functions are of domain ``collage`` and carry the attributes as metadata, with ``Primitive`` and
     ``global_symbol``; labelled parts are functions inside, with ``Composite``. Small constants are part of the
     function; weights are passed to it. Equal kernels with equal attributes share a function. A kernel that consists of
-    a call of a kernel made earlier stays as it is.
+    a call of a kernel made earlier stays as it is. Nodes that reach no output are dropped.
 
     Args:
         model: The model; it is not changed, tensors are shared with it.
@@ -239,9 +239,10 @@ def _units_in_order(graph: ir.Graph, groups: Sequence[_Group]) -> list[ir.Node |
         for node in group.sub_graph.nodes:
             if group_of.setdefault(node, group) is not group:
                 raise PassError(f"cannot partition: node {node.name!r} is in two kernels")
-    dataflow = groups[0].sub_graph.graph if groups else DataflowGraph(graph)
+    if not groups:
+        return list(graph)
     try:
-        return quotient_order(graph, dataflow, group_of)
+        return quotient_order(graph, groups[0].sub_graph.graph, group_of)
     except NotAcyclic as error:
         names = ", ".join(sorted(str(unit.name) for unit in error.stuck if isinstance(unit, _Group)))
         raise PassError(f"cannot partition: kernels feed each other in a circle, among {names}") from None

@@ -9,7 +9,7 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from collage.graph._dataflow_graph import DataflowGraph
-from collage.graph._traversal import GraphLike, used_values
+from collage.graph._traversal import GraphLike, constant_tensor, used_values
 
 __all__ = ["NotAcyclic", "quotient_order"]
 
@@ -29,18 +29,18 @@ def quotient_order(
 ) -> list[ir.Node | Group]:
     """The nodes of a graph, with groups contracted, each after all that it reads.
 
-    Of those that are ready, the one whose last node comes first in post-dfs order goes first; nodes that read
-    nothing go before all others, nodes that reach no output after them.
+    Of those that are ready, the one whose last node comes first in post-dfs order goes first; constants go before
+    all others, nodes that reach no output are left out.
 
     Raises:
         NotAcyclic: Groups feed each other in a circle.
     """
-    unit_of: dict[ir.Node, ir.Node | Group] = {node: group_of.get(node, node) for node in graph}
+    live = (node for node in graph if node in dataflow or constant_tensor(node.outputs[0]) is not None)
+    unit_of: dict[ir.Node, ir.Node | Group] = {node: group_of.get(node, node) for node in live}
     rank: dict[ir.Node | Group, tuple[int, int]] = {}
     waits_for: dict[ir.Node | Group, set[ir.Node | Group]] = {}
     for position, (node, unit) in enumerate(unit_of.items()):
-        elsewhere = len(dataflow) if node.inputs else -1
-        place = (dataflow.index_of(node) if node in dataflow else elsewhere, position)
+        place = (dataflow.index_of(node) if node in dataflow else -1, position)
         rank[unit] = max(rank.get(unit, place), place)
         makers = (unit_of[p] for v in used_values(node) if (p := v.producer()) is not None and p in unit_of)
         waits_for.setdefault(unit, set()).update(maker for maker in makers if maker is not unit)
