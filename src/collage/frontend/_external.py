@@ -18,7 +18,7 @@ import onnx_ir as ir
 from collage._errors import ModelError
 from collage.frontend._tensors import TensorFacts
 
-__all__ = ["check_external_data", "check_external_tensors", "load_inner_tensors"]
+__all__ = ["check_external_data", "check_external_tensors", "load_inner_tensors", "set_folder"]
 
 _PLAIN = re.compile(r"[^\x00-\x1f*?\"<>|:\\/]+(/[^\x00-\x1f*?\"<>|:\\/]+)*")
 """Relative, without drive letters, wild cards or control characters: runtimes keep private markers in such strings."""
@@ -60,7 +60,7 @@ def check_external_tensors(model: ir.Model) -> None:
 
 def load_inner_tensors(model: ir.Model) -> None:
     """Loads external tensors that are no initializers of the main graph: only those are worth mapping."""
-    for graph in model.graphs():
+    for graph in _all_graphs(model):
         for value in graph.initializers.values() if graph is not model.graph else ():
             if isinstance(value.const_value, ir.ExternalTensor):
                 value.const_value = _loaded(value.const_value)
@@ -74,8 +74,23 @@ def _loaded(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
     return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
 
 
+def set_folder(model: ir.Model, folder: Path) -> None:
+    """Says where the external tensors of a model that was just parsed are."""
+    for tensor in _tensors(model):
+        if isinstance(tensor, ir.ExternalTensor):
+            tensor.base_dir = os.fspath(folder.absolute())
+
+
+def _all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """The graphs, bodies, and functions of a model."""
+    yield from model.graphs()
+    for function in model.functions.values():
+        yield function.graph
+        yield from function.graph.subgraphs()
+
+
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    for graph in model.graphs():
+    for graph in _all_graphs(model):
         for value in graph.initializers.values():
             if value.const_value is not None:
                 yield value.const_value

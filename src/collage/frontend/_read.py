@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from collage._errors import ModelError, UsageError
 from collage.frontend._budget import Budgets, check_budgets, check_inferred_shapes
 from collage.frontend._canonical import canonicalise
-from collage.frontend._external import check_external_data, check_external_tensors, load_inner_tensors
+from collage.frontend._external import check_external_data, check_external_tensors, load_inner_tensors, set_folder
 from collage.frontend._opset import raise_opset
 from collage.frontend._proto import skeleton
 from collage.frontend._scopes import check_structure
@@ -118,8 +118,7 @@ def _from_proto(proto: onnx.ModelProto, folder: Path | None, budgets: Budgets) -
     except Exception as error:
         raise ModelError(f"cannot be read as a model: {_one_line(error)}") from error
     if folder is not None:
-        for graph in model.graphs():
-            ir.external_data.set_base_dir(graph, folder.absolute())
+        set_folder(model, folder)
     return _finish(model, budgets)
 
 

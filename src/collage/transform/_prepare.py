@@ -30,12 +30,13 @@ def default_passes() -> Sequential:
             Attempt(SimplifyExpr()),
             Attempt(EliminateCommonSubexpr()),
             Attempt(EliminateIdentity()),
+            Attempt(SimplifyInference()),
             Attempt(DeadCodeElimination()),
             Attempt(InferType()),
         ],
         name="simplify",
     )
-    members = [InlineFunctions(), TopologicalSort(), Attempt(InferType()), Attempt(SimplifyInference())]
+    members = [InlineFunctions(), TopologicalSort(), Attempt(InferType())]
     return Sequential([*members, Repeat(simplify, _MAX_ROUNDS)], name="prepare")
 
 

@@ -4,11 +4,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from onnx import parser
+from tests.unit.transform.graphs import assert_same, random_model, run
 
 from collage.frontend import read_model
 from collage.transform import InferType, PassContext, Repeat, default_passes, prepare
 from collage.transform._fingerprint import fingerprint
-from tests.unit.transform.graphs import assert_same, random_model, run
 
 
 def names(model: ir.Model) -> list[str]:
