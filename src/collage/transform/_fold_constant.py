@@ -47,9 +47,18 @@ class FoldConstant(ModulePass):
             output_size_limit=_SMALL_BYTES,
             should_fold=_is_worth_folding,
         )
+        _forget_untyped_shapes(model)
         lift_constants(model)
         restore_outputs(model, names)
         return model
+
+
+def _forget_untyped_shapes(model: ir.Model) -> None:
+    """The library may leave a value with a shape but no type, which ONNX cannot express."""
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            if value.type is None:
+                value.shape = None
 
 
 def _is_worth_folding(node: ir.Node) -> bool:

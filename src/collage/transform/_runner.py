@@ -113,7 +113,10 @@ class Runner:
         except Exception as error:
             for instrument in self.context.instruments:
                 instrument.on_error(model, pass_.info, error)
-            raise self._report(error, pass_.info.name, place) from error.__cause__
+            report = self._report(error, pass_.info.name, place)
+            if report is error:
+                raise
+            raise report from error
         return result
 
     def _report(self, error: Exception, name: str, place: str) -> Exception:
@@ -125,7 +128,6 @@ class Runner:
         if isinstance(error, PassError) or not isinstance(error, CollageError):
             message = str(error) if isinstance(error, CollageError) else f"{type(error).__name__}: {error}"
             report: Exception = PassError(f"{where}: {message}")
-            report.__cause__ = error
         else:
             error.add_note(f"In {where}.")
             report = error

@@ -23,6 +23,7 @@ def check_valid(model: ir.Model) -> None:
             if value.producer() is None and not value.is_initializer() and value.graph is None:
                 raise PassError(f"output {value.name!r} of graph {graph.name!r} is computed by nothing")
     proto = skeleton(model)
+    del proto.graph.value_info[:]
     for value_info in (*proto.graph.input, *proto.graph.output):
         if value_info.type.HasField("tensor_type"):
             # The checker insists on a shape, which InferType may not have found.
