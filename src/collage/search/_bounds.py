@@ -19,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from collage.search._problem import Ints, Problem
+from collage.search._problem import Bools, Ints, Problem
 
-__all__ = ["Bound", "Tightener", "first_prices", "relax"]
+__all__ = ["Bound", "Heads", "Tightener", "first_prices"]
 
 _STEPS = 80
 _PATIENCE = 4
 _CLOSE = 2.0**-20
+_STALL = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,42 +66,66 @@ def first_prices(problem: Problem[Any], weights: Ints) -> Ints:
     return prices
 
 
-def relax(problem: Problem[Any], weights: Ints, prices: Ints) -> Bound:
-    """The bound for given prices, with the cheapest walk from the last node to the first."""
-    costs = weights - problem.rest_totals(prices)
-    by_head = costs[problem.by_head]
-    group_costs = np.minimum.reduceat(by_head, problem.group_starts).tolist()
-    to_go = [0] * (problem.n + 1)
-    taken = [-1] * problem.n
-    price = prices.tolist()
-    for node in range(problem.n - 1, -1, -1):
-        best, choice = price[node] + to_go[node + 1], -1
-        for group, stop in problem.groups_from[node]:
-            cost = group_costs[group] + to_go[stop]
-            if cost < best:
-                best, choice = cost, group
-        to_go[node], taken[node] = best, choice
-    ahead = np.array(to_go, dtype=np.int64)
-    skips = np.concatenate([[0], np.cumsum(prices + ahead[1:] - ahead[:-1])])
-    slack = costs + ahead[problem.head_stop] - ahead[problem.first]
-    return Bound(prices, ahead, skips, slack, _imbalance(problem, by_head, taken))
+class Heads:
+    """Some of the candidates, grouped by their heads: of those with equal head only the cheapest matters.
 
+    Args:
+        problem: The problem.
+        among: Which candidates, [candidates]. A bound for them bounds covers by them only.
+    """
 
-def _imbalance(problem: Problem[Any], by_head: Ints, taken: list[int]) -> Ints:
-    result = np.zeros(problem.n, dtype=np.int64)
-    node = 0
-    while node < problem.n:
-        group = taken[node]
-        if group < 0:
-            result[node] += 1
-            node += 1
-            continue
-        start, stop = problem.group_starts[group], problem.group_stops[group]
-        candidate = int(problem.by_head[start + by_head[start:stop].argmin()])
-        node = problem.shapes[candidate][1]
-        nodes = problem.nodes(candidate)
-        result[nodes[nodes >= node]] -= 1
-    return result
+    def __init__(self, problem: Problem[Any], among: Bools) -> None:
+        self._problem = problem
+        self._members: Ints = problem.by_head[among[problem.by_head]]
+        first, stop = problem.first[self._members], problem.head_stop[self._members]
+        is_new = np.ones(len(first), dtype=bool)
+        is_new[1:] = (first[1:] != first[:-1]) | (stop[1:] != stop[:-1])
+        self._starts: Ints = np.flatnonzero(is_new)
+        self._groups_from: list[list[tuple[int, int]]] = [[] for _ in range(problem.n)]
+        heads = zip(first[self._starts].tolist(), stop[self._starts].tolist(), strict=True)
+        for group, (start, end) in enumerate(heads):
+            self._groups_from[start].append((group, end))
+
+    def relax(self, weights: Ints, prices: Ints) -> Bound:
+        """The bound for given prices, with the cheapest walk from the last node to the first."""
+        problem = self._problem
+        costs = weights - problem.rest_totals(prices)
+        member_costs = costs[self._members]
+        group_costs = np.minimum.reduceat(member_costs, self._starts).tolist()
+        to_go = [0] * (problem.n + 1)
+        taken = [-1] * problem.n
+        price = prices.tolist()
+        for node in range(problem.n - 1, -1, -1):
+            best, choice = price[node] + to_go[node + 1], -1
+            for group, stop in self._groups_from[node]:
+                cost = group_costs[group] + to_go[stop]
+                if cost < best:
+                    best, choice = cost, group
+            to_go[node], taken[node] = best, choice
+        ahead = np.array(to_go, dtype=np.int64)
+        skips = np.concatenate([[0], np.cumsum(prices + ahead[1:] - ahead[:-1])])
+        slack = costs + ahead[problem.head_stop] - ahead[problem.first]
+        return Bound(prices, ahead, skips, slack, self._imbalance(member_costs, taken))
+
+    def _imbalance(self, member_costs: Ints, taken: list[int]) -> Ints:
+        """Follows the cheapest walk: a skipped node counts up, a node covered by a rest counts down."""
+        problem = self._problem
+        result = np.zeros(problem.n, dtype=np.int64)
+        starts = [*self._starts.tolist(), len(self._members)]
+        node = 0
+        while node < problem.n:
+            group = taken[node]
+            if group < 0:
+                result[node] += 1
+                node += 1
+                continue
+            start, stop = starts[group], starts[group + 1]
+            candidate = int(self._members[start + int(member_costs[start:stop].argmin())])
+            _, node, rest = problem.shapes[candidate]
+            if rest:
+                nodes = problem.nodes(candidate)
+                result[nodes[nodes >= node]] -= 1
+        return result
 
 
 class Tightener:
@@ -111,8 +136,7 @@ class Tightener:
         is_done: True if more steps would hardly help.
     """
 
-    def __init__(self, problem: Problem[Any], weights: Ints, bound: Bound) -> None:
-        self._problem = problem
+    def __init__(self, weights: Ints, bound: Bound) -> None:
         self._weights = weights
         self._last = bound
         self._step = 1.0
@@ -121,8 +145,9 @@ class Tightener:
         self.best = bound
         self.is_done = False
 
-    def improve(self, upper: int, steps: int) -> None:
-        """Takes some steps towards ``upper``, the coarse weight of a known cover."""
+    def improve(self, heads: Heads, upper: int, steps: int) -> None:
+        """Takes some steps towards ``upper``, the coarse weight of a known cover, with candidates that may beat it."""
+        before = self.best.value
         for _ in range(steps):
             norm = float(np.square(self._last.imbalance, dtype=np.float64).sum())
             if norm == 0 or self._left == 0 or upper - self.best.value <= _CLOSE * upper:
@@ -130,10 +155,11 @@ class Tightener:
                 return
             self._left -= 1
             change = self._last.imbalance * (self._step * (upper - self._last.value) / norm)
-            self._last = relax(self._problem, self._weights, self._last.prices + np.rint(change).astype(np.int64))
+            self._last = heads.relax(self._weights, self._last.prices + np.rint(change).astype(np.int64))
             if self._last.value > self.best.value:
                 self.best, self._failures = self._last, 0
                 continue
             self._failures += 1
             if self._failures == _PATIENCE:
                 self._step, self._failures = self._step / 2, 0
+        self.is_done = self.best.value - before < _STALL * (upper - before)

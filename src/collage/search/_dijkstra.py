@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from collage.search._bounds import Bound, Tightener, first_prices, relax
+from collage.search._bounds import Bound, Heads, Tightener, first_prices
 from collage.search._problem import Bools, Ints, Problem, trailing_ones
 from collage.search._weights import Weights
 
@@ -28,6 +28,7 @@ __all__ = ["DEFAULT_MAX_STATES", "Edges", "Found", "Path", "find_paths"]
 DEFAULT_MAX_STATES = 2_000_000
 _DIVE_WIDTHS = (4, 64)
 _FEW_PER_NODE = 2
+_NEAR = 4
 _STEPS_AT_ONCE = 10
 
 Label = tuple[int, int, int, int, Any]
@@ -129,16 +130,17 @@ def find_paths(
     shift = weights.coarse_shift
     if prices is None:
         prices = first_prices(problem, weights.coarse)
-    bound = relax(problem, weights.coarse, prices)
-    keep, limit, upper = weights.valid, None, None
-    good = _dive(problem.n, Edges(problem, weights, bound, keep))
-    if good is not None:
+    bound = Heads(problem, weights.valid).relax(weights.coarse, prices)
+    keep, limit = weights.valid, None
+    near = keep & (bound.slack <= _NEAR * bound.value // problem.n)
+    good = _dive(problem.n, Edges(problem, weights, bound, near)) or _dive(
+        problem.n, Edges(problem, weights, bound, keep)
+    )
+    if good is not None and k == 1:
         upper = (good[0] >> shift) + bound.value + 1
         bound, keep = _sharpen(problem, weights, bound, upper)
         limit = (upper - bound.value) << shift
         good = _dive(problem.n, Edges(problem, weights, bound, keep)) or good
-    if k > 1:
-        keep, limit = weights.valid, None
     found = Found([], bound.value << shift, bound.prices, considered=int(keep.sum()))
     ends = _settle(problem.n, Edges(problem, weights, bound, keep), k, limit, max_states, found)
     if found.capped and not ends and good is not None:
@@ -152,13 +154,17 @@ def find_paths(
 
 
 def _sharpen(problem: Problem[Any], weights: Weights, bound: Bound, upper: int) -> tuple[Bound, Bools]:
-    """Improves a bound while that still drops many candidates; says which may lie on a cover of at most ``upper``."""
-    tightener = Tightener(problem, weights.coarse, bound)
+    """Improves a bound while many candidates may still lie on a cover of at most ``upper``; says which may.
+
+    The others are left out at once, so the bound that comes back bounds covers of at most ``upper`` only.
+    """
+    tightener = Tightener(weights.coarse, bound)
+    keep = weights.valid
     while True:
-        keep = weights.valid & (tightener.best.slack <= upper - tightener.best.value)
+        keep = keep & (tightener.best.slack <= upper - tightener.best.value)
         if tightener.is_done or keep.sum() <= _FEW_PER_NODE * problem.n:
             return tightener.best, keep
-        tightener.improve(upper, _STEPS_AT_ONCE)
+        tightener.improve(Heads(problem, keep), upper, _STEPS_AT_ONCE)
 
 
 def _candidates(label: Label) -> tuple[int, ...]:

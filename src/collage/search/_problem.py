@@ -50,6 +50,7 @@ class Problem(Generic[C]):
         first: Least node of each candidate, [candidates].
         head_stop: First node after the head of each candidate, [candidates].
         sizes: Number of nodes of each candidate, [candidates].
+        by_head: Indices of the candidates by ``first``, then ``head_stop``, [candidates].
         shapes: For each candidate its bits from its least node on, ``head_stop``, and its rest from there on.
     """
 
@@ -73,7 +74,8 @@ class Problem(Generic[C]):
         self.first: Ints = self._starts[self._offsets]
         self.head_stop: Ints = self._stops[self._offsets]
         self._index_nodes()
-        self._index_heads()
+        self.by_head: Ints = np.lexsort((self.head_stop, self.first))
+        self._first_offsets: list[int] = np.searchsorted(self.first[self.by_head], np.arange(n + 1)).tolist()
 
     def _index_nodes(self) -> None:
         """Lists each candidate's nodes, and for each node the candidates that hold it."""
@@ -86,20 +88,6 @@ class Problem(Generic[C]):
         owners = np.repeat(np.arange(len(self.candidates), dtype=np.int64), self.sizes)
         self._holders: Ints = owners[by_node]
         self._holder_offsets: Ints = np.searchsorted(self._nodes[by_node], np.arange(self.n + 1))
-
-    def _index_heads(self) -> None:
-        """Groups candidates of equal head."""
-        self.by_head: Ints = np.lexsort((self.head_stop, self.first))
-        first, stop = self.first[self.by_head], self.head_stop[self.by_head]
-        is_new = np.ones(len(first), dtype=bool)
-        is_new[1:] = (first[1:] != first[:-1]) | (stop[1:] != stop[:-1])
-        self.group_starts: Ints = np.flatnonzero(is_new)
-        self.group_stops: Ints = np.append(self.group_starts[1:], len(first))[: len(self.group_starts)]
-        self.groups_from: list[list[tuple[int, int]]] = [[] for _ in range(self.n)]
-        heads = zip(first[self.group_starts].tolist(), stop[self.group_starts].tolist(), strict=True)
-        for group, (start, end) in enumerate(heads):
-            self.groups_from[start].append((group, end))
-        self._first_offsets: list[int] = np.searchsorted(first, np.arange(self.n + 1)).tolist()
 
     def _sum_runs(self, per_run: Ints) -> Ints:
         if not len(self._offsets):
@@ -127,7 +115,8 @@ class Problem(Generic[C]):
     def rest_totals(self, per_node: Ints) -> Ints:
         """For each candidate the sum of a per-node number over its rest, [candidates]."""
         prefix = np.concatenate([[0], np.cumsum(per_node)])
-        return self.totals(per_node) - (prefix[self.head_stop] - prefix[self.first])
+        heads: Ints = prefix[self.head_stop] - prefix[self.first]
+        return self.totals(per_node) - heads
 
     def cheapest(self, costs: Floats) -> Floats:
         """For each node the least cost of the candidates that hold it, infinite where there is none, [nodes]."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from collage.cost.cost import Cost
-from collage.search._bounds import relax
+from collage.search._bounds import Heads
 from collage.search._dijkstra import DEFAULT_MAX_STATES, Edges, Found, Path, find_paths
 from collage.search._problem import Bools, Problem, trailing_ones
 from collage.search._quotient import find_cycle, kernel_successors, nodes_of
@@ -139,7 +139,7 @@ def _settle_labels(
     """Dijkstra over labels, below the best cover by admitted candidates alone, which is always acyclic."""
     prices = plain.prices
     assert prices is not None
-    bound = relax(problem, weights.coarse, prices)
+    bound = Heads(problem, weights.valid).relax(weights.coarse, prices)
     fallback = find_paths(problem, weights.without(~admitted), max_states=max_states)
     keep, limit = weights.valid, None
     if fallback.paths:
