@@ -85,7 +85,7 @@ def compile(
     started = time.monotonic()
     say("reading the model")
     model = read_model(source)
-    facts = {"path": str(source) if isinstance(source, str | Path) else "", "sha256": model_digest(model)}
+    facts: dict[str, Any] = {"path": str(source) if isinstance(source, str | Path) else "", "sha256": model_digest(model)}
     prepared = prepare(model)
     with ExitStack() as stack:
         workspace = Path(tempfile.mkdtemp(prefix="collage-"))

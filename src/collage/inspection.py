@@ -75,7 +75,7 @@ def _broken(name: str, reason: str) -> dict[str, Any]:
 def describe_environment() -> dict[str, Any]:
     """This machine and installation, for bug reports."""
     machine = this_machine()
-    versions = {}
+    versions: dict[str, str | None] = {}
     for package in _PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from collage._errors import TargetError
 
 __all__ = ["print_bench", "print_env", "print_inspection", "print_outputs", "print_report", "print_targets"]
 
@@ -16,7 +20,10 @@ def print_report(report: Mapping[str, Any]) -> None:
     """What ``compile`` found."""
     console = _console()
     kernels = report["kernels"]
-    rows = ((kernel["name"], kernel["target"], kernel["operators"], _ms(kernel["estimate_us"])) for kernel in kernels)
+    rows = (
+        (kernel["name"], _short(kernel["target"]), kernel["operators"], _ms(kernel["estimate_us"]))
+        for kernel in kernels
+    )
     console.print(_table("kernels", ("kernel", "target", "operators", "ms, measured alone"), rows, right=(3,)))
     finalists = sorted(
         [*report["finalists"], *(_single_row(row) for row in report["singles"] if not row["raced"])],
@@ -25,7 +32,7 @@ def print_report(report: Mapping[str, Any]) -> None:
     best = min(((row["measured_us"] or {}).get("median") or float("inf") for row in finalists), default=float("inf"))
     rows_ = [
         (
-            ("* " if row["name"] == report["winner"] else "  ") + row["name"],
+            ("* " if row["name"] == report["winner"] else "  ") + _short(row["name"]),
             str(row["kernels"] or ""),
             _ms(_median(row)),
             f"{_median(row) / best:.2f}" if _median(row) else "",
@@ -151,17 +158,28 @@ def print_inspection(found: Mapping[str, Any]) -> None:
 
 
 def _console() -> Console:
-    return Console(soft_wrap=False)
+    # A pipe has no width of its own, and tables are no prose: give them room.
+    return Console(width=None if sys.stdout.isatty() else 140)
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> Table:
-    table = Table(title=title or None, title_justify="left", title_style="bold")
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     right = set(right)
     for i, name in enumerate(columns):
         table.add_column(name, justify="right" if i in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(escape(str(cell)) for cell in row))
     return table
+
+
+def _short(name: str) -> str:
+    """A target as briefly as it can be written; other names as they are."""
+    from collage.target import Target
+
+    try:
+        return Target.parse(name).short
+    except TargetError:
+        return name
 
 
 def _median(row: Mapping[str, Any]) -> float:

@@ -15,7 +15,7 @@ from collage.cost.cost import Cost
 from collage.cost.numerics import tolerance_of
 from collage.cost.outcome import Outcome
 from collage.cost.workshop import Job, Workshop
-from collage.graph import structural_hash
+from collage.graph import structural_hash, value_nbytes
 
 if TYPE_CHECKING:
     from collage.target import Target
@@ -131,16 +131,7 @@ def model_bytes(model: ir.Model) -> int:
     weights = sum(
         value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None
     )
-    return weights + sum(_value_bytes(value) for node in model.graph for value in node.outputs)
-
-
-def _value_bytes(value: ir.Value) -> int:
-    if value.shape is None or value.dtype is None or not value.shape.is_static():
-        return 0
-    count = 1
-    for axis in value.shape.numpy():
-        count *= axis
-    return int(count * value.dtype.itemsize)
+    return weights + sum(value_nbytes(value) or 0 for node in model.graph for value in node.outputs)
 
 
 def _numpy_name(name: str) -> str:

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collage._errors import InputError
+from collage.runtime import Port, Signature
+
+X = Port("x", "float32", (1, 3))
+Y = Port("y", "int64", ("n", 2))
+Z = Port("z", "int64", ("n",))
+
+
+def test_by_name_in_any_order_and_by_position() -> None:
+    x, y = np.ones((1, 3), "f"), np.ones((4, 2), "int64")
+    for feeds in ({"y": y, "x": x}, [x, y]):
+        bound = Signature([X, Y]).bind(feeds)
+        assert bound[0] is x
+        assert bound[1] is y
+
+
+@pytest.mark.parametrize(
+    ("feeds", "said"),
+    [
+        ({}, "missing input 'x'"),
+        ({"x": np.ones((1, 3), "f"), "q": 1}, "unknown input 'q'"),
+        ({"X": np.ones((1, 3), "f")}, "missing input 'x' and unknown input 'X'"),
+        ({"x": np.ones((1, 4), "f")}, r"shape \[1, 4\], but the model takes x: float32\[1, 3\]"),
+        ({"x": np.ones(3, "f")}, r"shape \[3\]"),
+        ({"x": np.ones((1, 3))}, "float64"),
+        ({"x": "text"}, "'x' is <U4"),
+        ({"x": [[1, 2], [3]]}, "no tensor"),
+        ([], "0 inputs given, but the model has 1"),
+        (np.ones((1, 3), "f"), "a mapping from names"),
+    ],
+)
+def test_one_sentence_says_what_is_wrong(feeds: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        Signature([X]).bind(feeds)
+    assert "\n" not in str(caught.value)
+
+
+def test_symbols_must_agree() -> None:
+    signature = Signature([Y, Z])
+    signature.bind([np.ones((4, 2), "int64"), np.ones(4, "int64")])
+    with pytest.raises(InputError, match="n=4"):
+        signature.bind([np.ones((4, 2), "int64"), np.ones(5, "int64")])
+
+
+def test_layout_is_made_row_major_and_python_numbers_take_the_type() -> None:
+    strided = np.ones((3, 1), "f").T[:, ::-1]
+    assert Signature([X]).bind({"x": strided})[0].flags.c_contiguous
+    assert Signature([X]).bind({"x": [[1, 2, 3]]})[0].dtype == np.float32
+    with pytest.raises(InputError):
+        Signature([Port("n", "int64", (1,))]).bind({"n": [1.5]})
+
+
+def test_scalars_strings_and_values_that_are_no_tensors() -> None:
+    assert Signature([Port("s", "float32", ())]).bind({"s": np.float32(2)})[0].shape == ()
+    assert Signature([Port("t", "string", (2,))]).bind({"t": np.array(["a", "b"])})[0].dtype == object
+    sequence = [np.ones(1)]
+    assert Signature([Port("q", None, None)]).bind({"q": sequence})[0] is sequence
