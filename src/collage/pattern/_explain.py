@@ -30,7 +30,7 @@ from collage.pattern._match import DEFAULT_BUDGET
 from collage.pattern._nodes import OpPattern
 from collage.pattern._plan import compile_pattern, is_node_pattern
 from collage.pattern._scope import GraphLike, Scope, graphs_of
-from collage.pattern._solver import Agenda, Budget, MatchBudgetExceeded, Solver
+from collage.pattern._solver import ABSENT, Agenda, Budget, MatchBudgetExceeded, Solver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,7 +168,11 @@ def _wording(solver: Solver, reason: str, pattern: Pattern, subject: Any, detail
         case "output":
             return f"{what} was wanted, but {where} is another output of its node"
         case "presence":
-            return f"{what} was wanted, but the operand is {'absent' if subject.name == 'absent operand' else where}"
+            there = "absent" if subject is ABSENT else where
+            user = next(
+                (_at(solver, p) for p in solver.plan.parents.get(pattern, ()) if p in solver.node_of), "its user"
+            )
+            return f"{what} was wanted, but that operand of {user} is {there}"
         case "other place":
             return f"{what} was found at {_name(detail)} already, so it cannot be {where} too"
         case "taken":
