@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 import onnx
+import onnx.checker
 import onnx.version_converter
 import onnx_ir as ir
 
@@ -15,6 +17,9 @@ __all__ = ["MIN_OPSET", "raise_opset"]
 
 MIN_OPSET = 13
 """Since it, axes are inputs everywhere that they are today, and toolchains test nothing older much."""
+
+_CHANGED_SILENTLY = ("Scan",)
+"""Operators that meant something else in an older set, which the converter passes on as they are."""
 
 _logger = logging.getLogger(__name__)
 
@@ -27,21 +32,28 @@ def raise_opset(model: ir.Model) -> None:
     if model.opset_imports.get("", MIN_OPSET) >= MIN_OPSET:
         return
     weights = dict(model.graph.initializers)
-    inputs = [value.name for value in model.graph.inputs]
-    outputs = [value.name for value in model.graph.outputs]
+    inputs, outputs = _interface(model.graph.inputs), _interface(model.graph.outputs)
     try:
-        converted = ir.from_proto(onnx.version_converter.convert_version(skeleton(model), MIN_OPSET))
+        if any(node.op_type in _CHANGED_SILENTLY for node in model.graph.all_nodes()):
+            raise ValueError(f"the converter gets {', '.join(_CHANGED_SILENTLY)} wrong")
+        proto = onnx.version_converter.convert_version(skeleton(model), MIN_OPSET)
+        onnx.checker.check_model(proto)
+        converted = ir.from_proto(proto)
     except Exception as error:
         _logger.info("left at operator set %s: %s", model.opset_imports.get(""), error)
         return
     graph = converted.graph
     for value in list(graph.inputs):
-        if value.name in weights and value.name not in inputs:
+        if value.name in weights:
             graph.inputs.remove(value)
             value.const_value = weights[value.name].const_value
             graph.register_initializer(value)
-    if [v.name for v in graph.inputs] != inputs or [v.name for v in graph.outputs] != outputs:
+    if _interface(graph.inputs) != inputs or _interface(graph.outputs) != outputs:
         _logger.info("left at operator set %s: the converter changed the interface", model.opset_imports.get(""))
         return
     canonicalise(converted)
     model.graph = graph
+
+
+def _interface(values: Iterable[ir.Value]) -> list[tuple[str | None, str, str]]:
+    return [(value.name, str(value.type), str(value.shape)) for value in values]

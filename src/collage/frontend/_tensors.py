@@ -89,7 +89,7 @@ def _check_inline(tensor: onnx.TensorProto, where: str, elements: int, nbytes: i
     expected = elements
     if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
         expected = 2 * elements
-    elif dtype.bitwidth < 8:
+    elif dtype != ir.DataType.STRING and dtype.bitwidth < 8:
         expected = nbytes
     held = len(getattr(tensor, field))
     if held != expected:

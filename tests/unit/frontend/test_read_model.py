@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+from tests.unit.transform.graphs import assert_same, random_model, run
+
+from collage._errors import ModelError, UsageError
+from collage.frontend import Budgets, read_model
+
+
+def tiny(body: str = "y = Relu (x)", opset: int = 17) -> onnx.ModelProto:
+    return parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : {opset}]> g (float[4] x) => (float[4] y) {{ {body} }}'
+    )
+
+
+def test_every_kind_of_source_gives_the_same_model(tmp_path):
+    proto = tiny()
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path)
+    texts = {
+        str(read_model(source).graph)
+        for source in (path, str(path), proto.SerializeToString(), proto, ir.from_proto(proto))
+    }
+    assert len(texts) == 1
+
+
+def test_sources_are_not_changed():
+    proto, _ = random_model(5)
+    before = proto.SerializeToString(deterministic=True)
+    read_model(proto)
+    assert proto.SerializeToString(deterministic=True) == before
+    model = ir.from_proto(proto)
+    text = str(model)
+    read_model(model)
+    assert str(model) == text
+
+
+def test_missing_path_and_wrong_kinds_are_usage_errors(tmp_path):
+    for source in (tmp_path / "none.onnx", tmp_path / "none" / "m.onnx", "a\0b", 7, None):
+        with pytest.raises(UsageError) as error:
+            read_model(source)
+        assert error.value.exit_code == 2
+
+
+def test_module_needs_example_inputs():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(UsageError, match="example_inputs"):
+        read_model(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_canonical_form(seed):
+    proto, inputs = random_model(seed)
+    model = read_model(proto)
+    assert_same(run(proto, inputs), run(model, inputs), 1e-6)
+    graphs = list(model.graphs())
+    nodes = [node for graph in graphs for node in graph]
+    assert not [node for node in nodes if node.op_type == "Constant"]
+    names = [node.name for node in nodes]
+    assert all(names) and len(set(names)) == len(names)
+    values = [v.name for graph in graphs for v in (*graph.inputs, *graph.initializers.values())]
+    values += [v.name for node in nodes for v in node.outputs]
+    assert len(set(values)) == len(values)
+    assert all(value.uses() for graph in graphs for value in graph.initializers.values())
+    assert all(any(v.uses() or v.is_graph_output() for v in node.outputs) for node in nodes)
+    assert 10 <= model.ir_version <= 13
+
+
+def test_functions_are_expanded_with_attributes_and_nesting():
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+        g (float[4] x) => (float[4] y) { a = local.outer <slope = 0.5> (x) y = local.inner <alpha = 0.1> (a) }
+        <domain: "local", opset_import: ["" : 17, "local" : 1]>
+        outer <slope> (p) => (q) { r = local.inner <alpha : float = @slope> (p) q = Neg (r) }
+        <domain: "local", opset_import: ["" : 17]>
+        inner <alpha> (s) => (t) { t = LeakyRelu <alpha : float = @alpha> (s) }
+    """)
+    model = read_model(proto)
+    assert not model.functions
+    assert [node.op_type for node in model.graph] == ["LeakyRelu", "Neg", "LeakyRelu"]
+    inputs = {"x": np.array([-1, 2, -3, 4], np.float32)}
+    assert_same(run(proto, inputs), run(model, inputs))
+
+
+def test_trailing_empty_inputs_and_unused_parts_are_dropped():
+    proto = tiny("dead = Neg (x) y = LayerNormalization (x, one, )")
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones(4, np.float32), "one"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones(4, np.float32), "unused"))
+    proto.graph.node[1].input.append("")
+    model = read_model(proto)
+    (node,) = model.graph
+    assert len(node.inputs) == 2
+    assert list(model.graph.initializers) == ["one"]
+
+
+def test_trailing_empty_inputs_are_dropped_in_bodies():
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[4] x, bool c) => (float[4] y) <float[4] one = {1, 1, 1, 1}> {
+            y = If (c) <
+                then_branch = a () => (float[4] t) { t = LayerNormalization (x, one) },
+                else_branch = b () => (float[4] e) { e = Relu (x) }
+            >
+        }
+    """)
+    proto.graph.node[0].attribute[0].g.node[0].input.append("")
+    model = read_model(proto)
+    inner = next(node for graph in model.graphs() for node in graph if node.op_type == "LayerNormalization")
+    assert len(inner.inputs) == 2
+
+
+def test_initializers_that_are_inputs_are_constants():
+    proto = tiny("y = Add (x, w)")
+    proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [4]))
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones(4, np.float32), "w"))
+    model = read_model(proto)
+    assert [value.name for value in model.graph.inputs] == ["x"]
+    assert not model.graph.initializers["w"].is_graph_input()
+
+
+def test_unsorted_nodes_are_sorted():
+    proto = tiny("a = Relu (x) y = Neg (a)")
+    nodes = list(proto.graph.node)
+    del proto.graph.node[:]
+    proto.graph.node.extend(reversed(nodes))
+    assert [node.op_type for node in read_model(proto).graph] == ["Relu", "Neg"]
+
+
+def test_constant_and_input_outputs_get_a_node():
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[4] x) => (float[1] k, float[4] x2) { k = Constant <value = float[1] {3}> () x2 = Identity (x) }
+    """)
+    model = read_model(proto)
+    assert [value.name for value in model.graph.outputs] == ["k", "x2"]
+    assert all(value.producer() is not None for value in model.graph.outputs)
+    assert run(model, {"x": np.zeros(4, np.float32)})[0] == [3]
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 12])
+def test_old_operator_sets_are_raised(opset):
+    nodes = [
+        helper.make_node("Unsqueeze", ["x"], ["u"], axes=[0]),
+        helper.make_node("Softmax", ["u"], ["s"], axis=1),
+        helper.make_node("MatMul", ["s", "w"], ["m"]),
+        helper.make_node("Squeeze", ["m"], ["y"], axes=[0]),
+    ]
+    weight = numpy_helper.from_array(np.random.default_rng(0).standard_normal((3, 300)).astype(np.float32), "w")
+    graph = helper.make_graph(
+        nodes,
+        "old",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 300])],
+        [weight],
+    )
+    proto = helper.make_model(graph, ir_version=4, opset_imports=[helper.make_opsetid("", opset)])
+    model = read_model(proto)
+    assert model.opset_imports[""] == 13
+    inputs = {"x": np.random.default_rng(1).standard_normal((2, 3)).astype(np.float32)}
+    assert_same(run(proto, inputs), run(model, inputs), 1e-5)
+
+
+def test_new_operator_sets_and_foreign_domains_are_kept():
+    proto = tiny("y = Relu (x)", opset=21)
+    assert read_model(proto).opset_imports[""] == 21
+    node = proto.graph.node[0]
+    node.op_type, node.domain = "QuickGelu", "com.microsoft"
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    assert [n.domain for n in read_model(proto).graph] == ["com.microsoft"]
+
+
+def test_training_information_is_ignored():
+    proto = tiny()
+    proto.training_info.add()
+    assert len(read_model(proto).graph) == 1
+
+
+def test_dimension_of_minus_one_is_unknown():
+    proto = tiny()
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    (dim,) = read_model(proto).graph.inputs[0].shape
+    assert isinstance(dim, ir.SymbolicDim) and dim.value is None
+
+
+def test_strings_are_read():
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g () => (string[2] y) <string[2] w = {"a", "b"}> { y = Identity (w) }
+    """)
+    assert read_model(proto).graph.initializers["w"].const_value.numpy().tolist() == [b"a", b"b"]
+
+
+def test_operators_that_the_converter_gets_wrong_stay_in_their_set():
+    proto = parser.parse_model("""
+        <ir_version: 4, opset_import: ["" : 8]>
+        g (float[1, 2] init, float[1, 3, 2] x) => (float[1, 2] y, float[1, 3, 2] z) {
+            y, z = Scan <num_scan_inputs = 1, body = b (float[2] s, float[2] e) => (float[2] t, float[2] u) {
+                t = Add (s, e) u = Identity (t) }> ( , init, x)
+        }
+    """)
+    model = read_model(proto)
+    assert model.opset_imports[""] == 8
+    inputs = {"init": np.zeros((1, 2), np.float32), "x": np.ones((1, 3, 2), np.float32)}
+    assert_same(run(proto, inputs), run(model, inputs))
+
+
+def test_external_weights_are_mapped_not_loaded(tmp_path):
+    folder = tmp_path / "sub"
+    (folder / "data").mkdir(parents=True)
+    array = np.arange(4096, dtype=np.float32)
+    (folder / "data" / "w.bin").write_bytes(bytes(64) + array.tobytes())
+    proto = tiny("z = ReduceSum (w) y = Add (x, z)")
+    tensor = proto.graph.initializer.add(name="w", data_type=1, dims=[4096], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="data/w.bin")
+    tensor.external_data.add(key="offset", value="64")
+    (folder / "m.onnx").write_bytes(proto.SerializeToString())
+    weight = read_model(folder / "m.onnx").graph.initializers["w"].const_value
+    assert isinstance(weight, ir.ExternalTensor)
+    np.testing.assert_array_equal(weight.numpy(), array)
+    with pytest.raises(ModelError, match="has no folder"):
+        read_model(proto)
+
+
+def test_external_tensors_of_models_in_memory_are_checked_too(tmp_path):
+    model = ir.from_proto(tiny("y = Add (x, w)".replace("w", "x")))
+    secret = tmp_path / "secret.bin"
+    secret.write_bytes(bytes(16))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    tensor = ir.ExternalTensor(
+        "../secret.bin", 0, 16, ir.DataType.FLOAT, shape=ir.Shape([4]), name="w", base_dir=str(folder)
+    )
+    value = ir.Value(name="w", const_value=tensor)
+    model.graph.register_initializer(value)
+    model.graph[0].replace_input_with(1, value)
+    with pytest.raises(ModelError, match="no plain relative path"):
+        read_model(model)
+
+
+def test_budgets_can_be_set():
+    proto = tiny("a = Relu (x) b = Relu (a) y = Relu (b)")
+    read_model(proto, budgets=Budgets(nodes=3))
+    with pytest.raises(ModelError, match="more than 2 nodes"):
+        read_model(proto, budgets=Budgets(nodes=2))
+    with pytest.raises(ModelError, match="bytes"):
+        read_model(proto, budgets=Budgets(value_bytes=8))
+
+
+def test_messages_name_the_node():
+    with pytest.raises(ModelError, match=r"'culprit' \(Add\).*'ghost'"):
+        proto = tiny("y = Add (x, ghost)")
+        proto.graph.node[0].name = "culprit"
+        read_model(proto)
