@@ -16,7 +16,7 @@ class CompositeFusionRule(FusionRule):
     """Wraps what a rule finds with a label: it becomes a function marked ``Composite``.
 
     Attributes:
-        label: The label, such as ``onednn.conv2d_bias_relu``. Also the rule's name.
+        label: The label, such as ``lib.conv2d_bias_relu``. Also the rule's name.
         sub_rule: What finds the sub-graphs.
     """
 

@@ -20,8 +20,8 @@ class CombineByPrimitivesFusionRule(FusionRule):
     A sub-graph that is not valid may grow into one that is: the two branches of a diamond have two exits, with
     their join they have one. So combinations are kept even if they have too many exits, as long as no path leaves
     them and comes back. Where one exit and no tap are allowed there is a shorter way: take the operators of a valid
-    sub-graph in reverse order, and what has been taken so far always has one exit. So only valid
-    combinations are kept then, and the work is proportional to the result.
+    sub-graph in reverse order, and what has been taken so far always has one exit. So only valid combinations are
+    kept then, and those with a part that the sub-rule found with several exits.
 
     Attributes:
         sub_rule: What finds the candidates to combine.
@@ -49,7 +49,7 @@ class CombineByPrimitivesFusionRule(FusionRule):
                 if union in known:
                     continue
                 sub_graph = SubGraph(graph, IndexSet(union[0]), union[1])
-                if not self._leads_somewhere(sub_graph):
+                if not self._leads_somewhere(sub_graph, parts):
                     continue
                 if len(known) >= self.max_candidates:
                     report.cap(self.name, self.max_candidates)
@@ -64,9 +64,10 @@ class CombineByPrimitivesFusionRule(FusionRule):
             for parts in primitive.combinations(found, pool):
                 yield parts, primitive.name
 
-    def _leads_somewhere(self, sub_graph: SubGraph) -> bool:
+    def _leads_somewhere(self, sub_graph: SubGraph, parts: tuple[Found, ...]) -> bool:
         """Whether a combination is valid, or may be part of one that is."""
-        if self.config.max_exits == 1 and not self.config.allow_taps:
+        wants_one_exit = self.config.max_exits == 1 and not self.config.allow_taps
+        if wants_one_exit and all(part.sub_graph.exit_bits.bit_count() <= 1 for part in parts):
             return sub_graph.why_ill_formed(self.config) is None
         too_deep = self.config.max_depth and sub_graph.depth > self.config.max_depth
         return not too_deep and sub_graph.is_convex

@@ -57,7 +57,7 @@ class PatternRow(Protocol):
 def classic_fuse_ops(
     max_depth: int = 8, predicate: NodePredicate | None = None, max_candidates: int = _MAX_CANDIDATES
 ) -> FusionRule:
-    """The fusions that TVM's FuseOps could make, all of them instead of the largest: ``OpCallByKind`` combined.
+    """All the fusions of which FuseOps makes the largest: ``OpCallByKind`` combined.
 
     Args:
         max_depth: Largest number of operators on a path; 0 is no limit.

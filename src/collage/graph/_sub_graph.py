@@ -40,7 +40,7 @@ class NestedSubGraph:
 
     Attributes:
         inside: Its nodes.
-        label: The Composite label, such as ``onednn.conv2d_bias_relu``.
+        label: The Composite label, such as ``lib.conv2d_bias_relu``.
         nested: Labelled parts of this part.
     """
 
