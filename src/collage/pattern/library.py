@@ -149,24 +149,24 @@ def _silu_of(value: Pattern) -> Pattern:
 
 
 def _gelu_of(value: Pattern) -> Pattern:
-    inner = is_op("Erf")(is_op("Div")(value, is_const()) | is_op("Mul")(value, is_const()))
-    gate = is_op("Add")(inner, is_const())
-    halves = (
+    inside_erf = is_op("Div")(value, is_const()) | is_op("Mul")(value, is_const())
+    cube = is_op("Pow")(value, 3.0) | is_op("Mul")(is_op("Mul")(value, value), value)
+    cubic = is_op("Add")(value, is_op("Mul")(cube, is_const()))
+    exact = is_op("Add")(is_op("Erf")(inside_erf), is_const())
+    approximate = is_op("Add")(is_op("Tanh")(is_op("Mul")(cubic, is_const())), is_const())
+    return _half_of_product(value, exact) | _half_of_product(value, approximate) | is_op("Gelu")(value)
+
+
+def _half_of_product(value: Pattern, gate: Pattern) -> Pattern:
+    return (
         is_op("Mul")(is_op("Mul")(value, gate), is_const(0.5))
         | is_op("Mul")(is_op("Mul")(value, is_const(0.5)), gate)
         | is_op("Mul")(value, is_op("Mul")(gate, is_const(0.5)))
     )
-    cube = is_op("Pow")(value, 3.0) | is_op("Mul")(is_op("Mul")(value, value), value)
-    cubic = is_op("Add")(value, is_op("Mul")(cube, is_const()))
-    tanh = is_op("Add")(is_op("Tanh")(is_op("Mul")(cubic, is_const())), is_const())
-    approximate = is_op("Mul")(is_op("Mul")(value, is_const(0.5)), tanh) | is_op("Mul")(
-        value, is_op("Mul")(tanh, is_const(0.5))
-    )
-    return halves | approximate | is_op("Gelu")(value)
 
 
 def _scaled(value: Pattern) -> Pattern:
-    return value | is_op("Mul", "Div")(value, is_const())
+    return value | is_op("Mul", "Div")(value, is_const() | is_op("Sqrt")(wildcard()))
 
 
 def _dequantized() -> Pattern:

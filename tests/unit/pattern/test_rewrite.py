@@ -296,12 +296,13 @@ def test_bodies_are_rewritten_and_captures_followed() -> None:
     relu = ir.Node("", "Relu", [b], outputs=[ir.Value(name="o")], name="o")
     other = ir.Graph([], [relu.outputs[0]], nodes=[relu], name="other", opset_imports={"": 20})
     for value in (inner[1].outputs[0], relu.outputs[0]):
-        value.type = ir.TensorType(ir.DataType.FLOAT)
+        value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([2, 3])
     attrs = [ir.AttrGraph("then_branch", body), ir.AttrGraph("else_branch", other)]
     condition = ir.Value(name="flag", const_value=ir.tensor(True, name="flag"))
     g.register_initializer(condition)
     owner = ir.Node("", "If", [condition], attrs, name="if")
     owner.outputs[0].name, owner.outputs[0].type = "z", ir.TensorType(ir.DataType.FLOAT)
+    owner.outputs[0].shape = ir.Shape([2, 3])
     g.append(owner)
     g.outputs.append(owner.outputs[0])
     outer = is_op("Neg")(is_op("Neg")(wildcard("x")))
