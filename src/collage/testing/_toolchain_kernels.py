@@ -229,6 +229,13 @@ DTYPES = (
         [np.array([1.25, 2.5, 3.5], np.float32)],
         {"w": np.array(1e10)},
     ),
+    KernelCase(
+        "inner_sequence",
+        "(float[4] x) => (float[2] y) {s = SplitToSequence (x, two) y = SequenceAt (s, one)}",
+        [_numbers(4)],
+        {"two": np.array(2, np.int64), "one": np.array(1, np.int64)},
+    ),
+    KernelCase("sequence_length", "(seq(float) s) => (int64 n) {n = SequenceLength (s)}", [[_numbers(4)]]),  # type: ignore[list-item]
     KernelCase("float16", "(float16[8] x) => (float16[8] y) {y = Add (x, x)}", [_numbers(8, dtype=np.float16)]),
     KernelCase(
         "cast_to_bool",

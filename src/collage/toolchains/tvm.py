@@ -168,7 +168,11 @@ def _set_threads(count: int, exclusive: bool) -> None:
 
 
 def _refuse_types(values: Iterable[ir.Value]) -> None:
+    import onnx_ir as ir
+
     for value in values:
+        if isinstance(value.type, ir.SequenceType | ir.OptionalType):
+            raise Unsupported(f"tvm: the importer takes tensors only ({value.name!r} is {value.type})")
         dtype = elem_type(value)
         if dtype is not None and dtype.name not in _TYPES:
             raise Unsupported(f"tvm: the importer does not take {dtype.name.lower()} ({value.name!r})")
