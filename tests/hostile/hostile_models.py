@@ -421,6 +421,13 @@ def repeated_attribute(folder):
 
 
 @attack
+def name_that_is_no_text(folder):
+    path = save(model([helper.make_node("Relu", ["x"], ["y"])]), folder)
+    path.write_bytes(path.read_bytes().replace(b"Relu", b"Re\xff\xfe"))
+    return path
+
+
+@attack
 def no_graph(folder):
     return save(onnx.ModelProto(ir_version=8), folder)
 

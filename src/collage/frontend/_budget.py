@@ -6,7 +6,7 @@ Function calls are counted as if they were expanded, without expanding them: a f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ import onnx.shape_inference
 import onnx_ir as ir
 
 from collage._errors import ModelError
+from collage.frontend._labels import node_label
 from collage.frontend._tensors import TensorFacts, check_tensor
 
 __all__ = ["Budgets", "check_budgets", "check_inferred_shapes"]
@@ -117,8 +118,13 @@ class _Counter:
         self._sizes: dict[FunctionId, _Size] = {}
 
     def measure_model(self) -> None:
+        for opset in self.model.opset_import:
+            self._check_name(opset.domain, "an operator set")
         for identifier in self._bottom_up():
             function = self._functions[identifier]
+            domains = (opset.domain for opset in function.opset_import)
+            for name in (*identifier, *function.input, *function.output, *function.attribute, *domains):
+                self._check_name(name, "a function")
             self._sizes[identifier] = self._measure(function.node, f"function {function.name!r}")
         self._measure_graph(self.model.graph, f"graph {self.model.graph.name!r}")
 
@@ -162,18 +168,20 @@ class _Counter:
         for tensor in graph.initializer:
             self._account(tensor, f"initializer {tensor.name!r} of {place}")
         for value in (*graph.input, *graph.output, *graph.value_info):
-            self._check_string(value.name, place)
+            self._check_name(value.name, place)
             _check_value(value, place, self.budgets)
         if graph.sparse_initializer:
             raise ModelError(f"{place} has sparse initializers, which are not supported; store them densely")
         return self._measure(graph.node, place, depth)
 
-    def _measure(self, nodes: object, place: str, depth: int = 0) -> _Size:
+    def _measure(self, nodes: Sequence[onnx.NodeProto], place: str, depth: int = 0) -> _Size:
         if depth > self.budgets.nesting:
             raise ModelError(f"{place} is nested more than {self.budgets.nesting} bodies deep")
+        if len(nodes) > self.budgets.nodes:
+            raise ModelError(f"{place} has more than {self.budgets.nodes:,} nodes")
         total, deepest = 0, depth
-        for node in nodes:  # type: ignore[attr-defined]
-            where = f"node {node.name!r} ({node.op_type}) of {place}"
+        for node in nodes:
+            where = f"{node_label(node)} of {place}"
             inner = self._measure_node(node, where, depth)
             total += inner.nodes
             deepest = max(deepest, inner.nesting)
@@ -187,17 +195,17 @@ class _Counter:
         called = self._sizes.get((node.domain, node.op_type, node.overload))
         total, deepest = (called.nodes, depth + called.nesting) if called else (1, depth)
         for name in (node.name, node.op_type, node.domain, node.doc_string, *node.input, *node.output):
-            self._check_string(name, where)
+            self._check_name(name, where)
         for attribute in node.attribute:
             self._check_attribute(attribute, where)
             for body in (attribute.g, *attribute.graphs) if attribute.graphs or attribute.HasField("g") else ():
-                inner = self._measure_graph(body, f"a body of {where}"[:400], depth + 1)
+                inner = self._measure_graph(body, f"a body of {node_label(node)}", depth + 1)
                 total += inner.nodes
                 deepest = max(deepest, inner.nesting)
         return _Size(total, deepest)
 
     def _check_attribute(self, attribute: onnx.AttributeProto, where: str) -> None:
-        self._check_string(attribute.name, where)
+        self._check_name(attribute.name, where)
         self._check_string(attribute.s, where)
         for items in (attribute.ints, attribute.floats, attribute.strings, attribute.tensors):
             if len(items) > self.budgets.list_items:
@@ -212,12 +220,17 @@ class _Counter:
             self._account(tensor, f"attribute {attribute.name!r} of {where}")
 
     def _account(self, tensor: onnx.TensorProto, where: str) -> None:
-        self._check_string(tensor.name, where)
+        self._check_name(tensor.name, where)
         facts = check_tensor(tensor, where, max_rank=self.budgets.rank, max_bytes=self.budgets.value_bytes)
         self._weight_bytes += facts.nbytes
         if self._weight_bytes > self.budgets.weight_bytes:
             raise ModelError(f"the constants of the model exceed {self.budgets.weight_bytes:,} bytes at {where}")
         self.tensors.append(facts)
+
+    def _check_name(self, name: str | bytes, where: str) -> None:
+        if isinstance(name, bytes):
+            raise ModelError(f"{where[:200]} has a name that is no valid UTF-8")
+        self._check_string(name, where)
 
     def _check_string(self, text: str | bytes, where: str) -> None:
         if len(text) > self.budgets.string_bytes:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+import onnx.inliner
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from collage._errors import ModelError
+from collage.frontend._proto import reattach_weights, skeleton
 
 __all__ = ["MAX_IR_VERSION", "MIN_IR_VERSION", "canonicalise", "lift_constants", "name_everything", "remove_unused"]
 
@@ -41,11 +43,28 @@ def canonicalise(model: ir.Model) -> None:
 
 def inline_functions(model: ir.Model) -> None:
     """Expands every call of a model-local function, and drops the functions."""
+    versions = model.opset_imports
+    differ = any(
+        versions.get(domain, version) != version
+        for function in model.functions.values()
+        for domain, version in function.opset_imports.items()
+    )
     try:
+        if differ:
+            _inline_with_conversion(model)
         common.InlinePass()(model)
     except Exception as error:
         raise ModelError(f"the functions of the model cannot be expanded: {error}") from None
     model.functions.clear()
+
+
+def _inline_with_conversion(model: ir.Model) -> None:
+    """Lets ONNX expand functions of another operator set, which it converts on the way."""
+    weights = model.clone()
+    common.RemoveInitializersFromInputsPass()(weights)
+    expanded = ir.from_proto(onnx.inliner.inline_local_functions(skeleton(weights), convert_version=True))
+    reattach_weights(expanded, weights)
+    model.graph = expanded.graph
 
 
 def forget_negative_dims(model: ir.Model) -> None:

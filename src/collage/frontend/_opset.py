@@ -11,7 +11,7 @@ import onnx.version_converter
 import onnx_ir as ir
 
 from collage.frontend._canonical import canonicalise
-from collage.frontend._proto import skeleton
+from collage.frontend._proto import reattach_weights, skeleton
 
 __all__ = ["MIN_OPSET", "raise_opset"]
 
@@ -31,7 +31,6 @@ def raise_opset(model: ir.Model) -> None:
     """
     if model.opset_imports.get("", MIN_OPSET) >= MIN_OPSET:
         return
-    weights = dict(model.graph.initializers)
     inputs, outputs = _interface(model.graph.inputs), _interface(model.graph.outputs)
     try:
         if any(node.op_type in _CHANGED_SILENTLY for node in model.graph.all_nodes()):
@@ -43,11 +42,7 @@ def raise_opset(model: ir.Model) -> None:
         _logger.info("left at operator set %s: %s", model.opset_imports.get(""), error)
         return
     graph = converted.graph
-    for value in list(graph.inputs):
-        if value.name in weights:
-            graph.inputs.remove(value)
-            value.const_value = weights[value.name].const_value
-            graph.register_initializer(value)
+    reattach_weights(converted, model)
     if _interface(graph.inputs) != inputs or _interface(graph.outputs) != outputs:
         _logger.info("left at operator set %s: the converter changed the interface", model.opset_imports.get(""))
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-__all__ = ["KEPT_BYTES", "skeleton"]
+__all__ = ["KEPT_BYTES", "reattach_weights", "skeleton"]
 
 KEPT_BYTES = 1024
 """Larger initializers are left out; smaller ones stay, because shape inference reads them."""
@@ -40,3 +40,14 @@ def skeleton(model: ir.Model, kept_bytes: int = KEPT_BYTES) -> onnx.ModelProto:
 def _is_weight(value: ir.Value, kept_bytes: int) -> bool:
     tensor = value.const_value
     return tensor is not None and (isinstance(tensor, ir.ExternalTensor) or tensor.nbytes > kept_bytes)
+
+
+def reattach_weights(converted: ir.Model, model: ir.Model) -> None:
+    """Gives a model that was made from the skeleton of ``model`` its initializers back."""
+    weights = {name: value.const_value for name, value in model.graph.initializers.items()}
+    graph = converted.graph
+    for value in list(graph.inputs):
+        if value.name in weights:
+            graph.inputs.remove(value)
+            value.const_value = weights[value.name]
+            graph.register_initializer(value)

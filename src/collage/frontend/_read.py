@@ -29,9 +29,7 @@ from collage.frontend._tensors import TensorFacts
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ModelSource", "read_model"]
-
-ModelSource = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | torch.nn.Module"
+__all__ = ["read_model"]
 
 
 def read_model(

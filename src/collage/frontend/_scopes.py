@@ -13,6 +13,7 @@ import onnx
 import onnx.defs
 
 from collage._errors import ModelError
+from collage.frontend._labels import node_label
 
 __all__ = ["check_structure"]
 
@@ -107,7 +108,7 @@ class _Checker:
         for index, node in enumerate(nodes):
             for name in filter(None, node.output):
                 if name in scope.producer:
-                    raise ModelError(f"{_label(node, place)} defines value {name!r}, which is already defined")
+                    raise ModelError(f"{node_label(node)} of {place} defines value {name!r}, which is already defined")
                 scope.producer[name] = index
         shadowed = next((name for name in scope.producer if _defined(name, outer)), None)
         if shadowed is not None:
@@ -131,10 +132,10 @@ class _Checker:
         needs = [name for name in node.input if name]
         undefined = next((name for name in needs if not _defined(name, visible)), None)
         if undefined is not None:
-            raise ModelError(f"{_label(node, place)} reads value {undefined!r}, which nothing defines")
-        _refuse_repeats([a.name for a in node.attribute], "attribute", _label(node, place))
+            raise ModelError(f"{node_label(node)} of {place} reads value {undefined!r}, which nothing defines")
+        _refuse_repeats([a.name for a in node.attribute], "attribute", f"{node_label(node)} of {place}")
         for body in _bodies(node):
-            needs += sorted(self.check_graph(body, visible, f"a body of {_label(node, place)}"))
+            needs += sorted(self.check_graph(body, visible, f"a body of {node_label(node)}"))
         return needs
 
     def _check_operator(self, node: onnx.NodeProto, place: str) -> None:
@@ -144,10 +145,12 @@ class _Checker:
             return
         if (node.domain, node.op_type, node.overload) not in self._functions:
             if domain not in self._imports:
-                raise ModelError(f"{_label(node, place)} is of the domain {node.domain!r}, which is not imported")
+                raise ModelError(
+                    f"{node_label(node)} of {place} is of the domain {node.domain!r}, which is not imported"
+                )
             if domain in _STANDARD and not onnx.defs.has(node.op_type, self._imports[domain], domain):
                 raise ModelError(
-                    f"{_label(node, place)} is no operator of version {self._imports[domain]} of the set "
+                    f"{node_label(node)} of {place} is no operator of version {self._imports[domain]} of the set "
                     f"{domain or 'ai.onnx'!r}"
                 )
         self._known.add(operator)
@@ -171,7 +174,7 @@ def _refuse_cycles(nodes: Sequence[onnx.NodeProto], scope: _Scope, place: str) -
                 ready.append(reader)
     if done < len(nodes):
         stuck = next(index for index, count in enumerate(waiting) if count)
-        raise ModelError(f"{_label(nodes[stuck], place)} depends on its own result: the graph has a cycle")
+        raise ModelError(f"{node_label(nodes[stuck])} of {place} depends on its own result: the graph has a cycle")
 
 
 def _defined(name: str, scopes: _Visible) -> bool:
@@ -193,7 +196,3 @@ def _refuse_repeats(names: list[str], kind: str, place: str) -> None:
         if name in seen:
             raise ModelError(f"{place} has two {kind}s called {name!r}")
         seen.add(name)
-
-
-def _label(node: onnx.NodeProto, place: str) -> str:
-    return f"node {node.name or node.output[0] if node.output else node.name!r} ({node.op_type}) of {place}"[:400]

@@ -113,7 +113,7 @@ class Attempt(Pass):
                 return model
             check_valid(result)
         except Exception as error:
-            _logger.warning("pass %r at %s skipped: %s", self.info.name, place, error)
+            _logger.info("pass %r at %s skipped: %s", self.info.name, place, error)
             return model
         return result
 

@@ -86,6 +86,20 @@ def test_functions_are_expanded_with_attributes_and_nesting():
     assert_same(run(proto, inputs), run(model, inputs))
 
 
+def test_functions_of_another_operator_set_are_converted():
+    proto = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 18, "local" : 1]>
+        g (float[2, 300] x) => (float[2] y) { a = Add (x, w) y = local.f (a) }
+        <domain: "local", opset_import: ["" : 17]>
+        f (s) => (t) { t = ReduceMax <axes = [1], keepdims = 0> (s) }
+    """)
+    proto.graph.initializer.append(numpy_helper.from_array(np.arange(300, dtype=np.float32), "w"))
+    model = read_model(proto)
+    assert [node.op_type for node in model.graph] == ["Add", "ReduceMax"] and model.opset_imports[""] == 18
+    inputs = {"x": np.random.default_rng(0).standard_normal((2, 300)).astype(np.float32)}
+    assert_same([(inputs["x"] + np.arange(300, dtype=np.float32)).max(1)], run(model, inputs))
+
+
 def test_trailing_empty_inputs_and_unused_parts_are_dropped():
     proto = tiny("dead = Neg (x) y = LayerNormalization (x, one, )")
     proto.graph.initializer.append(numpy_helper.from_array(np.ones(4, np.float32), "one"))
