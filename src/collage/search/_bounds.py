@@ -1,15 +1,16 @@
 """Bounds: what the rest of a cover costs at least.
 
-The relaxation: walk along the nodes in order; at each node either take a candidate that begins there and go on after its
-head (the nodes it covers without a gap), or skip the node because an earlier candidate's rest has covered it. Nothing checks
-that it has, but skipping has a price per node, and whoever covers the node by its rest is paid that price. For any prices the
-least cost of such a walk is a bound of the least cost of a cover, for a cover pays and is paid alike.
+The relaxation: walk along the nodes in order; at each node either take a candidate that begins there and go on after
+its head (the nodes it covers without a gap), or skip the node because an earlier candidate's rest has covered it.
+Nothing checks that it has, but skipping has a price per node, and whoever covers the node by its rest is paid that
+price. For any prices the least cost of such a walk is a bound of the least cost of a cover, for a cover pays and is
+paid alike.
 
-The best prices make the bound as sharp as the linear programme over the candidates, which here is nearly always the optimum
-itself. They are found by subgradient steps: a node that is skipped more often than it is covered gets dearer.
+The best prices make the bound as sharp as the linear programme over the candidates, which here is nearly always the
+optimum itself. They are found by subgradient steps: a node that is skipped more often than it is covered gets dearer.
 
-From this the search has, for every candidate, its **slack**: by how much taking it raises the bound. Where the slack exceeds
-what the best known cover leaves, the candidate lies on no best path.
+From this the search has, for every candidate, its **slack**: by how much taking it raises the bound. Where the slack
+exceeds what the best known cover leaves, the candidate lies on no best path.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ __all__ = ["Bound", "Heads", "Tightener", "first_prices"]
 _STEPS = 80
 _PATIENCE = 4
 _CLOSE = 2.0**-20
-_STALL = 0.1
+_STALL = 0.25
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Coalescing: joining adjacent kernels of one target after the search (specification 003, "Cleanup after search").
 
-The search sees only candidates of limited size; where two chosen kernels of one target touch, their toolchain may take
-both at once. A join must leave kernels that can be run one after the other: two kernels with a third between them cannot be
-joined, and each join counts for the next. What was joined has another cost, so the caller measures it anew.
+The search sees only candidates of limited size; where two chosen kernels of one target touch, their toolchain may
+take both at once. A join must leave kernels that can be run one after the other: two kernels with a third between
+them cannot be joined, and each join counts for the next. What was joined has another cost, so the caller measures it
+anew.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ A state is a covered set, the initial one empty, the goal full. A transition tak
 uncovered node and nothing that is covered: every cover has exactly one kernel that holds that node, so nothing is lost,
 and each cover is exactly one path.
 
-Distances are counted in slack (see ``_bounds``): the weight of the path so far plus the bound of the way on, less the bound
-of the whole. The shortest path is the same, since this adds the same to all complete paths; but states off the best paths
-are far away instead of near, and most are never reached.
+Distances are counted in slack (see ``_bounds``): the weight of the path so far plus the bound of the way on, less the
+bound of the whole. The shortest path is the same, since this adds the same to all complete paths; but states off the
+best paths are far away instead of near, and most are never reached.
 
 A state is written as its least uncovered node, and the covered nodes above it, shifted down to that node.
 """
@@ -28,7 +28,7 @@ __all__ = ["DEFAULT_MAX_STATES", "Edges", "Found", "Path", "find_paths"]
 DEFAULT_MAX_STATES = 2_000_000
 _DIVE_WIDTHS = (4, 64)
 _FEW_PER_NODE = 2
-_NEAR = 4
+_NEAR = 1
 _STEPS_AT_ONCE = 10
 
 Label = tuple[int, int, int, int, Any]

@@ -1,4 +1,4 @@
-"""The exact cover as a constraint programme (extra ``exact``): the oracle in tests, and for graphs too wide to search."""
+"""The exact cover as a constraint programme (extra ``exact``): an oracle, and for graphs too wide to search."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def exact_cover(
         n: Number of nodes.
         candidates: The candidate kernels.
         cost_of: Cost of each; one of invalid cost is never taken.
-        graph: The data flow between nodes, where candidates may break the admission rule: covers whose kernels feed each
-            other in a ring are then excluded, one ring after the other. None trusts the rule.
+        graph: The data flow between nodes, where candidates may break the admission rule: covers whose kernels feed
+            each other in a ring are then excluded, one ring after the other. None trusts the rule.
         launch_penalty_of: Seconds that each kernel costs beyond its own cost.
         priority_of: Priority of a candidate's target, 0 preferred most.
         time_limit_s: Seconds after which the best cover so far is returned, not proved optimal.

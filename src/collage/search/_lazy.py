@@ -1,9 +1,9 @@
 """The lazy shortest path: only kernels that can lie on the best path are measured (design section 6, "Lazy").
 
-Measuring is what costs, searching is cheap. Every candidate that was not measured yet has a bound. The best path under these
-optimistic costs is searched, what is not measured on it is measured, and this repeats until the best path is measured
-through. If the bounds are proofs, no other path can then be better: a path that was not measured has a bound that is no
-better, and its true cost is above its bound.
+Measuring is what costs, searching is cheap. Every candidate that was not measured yet has a bound. The best path
+under these optimistic costs is searched, what is not measured on it is measured, and this repeats until the best path
+is measured through. If the bounds are proofs, no other path can then be better: a path that was not measured has a
+bound that is no better, and its true cost is above its bound.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The search problem, prepared once: what each candidate covers, and which candidates a state has to try.
 
-Nodes and candidates stay the same while a lazy search learns costs, so everything that depends on them alone is computed
-here, as arrays. Costs are in ``_weights``.
+Nodes and candidates stay the same while a lazy search learns costs, so everything that depends on them alone is
+computed here, as arrays. Costs are in ``_weights``.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def _runs(bits: int, start: int) -> Iterator[tuple[int, int]]:
 class Problem(Generic[C]):
     """Nodes and candidates of one search.
 
-    The **head** of a candidate is the range of nodes that it covers without a gap from its least node on; what it covers
-    beyond that is its **rest**.
+    The **head** of a candidate is the range of nodes that it covers without a gap from its least node on; what it
+    covers beyond that is its **rest**.
 
     Attributes:
         n: Number of nodes.

@@ -22,13 +22,10 @@ def nodes_of(bits: int) -> list[int]:
 def kernel_successors(graph: DependencyGraph, kernels: Sequence[int]) -> list[set[int]]:
     """For each kernel, given as the bits of its nodes, the other kernels that consume its results."""
     owner = {node: index for index, bits in enumerate(kernels) for node in nodes_of(bits)}
-    result = []
-    for bits in kernels:
-        consumers = 0
-        for node in nodes_of(bits):
-            consumers |= graph.successors(node)
-        result.append({owner[node] for node in nodes_of(consumers & ~bits) if node in owner})
-    return result
+    return [
+        {owner[after] for node in nodes_of(bits) for after in graph.consumers(node) if after in owner} - {index}
+        for index, bits in enumerate(kernels)
+    ]
 
 
 def find_cycle(successors: Sequence[set[int]]) -> list[int] | None:

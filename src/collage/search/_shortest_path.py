@@ -28,8 +28,8 @@ def shortest_path(
     """The cheapest cover of the nodes ``0 … n - 1`` by disjoint candidates.
 
     Exact where every candidate satisfies the admission rule (design section 5), so that every cover is acyclic; see
-    `wide_shortest_path` for others. Between covers of equal cost the one with fewer kernels is chosen, then the one with
-    the lower sum of priorities, then by the order of the candidates.
+    `wide_shortest_path` for others. Between covers of equal cost the one with fewer kernels is chosen, then the one
+    with the lower sum of priorities, then by the order of the candidates.
 
     Args:
         n: Number of nodes.
@@ -37,8 +37,8 @@ def shortest_path(
         cost_of: Cost of each. One of invalid cost is never taken; unknown ones are ranked by priority.
         launch_penalty_of: Seconds that each kernel costs beyond its own cost; None is none.
         priority_of: Priority of a candidate's target, 0 preferred most; None treats all alike.
-        max_states: Cap on covered sets settled; where it is hit, a good cover comes back that is not proved optimal, and
-            the statistics say so.
+        max_states: Cap on covered sets settled; where it is hit, a good cover comes back that is not proved optimal,
+            and the statistics say so.
     """
     result = k_best(
         n,
@@ -64,8 +64,8 @@ def k_best(
 ) -> list[Partitioning[C]] | NoCover:
     """The ``k`` cheapest distinct covers, cheapest first; fewer where there are no more.
 
-    Two covers are distinct if some sub-graph is in only one of them, or has another target there. The arguments are those of
-    `shortest_path`.
+    Two covers are distinct if some sub-graph is in only one of them, or has another target there. The arguments are
+    those of `shortest_path`.
     """
     began = time.perf_counter()
     problem = Problem(n, candidates, priority_of)

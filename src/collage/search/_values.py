@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -41,8 +41,8 @@ class Candidate(Protocol):
 class DependencyGraph(Protocol):
     """The data flow between nodes, for what has to be checked against it."""
 
-    def successors(self, index: int) -> int:
-        """Nodes that consume a result of node ``index``, as bits."""
+    def consumers(self, index: int) -> Iterable[int]:
+        """Nodes that consume a result of node ``index``."""
         ...
 
 

@@ -1,9 +1,9 @@
 """The search for candidates that break the admission rule, such as branches joined horizontally (design section 5).
 
-Two kernels may each be convex and still feed each other, and a covered set does not remember whether its cover did. So a
-label here is a covered set together with its **detours**: the pairs of uncovered nodes between which the data flows
-through a covered node. A candidate that holds such a pair would wait for its own result. Of two labels of equal covered
-set, the one that costs no less and detours no less is dropped; nothing else is, so the search stays exact.
+Two kernels may each be convex and still feed each other, and a covered set does not remember whether its cover did.
+So a label here is a covered set together with its **detours**: the pairs of uncovered nodes between which the data
+flows through a covered node. A candidate that holds such a pair would wait for its own result. Of two labels of equal
+covered set, the one that costs no less and detours no less is dropped; nothing else is, so the search stays exact.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Flow:
     def __init__(self, problem: Problem[Any], graph: DependencyGraph) -> None:
         self._problem = problem
         self._graph = graph
-        self._successors = [graph.successors(node) for node in range(problem.n)]
+        self._successors = [sum({1 << after for after in graph.consumers(node)}) for node in range(problem.n)]
         self._reach = [0] * problem.n
         for node in range(problem.n - 1, -1, -1):
             for after in nodes_of(self._successors[node]):

@@ -26,8 +26,8 @@ class Graph:
         self.n = n
         self.after = [sum({1 << b for a, b in edges if a == i}) for i in range(n)]
 
-    def successors(self, index: int) -> int:
-        return self.after[index]
+    def consumers(self, index: int) -> list[int]:
+        return [j for j in range(self.n) if self.after[index] >> j & 1]
 
     def admitted(self, bits: int) -> bool:
         """Every consumer outside comes after the last exit; nodes without consumers are exits."""
@@ -59,14 +59,16 @@ def random_graph(rng: random.Random, most: int = 9) -> Graph:
     return Graph(n, [(a, b) for a in range(n) for b in range(a + 1, n) if rng.random() < density])
 
 
-def random_candidates(rng: random.Random, graph: Graph, wide: bool = False) -> list[Candidate]:
+def random_candidates(rng: random.Random, graph: Graph, wide: bool = False, largest: int = 99) -> list[Candidate]:
     """Some of all admitted (or convex) sub-graphs, overlapping, with several exits and taps, for three targets."""
     share = rng.uniform(0.2, 0.8) if graph.n < 7 else rng.uniform(0.05, 0.3)
     found = []
     for bits in range(1, 1 << graph.n):
-        if rng.random() < share or bits.bit_count() == 1:
-            if graph.convex(bits) if wide else graph.admitted(bits):
-                found += [Candidate(bits, (bits & -bits).bit_length() - 1, t) for t in "abc" if rng.random() < 0.5]
+        if bits.bit_count() > largest:
+            continue
+        wanted = rng.random() < share or bits.bit_count() == 1
+        if wanted and (graph.convex(bits) if wide else graph.admitted(bits)):
+            found += [Candidate(bits, (bits & -bits).bit_length() - 1, t) for t in "abc" if rng.random() < 0.5]
     rng.shuffle(found)
     return found
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import random
 
-from search_oracle import Candidate, Graph, candidate, random_candidates, random_costs, random_graph
-
 from collage.search import NoCover, coalesce, shortest_path
+
+from .search_oracle import Candidate, Graph, candidate, random_candidates, random_costs, random_graph
 
 
 def bits_of(groups: list[tuple[Candidate, ...]]) -> list[int]:

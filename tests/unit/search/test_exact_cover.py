@@ -4,10 +4,11 @@ import random
 import sys
 
 import pytest
-from search_oracle import candidate, random_candidates, random_costs, random_graph
 
 from collage._errors import UsageError
 from collage.search import NoCover, exact_cover, shortest_path, wide_shortest_path
+
+from .search_oracle import candidate, random_candidates, random_costs, random_graph
 
 
 @pytest.mark.parametrize("wide", [False, True])

@@ -6,10 +6,11 @@ import statistics
 from collections.abc import Callable, Sequence
 
 import pytest
-from search_oracle import Candidate, candidate, random_candidates, random_costs, random_graph
 
 from collage.cost.cost import Cost
 from collage.search import LazyOptions, Partitioning, lazy_shortest_path, shortest_path
+
+from .search_oracle import Candidate, candidate, random_candidates, random_costs, random_graph
 
 US = 1e-6
 PROOFS = LazyOptions(bounds_are_proofs=True)

@@ -4,10 +4,20 @@ import math
 import random
 
 import pytest
-from search_oracle import Candidate, Graph, candidate, covers, least_cost, random_candidates, random_costs, random_graph
 
 from collage.cost.cost import Cost
 from collage.search import NoCover, Partitioning, k_best, shortest_path
+
+from .search_oracle import (
+    Candidate,
+    Graph,
+    candidate,
+    covers,
+    least_cost,
+    random_candidates,
+    random_costs,
+    random_graph,
+)
 
 US = 2.0**-20
 

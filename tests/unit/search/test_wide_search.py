@@ -4,9 +4,10 @@ import math
 import random
 
 import pytest
-from search_oracle import Graph, candidate, covers, random_candidates, random_costs, random_graph
 
 from collage.search import NoCover, Partitioning, shortest_path, wide_shortest_path
+
+from .search_oracle import Graph, candidate, covers, random_candidates, random_costs, random_graph
 
 
 def test_the_counter_example_of_the_design() -> None:
@@ -50,7 +51,7 @@ def test_equals_brute_force_where_ignoring_rings_is_cheaper() -> None:
         graph = random_graph(rng, most=6)
         if graph.n < 4:
             continue
-        candidates = [c for c in random_candidates(rng, graph, wide=True) if c.bits.bit_count() <= 3]
+        candidates = random_candidates(rng, graph, wide=True, largest=3)
         costs = random_costs(rng, candidates, invalid=0.02)
         costs = {c: cost / c.bits.bit_count() ** 2 for c, cost in costs.items()}
         plain = shortest_path(graph.n, candidates, costs.__getitem__)
