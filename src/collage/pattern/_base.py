@@ -196,6 +196,27 @@ class PatternLike:
     def __neg__(self) -> Pattern:
         return _arithmetic("Neg", self)
 
+    # ------------------------------------------------------------------ combinations
+
+    def __or__(self, other: PatternLike) -> Pattern:
+        from collage.pattern._nodes import OrPattern
+
+        return OrPattern((self.last, pattern_of(other).last))
+
+    def __and__(self, other: PatternLike) -> Pattern:
+        from collage.pattern._nodes import AndPattern
+
+        return AndPattern((self.last, pattern_of(other).last))
+
+    def __invert__(self) -> Pattern:
+        from collage.pattern._nodes import NotPattern
+
+        return NotPattern(self.last)
+
+    def optional(self, wrap: Callable[[Pattern], PatternLike]) -> Pattern:
+        """This pattern, or what ``wrap`` builds on it."""
+        return self | wrap(self.last)
+
     # ------------------------------------------------------------------ matching
 
     def match(
@@ -344,27 +365,6 @@ class Pattern(PatternLike):
     def where(self, test: Callable[[ir.Value], bool], text: str) -> Pattern:
         """The value passes a test of your own; ``text`` names it in messages."""
         return self._refined(Predicate(text, lambda _scope, value, _node: bool(test(value))))
-
-    # ------------------------------------------------------------------ combinations
-
-    def __or__(self, other: Pattern) -> Pattern:
-        from collage.pattern._nodes import OrPattern
-
-        return OrPattern((self, pattern_of(other).last))
-
-    def __and__(self, other: Pattern) -> Pattern:
-        from collage.pattern._nodes import AndPattern
-
-        return AndPattern((self, pattern_of(other).last))
-
-    def __invert__(self) -> Pattern:
-        from collage.pattern._nodes import NotPattern
-
-        return NotPattern(self)
-
-    def optional(self, wrap: Callable[[Pattern], PatternLike]) -> Pattern:
-        """This pattern, or what ``wrap`` builds on it."""
-        return self | wrap(self).last
 
     def __getitem__(self, index: int) -> Pattern:
         """Output number ``index`` of the node. Without an index, an operand is the node's first output."""

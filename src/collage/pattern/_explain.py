@@ -29,7 +29,7 @@ from collage.pattern._constraints import (
 from collage.pattern._match import DEFAULT_BUDGET
 from collage.pattern._nodes import OpPattern
 from collage.pattern._plan import compile_pattern, is_node_pattern
-from collage.pattern._scope import GraphLike, Scope, graphs_of
+from collage.pattern._scope import GraphLike, Scope, graphs_of, label
 from collage.pattern._solver import ABSENT, Agenda, Budget, MatchBudgetExceeded, Solver
 
 if TYPE_CHECKING:
@@ -276,5 +276,5 @@ def _name(thing: Any) -> str:
     if thing is None:
         return "nothing"
     if isinstance(thing, ir.Node):
-        return f"{thing.op_type} {thing.name or (thing.outputs[0].name if thing.outputs else '')!r}"
+        return f"{thing.op_type} {label(thing)!r}"
     return thing if isinstance(thing, str) else f"value {thing.name!r}"

@@ -13,7 +13,7 @@ from collage.pattern import _domains
 from collage.pattern._base import Pattern, PatternLike
 from collage.pattern._nodes import OpPattern
 from collage.pattern._plan import Plan, compile_pattern, is_node_pattern
-from collage.pattern._scope import GraphLike, Scope, graphs_of
+from collage.pattern._scope import GraphLike, Scope, graphs_of, label
 from collage.pattern._solver import ABSENT, Budget, MatchBudgetExceeded, Solver
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Match:
         return self.root.producer()
 
     def __repr__(self) -> str:
-        return f"<match of {', '.join(f'{node.op_type} {node.name!r}' for node in self.nodes)}>"
+        return f"<match of {', '.join(f'{node.op_type} {label(node)!r}' for node in self.nodes)}>"
 
 
 def match(pattern: PatternLike, at: ir.Node | ir.Value, fuzzy_ops: Iterable[str], budget: int | None) -> Match | None:

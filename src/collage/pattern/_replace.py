@@ -15,7 +15,7 @@ import onnx_ir as ir
 from collage.graph import bodies
 from collage.pattern._match import Match
 from collage.pattern._rule import Builder, NotApplicable, RewriteRule
-from collage.pattern._scope import Scope
+from collage.pattern._scope import Scope, label
 
 RULE_KEY = "collage.rewrite.rule"
 """Metadata of new nodes: the rule that made them."""
@@ -80,21 +80,21 @@ def plan_edit(
 
 
 def commit(
-    edit: Edit, label: str, opset_imports: Iterable[dict[str, int]], fresh: Callable[[str], str], scope: Scope
+    edit: Edit, rule: str, opset_imports: Iterable[dict[str, int]], fresh: Callable[[str], str], scope: Scope
 ) -> Scope:
     """Carries out a checked replacement. Returns a scope of the changed graph."""
     graph = edit.graph
-    sources = ",".join(str(node.name) for node in edit.removed)
+    sources = ",".join(label(node) for node in edit.removed)
     nodes = list(edit.new_nodes)
     replaced = dict(edit.replaced)
     for old, new in edit.replaced.items():
         _inherit(old, new)
         if old.is_graph_output() and not _can_take_name(new, nodes, replaced):
-            copy = ir.Value(name=fresh(f"{label}_output"), type=old.type, shape=old.shape)
-            nodes.append(ir.Node("", "Identity", [new], outputs=[copy], name=fresh(f"{label}_Identity")))
+            copy = ir.Value(name=fresh(f"{rule}_output"), type=old.type, shape=old.shape)
+            nodes.append(ir.Node("", "Identity", [new], outputs=[copy], name=fresh(f"{rule}_Identity")))
             replaced[old] = copy
     for node in nodes:
-        node.metadata_props.update({RULE_KEY: label, SOURCE_KEY: sources})
+        node.metadata_props.update({RULE_KEY: rule, SOURCE_KEY: sources})
         for imports in opset_imports:
             imports.setdefault(node.domain, 1)
     for constant in edit.constants:
@@ -194,10 +194,10 @@ def _check_external_uses(
         if node in removed or any(value in wanted for value in node.outputs):
             continue
         for value in node.outputs:
-            outside = [str(user.name) for user in scope.users(value) if user not in inside]
+            outside = [label(user) for user in scope.users(value) if user not in inside]
             outside += ["the graph's outputs"] if value.is_graph_output() else []
             if outside and value not in replaced:
-                raise NotApplicable(f"value {value.name!r} of {node.name!r} is used by {', '.join(outside)} too")
+                raise NotApplicable(f"value {value.name!r} of {label(node)!r} is used by {', '.join(outside)} too")
 
 
 def _check_order(
@@ -236,8 +236,8 @@ def _check_order(
                 path.discard(node)
                 stack.pop()
             elif following in path:
-                way = " <- ".join(str(n.name) for n, _ in stack)
-                raise NotApplicable(f"the new nodes would depend on themselves: {following.name} <- {way}"[:500])
+                way = " <- ".join(label(n) for n, _ in stack)
+                raise NotApplicable(f"the new nodes would depend on themselves: {label(following)} <- {way}"[:500])
             else:
                 path.add(following)
                 stack.append((following, before(following)))

@@ -19,7 +19,7 @@ from collage.pattern import _match, _replace
 from collage.pattern._base import PatternLike
 from collage.pattern._plan import Plan, compile_pattern
 from collage.pattern._rule import Builder, NotApplicable, RewriteRule
-from collage.pattern._scope import Scope, graphs_of
+from collage.pattern._scope import Scope, graphs_of, label
 from collage.pattern._solver import Budget, Solver
 
 MAX_ROUNDS = 100
@@ -163,7 +163,7 @@ class _Run:
 
 
 def _names_of(nodes: Iterable[ir.Node]) -> tuple[str, ...]:
-    return tuple(str(node.name) for node in nodes)
+    return tuple(label(node) for node in nodes)
 
 
 def _replacement(rule: RewriteRule, match: _match.Match, builder: Builder) -> dict[ir.Value, ir.Value] | None:

@@ -200,3 +200,8 @@ def _sorted(listed: tuple[ir.Node, ...]) -> tuple[ir.Node, ...]:
                 entered.add(following)
                 stack.append((following, iter(following.predecessors())))
     return tuple(order)
+
+
+def label(node: ir.Node) -> str:
+    """The node's name; without one, that of its first output."""
+    return node.name or next((value.name for value in node.outputs if value.name), "") or "?"
