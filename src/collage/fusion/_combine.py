@@ -48,7 +48,7 @@ class CombineByPrimitivesFusionRule(FusionRule):
                 union = _union_key(parts)
                 if union in known:
                     continue
-                sub_graph = SubGraph(graph, IndexSet(union[0]), union[1])
+                sub_graph = SubGraph(graph, *union)
                 if not self._leads_somewhere(sub_graph, parts):
                     continue
                 if len(known) >= self.max_candidates:
@@ -73,14 +73,14 @@ class CombineByPrimitivesFusionRule(FusionRule):
         return not too_deep and sub_graph.is_convex
 
 
-def _union_key(parts: tuple[Found, ...]) -> tuple[int, tuple[NestedSubGraph, ...]]:
+def _union_key(parts: tuple[Found, ...]) -> tuple[IndexSet, tuple[NestedSubGraph, ...]]:
     """The key of the union of some candidates, without making it."""
     bits = 0
     nested: tuple[NestedSubGraph, ...] = ()
     for part in parts:
         bits |= part.sub_graph.inside.bits
         nested += part.sub_graph.nested
-    return bits, tuple(sorted(nested, key=lambda labelled: labelled.inside.first)) if nested else ()
+    return IndexSet(bits), tuple(sorted(nested, key=lambda labelled: labelled.inside.first)) if nested else ()
 
 
 def _provenance(parts: tuple[Found, ...], primitive: str) -> tuple[str, ...]:

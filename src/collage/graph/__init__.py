@@ -7,7 +7,7 @@ into local functions of a new model.
 
 from collage.graph._dataflow_graph import KERNEL_DOMAIN, Cut, DataflowGraph, value_nbytes
 from collage.graph._extract import COMPOSITE, extract
-from collage.graph._index_set import IndexSet, bits_of, first_bit, iterate_bits, last_bit
+from collage.graph._index_set import IndexSet, bits_of, first_bit, hash_bits, iterate_bits, last_bit
 from collage.graph._kernels import KernelCall, kernel_model, kernels_of
 from collage.graph._names import NameSupply
 from collage.graph._op_kind import OpKind, is_view, known_operators, op_kind, register_op_kind
@@ -40,6 +40,7 @@ __all__ = [
     "constant_tensor",
     "extract",
     "first_bit",
+    "hash_bits",
     "is_view",
     "iterate_bits",
     "kernel_model",

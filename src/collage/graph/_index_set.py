@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["IndexSet", "bits_of", "first_bit", "iterate_bits", "last_bit"]
+__all__ = ["IndexSet", "bits_of", "first_bit", "hash_bits", "iterate_bits", "last_bit"]
 
 
 def bits_of(indices: Iterable[int]) -> int:
@@ -34,7 +34,15 @@ def last_bit(bits: int) -> int:
     return bits.bit_length() - 1
 
 
-@dataclass(frozen=True, slots=True, eq=True)
+def hash_bits(bits: int) -> int:
+    """A hash for bit vectors. Python's own for integers is that of ``bits`` modulo 2**61 - 1.
+
+    With it, sets that are shifted by 61 collide: whatever a model repeats layer by layer.
+    """
+    return hash((bits, bits.bit_length(), first_bit(bits)))
+
+
+@dataclass(frozen=True, slots=True)
 class IndexSet:
     """An immutable set of post-dfs indices, held as the bits of one integer.
 
@@ -92,6 +100,9 @@ class IndexSet:
     def __lt__(self, other: IndexSet) -> bool:
         difference = self.bits ^ other.bits
         return bool(self.bits & difference & -difference)
+
+    def __hash__(self) -> int:
+        return hash_bits(self.bits)
 
     def __iter__(self) -> Iterator[int]:
         return iterate_bits(self.bits)

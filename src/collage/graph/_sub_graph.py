@@ -101,9 +101,9 @@ class SubGraph:
         return f"SubGraph({self.summary})"
 
     @property
-    def key(self) -> tuple[int, tuple[NestedSubGraph, ...]]:
+    def key(self) -> tuple[IndexSet, tuple[NestedSubGraph, ...]]:
         """What distinguishes sub-graphs of one dataflow graph."""
-        return self.inside.bits, self.nested
+        return self.inside, self.nested
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:

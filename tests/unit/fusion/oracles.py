@@ -14,8 +14,13 @@ from collage.graph import DataflowGraph, IndexSet, OpKind, SubGraph, SubGraphCon
 ONE_EXIT = SubGraphConfig(max_exits=1, allow_taps=False)
 
 
+def key(sub_graph: SubGraph) -> tuple:
+    """Bits and labelled parts."""
+    return sub_graph.inside.bits, sub_graph.nested
+
+
 def keys(found) -> list:
-    return [f.sub_graph.key for f in found]
+    return [key(f.sub_graph) for f in found]
 
 
 def find(rule: FusionRule, graph: DataflowGraph, report: FusionReport | None = None) -> set:
@@ -44,7 +49,7 @@ def is_connected(s: SubGraph) -> bool:
 
 def naive_closure(bases: list[SubGraph], may_join, max_depth: int = 0) -> set:
     """All unions of disjoint pairs over and over, whatever their exits, as long as they stay convex."""
-    pool = {s.key: s for s in bases}
+    pool = {key(s): s for s in bases}
     grown = True
     while grown:
         grown = False
@@ -53,8 +58,8 @@ def naive_closure(bases: list[SubGraph], may_join, max_depth: int = 0) -> set:
                 continue
             union = up.disjoint_union(down)
             too_deep = max_depth and union.depth > max_depth
-            if union.key not in pool and union.is_convex and not too_deep:
-                pool[union.key] = union
+            if key(union) not in pool and union.is_convex and not too_deep:
+                pool[key(union)] = union
                 grown = True
     return set(pool.values())
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -54,7 +55,7 @@ def test_the_index_has_every_candidate_once_under_its_first_node(seed):
         starting = index.starting_at(i)
         assert set(starting) == {c for c in pool if c.sub_graph.inside.first == i}
         sets = [c.sub_graph.inside for c in starting]
-        assert all(not b < a for a, b in zip(sets, sets[1:], strict=False))
+        assert all(not b < a for a, b in itertools.pairwise(sets))
     assert not index.starting_at(len(graph))
 
 

@@ -34,6 +34,7 @@ from .oracles import (
     find,
     gpt2_extract,
     is_connected,
+    key,
     mnist,
     naive_closure,
 )
@@ -56,7 +57,7 @@ def test_classic_fusion_finds_all_that_repeated_joining_would(seed, max_depth):
     graph = DataflowGraph(random_model(seed, 9))
     bases = [s for s in singles(graph) if s.kind <= OpKind.OUT_ELEMWISE_FUSABLE]
     config = SubGraphConfig(max_exits=1, allow_taps=False, max_depth=max_depth)
-    expected = {s.key for s in naive_closure(bases, by_kind(CLASSIC), max_depth) if s.is_valid(config)}
+    expected = {key(s) for s in naive_closure(bases, by_kind(CLASSIC), max_depth) if s.is_valid(config)}
     assert find(classic_fuse_ops(max_depth), graph) == expected
 
 
@@ -69,8 +70,8 @@ def test_any_rules_by_kind_are_followed_to_the_end(seed, max_depth, rules):
     one_exit = SubGraphConfig(max_exits=1, allow_taps=False, max_depth=max_depth)
     for config in (one_exit, SubGraphConfig(max_depth=max_depth), SubGraphConfig(max_exits=2, max_depth=max_depth)):
         rule = CombineByPrimitivesFusionRule(OpPredicateFusionRule(supported), primitives, config)
-        valid = {f.sub_graph.key for f in rule.find(graph, FusionReport()) if f.sub_graph.is_valid(config)}
-        assert valid == {s.key for s in pool if s.is_valid(config)}
+        valid = {key(f.sub_graph) for f in rule.find(graph, FusionReport()) if f.sub_graph.is_valid(config)}
+        assert valid == {key(s) for s in pool if s.is_valid(config)}
 
 
 @settings(max_examples=50, deadline=None)
@@ -78,7 +79,7 @@ def test_any_rules_by_kind_are_followed_to_the_end(seed, max_depth, rules):
 def test_joining_anything_finds_every_connected_valid_set_of_nodes(seed, max_depth):
     graph = DataflowGraph(random_model(seed, 9))
     config = SubGraphConfig(max_exits=1, allow_taps=False, max_depth=max_depth)
-    expected = {s.key for s in all_subsets(graph) if is_connected(s) and s.is_valid(config)}
+    expected = {key(s) for s in all_subsets(graph) if is_connected(s) and s.is_valid(config)}
     assert find(operator_based(supported, max_depth), graph) == expected
 
 
@@ -87,7 +88,7 @@ def test_joining_anything_finds_every_connected_valid_set_of_nodes(seed, max_dep
 def test_joining_anything_with_several_exits_finds_every_connected_convex_set(seed):
     graph = DataflowGraph(random_model(seed, 8, 3))
     rule = CombineByPrimitivesFusionRule(OpPredicateFusionRule(supported), (JoinAnythingPrimitive(),))
-    assert find(rule, graph) == {s.key for s in all_subsets(graph) if is_connected(s) and s.is_convex}
+    assert find(rule, graph) == {key(s) for s in all_subsets(graph) if is_connected(s) and s.is_convex}
 
 
 @settings(max_examples=40, deadline=None)
@@ -98,10 +99,10 @@ def test_overlapping_labelled_candidates_of_several_nodes_combine_too(seed):
     for s in all_subsets(graph):
         if 1 < len(s) < 4 and is_connected(s) and s.is_convex and rng.random() < 0.15:
             bases.append(s.with_label("lib.x") if rng.random() < 0.7 else s)
-    bases = list({s.key: s for s in rng.sample(bases, min(12, len(bases)))}.values())
-    expected = {s.key for s in naive_closure(bases, lambda up, down: True) if s.is_valid(ONE_EXIT)}
+    bases = list({key(s): s for s in rng.sample(bases, min(12, len(bases)))}.values())
+    expected = {key(s) for s in naive_closure(bases, lambda up, down: True) if s.is_valid(ONE_EXIT)}
     rule = CombineByPrimitivesFusionRule(Given(bases), (JoinAnythingPrimitive(),), ONE_EXIT)
-    found = {f.sub_graph.key for f in rule.find(graph, FusionReport()) if f.sub_graph.is_valid(ONE_EXIT)}
+    found = {key(f.sub_graph) for f in rule.find(graph, FusionReport()) if f.sub_graph.is_valid(ONE_EXIT)}
     assert found == expected
 
 

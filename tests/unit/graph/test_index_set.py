@@ -62,3 +62,8 @@ def test_names_keep_the_hint_where_they_can():
     assert [supply.fresh("conv/relu") for _ in range(3)] == ["conv_relu", "conv_relu_1", "conv_relu_2"]
     supply.reserve(["conv_relu_3"])
     assert supply.fresh("conv_relu") == "conv_relu_4"
+
+
+def test_sets_that_are_shifted_by_a_layer_have_different_hashes():
+    shifted = {hash(IndexSet.range(k, k + 5)) for k in range(0, 6100, 61)}
+    assert len(shifted) == 100 and hash(IndexSet.of(3)) == hash(IndexSet(8))
