@@ -67,7 +67,9 @@ def _foldable_into(node: ir.Node) -> ir.Node | None:
     constants = [*linear.inputs[1:], *node.inputs[1:5]]
     known = all(value is None or _constant(value) is not None for value in constants)
     weight = linear.inputs[1]
-    return linear if alone and known and weight is not None and len(weight.uses()) == 1 else None
+    if not alone or not known or weight is None or len(weight.uses()) != 1:
+        return None
+    return linear if weight.dtype is not None and weight.dtype.is_floating_point() else None
 
 
 def _constant(value: ir.Value | None) -> Array | None:
@@ -77,7 +79,8 @@ def _constant(value: ir.Value | None) -> Array | None:
 
 
 def _fold(graph: ir.Graph, linear: ir.Node, norm: ir.Node) -> None:
-    affine = _affine(norm)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        affine = _affine(norm)
     weight, bias = linear.inputs[1], linear.inputs[2] if len(linear.inputs) > 2 else None
     old_weight, old_bias = _constant(weight), _constant(bias)
     assert weight is not None and old_weight is not None
@@ -86,7 +89,7 @@ def _fold(graph: ir.Graph, linear: ir.Node, norm: ir.Node) -> None:
     # Gemm scales its bias by beta; folded in here, since the term that is added must not be.
     beta = linear.attributes.get_float("beta", 1.0) if linear.op_type == "Gemm" else 1.0
     start = np.zeros(channels) if old_bias is None else beta * old_bias.astype(np.float64)
-    if start.size not in (1, channels) or new_weight is None:
+    if start.size not in (1, channels) or new_weight is None or not np.isfinite(new_weight).all():
         return
     new_bias = start.reshape(-1) * affine.factor + affine.term
     dtype = old_weight.dtype
