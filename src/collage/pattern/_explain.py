@@ -29,7 +29,7 @@ from collage.pattern._constraints import (
 from collage.pattern._match import DEFAULT_BUDGET
 from collage.pattern._nodes import OpPattern
 from collage.pattern._plan import compile_pattern, is_node_pattern
-from collage.pattern._scope import GraphLike, Scope, graphs_of, label
+from collage.pattern._scope import GraphLike, Scope, label, scopes_of
 from collage.pattern._solver import ABSENT, Agenda, Budget, MatchBudgetExceeded, Solver
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ def explain(
         fuzzy_ops: As for ``match``.
         budget: Search steps per graph; when they are spent, the best attempt so far is explained.
     """
-    graphs = list(graphs_of(where)) if isinstance(where, ir.Model) else [where]
-    tried = [_explain_in(pattern, Scope(graph, fuzzy_ops), near, budget) for graph in graphs]
+    tried = [_explain_in(pattern, scope, near, budget) for scope in scopes_of(where, fuzzy_ops)]
     return max(tried, key=lambda e: (e.matched, len(e.bound), bool(e.at)))
 
 

@@ -13,7 +13,7 @@ from collage.pattern import _domains
 from collage.pattern._base import Pattern, PatternLike
 from collage.pattern._nodes import OpPattern
 from collage.pattern._plan import Plan, compile_pattern, is_node_pattern
-from collage.pattern._scope import GraphLike, Scope, graphs_of, label
+from collage.pattern._scope import GraphLike, Scope, label, scopes_of
 from collage.pattern._solver import ABSENT, Budget, MatchBudgetExceeded, Solver
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ class Match:
         captures: Values by the names given in the pattern.
         skipped: The nodes among ``nodes`` that no pattern of their own stands for.
         scope: The graph, body or function it was found in.
+        bound: The value of every pattern that takes part; of a node pattern, the node's first output.
+        node_of: The node of every node pattern that takes part.
     """
 
     root: ir.Value
@@ -98,8 +100,7 @@ def find_all(
         raise PatternError(f"unknown mode {mode!r}; known are {', '.join(MODES)}")
     plan = compile_pattern(pattern)
     found: list[Match] = []
-    for graph in graphs_of(where) if isinstance(where, ir.Model) else (where,):
-        scope = Scope(graph, fuzzy_ops)
+    for scope in scopes_of(where, fuzzy_ops):
         found += find_in(plan, scope, mode, Budget(budget or DEFAULT_BUDGET, repr(pattern)))
     return found
 

@@ -107,7 +107,7 @@ def commit(
     graph.remove(edit.removed, safe=True)
     if edit.breaks_order:
         graph.sort()
-        return Scope(graph, scope.fuzzy_ops)
+        return Scope(graph, scope.fuzzy_ops, scope.opset_imports)
     scope.record(edit.after, nodes, edit.removed, {*edit.touched, *(v for node in nodes for v in node.outputs)})
     return scope
 
@@ -154,7 +154,7 @@ def _check_type(old: ir.Value, new: ir.Value) -> None:
 def _check_operator(node: ir.Node, scope: Scope) -> None:
     if node.domain not in ("", "ai.onnx"):
         return
-    version = scope.graph.opset_imports.get("") or scope.graph.opset_imports.get("ai.onnx")
+    version = scope.opset_imports.get("") or scope.opset_imports.get("ai.onnx")
     if version is None:
         return
     try:
@@ -225,7 +225,10 @@ def _check_order(
                 yield producer
 
     done: set[ir.Node] = set()
-    for start in builder.nodes:
+    existing = (p for value in replaced.values() if (p := value.producer()) is not None and p in scope.position)
+    for start in dict.fromkeys((*builder.nodes, *existing)):
+        if start in done:
+            continue
         stack = [(start, before(start))]
         path = {start}
         while stack:

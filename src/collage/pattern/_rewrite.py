@@ -19,7 +19,7 @@ from collage.pattern import _match, _replace
 from collage.pattern._base import PatternLike
 from collage.pattern._plan import Plan, compile_pattern
 from collage.pattern._rule import Builder, NotApplicable, RewriteRule
-from collage.pattern._scope import Scope, graphs_of, label
+from collage.pattern._scope import Scope, label, scopes_of
 from collage.pattern._solver import Budget, Solver
 
 MAX_ROUNDS = 100
@@ -118,17 +118,16 @@ class _Run:
 
     def sweep(self) -> None:
         """Goes over the model once, rule by rule; functions that are kernels are left alone."""
+        kernels = {f.graph for f in self.model.functions.values() if PRIMITIVE in f.metadata_props}
         for rule, plan in self.rules:
-            for graph in list(graphs_of(self.model)):
-                if isinstance(graph, ir.Function) and PRIMITIVE in graph.metadata_props:
-                    continue
-                self._apply(rule, plan, graph.graph if isinstance(graph, ir.Function) else graph)
+            for scope in list(scopes_of(self.model, rule.fuzzy_ops)):
+                if scope.graph not in kernels:
+                    self._apply(rule, plan, scope)
 
-    def _apply(self, rule: RewriteRule, plan: Plan, graph: ir.Graph) -> None:
-        scope = Scope(graph, rule.fuzzy_ops)
-        if scope.nodes != tuple(graph):
-            graph.sort()
-            scope = Scope(graph, rule.fuzzy_ops)
+    def _apply(self, rule: RewriteRule, plan: Plan, scope: Scope) -> None:
+        if scope.nodes != tuple(scope.graph):
+            scope.graph.sort()
+            scope = Scope(scope.graph, rule.fuzzy_ops, scope.opset_imports)
         budget = Budget(_match.DEFAULT_BUDGET, repr(rule.pattern))
         touched: set[ir.Value] = set()
         for found in _match.find_in(plan, scope, "disjoint", budget):
@@ -155,7 +154,7 @@ class _Run:
             return None
 
     def _commit(self, rule: RewriteRule, match: _match.Match, edit: _replace.Edit, scope: Scope) -> Scope:
-        imports = [self.model.graph.opset_imports, scope.graph.opset_imports]
+        imports = [self.model.graph.opset_imports, scope.opset_imports]
         names = _names_of(match.nodes)
         scope = _replace.commit(edit, rule.label, imports, self.names.fresh, scope)
         self.applied.append(Application(rule.label, names, _names_of(edit.new_nodes)))
@@ -217,16 +216,15 @@ def _loop(applied: Iterable[Application], what: str) -> RewriteLoop:
 
 def _names(model: ir.Model) -> set[str]:
     names: set[str] = set()
-    for graph in graphs_of(model):
-        initializers = () if isinstance(graph, ir.Function) else graph.initializers.values()
-        for value in (*graph.inputs, *initializers, *(v for node in graph for v in node.outputs)):
+    for graph in (scope.graph for scope in scopes_of(model)):
+        for value in (*graph.inputs, *graph.initializers.values(), *(v for node in graph for v in node.outputs)):
             names.add(value.name or "")
         names.update(node.name or "" for node in graph)
     return names
 
 
 def _size(model: ir.Model) -> int:
-    return sum(len(list(graph)) for graph in graphs_of(model))
+    return sum(len(scope.graph) for scope in scopes_of(model))
 
 
 def _fingerprint(model: ir.Model, tensors: dict[int, object]) -> str:

@@ -25,10 +25,14 @@ class Scope:
     Args:
         graph: The graph to look at. It must not change while the scope is in use, unless ``record`` is told.
         fuzzy_ops: Operator types that an edge may skip, such as ``Cast``.
+        opset_imports: Those of the model or function around it, for bodies, which have none of their own.
     """
 
-    def __init__(self, graph: GraphLike, fuzzy_ops: Iterable[str] = ()) -> None:
+    def __init__(
+        self, graph: GraphLike, fuzzy_ops: Iterable[str] = (), opset_imports: dict[str, int] | None = None
+    ) -> None:
         self.graph = graph.graph if isinstance(graph, ir.Function) else graph
+        self.opset_imports: dict[str, int] = self.graph.opset_imports or opset_imports or {}
         self.fuzzy_ops = frozenset(fuzzy_ops)
         self._attributes: dict[ir.Node, dict[str, Any]] = {}
         self._users: dict[ir.Value, tuple[ir.Node, ...]] = {}
@@ -137,7 +141,7 @@ class Scope:
         """The node's attributes with defaults applied."""
         found = self._attributes.get(node)
         if found is None:
-            found = self._attributes[node] = _operators.attributes(node, self.graph.opset_imports)
+            found = self._attributes[node] = _operators.attributes(node, self.opset_imports)
         return found
 
     def is_fuzzy(self, node: ir.Node | None) -> bool:
@@ -175,12 +179,16 @@ def _captured(body: ir.Graph) -> Iterator[ir.Value]:
         yield from (value for value in (*used, *graph.outputs) if value is not None and value.graph not in inner)
 
 
-def graphs_of(model: ir.Model) -> Iterator[GraphLike]:
-    """The main graph, functions, and every body nested in them, outer ones first."""
-    tops: list[GraphLike] = [model.graph, *model.functions.values()]
+def scopes_of(where: GraphLike | ir.Model, fuzzy_ops: Iterable[str] = ()) -> Iterator[Scope]:
+    """One graph or function; of a model the main graph, functions, and every body nested in them, outer ones first."""
+    if not isinstance(where, ir.Model):
+        yield Scope(where, fuzzy_ops)
+        return
+    tops: list[GraphLike] = [where.graph, *where.functions.values()]
     for top in tops:
-        yield top
-        yield from top.subgraphs()
+        yield Scope(top, fuzzy_ops)
+        for body in top.subgraphs():
+            yield Scope(body, fuzzy_ops, top.opset_imports)
 
 
 def _sorted(listed: tuple[ir.Node, ...]) -> tuple[ir.Node, ...]:

@@ -121,8 +121,15 @@ def dup(pattern: PatternLike, share: Iterable[PatternLike] = ()) -> Any:
     fixed = set(copies)
 
     def copy(original: Pattern) -> Pattern:
-        if original not in copies:
-            copies[original] = original.clone(copy)
+        unfinished = [original]
+        while unfinished:
+            current = unfinished[-1]
+            missing = [inner for inner in inner_patterns(current) if inner not in copies]
+            unfinished.extend(missing)
+            if not missing:
+                unfinished.pop()
+                if current not in copies:
+                    copies[current] = current.clone(copies.__getitem__)
         return copies[original]
 
     done: set[Pattern] = set(fixed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -148,6 +149,18 @@ def test_attributes_are_a_subset_with_defaults_applied() -> None:
     assert is_op("Conv").has_attr({}).find_all(g)
     assert is_op("LeakyRelu").has_attr(alpha=0.01).find_all(graph("y = LeakyRelu(x)"))
     assert is_op("Conv").has_attr(auto_pad="NOTSET").find_all(g)
+
+
+def test_bodies_take_defaults_from_the_opset_around_them() -> None:
+    proto = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 12]>
+        g (float[2, 3, 4] x, bool c) => (float[2, 3, 4] y) {
+            y = If (c) <then_branch = t () => (float[2, 3, 4] a) { a = Softmax (x) },
+                        else_branch = e () => (float[2, 3, 4] b) { b = Relu (x) }>
+        }""")
+    model = ir.from_proto(proto)  # from opset 13 on, the default axis is -1
+    assert is_op("Softmax").has_attr(axis=1).find_all(model)
+    assert not is_op("Softmax").has_attr(axis=-1).find_all(model)
 
 
 def test_shapes_and_types() -> None:

@@ -183,6 +183,21 @@ def test_a_rewrite_that_would_make_a_cycle_is_refused() -> None:
     assert text_of(result.model) == text_of(m) == before
 
 
+def test_a_value_cannot_be_replaced_by_what_depends_on_it() -> None:
+    m = model("a = Relu(x)\nb = Tanh(a)\ny = Add(b, a)")
+    relu, tanh = is_op("Relu"), is_op("Tanh")
+    result = Fold(relu ^ tanh, lambda match, op: {relu: match[tanh]}).apply(m)
+    assert not result.applied and "depend on themselves" in result.refused[0].reason
+
+
+def test_an_earlier_value_may_replace_a_later_one() -> None:
+    m = model("a = Relu(x)\nb = Relu(a)\ny = Add(b, a)")
+    first = is_op("Relu")
+    second = is_op("Relu")(first)
+    result = Fold(second, lambda match, op: {second: match[first]}).apply(m)
+    assert types(result.model) == ["Relu", "Add"] and same(m, result.model)
+
+
 def test_two_outputs_far_apart_are_put_in_order() -> None:
     m = model("a = Relu(x)\nb = Neg(a)\nc = Tanh(z)\nd = Relu(c)\ny = Add(b, d)", inputs="x z")
     first, second = is_op("Relu")(wildcard("p")), is_op("Relu")(is_op("Tanh").named("t"))
