@@ -36,7 +36,7 @@ from collage.fusion import (
 )
 from collage.graph import is_view
 from collage.options import CompileOptions
-from collage.plans import Finals, Plan, choose, single_plans
+from collage.plans import Finals, Plan, choose, single_plans, unmeasured
 from collage.report import compile_report
 from collage.runtime import Executable, Recipe
 from collage.search import LazyOptions, LazyResult, k_best, lazy_shortest_path
@@ -85,7 +85,10 @@ def compile(
     started = time.monotonic()
     say("reading the model")
     model = read_model(source)
-    facts: dict[str, Any] = {"path": str(source) if isinstance(source, str | Path) else "", "sha256": model_digest(model)}
+    facts: dict[str, Any] = {
+        "path": str(source) if isinstance(source, str | Path) else "",
+        "sha256": model_digest(model),
+    }
     prepared = prepare(model)
     with ExitStack() as stack:
         workspace = Path(tempfile.mkdtemp(prefix="collage-"))
@@ -94,11 +97,15 @@ def compile(
         tuning = stack.enter_context(
             Tuning(prepared, menu, toolchains, database, workspace, options=options, workers=workers, say=say)
         )
-        specs = gather_specs(tuning)
-        candidates = collect(tuning, specs)
-        result = search(tuning, candidates)
-        plans = [*single_plans(tuning), *mixed_plans(tuning, candidates, result)]
-        finals = choose(tuning, plans)
+        if tuning.reference_failure is None:
+            specs = gather_specs(tuning)
+            candidates = collect(tuning, specs)
+            result = search(tuning, candidates)
+            plans = [*single_plans(tuning), *mixed_plans(tuning, candidates, result)]
+            finals = choose(tuning, plans)
+        else:
+            candidates, result = CandidateKernelIndex(()), None
+            finals = unmeasured(tuning)
         if finals.recipe is None:
             raise _nothing_finished(finals)
         facts["nodes"] = len(tuning.graph)

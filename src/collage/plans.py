@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from collage._errors import ToolchainError
+from collage._errors import NothingCanRun, ToolchainError
 from collage.cost.outcome import Status
 from collage.cost.race import Contestant, Result, Standing, race
 from collage.cost.statistics import Interval, Summary
@@ -20,7 +20,7 @@ from collage.search import Partitioning
 from collage.target import HOST_TARGET, Target
 from collage.tuning import Tuning
 
-__all__ = ["Finals", "Placement", "Plan", "choose", "lower", "single_plans"]
+__all__ = ["Finals", "Placement", "Plan", "choose", "lower", "predicted_s", "single_plans", "unmeasured"]
 
 _RACE = "collage.cost._race_service:RaceService"
 _HOPELESS = 2.5
@@ -88,9 +88,14 @@ def single_plans(tuning: Tuning) -> list[Plan]:
         elif found.refusal is not None and found.ranges and all(outcome.ok for outcome in found.outcomes):
             plans.append(_partition_for(tuning, target, found.ranges))
     if not any(plan.single for plan in plans):
-        # Nobody on the menu takes the whole model, so the host has to be able to.
-        plans.append(Plan(str(HOST_TARGET), (Placement(SubGraph(tuning.graph, everything), HOST_TARGET, "whole"),)))
+        plans.append(_on_the_host(tuning))
     return plans
+
+
+def _on_the_host(tuning: Tuning) -> Plan:
+    """The whole model on the host: what is left where nobody on the menu takes it."""
+    everything = IndexSet((1 << len(tuning.graph)) - 1)
+    return Plan(str(HOST_TARGET), (Placement(SubGraph(tuning.graph, everything), HOST_TARGET, "whole"),))
 
 
 def _partition_for(tuning: Tuning, target: Target, ranges: Sequence[int]) -> Plan:
@@ -149,6 +154,8 @@ def lower(tuning: Tuning, plan: Plan) -> Recipe:
 
 def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
     """Races the plans end to end and returns the winner; where the same race was held before, its result stands."""
+    if not tuning.options.finals:
+        return _least_predicted(tuning, plans)
     signature = _race_signature(tuning, plans)
     told = None if tuning.options.remeasure else tuning.database.fact(**signature)
     if told is not None:
@@ -168,6 +175,43 @@ def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
     if finals.plan is not None:
         tuning.database.keep_fact(_as_fact(finals), **signature)
     return finals
+
+
+def unmeasured(tuning: Tuning) -> Finals:
+    """What to return where the model could not be run for reference: the host, which runs it as it is written.
+
+    Raises:
+        NothingCanRun: Not even the host can build it.
+    """
+    plan = _on_the_host(tuning)
+    try:
+        return Finals(lower(tuning, plan), plan, {}, None, None)
+    except ToolchainError as error:
+        raise NothingCanRun(f"nothing can run the model: {error}; and {tuning.reference_failure}") from error
+
+
+def _least_predicted(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
+    """Without finals: the first plan, by predicted cost, that can be built."""
+    failures: dict[str, Standing] = {}
+    for plan in sorted(plans, key=lambda plan: predicted_s(tuning, plan) or float("inf")):
+        try:
+            return Finals(lower(tuning, plan), plan, {}, None, None)
+        except ToolchainError as error:
+            failures[plan.name] = Standing(_contestant(tuning, plan, None), Status.COMPILE_ERROR, reason=str(error))
+    return Finals(None, None, failures, None, None)
+
+
+def predicted_s(tuning: Tuning, plan: Plan) -> float | None:
+    """Seconds that the kernels' own times add up to, launch penalties included; None if one was not measured."""
+    total = 0.0
+    for place in plan.kernels:
+        outcome = tuning.outcomes.get((place.sub_graph, place.target))
+        if outcome is None or outcome.time is None:
+            return None
+        total += outcome.time.median_s
+        if len(plan.kernels) > 1:
+            total += tuning.launch_penalty_s(place.target)
+    return total
 
 
 def _finals(

@@ -9,8 +9,8 @@ from collage.cost.outcome import Outcome, Status
 from collage.cost.race import Standing
 from collage.cost.statistics import Summary
 from collage.fusion import CandidateKernel, CandidateKernelIndex
-from collage.plans import Finals, Placement, Plan
-from collage.search import LazyResult
+from collage.plans import Finals, Placement, Plan, predicted_s
+from collage.search import LazyResult, SearchStatistics
 from collage.target import Target
 from collage.tuning import Tuning
 
@@ -24,7 +24,7 @@ def compile_report(
     tuning: Tuning,
     model: Mapping[str, Any],
     index: CandidateKernelIndex,
-    result: LazyResult[CandidateKernel],
+    result: LazyResult[CandidateKernel] | None,
     finals: Finals,
     wall_s: float,
 ) -> dict[str, Any]:
@@ -33,9 +33,7 @@ def compile_report(
     assert finals.recipe is not None
     plan = finals.plan
     estimates = [_estimate_s(tuning, place) for place in plan.kernels]
-    known = all(seconds is not None for seconds in estimates)
-    penalties = sum(tuning.launch_penalty_s(place.target) for place in plan.kernels) if len(plan.kernels) > 1 else 0.0
-    predicted_s = sum(seconds or 0.0 for seconds in estimates) + penalties if known else None
+    total_s = predicted_s(tuning, plan)
     measured_s = finals.time.median_s if finals.time else None
     standing = finals.standings.get(plan.name)
     return {
@@ -54,13 +52,13 @@ def compile_report(
             }
             for record, place, seconds in zip(finals.recipe.kernels, plan.kernels, estimates, strict=True)
         ],
-        "estimate_us": _us(predicted_s),
+        "estimate_us": _us(total_s),
         "measured_us": _times(finals.time),
         "singles": [_single(tuning, finals, target) for target in tuning.menu],
         "finalists": [_finalist(standing) for standing in finals.standings.values()],
         "speedup_vs_best_single": finals.speedup[0] if finals.speedup else None,
         "speedup_interval": finals.speedup[1].as_list() if finals.speedup else None,
-        "additive_error": (measured_s - predicted_s) / measured_s if measured_s and predicted_s is not None else None,
+        "additive_error": (measured_s - total_s) / measured_s if measured_s and total_s is not None else None,
         "search": _search(tuning, index, result, wall_s, finals.recorded),
         "numerics": _numerics(tuning, plan, standing),
     }
@@ -101,23 +99,28 @@ def _finalist(standing: Standing) -> dict[str, Any]:
 
 
 def _search(
-    tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[CandidateKernel], wall_s: float, recorded: bool
+    tuning: Tuning,
+    index: CandidateKernelIndex,
+    result: LazyResult[CandidateKernel] | None,
+    wall_s: float,
+    recorded: bool,
 ) -> dict[str, Any]:
     keys: set[Hashable] = {(tuning.kernels.signature(candidate.sub_graph), candidate.target) for candidate in index}
     counters = tuning.workshop.counters
-    found = result.partitioning
+    found = result.partitioning if result is not None else None
+    statistics = result.statistics if result is not None else SearchStatistics(0)
     return {
         "algorithm": "lazy Dijkstra over covered sets",
-        "stopped_by": result.stopped_by,
+        "stopped_by": result.stopped_by if result is not None else "not started",
         "candidates": len(index),
         "keys": len(keys),
         "built": counters.built,
         "measured": counters.measured,
         "cache_hits": counters.recorded,
         "raced": not recorded,
-        "states": result.statistics.states,
-        "rounds": result.statistics.rounds,
-        "caps": [*tuning.fusion.capped, *result.statistics.caps],
+        "states": statistics.states,
+        "rounds": statistics.rounds,
+        "caps": [*tuning.fusion.capped, *statistics.caps],
         "optimal": bool(found and found.optimal),
         "gap": found.gap if found is not None else None,
         "wall_s": wall_s,
@@ -125,7 +128,7 @@ def _search(
 
 
 def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None) -> dict[str, Any]:
-    """Of the whole model where it was raced, else the worst of its kernels."""
+    """Of the whole model where it was raced, else the worst of its kernels; ``ok`` is null where nothing was checked."""
     if standing is not None:
         return {
             "ok": standing.status is Status.OK,
@@ -136,7 +139,7 @@ def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None) -> dict[str
     outcomes = [tuning.outcomes.get((place.sub_graph, place.target)) for place in plan.kernels]
     errors = [outcome.error for outcome in outcomes if outcome is not None and outcome.error is not None]
     return {
-        "ok": all(outcome is not None and outcome.ok for outcome in outcomes),
+        "ok": None if None in outcomes else all(outcome.ok for outcome in outcomes if outcome is not None),
         "max_abs_error": None,
         "max_rel_error": max(errors, default=None),
         "tolerance": tuning.tolerance,

@@ -6,23 +6,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+import numpy as np
 import onnx_ir as ir
 
+from collage._errors import NothingCanRun
 from collage.cost.cost import Cost
 from collage.cost.database import Database
 from collage.cost.estimator import MeasuringCostEstimator, model_bytes, model_tolerance
 from collage.cost.expectation import Expectation
 from collage.cost.kernels import KernelMaker
 from collage.cost.outcome import Outcome
-from collage.cost.overheads import measure_overheads
+from collage.cost.overheads import Overheads, measure_overheads
 from collage.cost.race import RacePlan
 from collage.cost.reference import capture_reference, unrepeatable_values
-from collage.cost.survey import Survey, survey_model
+from collage.cost.survey import Survey, TargetSurvey, survey_model
 from collage.cost.worker import Worker
 from collage.cost.workshop import Workshop
 from collage.frontend import make_inputs, place_weights
 from collage.fusion import CandidateKernel, FusionReport
-from collage.graph import DataflowGraph, SubGraph
+from collage.graph import DataflowGraph, IndexSet, SubGraph
 from collage.options import CompileOptions
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Registry, Support
@@ -32,6 +34,7 @@ __all__ = ["Tuning"]
 _BATCH_SIZE = 4
 _SEARCH_BUDGET_S = 60.0
 _MEASURE_BUDGET = 80
+_ATTEMPTS = 3
 
 
 class Tuning:
@@ -51,6 +54,7 @@ class Tuning:
         model: The model, with its large weights in the workspace.
         graph: Its dataflow graph.
         survey: What each target takes, and how long it needs.
+        reference_failure: Why the model could not be run for reference; nothing can be measured then.
         fusion: What happened while candidates were collected.
     """
 
@@ -87,6 +91,9 @@ class Tuning:
             say=say,
         )
         self.estimator = MeasuringCostEstimator(self.workshop, model_bytes(self.model))
+        self.survey: Survey = {}
+        self.overheads: dict[Target, Overheads] = {}
+        self.reference_failure: str | None = None
         self.race_plan = RacePlan()
         self.fusion = FusionReport()
         self.outcomes: dict[tuple[SubGraph, Target], Outcome] = {}
@@ -110,9 +117,12 @@ class Tuning:
 
     def _look_around(self) -> None:
         self.say("running the model once for reference")
-        inputs = {**make_inputs(self.model, self.options.seed, self.options.dims), **self.options.inputs}
-        capture_reference(self.model, inputs, self.workshop)
-        self.survey: Survey = survey_model(
+        self.reference_failure = self._capture()
+        if self.reference_failure is not None:
+            self.survey = {target: self._not_measured(target) for target in self.menu}
+            self.overheads = {}
+            return
+        self.survey = survey_model(
             self.graph,
             self.menu,
             self.toolchains,
@@ -131,7 +141,34 @@ class Tuning:
                 self._expectation.learn_profile(target, found.profile)
         for target, found in self.survey.items():
             for bits, outcome in zip(found.ranges, found.outcomes, strict=True):
-                self._learn(SubGraph(self.graph, _indices(bits)), target, outcome)
+                self._learn(SubGraph(self.graph, IndexSet(bits)), target, outcome)
+
+    def _capture(self) -> str | None:
+        """Runs the model on given or made-up inputs; why that cannot be done, or None.
+
+        Made-up inputs may be invalid for a model (an index out of range, an axis given twice), so several are tried.
+        """
+        if any(isinstance(value.type, ir.SequenceType | ir.OptionalType) for value in self.model.graph.inputs):
+            return "an input is a sequence or an optional, which cannot be made up"
+        reason = ""
+        for attempt in range(_ATTEMPTS):
+            made = make_inputs(self.model, self.options.seed + attempt, self.options.dims)
+            if attempt == _ATTEMPTS - 1:
+                made = {
+                    name: np.zeros_like(value) if value.dtype.kind in "iu" else value for name, value in made.items()
+                }
+            try:
+                capture_reference(self.model, {**made, **self.options.inputs}, self.workshop)
+                return None
+            except NothingCanRun as error:
+                reason = str(error)
+            if not set(made) - set(self.options.inputs):
+                break
+        return reason
+
+    def _not_measured(self, target: Target) -> TargetSurvey:
+        availability = self.workshop.availability(target.toolchain)
+        return TargetSurvey(target, availability, refusal=f"not measured: {self.reference_failure}")
 
     @property
     def best_single_s(self) -> float:
@@ -176,7 +213,3 @@ class Tuning:
         self.outcomes[sub_graph, target] = outcome
         if outcome.time is not None:
             self._expectation.learn_measurement(target, sub_graph.inside.bits, outcome.time.median_s)
-
-
-def _indices(bits: int) -> list[int]:
-    return [i for i in range(bits.bit_length()) if bits >> i & 1]

@@ -90,7 +90,7 @@ def compile_(
         print_json(report)
     else:
         print_report(report)
-    if not report["numerics"]["ok"]:
+    if report["numerics"]["ok"] is False:
         raise typer.Exit(4)
 
 
