@@ -43,7 +43,7 @@ class Explanation:
     Attributes:
         matched: True if the pattern does match; the rest then describes that match.
         pattern: The pattern's root as text.
-        nodes: How many node patterns take part in every match.
+        nodes: How many node patterns took part in that attempt, those of the alternatives it chose included.
         bound: The nodes found, as (pattern, node name).
         failed: What was demanded where the attempt ended; empty if it matched.
         at: Name of the node or value concerned, None if there was none.
@@ -82,8 +82,7 @@ class Trace:
     def __init__(self) -> None:
         self.depth: tuple[int, int] = (-1, -1)
         self.bound: tuple[tuple[str, str], ...] = ()
-        self.reason = ""
-        self.pattern: Pattern | None = None
+        self.nodes = 0
         self.subject: Any = None
         self.text = ""
 
@@ -93,8 +92,8 @@ class Trace:
         depth = (len(solver.node_of) - (settled and pattern in solver.node_of), int(settled))
         if depth <= self.depth:
             return
-        self.depth, self.reason, self.pattern, self.subject = depth, reason, pattern, subject
-        self.bound = tuple((_text(p), _name(n)) for p, n in solver.node_of.items() if isinstance(p, OpPattern))
+        self.depth, self.subject = depth, subject
+        self.bound, self.nodes = _found(solver), _taking_part(solver)
         self.text = _wording(solver, reason, pattern, subject, detail)
 
 
@@ -131,20 +130,27 @@ def _explain_in(pattern: PatternLike, scope: Scope, near: ir.Node | ir.Value | N
     plan = compile_pattern(pattern)
     trace = Trace()
     solver = Solver(plan, scope, Budget(budget, repr(pattern)), trace=trace)
-    total = len([p for p in plan.always if isinstance(p, OpPattern)])
+    trace.nodes = _taking_part(solver)
     complete = True
     for start in _starts(solver, near):
         try:
             for _ in solver.solutions([start]):
-                found = tuple((_text(p), _name(n)) for p, n in solver.node_of.items() if isinstance(p, OpPattern))
-                name = _name(solver.bound[plan.root])
-                return Explanation(True, _text(plan.root), total, found, "", name, f"it matches at {name}")
+                found, name = _found(solver), _name(solver.bound[plan.root])
+                return Explanation(True, _text(plan.root), len(found), found, "", name, f"it matches at {name}")
         except MatchBudgetExceeded:
             complete = False
             break
     at = None if trace.subject is None else _name(trace.subject)
-    message = f"matched {len(trace.bound)} of {total} nodes; {trace.text or 'there is no value to start from'}"
-    return Explanation(False, _text(plan.root), total, trace.bound, trace.text, at, message, complete)
+    message = f"matched {len(trace.bound)} of {trace.nodes} nodes; {trace.text or 'there is no value to start from'}"
+    return Explanation(False, _text(plan.root), trace.nodes, trace.bound, trace.text, at, message, complete)
+
+
+def _found(solver: Solver) -> tuple[tuple[str, str], ...]:
+    return tuple((_text(p), _name(node)) for p, node in solver.node_of.items() if isinstance(p, OpPattern))
+
+
+def _taking_part(solver: Solver) -> int:
+    return len([pattern for pattern in solver.active if isinstance(pattern, OpPattern)])
 
 
 def _starts(solver: Solver, near: ir.Node | ir.Value | None) -> list[Agenda]:

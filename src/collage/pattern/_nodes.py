@@ -243,7 +243,9 @@ def _short(operand: Operand) -> str:
         return "..."
     if isinstance(operand, OpPattern):
         return (" or ".join(operand.op_types) or "operator") + ("(...)" if operand.operands else "")
-    return operand.name or type(operand).__name__.removesuffix("Pattern").lower()
+    if isinstance(operand, LeafPattern):
+        return operand.name or operand.text
+    return operand.name or "one of several" if isinstance(operand, OrPattern) else "a pattern"
 
 
 # ---------------------------------------------------------------------- what users write

@@ -62,6 +62,12 @@ def test_the_outside_user_is_named() -> None:
     assert "Tanh 'n_t'" in explain(pattern, g).message
 
 
+def test_chosen_alternatives_count_as_wanted() -> None:
+    tail = is_op("Conv") | is_op("Relu")(is_op("Add")(is_op("Gemm"), is_const()))
+    found = explain(is_op("Relu")(is_op("Add")(tail, is_const())), graph(CBR.replace("Conv", "Tanh"), initializers="w"))
+    assert "matched 2 of 3" in found.message and "Tanh 'n_c'" in found.message
+
+
 def test_near_keeps_to_one_place() -> None:
     g = graph("a = Relu(x)\nb = Tanh(a)\nc = Sigmoid(x)\ny = Tanh(c)", outputs="b y")
     pattern = is_op("Tanh")(is_op("Relu"))
