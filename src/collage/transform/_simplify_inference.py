@@ -79,26 +79,31 @@ def _constant(value: ir.Value | None) -> Array | None:
 
 
 def _fold(graph: ir.Graph, linear: ir.Node, norm: ir.Node) -> None:
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        affine = _affine(norm)
-    weight, bias = linear.inputs[1], linear.inputs[2] if len(linear.inputs) > 2 else None
-    old_weight, old_bias = _constant(weight), _constant(bias)
-    assert weight is not None and old_weight is not None
-    channels = affine.factor.shape[0]
-    new_weight = _scaled(linear, old_weight, affine.factor)
+    with np.errstate(all="ignore"):
+        folded = _folded_constants(linear, norm)
+    # Parameters out of range would fold to infinities; the operators themselves may still get away with them.
+    if folded is None or not all(np.isfinite(array.astype(np.float64)).all() for array in folded):
+        return
+    name = str(norm.outputs[0].name)
+    weight, bias = folded
+    constants = [_register(graph, f"{name}_folded_weight", weight), _register(graph, f"{name}_folded_bias", bias)]
+    _rewire(graph, linear, norm, constants)
+
+
+def _folded_constants(linear: ir.Node, norm: ir.Node) -> tuple[Array, Array] | None:
+    """Weight and bias of the one node that replaces two; None if their channels do not fit."""
+    affine = _affine(norm)
+    weight = _constant(linear.inputs[1])
+    bias = _constant(linear.inputs[2]) if len(linear.inputs) > 2 else None
+    assert weight is not None
+    scaled = _scaled(linear, weight, affine.factor)
     # Gemm scales its bias by beta; folded in here, since the term that is added must not be.
     beta = linear.attributes.get_float("beta", 1.0) if linear.op_type == "Gemm" else 1.0
-    start = np.zeros(channels) if old_bias is None else beta * old_bias.astype(np.float64)
-    if start.size not in (1, channels) or new_weight is None or not np.isfinite(new_weight).all():
-        return
-    new_bias = start.reshape(-1) * affine.factor + affine.term
-    dtype = old_weight.dtype
-    name = str(norm.outputs[0].name)
-    values = [
-        _register(graph, f"{name}_folded_weight", new_weight.astype(dtype)),
-        _register(graph, f"{name}_folded_bias", new_bias.astype(dtype)),
-    ]
-    _rewire(graph, linear, norm, values)
+    start = np.zeros(affine.factor.shape) if bias is None else beta * bias.astype(np.float64)
+    if scaled is None or start.size not in (1, affine.factor.size):
+        return None
+    shifted = start.reshape(-1) * affine.factor + affine.term
+    return scaled.astype(weight.dtype), shifted.astype(weight.dtype)
 
 
 def _affine(norm: ir.Node) -> _Affine:
