@@ -100,7 +100,9 @@ def _folded_constants(linear: ir.Node, norm: ir.Node) -> tuple[Array, Array] | N
     # Gemm scales its bias by beta; folded in here, since the term that is added must not be.
     beta = linear.attributes.get_float("beta", 1.0) if linear.op_type == "Gemm" else 1.0
     start = np.zeros(affine.factor.shape) if bias is None else beta * bias.astype(np.float64)
-    if scaled is None or start.size not in (1, affine.factor.size):
+    # A bias of Gemm may vary along the rows instead, [M, 1] or [M, N].
+    per_channel = start.size == 1 or start.shape[-1:] == affine.factor.shape == (start.size,)
+    if scaled is None or not per_channel:
         return None
     shifted = start.reshape(-1) * affine.factor + affine.term
     return scaled.astype(weight.dtype), shifted.astype(weight.dtype)

@@ -154,6 +154,21 @@ def test_batch_normalisation_folds_into_every_linear_operator(kind, groups):
     assert_same(run(model, inputs), run(prepared, inputs), 1e-5)
 
 
+def test_a_gemm_bias_that_varies_along_the_rows_is_not_folded():
+    proto = parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 17]>
+        g (float[2, 2] x) => (float[2, 2] y)
+        <float[2, 2] w = {1, 2, 3, 4}, float[2, 1] b = {5, 6}, float[2] s = {3, 7}, float[2] m = {4, 9}> {
+            c = Gemm (x, w, b)
+            y = BatchNormalization (c, s, s, m, s)
+        }
+    """)
+    inputs = {"x": np.array([[1, 2], [3, 4]], np.float32)}
+    prepared = prepare(read_model(proto))
+    assert op_types(prepared) == ["Gemm", "BatchNormalization"]
+    assert_same(run(proto, inputs), run(prepared, inputs))
+
+
 def test_shared_weights_are_not_doubled_by_folding():
     proto = parser.parse_model("""
         <ir_version: 9, opset_import: ["" : 17]>
