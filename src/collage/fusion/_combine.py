@@ -19,9 +19,10 @@ class CombineByPrimitivesFusionRule(FusionRule):
 
     A sub-graph that is not valid may grow into one that is: the two branches of a diamond have two exits, with
     their join they have one. So combinations are kept even if they have too many exits, as long as no path leaves
-    them and comes back. Where one exit and no tap are allowed there is a shorter way: take the operators of a valid
-    sub-graph in reverse order, and what has been taken so far always has one exit. So only valid combinations are
-    kept then, and those with a part that the sub-rule found with several exits.
+    them and comes back. Where one exit and no tap are allowed there is a shorter way: take the candidates that make
+    up a valid sub-graph in reverse order, and what has been taken so far always has one exit. So a combination
+    grows by one of the sub-rule's candidates at a time, upstream, and only valid ones are kept, but for those with
+    a part that the sub-rule found with several exits.
 
     Attributes:
         sub_rule: What finds the candidates to combine.
@@ -42,8 +43,9 @@ class CombineByPrimitivesFusionRule(FusionRule):
         pool = Pool(graph)
         waiting = list({f.sub_graph.key: f for f in self.sub_rule.find(graph, report)}.values())
         known = {found.sub_graph.key for found in waiting}
-        for found in waiting:  # grows as combinations are found
-            pool.add(found)
+        base_count = len(waiting)
+        for number, found in enumerate(waiting):  # grows as combinations are found
+            pool.add(found, leads=number < base_count or not self._wants_one_exit)
             for parts, primitive in self._combinations(found, pool):
                 union = _union_key(parts)
                 if union in known:
@@ -64,10 +66,13 @@ class CombineByPrimitivesFusionRule(FusionRule):
             for parts in primitive.combinations(found, pool):
                 yield parts, primitive.name
 
+    @property
+    def _wants_one_exit(self) -> bool:
+        return self.config.max_exits == 1 and not self.config.allow_taps
+
     def _leads_somewhere(self, sub_graph: SubGraph, parts: tuple[Found, ...]) -> bool:
         """Whether a combination is valid, or may be part of one that is."""
-        wants_one_exit = self.config.max_exits == 1 and not self.config.allow_taps
-        if wants_one_exit and all(part.sub_graph.exit_bits.bit_count() <= 1 for part in parts):
+        if self._wants_one_exit and all(part.sub_graph.exit_bits.bit_count() <= 1 for part in parts):
             return sub_graph.why_ill_formed(self.config) is None
         too_deep = self.config.max_depth and sub_graph.depth > self.config.max_depth
         return not too_deep and sub_graph.is_convex

@@ -26,13 +26,24 @@ class Pool:
         self.graph = graph
         self._by_entry: dict[int, list[Found]] = {}
         self._by_exit: dict[int, list[Found]] = {}
+        self._leading_by_exit: dict[int, list[Found]] = {}
+        self._followers: set[SubGraph] = set()
 
-    def add(self, found: Found) -> None:
-        """Adds a candidate."""
+    def add(self, found: Found, leads: bool = True) -> None:
+        """Adds a candidate.
+
+        Args:
+            found: The candidate.
+            leads: Whether it may be the upstream part of a pair.
+        """
+        if not leads:
+            self._followers.add(found.sub_graph)
         for i in iterate_bits(found.sub_graph.entry_bits):
             self._by_entry.setdefault(i, []).append(found)
         for i in iterate_bits(found.sub_graph.exit_bits):
             self._by_exit.setdefault(i, []).append(found)
+            if leads:
+                self._leading_by_exit.setdefault(i, []).append(found)
 
     def with_exit(self, index: int) -> list[Found]:
         """The candidates of which a node is an exit."""
@@ -43,12 +54,14 @@ class Pool:
         return self._by_entry.get(index, [])
 
     def downstream_of(self, sub_graph: SubGraph) -> Iterator[Found]:
-        """The candidates that read from a sub-graph and have no node in common with it, each once."""
+        """The candidates that read from a sub-graph and have no node in common with it, each once; if it leads."""
+        if sub_graph in self._followers:
+            return
         yield from self._neighbours(sub_graph, sub_graph.output_bits, self._by_entry)
 
     def upstream_of(self, sub_graph: SubGraph) -> Iterator[Found]:
-        """The candidates that a sub-graph reads from and has no node in common with, each once."""
-        yield from self._neighbours(sub_graph, sub_graph.input_bits, self._by_exit)
+        """The leading candidates that a sub-graph reads from and has no node in common with, each once."""
+        yield from self._neighbours(sub_graph, sub_graph.input_bits, self._leading_by_exit)
 
     def _neighbours(self, sub_graph: SubGraph, bits: int, index: dict[int, list[Found]]) -> Iterator[Found]:
         inside = sub_graph.inside.bits
