@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from collage.pattern import MatchBudgetExceeded, is_const, is_op, library, together, wildcard
+from collage.pattern import MatchBudgetExceeded, attr_eq, is_const, is_op, library, together, wildcard
 
 
 def copies(count: int) -> ir.Graph:
@@ -78,6 +78,13 @@ def main() -> None:
     report("5 independent roots, one of an absent type, 40 copies", lambda: len(independent.find_all(forty)))
     unconnected = together(*(chain("Relu") for _ in range(4)), chain("Relu").last ^ is_op("Add"))
     report("5 independent roots, one with an absent edge, 40 copies", lambda: len(unconnected.find_all(forty)))
+    shapeless = together(*(chain("Relu") for _ in range(5)))
+    shapeless.members[0].same_shape(*shapeless.members[1:])
+    report("5 independent roots of equal, but unknown, shapes, 40 copies", lambda: len(shapeless.find_all(forty)))
+    for index, node in enumerate(forty):
+        node.attributes.add(ir.AttrInt64("k", index))
+    alike = together(attr_eq(*(chain("Relu") for _ in range(5))))
+    report("5 independent roots of equal attributes, all different, 40 copies", lambda: len(alike.find_all(forty)))
     for text, tail in (("an absent type", "Tanh"), ("an absent edge", "Conv")):
         x = wildcard()
         heads = [is_op("Relu")(is_op("Add")(is_op("Conv")(x, is_const()), wildcard())) for _ in range(3)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from collage.graph import used_values
 from collage.pattern._base import Pattern
 from collage.pattern._constraints import (
     AttrEq,
@@ -27,10 +28,14 @@ if TYPE_CHECKING:
 
 
 def holds(solver: Solver, constraint: Constraint) -> bool:
-    """Whether a constraint holds whose patterns are all bound. External uses are judged at the end, by ``complete``."""
+    """Whether a constraint holds as far as its patterns are bound; external uses are judged by ``complete``.
+
+    What is said of several patterns holds among those that are bound, so that a clash is found at the second of them.
+    """
     from collage.pattern._solver import ABSENT
 
-    if any(solver.bound[pattern] is ABSENT for pattern in constraint.patterns):
+    bound = [p for p in constraint.patterns if p in solver.bound and solver.bound[p] is not ABSENT]
+    if len(bound) < len(constraint.patterns) and not isinstance(constraint, AttrEq | SameShape | Distinct):
         return True
     match constraint:
         case OnlyUsedBy():
@@ -38,12 +43,12 @@ def holds(solver: Solver, constraint: Constraint) -> bool:
         case UsedBy():
             return _used_by(solver, constraint)
         case AttrEq():
-            return _attributes_equal(solver, constraint)
+            return _attributes_equal(solver, bound, constraint.names)
         case SameShape():
-            shapes = [dims_of(solver.bound[pattern]) for pattern in constraint.values]
-            return shapes[0] is not None and None not in shapes[0] and all(shape == shapes[0] for shape in shapes)
+            shapes = [dims_of(solver.bound[pattern]) for pattern in bound]
+            return all(shape is not None and None not in shape and shape == shapes[0] for shape in shapes)
         case Distinct():
-            return len({solver.bound[pattern] for pattern in constraint.values}) == len(set(constraint.values))
+            return len({solver.bound[pattern] for pattern in bound}) == len(set(bound))
         case Uniq():
             return has_one_user(solver, constraint.value)
         case NoConsumer() if solver.plan.is_closed(constraint.excluded):
@@ -105,7 +110,7 @@ def dominates(solver: Solver, pattern: DominatorPattern) -> bool:
     pending = [child]
     reached = False
     while pending:
-        for value in solver.scope.operands(pending.pop()):
+        for value in used_values(pending.pop()):
             node = value.producer()
             if node is parent:
                 reached = True
@@ -134,7 +139,7 @@ def ancestors(solver: Solver, pattern: DominatorPattern) -> Iterator[ir.Node]:
     seen = {child}
     pending = [child]
     for node in pending:
-        for value in solver.scope.operands(node):
+        for value in used_values(node):
             producer = value.producer()
             if producer is None or producer in seen or producer.graph is not solver.scope.graph:
                 continue
@@ -173,15 +178,14 @@ def _only_used_by(solver: Solver, constraint: OnlyUsedBy) -> bool:
         values = tuple(users[0].outputs)
 
 
-def _attributes_equal(solver: Solver, constraint: AttrEq) -> bool:
-    nodes = [solver.user_node(pattern) for pattern in constraint.nodes]
+def _attributes_equal(solver: Solver, patterns: list[Pattern], names: tuple[str, ...] | None) -> bool:
     found: list[dict[str, Any]] = []
-    for node in nodes:
+    for node in map(solver.user_node, patterns):
         if node is None:
             return False
         attributes = solver.scope.attributes(node)
-        if constraint.names is not None:
-            attributes = {name: attributes.get(name) for name in constraint.names}
+        if names is not None:
+            attributes = {name: attributes.get(name) for name in names}
         found.append(attributes)
     return all(attributes == found[0] for attributes in found)
 

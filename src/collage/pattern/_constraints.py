@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Constraint:
-    """Something that holds between patterns; it is idle while one of them has no part in the match."""
+    """Something that holds between patterns.
+
+    A relation of two is idle where one of them has no part in the match (it belongs to an alternative that was not
+    chosen); what is said of several holds among those that have.
+    """
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from collage.graph import used_values
 from collage.pattern._base import Pattern
 from collage.pattern._constraints import ExternUse, OnlyUsedBy, Uniq
 from collage.pattern._nodes import AndPattern, DominatorPattern, LeafPattern, OpPattern, OrPattern, OutputPattern
@@ -43,9 +44,9 @@ def find_domains(plan: Plan, scope: Scope) -> dict[Pattern, Domain] | None:
     if scope.fuzzy_ops:
         return domains
     arcs = _arcs(plan, domains)
-    if not _narrow(arcs, domains, scope):
+    if not _narrow(arcs, domains):
         return None
-    if _keep_used_as_wanted(plan, scope, domains, known) and not _narrow(arcs, domains, scope):
+    if _keep_used_as_wanted(plan, scope, domains, known) and not _narrow(arcs, domains):
         return None
     return domains if all(domains.values()) else None
 
@@ -144,7 +145,7 @@ def _may_commute(pattern: OpPattern) -> bool:
     return not pattern.op_types or any((pattern.domain, op) in COMMUTATIVE_OPS for op in pattern.op_types)
 
 
-def _narrow(arcs: list[_Arc], domains: dict[Pattern, Domain], scope: Scope) -> bool:
+def _narrow(arcs: list[_Arc], domains: dict[Pattern, Domain]) -> bool:
     """Takes nodes out of domains until every arc is consistent; False if one becomes empty."""
     values: dict[Pattern, dict[ir.Value, None]] = {}
     touching: dict[Pattern, list[_Arc]] = {}
@@ -155,16 +156,14 @@ def _narrow(arcs: list[_Arc], domains: dict[Pattern, Domain], scope: Scope) -> b
     while pending:
         arc = next(iter(pending))
         del pending[arc]
-        for changed in _revise(arc, domains, values, scope):
+        for changed in _revise(arc, domains, values):
             if not domains.get(changed, True) or not values.get(changed, True):
                 return False
             pending.update(dict.fromkeys(other for other in touching[changed] if other is not arc))
     return True
 
 
-def _revise(
-    arc: _Arc, domains: dict[Pattern, Domain], values: dict[Pattern, dict[ir.Value, None]], scope: Scope
-) -> list[Pattern]:
+def _revise(arc: _Arc, domains: dict[Pattern, Domain], values: dict[Pattern, dict[ir.Value, None]]) -> list[Pattern]:
     users = domains[arc.user]
     producers = domains.get(arc.producer)
     allowed = values.get(arc.producer)
@@ -172,7 +171,7 @@ def _revise(
     reached: dict[ir.Value, None] = {}
     for user in users:
         fits = False
-        for value in _used(user, arc.index, scope):
+        for value in _used(user, arc.index):
             if producers is not None:
                 node = value.producer()
                 fits_here = node in producers and (arc.any_output or value.index() == 0)
@@ -198,8 +197,8 @@ def _revise(
     return changed
 
 
-def _used(node: ir.Node, index: int | None, scope: Scope) -> Iterable[ir.Value]:
+def _used(node: ir.Node, index: int | None) -> Iterable[ir.Value]:
     if index is None:
-        return scope.operands(node)
+        return used_values(node)
     value = node.inputs[index] if index < len(node.inputs) else None
     return () if value is None else (value,)

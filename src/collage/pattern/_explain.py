@@ -219,7 +219,9 @@ def _constraint_wording(solver: Solver, pattern: Pattern, where: str, constraint
         case AttrEq(nodes=nodes, names=names):
             return _attribute_difference(solver, nodes, names)
         case SameShape(values=values):
-            shapes = ", ".join(f"{_at(solver, p)}: {solver.bound[p].shape or 'unknown'}" for p in values)
+            shapes = ", ".join(
+                f"{_at(solver, p)}: {solver.bound[p].shape or 'unknown'}" for p in values if p in solver.bound
+            )
             return f"shapes must be known and equal ({shapes})"
         case Distinct():
             return f"{where} stands for two patterns that must be distinct"
@@ -237,7 +239,7 @@ def _constraint_wording(solver: Solver, pattern: Pattern, where: str, constraint
 
 
 def _attribute_difference(solver: Solver, nodes: tuple[Pattern, ...], names: tuple[str, ...] | None) -> str:
-    found = [(p, n) for p in nodes if (n := solver.user_node(p)) is not None]
+    found = [(p, n) for p in nodes if p in solver.bound and (n := solver.user_node(p))]
     (first, base), *others = found
     expected = solver.scope.attributes(base)
     for other, node in others:

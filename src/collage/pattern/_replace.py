@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
-from collage.graph import bodies
+from collage.graph import used_values
 from collage.pattern._match import Match
 from collage.pattern._rule import Builder, NotApplicable, RewriteRule
 from collage.pattern._scope import Scope, label
@@ -69,7 +69,7 @@ def plan_edit(
         _check_operator(node, scope)
     removed = _removable(match, builder, replaced, scope)
     if not rule.keeps_used_nodes:
-        _check_external_uses(match, builder, replaced, removed, scope)
+        _check_externalused_values(match, builder, replaced, removed, scope)
     for old, new in replaced.items():
         if new.producer() in removed:
             raise NotApplicable(f"value {new.name!r}, which replaces {old.name!r}, is itself removed")
@@ -181,7 +181,7 @@ def _removable(
     return tuple(gone)
 
 
-def _check_external_uses(
+def _check_externalused_values(
     match: Match,
     builder: Builder,
     replaced: Mapping[ir.Value, ir.Value],
@@ -211,14 +211,14 @@ def _check_order(
     new_nodes = set(builder.nodes)
     needed = [
         producer
-        for value in (*(v for n in builder.nodes for v in _uses(n)), *replaced.values())
+        for value in (*(v for n in builder.nodes for v in used_values(n)), *replaced.values())
         if (producer := value.producer()) is not None and producer in scope.position
     ]
     gone = set(removed)
     horizon = min((scope.position[p] for old in replaced if (p := old.producer()) is not None), default=(0,))
 
     def before(node: ir.Node) -> Iterator[ir.Node]:
-        for value in _uses(node):
+        for value in used_values(node):
             current = value if node in new_nodes else replaced.get(value, value)
             producer = current.producer()
             if producer in new_nodes or (producer is not None and scope.position.get(producer, ()) >= horizon):
@@ -246,11 +246,3 @@ def _check_order(
                 stack.append((following, before(following)))
     alive = [node for node in needed if node not in gone]
     return max(alive, key=scope.position.__getitem__, default=None)
-
-
-def _uses(node: ir.Node) -> Iterator[ir.Value]:
-    yield from (value for value in node.inputs if value is not None)
-    for body in bodies(node):
-        for inner in body.all_nodes():
-            yield from (value for value in inner.inputs if value is not None)
-        yield from body.outputs

@@ -122,12 +122,6 @@ class Scope:
             self._users[value] = found
         return found
 
-    def operands(self, node: ir.Node) -> tuple[ir.Value, ...]:
-        """The values a node uses, each once: its inputs, then what its bodies capture."""
-        used = dict.fromkeys(value for value in node.inputs if value is not None)
-        used.update(dict.fromkeys(value for body in bodies(node) for value in _captured(body)))
-        return tuple(used)
-
     def _owner(self, node: ir.Node) -> ir.Node | None:
         if node.graph is self.graph:
             return node
@@ -170,13 +164,6 @@ class Scope:
                     if self.is_fuzzy(user) and user.inputs[0] is value:
                         following.append((user.outputs[0], (*path, user)))
             frontier = following
-
-
-def _captured(body: ir.Graph) -> Iterator[ir.Value]:
-    inner = {body, *body.subgraphs()}
-    for graph in inner:
-        used = (value for node in graph for value in node.inputs)
-        yield from (value for value in (*used, *graph.outputs) if value is not None and value.graph not in inner)
 
 
 def scopes_of(where: GraphLike | ir.Model, fuzzy_ops: Iterable[str] = ()) -> Iterator[Scope]:

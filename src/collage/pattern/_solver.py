@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from collage._errors import PatternError
+from collage.graph import used_values
 from collage.pattern import _checks
 from collage.pattern._base import Pattern
 from collage.pattern._constraints import OnlyUsedBy
@@ -260,7 +261,7 @@ class Solver:
         if node is not None:
             self._set(self.node_of, pattern, node)
         for constraint in self.plan.constraints.get(pattern, ()):
-            if all(p in self.bound for p in constraint.patterns) and not _checks.holds(self, constraint):
+            if not _checks.holds(self, constraint):
                 self.note("constraint", pattern, node or value, constraint)
                 return False
         return True
@@ -332,21 +333,25 @@ class Solver:
     ) -> Outcome:
         if not operands:
             return rest
-        chosen = min(operands, key=self._freedom)
-        index = operands.index(chosen)
-        others = operands[:index] + operands[index + 1 :]
+        distinct = [value for n, value in enumerate(values) if value not in values[:n]]
+        fitting = {operand: [v for v in distinct if self._may_lie_on(operand, v)] for operand in operands}
+        chosen = min(operands, key=lambda operand: (len(fitting[operand]), operand not in self.bound))
+        at = operands.index(chosen)
+        others = operands[:at] + operands[at + 1 :]
+
+        def without(value: ir.Value) -> tuple[ir.Value, ...]:
+            index = values.index(value)
+            return values[:index] + values[index + 1 :]
+
         return iter(
-            [
-                (("operand", chosen, value), (("commute", pattern, others, values[:n] + values[n + 1 :]), rest))
-                for n, value in enumerate(values)
-                if value not in values[:n]
-            ]
+            [(("operand", chosen, v), (("commute", pattern, others, without(v)), rest)) for v in fitting[chosen]]
         )
 
-    def _freedom(self, pattern: Pattern) -> int:
-        if pattern in self.bound:
-            return 0
-        return 1 if is_node_pattern(pattern) else 2 if pattern.predicates else 3
+    def _may_lie_on(self, operand: Pattern, value: ir.Value) -> bool:
+        if self.trace is not None or self.scope.fuzzy_ops:
+            return True
+        known = self.bound.get(operand)
+        return known is value if known is not None else self._is_plausible(operand, value)
 
     # ------------------------------------------------------------------ what is left to find
 
@@ -418,7 +423,7 @@ class Solver:
         return [(value, False) for node in nodes for value in node.outputs]
 
     def _at_operands(self, pattern: Pattern, node: ir.Node) -> list[tuple[ir.Value, bool]]:
-        values = dict.fromkeys(v for used in self.scope.operands(node) for v, _ in self.scope.upstream(used))
+        values = dict.fromkeys(v for used in used_values(node) for v, _ in self.scope.upstream(used))
         if not is_node_pattern(pattern):
             return [(value, True) for value in values]
         producers = dict.fromkeys(p for value in values if (p := value.producer()) is not None)
