@@ -97,7 +97,7 @@ class _Partitioner:
         result = self._replace(model, groups)
         for function in self._functions:
             result.functions[function.identifier()] = function
-        if result.functions:
+        if self._functions:
             result.graph.opset_imports.setdefault(KERNEL_DOMAIN, _OPSET_VERSION)
         return result
 

@@ -215,3 +215,25 @@ def test_external_weights_survive(tmp_path):
     assert result.graph.initializers["w0"].const_value is external
     kernel = kernel_model(result, kernels_of(result)[0].node, "k")
     assert kernel.graph.initializers["w0"].const_value is external
+
+
+def test_absent_inputs_and_unnamed_outputs_are_kept():
+    rng = np.random.default_rng(0)
+    b = Builder()
+    x = b.input("x", (3, 2, 4))
+    weights = [b.constant(rng.normal(size=shape).astype(np.float32)) for shape in ((1, 8, 4), (1, 8, 2), (1, 16))]
+    states, last, cell = b.op("LSTM", x, *weights, None, None, None, shape=(1, 2, 2), outputs=3, hidden_size=2)
+    states.name = cell.name = ""
+    y = b.op("Clip", last, None, b.constant(np.float32(0.1)), shape=(1, 2, 2))
+    model = b.model([x], [y])
+    graph = DataflowGraph(model)
+    result = partition(model, [KernelSpec(SubGraph(graph, [0, 1]), "both", {"Compiler": "a"})])
+    feeds = feeds_of(model)
+    np.testing.assert_array_equal(run(result, feeds)[0], run(model, feeds)[0])
+    kernel = kernel_model(result, kernels_of(result)[0].node, "k")
+    np.testing.assert_array_equal(run(kernel, feeds)[0], run(model, feeds)[0])
+
+
+def test_a_model_without_kernels_stays_as_it_is():
+    model = random_model(5, 8)
+    assert ir.to_proto(partition(model, [])) == ir.to_proto(model)
