@@ -175,10 +175,15 @@ def _possible(
     return next(solver.solutions(_starts(solver, part)), part) is None
 
 
+def ranked(found: Iterable[Match], scope: Scope) -> list[Match]:
+    """Matches in the order in which they take precedence: larger ones first, then as the graph has them."""
+    return sorted(found, key=lambda m: _rank(m, scope))
+
+
 def _select(found: list[Match], mode: str, scope: Scope) -> list[Match]:
-    found.sort(key=lambda m: _rank(m, scope))
     if mode == "all":
         return sorted(found, key=lambda m: _order(m, scope))
+    found = ranked(found, scope)
     kept: list[Match] = []
     if mode == "disjoint":
         taken: set[ir.Node] = set()

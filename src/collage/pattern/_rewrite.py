@@ -112,7 +112,7 @@ class _Run:
         self.model = model
         self.rules = rules
         self.applied: list[Application] = []
-        self.refused: list[Application] = []
+        self.refused: dict[Application, None] = {}
         self.tensors: dict[int, object] = {}
         self.names = NameSupply(reserved=_names(model))
 
@@ -130,7 +130,11 @@ class _Run:
             scope = Scope(scope.graph, rule.fuzzy_ops, scope.opset_imports)
         budget = Budget(_match.DEFAULT_BUDGET, repr(rule.pattern))
         touched: set[ir.Value] = set()
-        for found in _match.find_in(plan, scope, "disjoint", budget):
+        rewritten: set[ir.Node] = set()
+        # Not only disjoint matches: where one is refused, others that overlap with it may still apply.
+        for found in _match.ranked(_match.find_in(plan, scope, "all", budget), scope):
+            if not rewritten.isdisjoint(found.nodes):
+                continue
             current: _match.Match | None = found
             if touched and touched.intersection(_values_of(found)):
                 current = _again(found, plan, scope, budget)
@@ -138,6 +142,7 @@ class _Run:
                 edit = self._checked(rule, current, scope)
                 if edit is not None:
                     touched |= edit.touched
+                    rewritten.update(found.nodes)
                     scope = self._commit(rule, current, edit, scope)
 
     def _checked(self, rule: RewriteRule, match: _match.Match, scope: Scope) -> _replace.Edit | None:
@@ -150,7 +155,7 @@ class _Run:
             return _replace.plan_edit(rule, match, builder, replaced, scope)
         except NotApplicable as refusal:
             builder.discard()
-            self.refused.append(Application(rule.label, _names_of(match.nodes), reason=str(refusal)))
+            self.refused[Application(rule.label, _names_of(match.nodes), reason=str(refusal))] = None
             return None
 
     def _commit(self, rule: RewriteRule, match: _match.Match, edit: _replace.Edit, scope: Scope) -> Scope:
@@ -194,7 +199,7 @@ def _again(found: _match.Match, plan: Plan, scope: Scope, budget: Budget) -> _ma
         return None
     solver = Solver(plan, scope, budget)
     matches = _match.matches_at(solver, found.root)
-    return next((m for m in matches if m.nodes == found.nodes), None)
+    return next((m for m in matches if m.node_of == found.node_of), None)
 
 
 def _values_of(found: _match.Match) -> set[ir.Value]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from collage._errors import PatternError
@@ -325,3 +329,36 @@ def test_bodies_are_rewritten_and_captures_followed() -> None:
     assert len(result.applied) == 2
     assert all(node.op_type != "Neg" for node in result.model.graph.all_nodes())
     assert same(m, result.model)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(min_value=0, max_value=2**32))
+def test_random_models_compute_the_same_after_rewriting(seed: int) -> None:
+    rng = random.Random(seed)
+    values, lines = ["x", "z"], []
+    for index in range(rng.randint(4, 14)):
+        op = rng.choice(["Relu", "Relu", "Neg", "Neg", "Add", "Sub"])
+        used = [rng.choice(values[-4:]) for _ in range(2 if op in ("Add", "Sub") else 1)]
+        lines.append(f"v{index} = {op}({', '.join(used)})")
+        values.append(f"v{index}")
+    outputs = dict.fromkeys([*rng.sample(values[2:], 2), values[-1]])
+    m = model("\n".join(lines), inputs="x z", outputs=" ".join(outputs))
+
+    x = wildcard("x")
+    first, second = is_op("Relu", "Neg")(x), is_op("Relu", "Neg")(x)
+    twins = together(attr_eq(first, second))
+
+    def merge(match, op):
+        if match.node(first).op_type != match.node(second).op_type:
+            raise NotApplicable("different operators")
+        return {second: match[first]}
+
+    outer = is_op("Neg")(is_op("Neg")(wildcard("x")))
+    straight = Fold(outer, lambda match, op: {outer: match["x"]}, "double_neg", keep=True)
+    relu = is_op("Relu")(is_op("Relu")(wildcard("x")))
+    once = Fold(relu, lambda match, op: {relu: op.Relu(match["x"])}, "relu_relu", keep=True)
+    result = rewrite(m, [Fold(twins, merge, "twins"), straight, once])
+    assert same(m, result.model)
+    assert [v.name for v in result.model.graph.outputs] == list(outputs)
+    kinds = [(node.op_type, node.inputs[0]) for node in result.model.graph if node.op_type in ("Relu", "Neg")]
+    assert len(kinds) == len(set(kinds))
