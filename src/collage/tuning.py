@@ -21,7 +21,7 @@ from collage.cost.race import RacePlan
 from collage.cost.reference import capture_reference, unrepeatable_values
 from collage.cost.survey import Survey, TargetSurvey, survey_model
 from collage.cost.worker import Worker
-from collage.cost.workshop import Workshop
+from collage.cost.workshop import Limits, Workshop
 from collage.frontend import make_inputs, place_weights
 from collage.fusion import CandidateKernel, FusionReport
 from collage.graph import DataflowGraph, IndexSet, SubGraph
@@ -35,6 +35,9 @@ _BATCH_SIZE = 4
 _SEARCH_BUDGET_S = 60.0
 _MEASURE_BUDGET = 80
 _ATTEMPTS = 3
+
+LIMITS = Limits()
+"""What workers may use."""
 
 
 class Tuning:
@@ -85,6 +88,7 @@ class Tuning:
             database,
             workspace,
             threads=options.threads,
+            limits=LIMITS,
             remeasure=options.remeasure,
             unrepeatable=unrepeatable_values(self.model),
             workers=workers,

@@ -1,0 +1,148 @@
+"""The command line as a user meets it: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.conftest import MENU
+
+COLLAGE = str(Path(sys.executable).parent / "collage")
+
+
+def run(*words: str | Path, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COLLAGE, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+
+
+@pytest.fixture(scope="module")
+def artefact(mixed_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    path = tmp_path_factory.mktemp("cli") / "m.collage"
+    done = run("compile", mixed_model, "-o", path, *(w for t in MENU for w in ("-t", t)), "--json")
+    assert done.returncode == 0, done.stderr
+    return path, json.loads(done.stdout)
+
+
+def test_compile_prints_one_json_document(artefact: tuple[Path, dict]) -> None:
+    path, report = artefact
+    assert path.is_dir()
+    assert {
+        "schema", "model", "kernels", "estimate_us", "measured_us", "singles", "speedup_vs_best_single",
+        "speedup_interval", "additive_error", "search", "numerics",
+    } <= set(report)  # fmt: skip
+    assert report["model"]["nodes"] == 7
+    assert len(report["model"]["sha256"]) == 64
+    assert {"median", "p10", "p90"} == set(report["measured_us"])
+
+
+def test_compile_prints_tables(artefact: tuple[Path, dict], mixed_model: Path, tmp_path: Path) -> None:
+    done = run("compile", mixed_model, "-o", tmp_path / "n.collage", *(w for t in MENU for w in ("-t", t)))
+    assert done.returncode == 0
+    assert "the best single toolchain" in done.stdout
+    assert "nothing was measured: every timing was known" in done.stdout
+
+
+def test_run_reads_and_writes_files(artefact: tuple[Path, dict], tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((1, 8, 50), np.float32))
+    done = run("run", artefact[0], "--input", f"x={tmp_path / 'x.npy'}", "--output-dir", tmp_path / "out", "--json")
+    assert done.returncode == 0, done.stderr
+    outputs = json.loads(done.stdout)["outputs"]
+    assert [(o["name"], o["shape"]) for o in outputs] == [("y", [50, 1, 10]), ("last", [1, 1, 16])]
+    assert np.load(outputs[0]["file"]).sum() == pytest.approx(50, rel=1e-5)
+    assert run("run", artefact[0]).returncode == 0
+
+
+def test_bench_races_against_every_single(artefact: tuple[Path, dict]) -> None:
+    done = run("bench", artefact[0], "--rounds", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    table = json.loads(done.stdout)
+    assert [row["name"] for row in table["rows"]] == ["collage", *MENU]
+    assert all(set(row) >= {"name", "median_us", "p10_us", "p90_us"} for row in table["rows"])
+    low, high = table["speedup_interval"]
+    assert low <= table["speedup_vs_best_single"] <= high
+
+
+def test_targets_env_and_inspect(mixed_model: Path) -> None:
+    targets = json.loads(run("targets", "--json").stdout)["targets"]
+    assert {row["alias"] for row in targets} >= set(MENU)
+    assert all(row["available"] and row["version"] for row in targets if row["alias"] in MENU)
+    env = json.loads(run("env", "--json").stdout)
+    assert env["machine"]["cores"] >= 1
+    found = json.loads(run("inspect", mixed_model, "--coverage", "--json").stdout)
+    assert found["operators"]["GRU"] == 1
+    tvm = next(row for row in found["coverage"] if row["target"] == "llvm")
+    assert tvm["taken"] == 6
+    assert tvm["refused"][0]["operator"] == "GRU"
+
+
+BAD = [
+    (("compile", "missing.onnx", "-o", "o.collage"), 2, "missing.onnx"),
+    (("compile", "text.onnx", "-o", "o.collage"), 5, "text.onnx"),
+    (("compile", "half.onnx", "-o", "o.collage"), 5, "half.onnx"),
+    (("compile", "empty.onnx", "-o", "o.collage"), 5, "empty.onnx"),
+    (("compile", ".", "-o", "o.collage"), 5, "is a folder"),
+    (("compile", "good.onnx", "-o", "o.collage", "-t", "openvin"), 2, "did you mean 'openvino'"),
+    (("compile", "good.onnx", "-o", "o.collage", "-t", "llvm -compiler"), 2, "-name=value"),
+    (("compile", "good.onnx", "-o", "nowhere/o.collage"), 2, "nowhere"),
+    (("compile", "good.onnx"), 2, "--output"),
+    (("compile", "good.onnx", "-o", "o.collage", "--dim", "seq"), 2, "NAME=LENGTH"),
+    (("compile", "good.onnx", "-o", "o.collage", "--time-budget", "soon"), 2, "soon"),
+    (("run", "missing.collage"), 2, "missing.collage"),
+    (("run", "."), 5, "manifest.json"),
+    (("bench", "missing.collage"), 2, "missing.collage"),
+    (("inspect", "text.onnx"), 5, "text.onnx"),
+    (("frobnicate",), 2, "frobnicate"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "said"), BAD, ids=[" ".join(words) for words, _, _ in BAD])
+def test_bad_input_gets_one_sentence_and_the_documented_code(
+    words: tuple[str, ...], code: int, said: str, mixed_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good = mixed_model.read_bytes()
+    (tmp_path / "good.onnx").write_bytes(good)
+    (tmp_path / "half.onnx").write_bytes(good[: len(good) // 2])
+    (tmp_path / "text.onnx").write_text("This is a text about models.\n" * 20)
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    done = run(*words, timeout=60)
+    assert done.returncode == code, done.stderr
+    said_lines = [line for line in done.stderr.splitlines() if line.startswith("collage: ")]
+    assert len(said_lines) == 1
+    assert said in said_lines[0]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (("q", np.ones((1, 8, 50), np.float32)), "unknown input 'q'"),
+        (("x", np.ones((1, 8, 51), np.float32)), "shape [1, 8, 51]"),
+        (("x", np.ones((1, 8, 50))), "float64"),
+        (("x", np.array([{}], dtype=object)), "cannot read"),
+    ],
+)
+def test_wrong_inputs(artefact: tuple[Path, dict], array: tuple[str, np.ndarray], said: str, tmp_path: Path) -> None:
+    name, value = array
+    np.save(tmp_path / "v.npy", value, allow_pickle=True)
+    done = run("run", artefact[0], "--input", f"{name}={tmp_path / 'v.npy'}")
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_help_has_examples() -> None:
+    for command in ("compile", "run", "bench", "inspect"):
+        done = run(command, "--help")
+        assert done.returncode == 0
+        assert f"collage {command} " in done.stdout
