@@ -73,6 +73,30 @@ def test_coalescing_keeps_nodes_apart_joins_all_it_may_and_makes_no_circle(seed)
     check(partition(model, [KernelSpec(k.sub_graph, f"k{n}") for n, k in enumerate(result)]))
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 100_000))
+def test_single_operators_of_two_targets_coalesce_without_a_circle(seed):
+    graph, rng = DataflowGraph(random_model(seed, 14)), random.Random(seed)
+    result = max_coalesce(graph, [kernel(graph, [i], rng.choice([A, B])) for i in range(len(graph))])
+    assert is_acyclic(graph, [set(k.sub_graph.inside) for k in result])
+
+
+def test_two_kernels_joined_by_a_value_and_by_a_way_through_a_third_stay_apart():
+    b = Builder()
+    x = b.input("x")
+    a1 = b.op("Relu", x)
+    b1 = b.op("Neg", a1)
+    b2 = b.op("Abs", x)
+    a2 = b.op("Mul", a1, b2)
+    model = b.model([x], [b.op("Sub", b1, a2)])
+    graph = DataflowGraph(model)
+    assert [n.op_type for n in graph.nodes] == ["Relu", "Neg", "Abs", "Mul", "Sub"]
+    third = kernel(graph, [1, 2], B)
+    assert third.sub_graph.is_admissible and SubGraph(graph, [0, 3]).is_convex
+    result = max_coalesce(graph, [kernel(graph, [0]), third, kernel(graph, [3])])
+    assert [set(k.sub_graph.inside) for k in result] == [{0}, {1, 2}, {3}]
+
+
 def test_a_fork_whose_two_consumers_are_of_one_target_becomes_one_kernel():
     b = Builder()
     x = b.input("x")

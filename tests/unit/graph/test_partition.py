@@ -135,6 +135,33 @@ def test_small_constants_are_inside_and_weights_are_passed():
     assert 10 <= result.ir_version <= 13 and result.opset_imports["collage"] == 1
 
 
+def test_kernels_that_share_a_function_pass_their_weights_in_one_order():
+    b = Builder()
+    x = y = b.input("x")
+    rng = np.random.default_rng(0)
+    for first, second in (("a", "b"), ("d", "c")):
+        for name in (first, second):
+            y = b.op("MatMul", y, b.constant(rng.normal(size=(4, 4)).astype(np.float32), name))
+    model = b.model([x], [y])
+    graph = DataflowGraph(model)
+    result = partition(model, [KernelSpec(SubGraph(graph, [k, k + 1]), f"k{k}") for k in (0, 2)])
+    assert len(result.functions) == 1
+    np.testing.assert_array_equal(run(result, feeds_of(model))[0], run(model, feeds_of(model))[0])
+
+
+def test_names_at_the_call_do_not_clash_with_names_inside():
+    model = layers(1)
+    result = partition(model, [KernelSpec(SubGraph(DataflowGraph(model), [0, 1, 2]), "k")])
+    call = kernels_of(result)[0]
+    inner = [v.name for node in call.function for v in node.outputs if v not in call.function.outputs]
+    result.graph.inputs[0].name, result.graph.initializers["w0"].name = inner[-2], inner[-1]
+    kernel = kernel_model(result, call.node, "k")
+    names = [v.name for v in (*kernel.graph.inputs, *(v for n in kernel.graph for v in n.outputs))]
+    assert len({*names, *kernel.graph.initializers}) == len(names) + len(kernel.graph.initializers)
+    x = feeds_of(model)["x"]
+    np.testing.assert_array_equal(run(kernel, {inner[-2]: x})[0], run(model, {"x": x})[0])
+
+
 def test_labelled_parts_become_composite_functions_inside():
     model = layers(1)
     graph = DataflowGraph(model)
