@@ -21,8 +21,8 @@ class CombineByPrimitivesFusionRule(FusionRule):
     their join they have one. So combinations are kept even if they have too many exits, as long as no path leaves
     them and comes back. Where one exit and no tap are allowed there is a shorter way: take the candidates that make
     up a valid sub-graph in reverse order, and what has been taken so far always has one exit. So a combination
-    grows by one of the sub-rule's candidates at a time, upstream, and only valid ones are kept, but for those with
-    a part that the sub-rule found with several exits.
+    grows by one of the sub-rule's candidates at a time, upstream, and only valid ones are kept. (Nothing is lost as
+    long as the sub-rule's candidates are connected, so that they do not feed each other in a circle.)
 
     Attributes:
         sub_rule: What finds the candidates to combine.
@@ -51,7 +51,7 @@ class CombineByPrimitivesFusionRule(FusionRule):
                 if union in known:
                     continue
                 sub_graph = SubGraph(graph, *union)
-                if not self._leads_somewhere(sub_graph, parts):
+                if not self._leads_somewhere(sub_graph):
                     continue
                 if len(known) >= self.max_candidates:
                     report.cap(self.name, self.max_candidates)
@@ -70,9 +70,9 @@ class CombineByPrimitivesFusionRule(FusionRule):
     def _wants_one_exit(self) -> bool:
         return self.config.max_exits == 1 and not self.config.allow_taps
 
-    def _leads_somewhere(self, sub_graph: SubGraph, parts: tuple[Found, ...]) -> bool:
+    def _leads_somewhere(self, sub_graph: SubGraph) -> bool:
         """Whether a combination is valid, or may be part of one that is."""
-        if self._wants_one_exit and all(part.sub_graph.exit_bits.bit_count() <= 1 for part in parts):
+        if self._wants_one_exit:
             return sub_graph.why_ill_formed(self.config) is None
         too_deep = self.config.max_depth and sub_graph.depth > self.config.max_depth
         return not too_deep and sub_graph.is_convex

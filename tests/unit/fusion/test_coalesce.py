@@ -97,6 +97,19 @@ def test_two_kernels_joined_by_a_value_and_by_a_way_through_a_third_stay_apart()
     assert [set(k.sub_graph.inside) for k in result] == [{0}, {1, 2}, {3}]
 
 
+def test_a_way_through_kernels_that_were_joined_before_counts():
+    b = Builder()
+    x = b.input("x")
+    g, k = b.op("Relu", x), b.op("Neg", x)
+    o = b.op("Mul", g, b.op("Abs", k))
+    graph = DataflowGraph(b.model([x], [o, b.op("Sub", k, g)]))
+    index = {n.op_type: i for i, n in enumerate(graph.nodes)}
+    kernels = [kernel(graph, [index[op]], t) for op, t in (("Relu", B), ("Mul", B), ("Neg", A), ("Sub", A))]
+    result = max_coalesce(graph, kernels)
+    assert sorted(len(one.sub_graph) for one in result) == [1, 1, 2]
+    assert is_acyclic(graph, [set(one.sub_graph.inside) for one in result])
+
+
 def test_a_fork_whose_two_consumers_are_of_one_target_becomes_one_kernel():
     b = Builder()
     x = b.input("x")
