@@ -41,6 +41,7 @@ class Limits:
 
     Attributes:
         compile_s: Seconds for one build.
+        try_s: Seconds for the build of a single operator, to see whether it is taken at all.
         run_s: Seconds for one measurement.
         memory_bytes: Address space of a worker; None is four fifths of the machine's memory.
         deaths: Consecutive deaths after which a toolchain is left alone for the rest of the session.
@@ -48,9 +49,10 @@ class Limits:
     """
 
     compile_s: float = 180.0
+    try_s: float = 30.0
     run_s: float = 60.0
     memory_bytes: int | None = None
-    deaths: int = 4
+    deaths: int = 3
     recycle_after: int = 400
 
 
@@ -227,7 +229,7 @@ class Workshop:
     def try_build(self, kernel: ir.Model, target: Target) -> str | None:
         """Why a kernel cannot be built, or None if it can."""
         try:
-            self._build(kernel, target)
+            self._build(kernel, target, min(self._limits.compile_s, self._limits.try_s))
         except ToolchainError as error:
             return str(error)[:500]
         return None
@@ -323,11 +325,11 @@ class Workshop:
                 future.result()
         return [results[index] for index in range(len(jobs))]
 
-    def _build(self, kernel: ir.Model, target: Target) -> dict[str, Any]:
+    def _build(self, kernel: ir.Model, target: Target, timeout_s: float | None = None) -> dict[str, Any]:
         made: dict[str, Any] = self._call(
             target.toolchain,
             "build",
-            self._limits.compile_s,
+            timeout_s or self._limits.compile_s,
             kernel=self._write(kernel),
             target=str(target),
             workspace=str(self.workspace),
