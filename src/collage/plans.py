@@ -64,6 +64,7 @@ class Finals:
     Attributes:
         recipe: The winner's, ready to run; None if nothing finished.
         plan: The winning plan.
+        plans: All plans.
         standings: How every plan did, by its name.
         time: The winner's end-to-end latency.
         speedup: Over the best single target, and its interval; None if no single target finished.
@@ -72,10 +73,16 @@ class Finals:
 
     recipe: Recipe | None
     plan: Plan | None
+    plans: Sequence[Plan]
     standings: dict[str, Standing]
     time: Summary | None
     speedup: tuple[float, Interval] | None
     recorded: bool = False
+
+    def compared(self, tuning: Tuning) -> list[tuple[Standing, float | None]]:
+        """Every standing, with the seconds that were predicted for its plan."""
+        by_name = {plan.name: plan for plan in self.plans}
+        return [(standing, predicted_s(tuning, by_name[name])) for name, standing in self.standings.items()]
 
 
 def single_plans(tuning: Tuning) -> list[Plan]:
@@ -185,7 +192,7 @@ def unmeasured(tuning: Tuning) -> Finals:
     """
     plan = _on_the_host(tuning)
     try:
-        return Finals(lower(tuning, plan), plan, {}, None, None)
+        return Finals(lower(tuning, plan), plan, [plan], {}, None, None)
     except ToolchainError as error:
         raise NothingCanRun(f"nothing can run the model: {error}; and {tuning.reference_failure}") from error
 
@@ -195,10 +202,10 @@ def _least_predicted(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
     failures: dict[str, Standing] = {}
     for plan in sorted(plans, key=lambda plan: predicted_s(tuning, plan) or float("inf")):
         try:
-            return Finals(lower(tuning, plan), plan, {}, None, None)
+            return Finals(lower(tuning, plan), plan, [plan], {}, None, None)
         except ToolchainError as error:
             failures[plan.name] = Standing(_contestant(tuning, plan, None), Status.COMPILE_ERROR, reason=str(error))
-    return Finals(None, None, failures, None, None)
+    return Finals(None, None, plans, failures, None, None)
 
 
 def predicted_s(tuning: Tuning, plan: Plan) -> float | None:
@@ -218,10 +225,10 @@ def _finals(
     plans: Sequence[Plan], recipes: dict[str, Recipe], result: Result, standings: dict[str, Standing]
 ) -> Finals:
     if result.winner is None:
-        return Finals(None, None, standings, None, None)
+        return Finals(None, None, plans, standings, None, None)
     name = result.winner.contestant.name
     plan = next(plan for plan in plans if plan.name == name)
-    return Finals(recipes[name], plan, standings, result.winner.time, result.speedup)
+    return Finals(recipes[name], plan, plans, standings, result.winner.time, result.speedup)
 
 
 def _contestant(tuning: Tuning, plan: Plan, recipe: Recipe | None) -> Contestant:
@@ -275,7 +282,7 @@ def _recorded(tuning: Tuning, plans: Sequence[Plan], told: dict[str, Any]) -> Fi
     }
     plan = by_name[told["winner"]]
     speedup = told["speedup"] and (told["speedup"][0], Interval(*told["speedup"][1:]))
-    return Finals(lower(tuning, plan), plan, standings, Summary(*told["time"]), speedup, recorded=True)
+    return Finals(lower(tuning, plan), plan, plans, standings, Summary(*told["time"]), speedup, recorded=True)
 
 
 def _attributes(target: Target, name: str) -> dict[str, str]:

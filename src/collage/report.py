@@ -55,7 +55,7 @@ def compile_report(
         "estimate_us": _us(total_s),
         "measured_us": _times(finals.time),
         "singles": [_single(tuning, finals, target) for target in tuning.menu],
-        "finalists": [_finalist(standing) for standing in finals.standings.values()],
+        "finalists": [_finalist(standing, predicted) for standing, predicted in finals.compared(tuning)],
         "speedup_vs_best_single": finals.speedup[0] if finals.speedup else None,
         "speedup_interval": finals.speedup[1].as_list() if finals.speedup else None,
         "additive_error": (measured_s - total_s) / measured_s if measured_s and total_s is not None else None,
@@ -88,11 +88,12 @@ def _single(tuning: Tuning, finals: Finals, target: Target) -> dict[str, Any]:
     return {**row, "measured_us": _times(outcome.time), "reason": reason}
 
 
-def _finalist(standing: Standing) -> dict[str, Any]:
+def _finalist(standing: Standing, predicted: float | None) -> dict[str, Any]:
     return {
         "name": standing.contestant.name,
         "kernels": standing.contestant.kernels,
         "status": standing.status.value,
+        "estimate_us": _us(predicted),
         "measured_us": _times(standing.time),
         "reason": standing.reason,
     }

@@ -34,18 +34,19 @@ def print_report(report: Mapping[str, Any]) -> None:
         (
             ("* " if row["name"] == report["winner"] else "  ") + _short(row["name"]),
             str(row["kernels"] or ""),
+            _ms(row["estimate_us"]),
             _ms(_median(row)),
             f"{_median(row) / best:.2f}" if _median(row) else "",
             row["reason"] or ("" if row["status"] == "ok" else row["status"]),
         )
         for row in finalists
     ]
-    console.print(_table("end to end (* is returned)", ("", "kernels", "ms", "ratio", ""), rows_, right=(1, 2, 3)))
+    console.print(_table("end to end (* is returned)", ("", "kernels", "ms, predicted", "ms", "ratio", ""), rows_, right=(1, 2, 3, 4)))
     console.print(_summary(report), highlight=False)
 
 
 def _single_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row, "name": row["target"], "kernels": None}
+    return {**row, "name": row["target"], "kernels": None, "estimate_us": None}
 
 
 def _summary(report: Mapping[str, Any]) -> str:

@@ -88,8 +88,9 @@ class Executable:
         return save(self.recipe, self.workspace, Path(path))
 
     def _load(self, toolchains: Registry) -> Executor:
-        # Alone in the process, a toolchain may keep the machine to itself; together, each must be quiet between runs.
-        options = LoadOptions(self.recipe.threads, exclusive=len(self.recipe.toolchains) == 1)
+        # A kernel alone may keep the machine to itself; with others, of the same toolchain too, it must be quiet between
+        # runs: threads that spin for the last kernel take the cores from the next one.
+        options = LoadOptions(self.recipe.threads, exclusive=len(self.recipe.kernels) == 1)
         steps = []
         for record in self.recipe.kernels:
             toolchain = toolchains.get(record.compiled.toolchain)

@@ -146,10 +146,12 @@ class _RequestKernel:
         if port is None:
             return
         if x.flags.c_contiguous and x.flags.writeable:
-            self._request.set_input_tensor(port, self._tensor(x, shared_memory=True))
+            # NumPy has two 64-bit integers, long and long long; OpenVINO knows one, other runtimes may return the other.
+            canonical = x.view(np.dtype(x.dtype.name))
+            self._request.set_input_tensor(port, self._tensor(canonical, shared_memory=True))
             self._bound[i] = x
         else:
-            self._request.set_input_tensor(port, self._tensor(np.array(x, order="C"), shared_memory=True))
+            self._request.set_input_tensor(port, self._tensor(np.array(x, np.dtype(x.dtype.name), order="C"), shared_memory=True))
             self._bound[i] = None
 
 
