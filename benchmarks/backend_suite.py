@@ -51,7 +51,10 @@ def cases(kinds: Sequence[str] = KINDS) -> Iterator[Case]:
         elif case.model_dir is not None:
             model = onnx.load(Path(case.model_dir) / "model.onnx")
             folders = sorted(Path(case.model_dir).glob("test_data_set_*"))
-            data = [(read(folder, "input", model.graph.input), read(folder, "output", model.graph.output)) for folder in folders]
+            data = [
+                (read(folder, "input", model.graph.input), read(folder, "output", model.graph.output))
+                for folder in folders
+            ]
             yield Case(case.name, model, data, case.rtol, case.atol)
 
 
@@ -78,7 +81,9 @@ def read(folder: Path, what: str, infos: Sequence[onnx.ValueInfoProto]) -> list[
 def same(actual: Any, expected: Any, rtol: float, atol: float) -> bool:
     """The suite's own comparison."""
     if isinstance(expected, list | tuple):
-        return len(actual) == len(expected) and all(same(a, e, rtol, atol) for a, e in zip(actual, expected, strict=True))
+        return len(actual) == len(expected) and all(
+            same(a, e, rtol, atol) for a, e in zip(actual, expected, strict=True)
+        )
     if expected is None or actual is None:
         return expected is None and actual is None
     left, right = np.asarray(actual), np.asarray(expected)

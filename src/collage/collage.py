@@ -21,8 +21,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from collage._errors import NothingCanRun, TargetError, WrongAnswer
+from collage.cost.cost import Cost
 from collage.cost.database import Database
+from collage.cost.estimator import CostEstimator
+from collage.cost.kernels import KernelMaker, kernel_name
 from collage.cost.outcome import Status
 from collage.cost.worker import Worker
 from collage.frontend import model_digest, read_model
@@ -34,18 +39,18 @@ from collage.fusion import (
     collect_candidates,
     gather_fusion_specs,
 )
-from collage.graph import is_view
+from collage.graph import DataflowGraph, KernelSpec, NameSupply, SubGraph, is_view, kernels_of, partition
 from collage.options import CompileOptions
-from collage.plans import Finals, Plan, choose, single_plans, unmeasured
+from collage.plans import Finals, Plan, choose, kernel_attributes, single_plans, unmeasured
 from collage.report import compile_report
 from collage.runtime import Executable, Recipe
-from collage.search import LazyOptions, LazyResult, k_best, lazy_shortest_path
+from collage.search import LazyOptions, LazyResult, NoCover, k_best, lazy_shortest_path, shortest_path
 from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target, TargetLike
-from collage.toolchains import Registry, registry
-from collage.transform import prepare
+from collage.toolchains import Registry, Support, registry
+from collage.transform import ModulePass, PassContext, PassInfo, prepare
 from collage.tuning import Tuning
 
-__all__ = ["CompileOptions", "choose_menu", "compile"]
+__all__ = ["CollageFuseOps", "CompileOptions", "choose_menu", "compile"]
 
 Say = Callable[[str], None]
 
@@ -197,6 +202,91 @@ def mixed_plans(tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[
     )
     mixed = [cover for cover in best if len(cover.candidates) > 1] if isinstance(best, list) else []
     return [Plan.of(cover, f"mix {i}") for i, cover in enumerate(mixed[: tuning.options.finalists], 1)]
+
+
+class CollageFuseOps(ModulePass):
+    """The four phases as a pass: sub-graphs of the model become functions, each for the target that runs it best.
+
+    Does nothing unless the context's ``collage.enable_collage`` is set, and nothing to a model that it was applied to
+    before. Specification 003.
+
+    Args:
+        targets: The menu; None is every toolchain that is usable here.
+        estimator: Tells what kernels cost. None measures them, lazily; with one of your own every candidate is estimated,
+            and what a toolchain takes is what its ``supports`` says.
+        options: See ``CompileOptions``; nothing is raced here.
+        toolchains: Where toolchains are found.
+    """
+
+    def __init__(
+        self,
+        targets: Iterable[TargetLike] | None = None,
+        estimator: CostEstimator | None = None,
+        *,
+        options: CompileOptions | None = None,
+        toolchains: Registry | None = None,
+    ) -> None:
+        super().__init__(PassInfo("CollageFuseOps", opt_level=0))
+        self._toolchains = toolchains or registry()
+        self._menu = choose_menu(targets, self._toolchains)
+        self._estimator = estimator
+        self._options = options or CompileOptions()
+
+    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
+        """Partitions the model; weights are shared with it.
+
+        Raises:
+            NothingCanRun: Some operator can be run by nothing.
+        """
+        if not context.get_config("collage.enable_collage") or kernels_of(model):
+            return model
+        model = read_model(model)
+        graph = DataflowGraph(model)
+        plan = self._measured(model) if self._estimator is None else self._estimated(graph, self._estimator)
+        names = NameSupply("collage")
+        specs = []
+        for place in plan.kernels:
+            # The plan's graph may be that of a copy; its nodes have the same indices.
+            sub_graph = SubGraph(graph, place.sub_graph.inside, place.sub_graph.nested)
+            name = names.fresh(kernel_name(sub_graph, place.target))
+            specs.append(KernelSpec(sub_graph, name, kernel_attributes(place.target, name)))
+        return partition(model, specs)
+
+    def _measured(self, model: ir.Model) -> Plan:
+        with ExitStack() as stack:
+            workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="collage-")))
+            database = stack.enter_context(Database(self._options.db))
+            tuning = stack.enter_context(
+                Tuning(model, self._menu, self._toolchains, database, workspace, options=self._options)
+            )
+            if tuning.reference_failure is not None:
+                raise NothingCanRun(tuning.reference_failure)
+            result = search(tuning, collect(tuning, gather_specs(tuning)))
+            if result.partitioning is None:
+                raise NothingCanRun(result.missing.reason if result.missing else "no cover was found in time")
+            return Plan.of(result.partitioning, "collage")
+
+    def _estimated(self, graph: DataflowGraph, estimator: CostEstimator) -> Plan:
+        def supports(target: Target) -> Callable[[ir.Node], Support]:
+            toolchain = self._toolchains.for_target(target)
+            return lambda node: toolchain.supports(node, target)
+
+        specs = gather_fusion_specs(self._menu, self._toolchains.for_target, supports, host_target=HOST_TARGET)
+        kernels = KernelMaker(graph)
+
+        def cost_of(candidate: CandidateKernel) -> Cost:
+            if candidate.target == HOST_TARGET:
+                # The host serves views for nothing, and the rest only where nobody else can.
+                return Cost.ZERO if is_view(graph.node(candidate.first)) else Cost.unknown(len(self._menu) + 1)
+            return estimator.estimate(kernels.model(candidate.sub_graph, candidate.target), candidate.target)
+
+        priorities = {target: rank for rank, target in enumerate((*self._menu, HOST_TARGET))}
+        found = shortest_path(
+            len(graph), tuple(collect_candidates(graph, specs)), cost_of, priority_of=lambda c: priorities[c.target]
+        )
+        if isinstance(found, NoCover):
+            raise NothingCanRun(found.reason)
+        return Plan.of(found, "collage")
 
 
 def _nothing_finished(finals: Finals) -> Exception:

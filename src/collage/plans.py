@@ -20,7 +20,17 @@ from collage.search import Partitioning
 from collage.target import HOST_TARGET, Target
 from collage.tuning import Tuning
 
-__all__ = ["Finals", "Placement", "Plan", "choose", "lower", "predicted_s", "single_plans", "unmeasured"]
+__all__ = [
+    "Finals",
+    "Placement",
+    "Plan",
+    "choose",
+    "kernel_attributes",
+    "lower",
+    "predicted_s",
+    "single_plans",
+    "unmeasured",
+]
 
 _RACE = "collage.cost._race_service:RaceService"
 _HOPELESS = 2.5
@@ -134,7 +144,7 @@ def lower(tuning: Tuning, plan: Plan) -> Recipe:
     for place in plan.kernels:
         kernel = tuning.kernels.model(place.sub_graph, place.target)
         name = str(kernel.graph.name)
-        specs.append(KernelSpec(place.sub_graph, name, _attributes(place.target, name)))
+        specs.append(KernelSpec(place.sub_graph, name, kernel_attributes(place.target, name)))
         compiled = tuning.workshop.build(kernel, place.target)
         records.append(
             KernelRecord(
@@ -285,7 +295,7 @@ def _recorded(tuning: Tuning, plans: Sequence[Plan], told: dict[str, Any]) -> Fi
     return Finals(lower(tuning, plan), plan, plans, standings, Summary(*told["time"]), speedup, recorded=True)
 
 
-def _attributes(target: Target, name: str) -> dict[str, str]:
+def kernel_attributes(target: Target, name: str) -> dict[str, str]:
     """The spec's attributes of a kernel function."""
     attributes = {"Primitive": "1", "global_symbol": name, "target": str(target)}
     return attributes if target.is_native else {**attributes, "Compiler": target.toolchain}

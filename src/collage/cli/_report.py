@@ -41,7 +41,11 @@ def print_report(report: Mapping[str, Any]) -> None:
         )
         for row in finalists
     ]
-    console.print(_table("end to end (* is returned)", ("", "kernels", "ms, predicted", "ms", "ratio", ""), rows_, right=(1, 2, 3, 4)))
+    console.print(
+        _table(
+            "end to end (* is returned)", ("", "kernels", "ms, predicted", "ms", "ratio", ""), rows_, right=(1, 2, 3, 4)
+        )
+    )
     console.print(_summary(report), highlight=False)
 
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from collage.graph import DataflowGraph, IndexSet, NameSupply, SubGraph, extract, structural_hash
 from collage.target import Target
 
-__all__ = ["KernelMaker"]
+__all__ = ["KernelMaker", "kernel_name"]
 
 _LABEL_LENGTH = 40
 
@@ -32,7 +32,7 @@ class KernelMaker:
         sub_graph = SubGraph(self.graph, IndexSet(nodes)) if isinstance(nodes, int) else nodes
         key = (sub_graph, str(target))
         if key not in self._made:
-            self._made[key] = extract(self.graph, sub_graph, self._name(sub_graph, target))
+            self._made[key] = extract(self.graph, sub_graph, self._names.fresh(kernel_name(sub_graph, target)))
         return self._made[key]
 
     def signature(self, sub_graph: SubGraph) -> Hashable:
@@ -56,9 +56,11 @@ class KernelMaker:
             self._node_hashes[index] = structural_hash(alone)
         return self._node_hashes[index]
 
-    def _name(self, sub_graph: SubGraph, target: Target) -> str:
-        op_types = [self.graph.node(i).op_type for i in sub_graph.inside]
-        label = "_".join(op_types)
-        if len(label) > _LABEL_LENGTH:
-            label = f"{op_types[0]}_to_{op_types[-1]}_{len(op_types)}_ops"
-        return self._names.fresh(f"{target.toolchain}_{label}".lower())
+
+def kernel_name(sub_graph: SubGraph, target: Target) -> str:
+    """What a kernel does and by whom, short enough for a file name."""
+    op_types = [node.op_type for node in sub_graph.nodes]
+    label = "_".join(op_types)
+    if len(label) > _LABEL_LENGTH:
+        label = f"{op_types[0]}_to_{op_types[-1]}_{len(op_types)}_ops"
+    return f"{target.toolchain}_{label}".lower()

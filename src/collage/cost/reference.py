@@ -6,20 +6,18 @@ they should return.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import onnx_ir as ir
 
 from collage._errors import NothingCanRun, ToolchainError
 from collage.cost.workshop import Workshop
+from collage.graph import used_values
 from collage.target import HOST_TARGET
+from collage.transform import is_random
 
-__all__ = ["capture_reference", "is_random", "unrepeatable_values"]
-
-_RANDOM_OPS = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
-)
+__all__ = ["capture_reference", "unrepeatable_values"]
 
 
 def capture_reference(model: ir.Model, inputs: Mapping[str, Any], workshop: Workshop) -> None:
@@ -45,21 +43,11 @@ def capture_reference(model: ir.Model, inputs: Mapping[str, Any], workshop: Work
         ) from error
 
 
-def is_random(node: ir.Node) -> bool:
-    """Whether the node draws random numbers, in its body too: two runs of it cannot be compared."""
-    if node.op_type in _RANDOM_OPS:
-        return True
-    if node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] is not None:
-        return True
-    return any(is_random(inner) for graph in _bodies(node) for inner in graph)
-
-
 def unrepeatable_values(model: ir.Model) -> frozenset[str]:
     """Names of values that depend on a random operator, and so differ from run to run."""
     tainted: set[str] = set()
     for node in model.graph:
-        reads = {str(value.name) for value in node.inputs if value is not None}
-        reads |= {str(v.name) for graph in _bodies(node) for inner in graph for v in inner.inputs if v is not None}
+        reads = {str(value.name) for value in used_values(node)}
         if is_random(node) or reads & tainted:
             tainted.update(str(value.name) for value in node.outputs)
     return frozenset(tainted)
@@ -75,11 +63,3 @@ def _with_all_outputs(model: ir.Model) -> ir.Model:
             if value.name and value not in known and not isinstance(value.type, ir.SequenceType | ir.OptionalType):
                 copy.graph.outputs.append(value)
     return copy
-
-
-def _bodies(node: ir.Node) -> Iterable[ir.Graph]:
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()

@@ -7,10 +7,11 @@ from typing import Any
 
 _HOME = {
     "FakeToolchain": "collage.testing._fake_toolchain",
+    "MockCostEstimator": "collage.testing._mock_estimator",
     "ToolchainTestCase": "collage.testing._toolchain_case",
 }
 
-__all__ = ["FakeToolchain", "ToolchainTestCase"]
+__all__ = ["FakeToolchain", "MockCostEstimator", "ToolchainTestCase"]
 
 
 def __getattr__(name: str) -> Any:

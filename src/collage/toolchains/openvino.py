@@ -151,7 +151,9 @@ class _RequestKernel:
             self._request.set_input_tensor(port, self._tensor(canonical, shared_memory=True))
             self._bound[i] = x
         else:
-            self._request.set_input_tensor(port, self._tensor(np.array(x, np.dtype(x.dtype.name), order="C"), shared_memory=True))
+            self._request.set_input_tensor(
+                port, self._tensor(np.array(x, np.dtype(x.dtype.name), order="C"), shared_memory=True)
+            )
             self._bound[i] = None
 
 

@@ -15,6 +15,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
+from typing import Any
+
 from collage.transform._bisect import bisect_passes
 from collage.transform._config import ConfigOption, list_config_options, register_config_option
 from collage.transform._context import PassContext, build_config
@@ -36,7 +39,7 @@ from collage.transform._instruments import DumpIR, JsonLog, OpCountDiff, PassTim
 from collage.transform._pass import FunctionPass, ModulePass, Pass
 from collage.transform._prepare import default_passes, prepare
 from collage.transform._print_ir import PrintIR, model_text
-from collage.transform._registry import get_pass, list_passes, register_pass
+from collage.transform._registry import ENTRY_POINT_GROUP, get_pass, list_passes, register_pass
 from collage.transform._sequential import Attempt, Repeat, Sequential, sequential
 from collage.transform._simplify_inference import SimplifyInference
 from collage.transform._standard import (
@@ -110,3 +113,11 @@ for _standard in (
     TopologicalSort,
 ):
     register_pass(_standard.__name__, _standard)
+
+
+def __getattr__(name: str) -> Any:
+    """Passes of rooms below this one, such as ``CollageFuseOps``: found by entry point, since nothing here imports them."""
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        if entry.name == name:
+            return entry.load()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

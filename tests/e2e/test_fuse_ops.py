@@ -1,0 +1,87 @@
+"""CollageFuseOps as a pass, on the specification's example, with costs that are chosen rather than measured."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+
+import collage
+from collage.frontend import read_model
+from collage.graph import kernels_of
+from collage.testing import MockCostEstimator
+
+ROOT = Path(__file__).parents[2]
+LLVM, ORT, OV = "llvm", "llvm -compiler=onnxruntime", "llvm -compiler=openvino"
+
+
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory: pytest.TempPathFactory) -> ir.Model:
+    sys.path.insert(0, str(ROOT / "examples"))
+    import models
+
+    random = np.random.default_rng(0)
+    return read_model(models.mnist_to_onnx(models.initial_mnist(random)))
+
+
+def fuse(model: ir.Model, costs: dict[str, float], enable: bool = True) -> ir.Model:
+    with collage.transform.PassContext(config={"collage.enable_collage": enable}):
+        return collage.transform.CollageFuseOps(list(costs), MockCostEstimator(costs))(model)
+
+
+def targets_of(model: ir.Model) -> list[str]:
+    return [call.metadata["target"] for call in kernels_of(model)]
+
+
+def test_nothing_happens_unless_it_is_enabled(mnist: ir.Model) -> None:
+    assert fuse(mnist, {LLVM: 1.0}, enable=False) is mnist
+
+
+def test_the_cheapest_target_takes_the_whole_model(mnist: ir.Model) -> None:
+    assert targets_of(fuse(mnist, {LLVM: 1.0, ORT: 0.9, OV: 0.5})) == [OV]
+
+
+def test_the_total_is_that_of_the_formula(mnist: ir.Model) -> None:
+    fused = fuse(mnist, {ORT: 2.0})
+    (kernel,) = kernels_of(fused)
+    assert sum(node.op_type != "Constant" for node in kernel.function) == 13
+    estimator = MockCostEstimator({ORT: 2.0})
+    from collage.graph import kernel_model
+
+    total = estimator.estimate(kernel_model(fused, kernel.node, "k"), collage.Target("llvm", "onnxruntime")).seconds
+    assert total == pytest.approx(2.0 * (1 - 0.9**13) / 0.1)
+
+
+def test_twice_is_once(mnist: ir.Model) -> None:
+    once = fuse(mnist, {LLVM: 1.0})
+    twice = fuse(once, {LLVM: 1.0, OV: 0.1})
+    assert ir.to_proto(twice) == ir.to_proto(once)
+
+
+class ByOperator:
+    """Convolutions are cheap on one target, everything else on another."""
+
+    def estimate(self, module: ir.Model, target: collage.Target) -> collage.cost.Cost:
+        good = {"openvino": {"Conv", "Add", "Relu"}, "onnxruntime": {"MatMul", "Gemm", "Add", "Reshape"}}
+        liked = good.get(target.toolchain, {"Pad", "MaxPool"})
+        return collage.cost.Cost(seconds=0.1 + sum(0.1 if n.op_type in liked else 1.0 for n in module.graph))
+
+
+def test_a_mix_gives_the_same_answers_in_any_runtime(mnist: ir.Model, tmp_path: Path) -> None:
+    with collage.transform.PassContext(config={"collage.enable_collage": True}):
+        mixed = collage.transform.CollageFuseOps([LLVM, ORT, OV], ByOperator())(mnist)
+    assert {LLVM, OV} <= set(targets_of(mixed))
+    compilers = {call.function.metadata_props.get("Compiler") for call in kernels_of(mixed)}
+    assert {None, "openvino"} <= compilers  # A native kernel names no compiler.
+    ir.save(mnist, tmp_path / "plain.onnx")
+    ir.save(mixed, tmp_path / "mixed.onnx")
+    x = np.random.default_rng(1).standard_normal((1, 1, 28, 28)).astype(np.float32)
+    name = mnist.graph.inputs[0].name
+    plain, other = (
+        ort.InferenceSession(str(tmp_path / f"{file}.onnx")).run(None, {name: x})[0] for file in ("plain", "mixed")
+    )
+    np.testing.assert_allclose(other, plain, rtol=1e-4, atol=1e-5)
