@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -20,6 +21,7 @@ from collage.cost.overheads import Overheads, measure_overheads
 from collage.cost.race import RacePlan
 from collage.cost.reference import capture_reference, unrepeatable_values
 from collage.cost.survey import Survey, TargetSurvey, survey_model
+from collage.cost.values import ValueStore
 from collage.cost.worker import Worker
 from collage.cost.workshop import Limits, Workshop
 from collage.frontend import make_inputs, place_weights
@@ -35,6 +37,8 @@ _BATCH_SIZE = 4
 _SEARCH_BUDGET_S = 60.0
 _MEASURE_BUDGET = 80
 _ATTEMPTS = 3
+_HOLES = 0.3
+_LARGER = 3
 
 LIMITS = Limits()
 """What workers may use."""
@@ -163,12 +167,29 @@ class Tuning:
                 }
             try:
                 capture_reference(self.model, {**made, **self.options.inputs}, self.workshop)
+                self._capture_others(made)
                 return None
             except NothingCanRun as error:
                 reason = str(error)
             if not set(made) - set(self.options.inputs):
                 break
         return reason
+
+    def _capture_others(self, made: Mapping[str, Any]) -> None:
+        """A second set of inputs to check kernels on: larger numbers, other indices, masks that mask.
+
+        Where every input was given, or the model refuses these, one set has to do.
+        """
+        if not set(made) - set(self.options.inputs):
+            return
+        others = make_inputs(self.model, self.options.seed + _ATTEMPTS, self.options.dims)
+        varied = {name: _varied(value, self.options.seed) for name, value in others.items()}
+        values = ValueStore(self.workspace / "other_values")
+        try:
+            capture_reference(self.model, {**varied, **self.options.inputs}, self.workshop, values)
+        except NothingCanRun:
+            return
+        self.workshop.value_folders.append(values.folder)
 
     def _not_measured(self, target: Target) -> TargetSurvey:
         availability = self.workshop.availability(target.toolchain)
@@ -217,3 +238,13 @@ class Tuning:
         self.outcomes[sub_graph, target] = outcome
         if outcome.time is not None:
             self._expectation.learn_measurement(target, sub_graph.inside.bits, outcome.time.median_s)
+
+
+def _varied(value: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
+    """A made-up input made harder: a mask of ones or of truths gets holes, other floats get larger, and some equal."""
+    random = np.random.default_rng(seed)
+    if value.dtype.kind in "biuf" and value.size > 1 and (value == 1).all():
+        holes = random.random(value.shape) < _HOLES
+        holes.reshape(-1)[0] = False  # Something must be left to attend to.
+        return np.where(holes, 0, value).astype(value.dtype)
+    return np.round(value * _LARGER, 1).astype(value.dtype) if value.dtype.kind == "f" else value

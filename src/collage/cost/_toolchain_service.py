@@ -68,7 +68,7 @@ class ToolchainService:
         target: str,
         workspace: str,
         threads: int,
-        values: str,
+        values: Sequence[str],
         inputs: Sequence[str],
         expected: Sequence[str],
         tolerance: float,
@@ -81,9 +81,10 @@ class ToolchainService:
             target: Printed form.
             workspace: The folder.
             threads: As for ``build``.
-            values: Folder of a ``ValueStore``.
-            inputs: Names of the kernel's inputs in the store, in order.
-            expected: Names of its outputs in the store, in order; an empty name is not checked.
+            values: Folders of ``ValueStore``s, one for each set of inputs that the model was run on; it is checked on
+                all, and timed on the first.
+            inputs: Names of the kernel's inputs in the stores, in order.
+            expected: Names of its outputs in the stores, in order; an empty name is not checked.
             tolerance: See ``collage.cost.numerics``.
             plan: A ``SamplingPlan`` as JSON.
 
@@ -91,16 +92,18 @@ class ToolchainService:
             ``{"samples": [seconds], "error": share, "wrong": reason or None}``.
         """
         kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
-        store = ValueStore(Path(values))
-        arrays = [np.array(store.get(name)) for name in inputs]
-        outputs = list(kernel(arrays))
-        checked = [(out, store.get(name)) for out, name in zip(outputs, expected, strict=True) if name in store]
-        difference = compare_all([a for a, _ in checked], [e for _, e in checked], tolerance)
-        if not difference.ok:
-            return {"samples": [], "error": difference.max_rel, "wrong": difference.reason}
-        del outputs, checked
+        error = 0.0
+        for folder in reversed(values):
+            store = ValueStore(Path(folder))
+            arrays = [np.array(store.get(name)) for name in inputs]
+            outputs = list(kernel(arrays))
+            checked = [(out, store.get(name)) for out, name in zip(outputs, expected, strict=True) if name in store]
+            difference = compare_all([a for a, _ in checked], [e for _, e in checked], tolerance)
+            error = max(error, difference.max_rel)
+            if not difference.ok:
+                return {"samples": [], "error": error, "wrong": difference.reason}
         samples = sample(lambda: kernel(arrays), arrays, SamplingPlan(**plan))
-        return {"samples": samples, "error": difference.max_rel, "wrong": None}
+        return {"samples": samples, "error": error, "wrong": None}
 
     def profile(
         self, compiled: dict[str, Any], target: str, workspace: str, values: str, inputs: Sequence[str], repeats: int

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 __all__ = ["METHOD", "WorkloadKey"]
 
-METHOD = "evict-1"
+METHOD = "evict-2"
 """How timings are taken; changes when they are no longer comparable with older ones."""
 
 

@@ -8,8 +8,8 @@ element type              tolerance  because
 ========================  =========  ==============================================
 float64, complex128       1e-7       accumulation order
 float32, complex64        1e-4       accumulation order, fast exponentials, Winograd
-float16                   1e-2       about ten units in the last place
-bfloat16                  5e-2       the same
+float16                   2e-3       two units in the last place
+bfloat16                  1.6e-2     the same
 float8 and smaller        2e-1       the same
 int8, uint8               one step   rounding of ties when requantising
 other integers, bool      0          exact
@@ -35,8 +35,8 @@ _FLOAT_TOLERANCE = {
     "complex128": 1e-7,
     "float32": 1e-4,
     "complex64": 1e-4,
-    "float16": 1e-2,
-    "bfloat16": 5e-2,
+    "float16": 2e-3,
+    "bfloat16": 1.6e-2,
 }
 _SMALL_FLOAT_TOLERANCE = 2e-1
 _FINEST = 1e-7

@@ -12,6 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from collage._errors import NothingCanRun, ToolchainError
+from collage.cost.values import ValueStore
 from collage.cost.workshop import Workshop
 from collage.graph import used_values
 from collage.target import HOST_TARGET
@@ -20,23 +21,26 @@ from collage.transform import is_random
 __all__ = ["capture_reference", "unrepeatable_values"]
 
 
-def capture_reference(model: ir.Model, inputs: Mapping[str, Any], workshop: Workshop) -> None:
-    """Runs the model on the host, unoptimised, and stores all inputs and values in the workshop's value store.
+def capture_reference(
+    model: ir.Model, inputs: Mapping[str, Any], workshop: Workshop, values: ValueStore | None = None
+) -> None:
+    """Runs the model on the host, unoptimised, and stores all inputs and values.
 
     Args:
         model: A prepared model.
         inputs: One value per graph input, by name.
         workshop: Runs it in a worker process.
+        values: Where to store them; the workshop's own store by default.
 
     Raises:
         NothingCanRun: Not even the host can run the model.
     """
+    store = workshop.values if values is None else values
     for name, value in inputs.items():
-        workshop.values.put(name, value)
-    workshop.values.flush()
-    names = [str(value.name) for value in model.graph.inputs]
+        store.put(name, value)
+    store.flush()
     try:
-        workshop.capture(_with_all_outputs(model), HOST_TARGET, names)
+        workshop.capture(_with_all_outputs(model), HOST_TARGET, store)
     except ToolchainError as error:
         raise NothingCanRun(
             f"the model cannot be run at all, not even operator by operator on the host: {error}"

@@ -27,16 +27,21 @@ class ValueStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        index = folder / _INDEX
-        self._entries: dict[str, dict[str, Any]] = json.loads(index.read_text()) if index.exists() else {}
+        self._entries: dict[str, dict[str, Any]] = {}
+        self.reload()
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
+
+    def reload(self) -> None:
+        """Takes over what other processes have stored."""
+        index = self.folder / _INDEX
+        self._entries = json.loads(index.read_text()) if index.exists() else {}
 
     def put(self, name: str, value: Any) -> None:
         """Stores a tensor; call ``flush`` before another process reads it. Sequences and None are skipped."""
@@ -49,15 +54,15 @@ class ValueStore:
         else:
             file = hashlib.sha256(name.encode()).hexdigest()[:24]
             if array.size:
-                array.reshape(-1).view(np.uint8).tofile(self._folder / file)
+                array.reshape(-1).view(np.uint8).tofile(self.folder / file)
             entry["file"] = file
         self._entries[name] = entry
 
     def flush(self) -> None:
         """Makes everything stored so far visible to other processes."""
-        temporary = self._folder / f"{_INDEX}.new"
+        temporary = self.folder / f"{_INDEX}.new"
         temporary.write_text(json.dumps(self._entries))
-        temporary.replace(self._folder / _INDEX)
+        temporary.replace(self.folder / _INDEX)
 
     def get(self, name: str) -> np.ndarray[Any, Any]:
         """The tensor, mapped read-only.
@@ -72,6 +77,6 @@ class ValueStore:
         dtype = np.dtype(entry["dtype"])
         if 0 in shape:
             return np.zeros(shape, dtype)
-        raw: np.ndarray[Any, Any] = np.memmap(self._folder / entry["file"], np.uint8, "r")
+        raw: np.ndarray[Any, Any] = np.memmap(self.folder / entry["file"], np.uint8, "r")
         tensor: np.ndarray[Any, Any] = raw.view(dtype).reshape(shape)
         return tensor

@@ -99,6 +99,10 @@ class Counters:
 class Workshop:
     """Builds and measures kernels of one model.
 
+    Attributes:
+        values: The model's inputs and intermediate values.
+        value_folders: Folders of the value stores on which kernels are checked; the first is that of ``values``.
+
     Args:
         toolchains: Where toolchains are found.
         database: Where timings are kept.
@@ -139,7 +143,8 @@ class Workshop:
         self._deaths: dict[str, int] = {}
         self._builds: dict[str, Availability] = {}
         self._compiled: dict[tuple[str, str], dict[str, Any]] = {}
-        self.values = ValueStore(workspace / "values")
+        self.value_folders = [workspace / "values"]
+        self.values = ValueStore(self.value_folders[0])
         self.counters = Counters()
 
     def __enter__(self) -> Workshop:
@@ -279,24 +284,23 @@ class Workshop:
             return {}
         return dict(found or {})
 
-    def capture(self, model: ir.Model, target: Target, inputs: Sequence[str]) -> None:
-        """Runs a model once on stored inputs and adds all its outputs to the value store.
+    def capture(self, model: ir.Model, target: Target, values: ValueStore) -> None:
+        """Runs a model once on the inputs that a value store holds, and adds all its outputs to the store.
 
         Raises:
             ToolchainError: It could not be run.
         """
-        file = self._write(model)
         self._call(
             target.toolchain,
             "capture",
             self._limits.compile_s + self._limits.run_s,
-            kernel=file,
+            kernel=self._write(model),
             target=str(target),
             workspace=str(self.workspace),
-            values=str(self.workspace / "values"),
-            inputs=list(inputs),
+            values=str(values.folder),
+            inputs=[str(value.name) for value in model.graph.inputs],
         )
-        self.values = ValueStore(self.workspace / "values")
+        values.reload()
 
     def _recall(self, key: WorkloadKey) -> Outcome | None:
         if key.digest in self._session or self._remeasure:
@@ -350,7 +354,7 @@ class Workshop:
                 target=str(job.target),
                 workspace=str(self.workspace),
                 threads=self.threads,
-                values=str(self.workspace / "values"),
+                values=[str(folder) for folder in self.value_folders],
                 inputs=list(job.inputs),
                 expected=["" if name in self._unrepeatable else name for name in job.outputs],
                 tolerance=job.tolerance,
