@@ -241,10 +241,12 @@ class Tuning:
 
 
 def _varied(value: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
-    """A made-up input made harder: a mask of ones or of truths gets holes, other floats get larger, and some equal."""
+    """A made-up input made harder: a mask of ones or of truths gets holes, others get larger or repeat."""
     random = np.random.default_rng(seed)
     if value.dtype.kind in "biuf" and value.size > 1 and (value == 1).all():
         holes = random.random(value.shape) < _HOLES
         holes.reshape(-1)[0] = False  # Something must be left to attend to.
         return np.where(holes, 0, value).astype(value.dtype)
-    return np.round(value * _LARGER, 1).astype(value.dtype) if value.dtype.kind == "f" else value
+    if value.dtype.kind == "f":
+        return np.round(value * _LARGER, 1).astype(value.dtype)
+    return (value % _LARGER).astype(value.dtype) if value.dtype.kind in "iu" else value
