@@ -54,8 +54,9 @@ class Executor:
         lent = {name for step in steps if step.kernel.reuses_outputs for name in step.outputs} | set(inputs)
         self._copied = tuple(name in lent for name in outputs)
         self._whole = self._only_kernel(steps, inputs, outputs)
+        self._copies = any(self._copied)
 
-    def run(self, values: Sequence[Any]) -> list[Any]:
+    def run(self, values: Sequence[Any]) -> Sequence[Any]:
         """Runs all steps on inputs in the model's order; returns outputs in the model's order."""
         if self._whole is not None:
             results: Sequence[Any] = self._whole(values)
@@ -69,6 +70,8 @@ class Executor:
                 for index in dead:
                     slots[index] = None
             results = [slots[i] for i in self._outputs]
+        if not self._copies:
+            return results
         return [_own(value) if copy else value for value, copy in zip(results, self._copied, strict=True)]
 
     @staticmethod

@@ -49,10 +49,7 @@ class Signature:
     def __init__(self, inputs: Sequence[Port]) -> None:
         self.inputs = tuple(inputs)
         self._names = tuple(port.name for port in inputs)
-        # What was accepted last, per input: the usual call passes the same type and shape again, which is one
-        # comparison instead of a walk over the axes.
-        self._dtypes = tuple(_numpy_dtype(port.dtype) for port in inputs)
-        self._fixed = all(isinstance(axis, int) for port in inputs for axis in (port.shape or (None,)))
+        self._expected = tuple((port.name, port.shape, _numpy_dtype(port.dtype), port) for port in inputs)
 
     def bind(self, feeds: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
         """Orders and checks inputs.
@@ -66,18 +63,18 @@ class Signature:
         Raises:
             InputError: A name, type or shape does not fit; the message says which and what was expected.
         """
-        if not isinstance(feeds, Mapping):
+        if type(feeds) is not dict and not isinstance(feeds, Mapping):
             feeds = self._by_name(feeds)
         symbols: dict[str, int] = {}
         bound = []
-        for port, dtype in zip(self.inputs, self._dtypes, strict=True):
+        for name, shape, dtype, port in self._expected:
             try:
-                value = feeds[port.name]
+                value = feeds[name]
             except KeyError:
                 raise InputError(self._names_message(feeds)) from None
-            # The usual call: an array of the right type and shape, laid out as kernels want it.
+            # The usual call, in as few steps as can be: an array of the right type and shape, laid out as kernels want it.
             if type(value) is np.ndarray and value.dtype == dtype and value.flags.c_contiguous:
-                if value.shape != port.shape:
+                if value.shape != shape:
                     _check_shape(port, value, symbols)
                 bound.append(value)
             else:

@@ -113,10 +113,15 @@ class _SessionKernel:
         self._session = session
         self._run = session._sess.run
         self._inputs = compiled.inputs
+        self._only_input = compiled.inputs[0] if len(compiled.inputs) == 1 else None
         self._outputs = list(compiled.outputs)
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        outputs: Sequence[Tensor] = self._run(self._outputs, dict(zip(self._inputs, inputs, strict=True)), None)
+        if self._only_input is not None:
+            feeds = {self._only_input: inputs[0]}
+        else:
+            feeds = dict(zip(self._inputs, inputs, strict=True))
+        outputs: Sequence[Tensor] = self._run(self._outputs, feeds, None)
         return outputs
 
 
