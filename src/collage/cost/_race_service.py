@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from collage.cost.numerics import compare
@@ -64,7 +65,7 @@ class RaceService(_Service):
     def __init__(self, recipe: Mapping[str, Any], workspace: str, values: str) -> None:
         executable = Executable(Recipe.from_json(recipe), Path(workspace))
         self._store = ValueStore(Path(values))
-        feeds = {port.name: self._store.get(port.name).copy() for port in executable.inputs}
+        feeds = {port.name: np.array(self._store.get(port.name)) for port in executable.inputs}
         self._call = lambda: executable.run(feeds)
 
 
@@ -98,5 +99,5 @@ class VendorService(_Service):
         compiled = toolchain.compile(source, goal, folder)
         kernel = toolchain.load(compiled, goal, folder, LoadOptions(threads, exclusive=True))
         self._store = ValueStore(Path(values))
-        feeds = [self._store.get(name).copy() for name in compiled.inputs]
+        feeds = [np.array(self._store.get(name)) for name in compiled.inputs]
         self._call = lambda: dict(zip(compiled.outputs, kernel(feeds), strict=True))
