@@ -111,8 +111,8 @@ def single_plans(tuning: Tuning) -> list[Plan]:
 
 def _on_the_host(tuning: Tuning) -> Plan:
     """The whole model on the host: what is left where nobody on the menu takes it."""
-    everything = IndexSet((1 << len(tuning.graph)) - 1)
-    return Plan(str(HOST_TARGET), (Placement(SubGraph(tuning.graph, everything), HOST_TARGET, "whole"),))
+    everything = SubGraph(tuning.graph, IndexSet((1 << len(tuning.graph)) - 1))
+    return Plan(str(HOST_TARGET), (Placement(everything, HOST_TARGET, "whole"),) if len(tuning.graph) else ())
 
 
 def _partition_for(tuning: Tuning, target: Target, ranges: Sequence[int]) -> Plan:

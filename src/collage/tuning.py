@@ -156,6 +156,8 @@ class Tuning:
 
         Made-up inputs may be invalid for a model (an index out of range, an axis given twice), so several are tried.
         """
+        if not len(self.graph):
+            return "the model has no operators"
         if any(isinstance(value.type, ir.SequenceType | ir.OptionalType) for value in self.model.graph.inputs):
             return "an input is a sequence or an optional, which cannot be made up"
         reason = ""

@@ -84,7 +84,9 @@ def lift_constants(model: ir.Model) -> None:
         for index, value in enumerate(graph.outputs):
             producer = value.producer()
             constant = producer is not None and producer.op_type == "Constant" and producer.domain == ""
-            if constant or value.is_initializer() or value.is_graph_input():
+            # An output of the main graph may be one of its inputs: callers know both by the one name.
+            passed_on = value.is_graph_input() and graph is not model.graph
+            if constant or value.is_initializer() or passed_on:
                 graph.outputs[index] = _identity(graph, value)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
 
