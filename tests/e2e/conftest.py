@@ -11,6 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from collage.cost.worker import Worker
+
 MENU = ("llvm", "onnxruntime", "openvino")
 
 
@@ -66,3 +68,12 @@ def mixed_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "mixed.onnx"
     onnx.save(model, path)
     return path
+
+
+@pytest.fixture(scope="session")
+def workers() -> Iterator[dict[str, Worker]]:
+    """Worker processes that many compilations share."""
+    shared: dict[str, Worker] = {}
+    yield shared
+    for worker in shared.values():
+        worker.kill()
