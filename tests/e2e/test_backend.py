@@ -14,7 +14,6 @@ from benchmarks.backend_suite import Case, cases, passes_alone, verdict
 SAMPLE = (
     "test_add_bcast",
     "test_averagepool_2d_same_upper",
-    "test_cast_FLOAT_to_BFLOAT16",
     "test_gru_seq_length",
     "test_if",
     "test_if_seq",
@@ -22,15 +21,16 @@ SAMPLE = (
     "test_loop11",
     "test_nllloss_NCd1d2_with_weight_reduction_mean",
     "test_nonmaxsuppression_suppress_by_IOU",
-    "test_quantizelinear_axis",
+    "test_dynamicquantizelinear",
+    "test_isinf_positive",
     "test_reduce_sum_empty_set",
     "test_resize_upsample_scales_cubic",
     "test_scatter_elements_with_negative_indices",
     "test_sequence_insert_at_front",
-    "test_strnormalizer_export_monday_casesensintive_upper",
+    "test_string_split_basic",
     "test_top_k_negative_axis",
+    "test_top_k_same_values_2d",
     "test_Conv2d_groups",
-    "test_operator_basic",
 )
 
 
@@ -42,6 +42,5 @@ def suite() -> dict[str, Case]:
 @pytest.mark.parametrize("name", SAMPLE)
 def test_no_regression_against_onnx_runtime(suite: dict[str, Case], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
-    if not passes_alone(suite[name]):
-        pytest.skip("ONNX Runtime fails it alone")
+    assert passes_alone(suite[name])  # Or the case says nothing.
     assert verdict(suite[name]) is None
