@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from collage._errors import ToolchainError, WorkerDied
+from collage._errors import ToolchainError, Unsupported, WorkerDied
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary, ratio_of_medians, summarise
 from collage.cost.worker import Worker, WorkerOutOfMemory, WorkerTimeout
@@ -216,6 +216,8 @@ def _guard(runner: _Runner, action: Callable[[], Any]) -> None:
         runner.failure = (Status.OUT_OF_MEMORY, str(error))
     except WorkerDied as error:
         runner.failure = (Status.CRASH, str(error))
+    except Unsupported as error:
+        runner.failure = (Status.UNSUPPORTED, str(error))
     except ToolchainError as error:
         runner.failure = (Status.COMPILE_ERROR, str(error))
 

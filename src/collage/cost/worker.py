@@ -166,6 +166,8 @@ class Worker:
             raise
         if "result" not in hello:
             self.kill()
+            if hello.get("kind") == "unsupported":
+                raise Unsupported(str(hello.get("reason")))
             raise WorkerCrash(f"the worker could not start: {hello.get('reason')}")
 
     def _keep_tail(self, process: subprocess.Popen[bytes]) -> None:
