@@ -74,7 +74,6 @@ class MeasuringCostEstimator:
         self._workshop = workshop
         self._model_bytes = model_bytes
         self._structures: dict[str, str] = {}
-        self.outcomes: dict[tuple[str, str], Outcome] = {}
 
     def estimate(self, module: ir.Model, target: Target) -> Cost:
         """Measures one kernel, unless its timing is known."""
@@ -88,14 +87,7 @@ class MeasuringCostEstimator:
             hopeless_s: Kernels slower than this need not be measured precisely.
         """
         jobs = [self.job(module, target, hopeless_s) for module, target in kernels]
-        outcomes = self._workshop.measure(jobs)
-        for job, outcome in zip(jobs, outcomes, strict=True):
-            self.outcomes[str(job.kernel.graph.name), str(job.target)] = outcome
-        return outcomes
-
-    def known(self, module: ir.Model, target: Target) -> Outcome | None:
-        """What the database knows of a kernel, or None."""
-        return self._workshop.known(self.job(module, target))
+        return self._workshop.measure(jobs)
 
     def job(self, module: ir.Model, target: Target, hopeless_s: float = float("inf")) -> Job:
         """The job of measuring a kernel."""

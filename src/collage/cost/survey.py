@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import onnx_ir as ir
+
 from collage.cost.database import Database
 from collage.cost.estimator import MeasuringCostEstimator
 from collage.cost.kernels import KernelMaker
@@ -158,7 +160,7 @@ class _Surveyor:
             told = self.database.fact(**name)
             if told is None:
                 inputs = [str(value.name) for value in model.graph.inputs]
-                told = self._by_position(model, self.workshop.profile(model, self.target, inputs))
+                told = _by_position(model, self.workshop.profile(model, self.target, inputs))
                 self.database.keep_fact(told, **name)
             total = sum(told)
             members = [i for i in range(len(self.graph)) if bits >> i & 1]
@@ -166,10 +168,10 @@ class _Surveyor:
                 profile.update((i, s * outcome.time.median_s / total) for i, s in zip(members, told, strict=True))
         return profile
 
-    def _by_position(self, model: object, seconds: Mapping[str, float]) -> list[float]:
-        """Seconds in the order of a kernel's nodes, so that they mean the same for an equal kernel with other names."""
-        nodes = model.graph  # type: ignore[attr-defined]
-        return [float(seconds.get(str(node.name), 0.0)) for node in nodes] if seconds else []
+
+def _by_position(kernel: ir.Model, seconds: Mapping[str, float]) -> list[float]:
+    """Seconds in the order of a kernel's nodes, so that they mean the same for an equal kernel with other names."""
+    return [float(seconds.get(str(node.name), 0.0)) for node in kernel.graph] if seconds else []
 
 
 def maximal_ranges(graph: DataflowGraph, support: Mapping[int, Support]) -> list[int]:

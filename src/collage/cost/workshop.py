@@ -184,10 +184,6 @@ class Workshop:
             context=job.context_bytes // _MIB,
         )
 
-    def known(self, job: Job) -> Outcome | None:
-        """What the database knows of a job, or None."""
-        return self._database.lookup(self.key(job))
-
     def measure(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Builds and measures kernels; what is known is not measured again, and equal kernels are measured once.
 
