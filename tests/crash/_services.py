@@ -23,6 +23,10 @@ class Echo:
     def child(self) -> int:
         return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid
 
+    def stray(self) -> int:
+        """A child in a session of its own, which no signal to a process group reaches."""
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True).pid
+
     def pid(self) -> int:
         return os.getpid()
 

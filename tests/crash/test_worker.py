@@ -81,13 +81,13 @@ def test_a_service_that_cannot_start_is_reported_with_its_reason() -> None:
         worker.call("echo", 10, text="x")
 
 
-def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
-    script = textwrap.dedent("""
+@pytest.mark.parametrize("then", ["import time; time.sleep(100)", 'worker.call("bad", 100, what="hang")'])
+def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path, then: str) -> None:
+    script = textwrap.dedent(f"""
         from collage.cost.worker import Worker
         worker = Worker("tests.crash._services:Echo")
-        print(worker.call("pid", 10), worker.call("child", 10), flush=True)
-        worker.call("bad", 100, what="slumber")
-        import time; time.sleep(100)
+        print(worker.call("pid", 10), worker.call("child", 10), worker.call("stray", 10), flush=True)
+        {then}
     """)
     root = Path(__file__).parents[2]
     env = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"}

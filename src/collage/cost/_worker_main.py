@@ -1,4 +1,10 @@
-"""The child's side of a worker: ``python -m collage.cost._worker_main CONFIGURATION``."""
+"""The child's side of a worker: ``python -m collage.cost._worker_main CONFIGURATION``.
+
+Two processes. The **warden** runs none of a toolchain's code, so nothing can stop it: when the tuner is gone or lets go of
+the lifeline, when the server ends by itself, it kills whatever is left, and then ends as the server did. The **server**,
+its child, does the jobs. A thread of the server could not do the warden's work: a compiler may hold the interpreter's
+lock for minutes.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +12,18 @@ import importlib
 import json
 import os
 import resource
+import select
 import signal
 import struct
 import sys
-import threading
 import traceback
 from typing import Any
 
 from collage._errors import CollageError, Unsupported
 
 _HEADER = struct.Struct("!Q")
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def _read(descriptor: int, size: int) -> bytes:
@@ -23,14 +31,9 @@ def _read(descriptor: int, size: int) -> bytes:
     while len(data) < size:
         chunk = os.read(descriptor, size - len(data))
         if not chunk:
-            _end()
+            sys.exit()
         data += chunk
     return data
-
-
-def _end() -> None:
-    """Ends this process and everything that it started, whatever state it is in."""
-    os.killpg(0, signal.SIGKILL)
 
 
 def _reply(descriptor: int, message: dict[str, Any]) -> None:
@@ -38,14 +41,6 @@ def _reply(descriptor: int, message: dict[str, Any]) -> None:
     view = memoryview(_HEADER.pack(len(body)) + body)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def _watch_parent(parent: int) -> None:
-    """Ends the process group when the parent is gone, even in the middle of a job."""
-    silence = threading.Event()
-    while os.getppid() == parent:
-        silence.wait(0.5)
-    _end()
 
 
 def _failure(error: BaseException) -> dict[str, str]:
@@ -57,15 +52,63 @@ def _failure(error: BaseException) -> dict[str, str]:
     return {"kind": kind, "reason": reason[:2000]}
 
 
+def _prctl(option: int, value: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _kill_descendants() -> None:
+    """Kills every descendant: orphans become children of this process, so at last there are none."""
+    while True:
+        try:
+            with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as children:
+                for pid in map(int, children.read().split()):
+                    os.kill(pid, signal.SIGKILL)
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def _guard(server: int, lifeline: int, tuner: int) -> None:
+    """The warden: waits for the end of the server or of the tuner, kills what is left, ends as the server did."""
+    ended = os.pidfd_open(server)
+    poll = select.poll()
+    poll.register(ended, select.POLLIN)
+    poll.register(lifeline, select.POLLIN)
+    # A fork of the tuner may hold the lifeline open after the tuner's death: so look at the parent now and then, too.
+    while not (events := poll.poll(500)) and os.getppid() == tuner:
+        pass
+    status = os.waitpid(server, 0)[1] if (ended, select.POLLIN) in events else 0
+    _kill_descendants()
+    if os.WIFSIGNALED(status):
+        signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.waitstatus_to_exitcode(status))
+
+
 def main(configuration: dict[str, Any]) -> None:
-    """Serves jobs until the parent closes its pipe."""
+    """Serves jobs until the tuner closes its pipe."""
+    tuner = os.getppid()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    warden = os.getpid()
+    if server := os.fork():
+        os.close(configuration["requests"])
+        os.close(configuration["replies"])
+        _guard(server, configuration["lifeline"], tuner)
+    os.close(configuration["lifeline"])
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == warden:
+        _serve(configuration)
+
+
+def _serve(configuration: dict[str, Any]) -> None:
     requests, replies = configuration["requests"], configuration["replies"]
     os.set_inheritable(requests, False)
     os.set_inheritable(replies, False)
-    threading.Thread(target=_watch_parent, args=(os.getppid(),), daemon=True).start()
     if limit := configuration["memory_limit_bytes"]:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # The parent decides what an interrupt means; a worker must not die of it in the middle of a job.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

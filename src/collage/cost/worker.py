@@ -1,8 +1,8 @@
 """A worker: one process, one job at a time, that may die without consequence.
 
-The parent's side. Jobs and results are JSON frames on two pipes of their own; tensors travel as files. The worker leads
-its own session, so that everything that it starts can be killed with it; it ends itself when the parent does (see
-``_worker_main``). Whatever it prints is drained, and only the tail is kept.
+The parent's side. Jobs and results are JSON frames on two pipes of their own; tensors travel as files. A warden (see
+``_worker_main``) kills the worker and everything that it started when this side lets go of a third pipe, the lifeline,
+as it does when it is killed itself. Whatever the worker prints is drained, and only the tail is kept.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ __all__ = ["Worker", "WorkerCrash", "WorkerOutOfMemory", "WorkerTimeout"]
 _HEADER = struct.Struct("!Q")
 _MAX_FRAME_BYTES = 1 << 28
 _TAIL_BYTES = 4096
+_PATIENCE_S = 5.0
+"""Seconds that the warden may take to kill what there is, before it is killed as well."""
 _FAILURES: dict[str, type[ToolchainError]] = {"unsupported": Unsupported, "compile error": CompileError}
 
 
@@ -114,9 +116,13 @@ class Worker:
         process, self._process = self._process, None
         if process is None:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        os.close(self._lifeline)
+        try:
+            process.wait(timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         for descriptor in (self._requests, self._replies):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
@@ -134,11 +140,13 @@ class Worker:
         self.kill()
         child_reads, self._requests = os.pipe()
         self._replies, child_writes = os.pipe()
+        child_lifeline, self._lifeline = os.pipe()
         configuration = {
             "service": self._service,
             "arguments": self._arguments,
             "requests": child_reads,
             "replies": child_writes,
+            "lifeline": child_lifeline,
             "memory_limit_bytes": self._memory_limit_bytes,
         }
         # The child must find the same packages as the parent, whatever the parent did to sys.path.
@@ -148,12 +156,12 @@ class Worker:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=(child_reads, child_writes),
+            pass_fds=(child_reads, child_writes, child_lifeline),
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": paths, **self._environment},
         )
-        os.close(child_reads)
-        os.close(child_writes)
+        for descriptor in (child_reads, child_writes, child_lifeline):
+            os.close(descriptor)
         self._tail = b""
         self.jobs_done = 0
         self._drain = threading.Thread(target=self._keep_tail, args=(self._process,), daemon=True)
