@@ -17,6 +17,7 @@ import signal
 import struct
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 from collage._errors import CollageError, Unsupported
@@ -60,11 +61,11 @@ def _prctl(option: int, value: int) -> None:
 
 def _kill_descendants() -> None:
     """Kills every descendant: orphans become children of this process, so at last there are none."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
     while True:
         try:
-            with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as children:
-                for pid in map(int, children.read().split()):
-                    os.kill(pid, signal.SIGKILL)
+            for pid in map(int, children.read_text().split()):
+                os.kill(pid, signal.SIGKILL)
             os.waitpid(-1, 0)
         except ChildProcessError:
             return
