@@ -76,7 +76,7 @@ def bench(
         ]
         for target in targets:
             contestants.append(_vendor(target, original, values, recipe.threads))
-        plan = RacePlan(choosing_rounds=0, reporting_rounds=rounds, hopeless=20.0)
+        plan = RacePlan(choosing_rounds=(), reporting_rounds=rounds, hopeless=20.0)
         result = race(contestants, model_tolerance(model), plan, say, winner=OURS)
     return {
         "schema": 1,

@@ -257,7 +257,7 @@ def _race_signature(tuning: Tuning, plans: Sequence[Plan]) -> dict[str, Any]:
     values = tuning.workshop.values
     toolchains = sorted({place.target.toolchain for plan in plans for place in plan.kernels})
     return {
-        "fact": "race-1",
+        "fact": "race-2",
         "model": structural_hash(tuning.model),
         "shapes": [list(values.get(str(v.name)).shape) for v in tuning.model.graph.inputs if v.name in values],
         "contestants": contestants,

@@ -1,0 +1,117 @@
+"""The finals, with contestants whose latencies are drawn instead of measured."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from collage._errors import WorkerDied
+from collage.cost import race as race_module
+from collage.cost.outcome import Status
+from collage.cost.race import Contestant, RacePlan, Result, race
+
+
+class Track:
+    """Stands in for a worker: takes the latency that it is told to, with the noise of a shared machine."""
+
+    def __init__(self, service: str, arguments: Mapping[str, Any]) -> None:
+        self.random = random.Random(service)
+        self.arguments = arguments
+        self.rounds = 0
+
+    def call(self, method: str, timeout_s: float, **params: Any) -> Any:
+        if method == "check":
+            return {"max_abs": 0.0, "max_rel": 0.0, "reason": self.arguments.get("wrong")}
+        self.rounds += 1
+        if self.rounds > self.arguments.get("dies_after", 10**9):
+            raise WorkerDied("gone")
+        seconds = self.arguments["seconds"] if self.rounds < 3 + self.arguments.get("honest", 10**9) else 0.02
+        drift = self.random.lognormvariate(0.0, self.arguments.get("noise", 0.02))
+        return [seconds * drift * self.random.lognormvariate(0.0, 0.01) for _ in range(params["runs"])]
+
+    def kill(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(race_module, "Worker", Track)
+
+
+def run(*entries: Contestant, **options: Any) -> Result:
+    return race(entries, 1e-4, **options)
+
+
+def entry(name: str, seconds: float, kernels: int = 1, seed: int = 0, **more: Any) -> Contestant:
+    return Contestant(name, f"{name} {seed}", {"seconds": seconds, **more}, kernels, incumbent=kernels == 1)
+
+
+def test_a_mix_that_is_clearly_faster_wins() -> None:
+    result = run(entry("single", 0.010), entry("mix", 0.008, 3))
+    assert result.winner is not None
+    assert result.winner.contestant.name == "mix"
+    assert result.speedup is not None
+    assert 1.15 < result.speedup[1].low < result.speedup[0] < 1.35
+
+
+def test_equal_things_are_told_apart_in_at_most_one_race_of_twenty() -> None:
+    races = 300
+    wins = sum(
+        run(entry("single", 0.010, seed=seed), entry("mix", 0.010, 2, seed=seed)).winner.contestant.kernels > 1  # type: ignore[union-attr]
+        for seed in range(races)
+    )
+    # Beyond 25 of 300, a rate of 5 % is ruled out at 99 %.
+    assert wins <= 25
+
+
+def test_a_small_gain_is_found_by_looking_longer() -> None:
+    def wins(plan: RacePlan) -> int:
+        return sum(
+            run(entry("single", 0.010, seed=s), entry("mix", 0.0098, 2, seed=s), plan=plan).winner.contestant.kernels  # type: ignore[union-attr]
+            == 2
+            for s in range(50)
+        )
+
+    short, long = wins(RacePlan(choosing_rounds=(7,))), wins(RacePlan())
+    assert long > 2 * short
+    assert long > 25
+
+
+def test_a_choice_that_the_reporting_rounds_contradict_falls_back_to_the_best_single() -> None:
+    result = run(entry("single", 0.010), entry("mix", 0.008, 3, honest=6))
+    assert result.winner is not None
+    assert result.winner.contestant.name == "single"
+    assert result.speedup is not None
+    assert result.speedup[0] == 1.0
+
+
+def test_a_named_winner_is_a_comparison_and_no_choice() -> None:
+    result = run(entry("single", 0.010), entry("ours", 0.012, 2), winner="ours")
+    assert result.winner is not None
+    assert result.winner.contestant.name == "ours"
+    assert result.speedup is not None
+    assert result.speedup[0] == pytest.approx(10 / 12, rel=0.05)
+
+
+@pytest.mark.parametrize("after", [0, 1, 4, 12])
+def test_whoever_dies_loses_and_the_others_go_on(after: int) -> None:
+    result = run(entry("single", 0.010), entry("mix", 0.005, 3, dies_after=after))
+    assert result.winner is not None
+    assert result.winner.contestant.name == "single"
+    assert [standing.status for standing in result.standings] == [Status.OK, Status.CRASH]
+
+
+def test_wrong_answers_never_run() -> None:
+    result = run(entry("single", 0.010), entry("mix", 0.005, 3, wrong="differs"))
+    assert result.winner is not None
+    assert result.winner.contestant.name == "single"
+    assert result.standings[1].status is Status.WRONG
+
+
+def test_nobody_is_left() -> None:
+    result = run(entry("single", 0.010, wrong="differs"), entry("mix", 0.005, 3, dies_after=0))
+    assert result.winner is None
+    assert result.speedup is None
