@@ -1,64 +1,54 @@
 """Where timings are kept, so that nothing is measured twice.
 
-SQLite (write-ahead log) by default; any database that SQLAlchemy speaks to, by URL. Every row is committed when its
-measurement ends, so that a killed run loses at most the one under way. Only timings are shared, never binaries.
+SQLite (write-ahead log) by default; PostgreSQL by URL. Every row is committed when its measurement ends, so that a killed
+run loses at most the one under way. Only timings are shared, never binaries; each says where it was made. What a row
+holds is believed only if it makes sense: a damaged or hostile one is as good as none.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
-import json
 import os
-import time
-from collections.abc import Mapping
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from collage._errors import UsageError
-from collage.cost.key import WorkloadKey
-from collage.cost.outcome import Outcome, Status
-from collage.cost.statistics import Summary
+from collage.cost import _schema as schema
+from collage.cost._engine import begin_writing, describe, open_engine, prepare, readable_url
+from collage.cost._rows import fact_row, outcome_of, timing_row, value_of
+from collage.cost._schema import SCHEMA
+from collage.cost.key import WorkloadKey, digest_of
+from collage.cost.outcome import Outcome
+from collage.machine import this_machine
 
-__all__ = ["SCHEMA", "Database", "default_url"]
+__all__ = ["SCHEMA", "Database", "Record", "default_url", "this_origin"]
 
-SCHEMA = 1
-"""Version of the tables; kept in the database."""
+_INSERT: Mapping[str, Callable[[sa.Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+_BATCH = 500
 
-_metadata = sa.MetaData()
-_about = sa.Table(
-    "about",
-    _metadata,
-    sa.Column("name", sa.String(32), primary_key=True),
-    sa.Column("value", sa.String(256), nullable=False),
-)
-_timing = sa.Table(
-    "timing",
-    _metadata,
-    sa.Column("digest", sa.String(64), primary_key=True),
-    sa.Column("parts", sa.Text, nullable=False),
-    sa.Column("status", sa.String(24), nullable=False),
-    # SQLite stores NaN as NULL, so an absent time is NULL on purpose and ``status`` says why.
-    sa.Column("median_s", sa.Float),
-    sa.Column("p10_s", sa.Float),
-    sa.Column("p90_s", sa.Float),
-    sa.Column("samples", sa.Integer),
-    sa.Column("spread", sa.Float),
-    sa.Column("error", sa.Float),
-    sa.Column("reason", sa.Text),
-    sa.Column("build_s", sa.Float, nullable=False),
-    sa.Column("made_at_s", sa.Float, nullable=False),
-)
-_fact = sa.Table(
-    "fact",
-    _metadata,
-    sa.Column("digest", sa.String(64), primary_key=True),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("value", sa.Text, nullable=False),
-    sa.Column("made_at_s", sa.Float, nullable=False),
-)
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A timing as it is kept.
+
+    Attributes:
+        outcome: What came of measuring.
+        origin: The machine that measured.
+        made_at_s: When, in seconds since 1970.
+    """
+
+    outcome: Outcome
+    origin: str
+    made_at_s: float
 
 
 def default_url() -> str:
@@ -69,65 +59,127 @@ def default_url() -> str:
     return f"sqlite:///{cache / 'collage' / 'timings.sqlite'}"
 
 
+@functools.cache
+def this_origin() -> str:
+    """What rows that are made here are marked with: the host's name, and a digest that tells namesakes apart."""
+    host = platform.node() or "localhost"
+    with contextlib.suppress(OSError):
+        return f"{host[:64]}-{hashlib.sha256(Path('/etc/machine-id').read_bytes() + host.encode()).hexdigest()[:8]}"
+    return host[:64]
+
+
 class Database:
-    """Timings by workload key, and other facts about this machine by name.
+    """Timings by workload key, and facts about this machine by name.
 
     Args:
-        url: An SQLAlchemy URL, or the path of an SQLite file.
+        url: An SQLAlchemy URL of SQLite or PostgreSQL, or the path of an SQLite file; None is the user's own.
+
+    Attributes:
+        url: Where it is; no password.
+        origin: What rows that are written here are marked with.
 
     Raises:
-        UsageError: It cannot be opened, or was written by a newer version.
+        UsageError: It cannot be opened, read or written, or was written by a newer version.
     """
 
     def __init__(self, url: str | None = None) -> None:
         url = url or default_url()
-        self.url = url if "://" in url else f"sqlite:///{url}"
-        self._engine = sa.create_engine(self.url)
-        if self._engine.dialect.name == "sqlite":
-            self._prepare_sqlite()
+        self._engine = open_engine(url)
+        self.url = readable_url(self._engine)
+        self.origin = this_origin()
+        self._introduced = False
         try:
-            _metadata.create_all(self._engine)
-            self._check_version()
+            prepare(self._engine)
+        except UsageError as error:
+            raise UsageError(f"cannot use the timing database {describe(url)}: {error}") from None
         except sa.exc.SQLAlchemyError as error:
-            raise UsageError(f"cannot open the timing database {self.url}: {error.__cause__ or error}") from error
+            raise UsageError(f"cannot open the timing database {describe(url)}: {_cause(error)}") from error
+
+    @property
+    def file(self) -> Path | None:
+        """The SQLite file, where it is one."""
+        name = self._engine.url.database
+        local = self._engine.dialect.name == "sqlite" and name and name != ":memory:"
+        return Path(str(name)) if local else None
 
     def lookup(self, key: WorkloadKey) -> Outcome | None:
         """What is known of a kernel, or None."""
-        with self._engine.connect() as connection:
-            row = connection.execute(sa.select(_timing).where(_timing.c.digest == key.digest)).mappings().first()
-        return None if row is None else _outcome(dict(row))
+        record = self.find(key)
+        return None if record is None else record.outcome
+
+    def find(self, key: WorkloadKey) -> Record | None:
+        """What is known of a kernel, and where and when that was found out; or None."""
+        row = self._row(schema.timing, key.digest)
+        outcome = None if row is None else outcome_of(row)
+        return None if row is None or outcome is None else Record(outcome, str(row["origin"]), row["made_at_s"])
 
     def record(self, key: WorkloadKey, outcome: Outcome) -> None:
-        """Keeps an outcome; a newer one replaces an older one."""
-        time_ = outcome.time
-        row = {
-            "digest": key.digest,
-            "parts": json.dumps(key.parts(), sort_keys=True),
-            "status": outcome.status.value,
-            "median_s": time_ and time_.median_s,
-            "p10_s": time_ and time_.p10_s,
-            "p90_s": time_ and time_.p90_s,
-            "samples": time_ and time_.count,
-            "spread": time_ and time_.spread,
-            "error": outcome.error,
-            "reason": outcome.reason,
-            "build_s": outcome.build_s,
-            "made_at_s": time.time(),
-        }
-        self._upsert(_timing, row)
+        """Keeps an outcome; a newer one replaces an older one. It is safe when this returns."""
+        self._introduce()
+        self.write(schema.timing, [timing_row(key, outcome, self.origin)])
 
     def fact(self, **name: Any) -> Any:
         """A fact kept under this name, or None."""
-        with self._engine.connect() as connection:
-            query = sa.select(_fact.c.value).where(_fact.c.digest == _digest(name))
-            value = connection.execute(query).scalar()
-        return None if value is None else json.loads(value)
+        row = self._row(schema.fact, digest_of(name))
+        return None if row is None else value_of(row)
 
     def keep_fact(self, value: Any, **name: Any) -> None:
         """Keeps a JSON value under a name made of named parts."""
-        text = json.dumps(name, sort_keys=True)
-        row = {"digest": _digest(name), "name": text, "value": json.dumps(value), "made_at_s": time.time()}
-        self._upsert(_fact, row)
+        self.write(schema.fact, [fact_row(name, value, self.origin)])
+
+    def local_fact(self, **name: Any) -> Any:
+        """A fact that was found out on this very machine, not on one that is alike; or None."""
+        name["origin"] = self.origin
+        row = self._row(schema.fact, digest_of(name))
+        return None if row is None or row["origin"] != self.origin else value_of(row)
+
+    def keep_local_fact(self, value: Any, **name: Any) -> None:
+        """Keeps a fact that holds for this very machine only."""
+        self.keep_fact(value, **name, origin=self.origin)
+
+    def rows(self, table: sa.Table, *columns: str) -> Iterator[Mapping[str, Any]]:
+        """All rows of a table, oldest first; of some columns, or of all."""
+        query = sa.select(*(table.c[name] for name in columns)) if columns else sa.select(table)
+        with self._clearly("read"), self._engine.connect() as connection:
+            found = connection.execution_options(yield_per=_BATCH).execute(
+                query.order_by(table.c.made_at_s, table.c.digest)
+            )
+            yield from map(dict, found.mappings())
+
+    def write(self, table: sa.Table, rows: Iterable[Mapping[str, Any]], *, keep_local: bool = False) -> int:
+        """Writes rows, in one transaction; a row replaces one of the same digest.
+
+        Args:
+            table: The table.
+            rows: Complete ones.
+            keep_local: Replace a row only if it was not made here, and is older.
+
+        Returns:
+            Number of rows that are new, or replaced others.
+        """
+        insert = _INSERT[self._engine.dialect.name](table)
+        news = {column.name: insert.excluded[column.name] for column in table.c if column.name != "digest"}
+        yields = (table.c.origin != self.origin) & (table.c.made_at_s < insert.excluded.made_at_s)
+        upsert = insert.on_conflict_do_update(
+            index_elements=["digest"], set_=news, where=yields if keep_local else None
+        )
+        with self._clearly("write"), begin_writing(self._engine) as connection:
+            return sum(connection.execute(upsert, dict(row)).rowcount for row in rows)
+
+    def remove(self, table: sa.Table, digests: Sequence[str]) -> None:
+        """Removes rows."""
+        with self._clearly("write"), begin_writing(self._engine) as connection:
+            for start in range(0, len(digests), _BATCH):
+                batch = digests[start : start + _BATCH]
+                connection.execute(sa.delete(table).where(table.c.digest.in_(batch)))
+
+    def complaints(self) -> str | None:
+        """What the engine's own check finds wrong with the file, or None."""
+        if self.file is None:
+            return None
+        with self._clearly("read"), self._engine.connect() as connection:
+            found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+        return None if found == "ok" else str(found)
 
     def close(self) -> None:
         """Closes all connections."""
@@ -141,50 +193,35 @@ class Database:
     ) -> None:
         self.close()
 
-    def _upsert(self, table: sa.Table, row: Mapping[str, Any]) -> None:
-        # Delete and insert in one transaction: the same text on every engine, unlike ON CONFLICT.
-        with self._engine.begin() as connection:
-            connection.execute(sa.delete(table).where(table.c.digest == row["digest"]))
-            connection.execute(sa.insert(table).values(**row))
-
-    def _prepare_sqlite(self) -> None:
-        name = self._engine.url.database
-        if name and name != ":memory:":
+    def _row(self, table: sa.Table, digest: str) -> Mapping[str, Any] | None:
+        with self._clearly("read"):
             try:
-                Path(name).parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise UsageError(f"cannot create the folder of the timing database {name}: {error}") from error
+                with self._engine.connect() as connection:
+                    found = connection.execute(sa.select(table).where(table.c.digest == digest)).mappings().first()
+                    return None if found is None else dict(found)
+            except sa.exc.DataError:
+                return None  # One row that is too large to be ours.
 
-        @sa.event.listens_for(self._engine, "connect")
-        def _(connection: Any, _record: Any) -> None:
-            # The driver's own transaction handling would start a write late, and fail instead of waiting.
-            connection.isolation_level = None
-            connection.execute("PRAGMA busy_timeout=30000")
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=NORMAL")
+    def _introduce(self) -> None:
+        """Says once which machine its fingerprint stands for, so that others can read what they are sent."""
+        if self._introduced:
+            return
+        machine = this_machine()
+        name = {"fact": "machine", "machine": machine.fingerprint}
+        if self.fact(**name) is None:
+            self.keep_fact(asdict(machine), **name)
+        self._introduced = True
 
-        @sa.event.listens_for(self._engine, "begin")
-        def _(connection: sa.Connection) -> None:
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    def _check_version(self) -> None:
-        with self._engine.begin() as connection:
-            found = connection.execute(sa.select(_about.c.value).where(_about.c.name == "schema")).scalar()
-            if found is None:
-                connection.execute(sa.insert(_about).values(name="schema", value=str(SCHEMA)))
-            elif int(found) > SCHEMA:
-                raise UsageError(
-                    f"the timing database {self.url} was written by a newer version (schema {found}, this one reads "
-                    f"up to {SCHEMA}); update Collage or name another with --db"
-                )
+    @contextlib.contextmanager
+    def _clearly(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except sa.exc.SQLAlchemyError as error:
+            raise UsageError(
+                f"cannot {what} the timing database {self.url}: {_cause(error)}; what was recorded before is kept"
+            ) from error
 
 
-def _digest(name: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(name, sort_keys=True).encode()).hexdigest()
-
-
-def _outcome(row: Mapping[str, Any]) -> Outcome:
-    measured = None
-    if row["median_s"] is not None:
-        measured = Summary(row["median_s"], row["p10_s"], row["p90_s"], row["samples"], row["spread"])
-    return Outcome(Status(row["status"]), row["reason"], measured, row["error"], row["build_s"], recorded=True)
+def _cause(error: sa.exc.SQLAlchemyError) -> str:
+    """What the engine itself said, in one line."""
+    return " ".join(str(error.__cause__ or error).split())[:500]

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["METHOD", "WorkloadKey"]
+__all__ = ["METHOD", "WorkloadKey", "digest_of", "runtime_settings"]
 
 METHOD = "evict-2"
 """How timings are taken; changes when they are no longer comparable with older ones."""
+
+_SETTINGS = re.compile(
+    r"_NUM_THREADS$|_MAX_CPU_ISA$|^G?OMP_|^KMP_(AFFINITY|BLOCKTIME|LIBRARY)$|^(LD_PRELOAD|MALLOC_CONF)$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,7 @@ class WorkloadKey:
         threads: Threads that the kernel may use.
         context: Cache state that it was measured in, in MiB evicted.
         method: How it was measured.
+        settings: Environment variables that runtimes obey, see :func:`runtime_settings`.
     """
 
     kernel: str
@@ -40,12 +48,24 @@ class WorkloadKey:
     threads: int
     context: int
     method: str = METHOD
+    settings: str = ""
 
     def parts(self) -> Mapping[str, str | int]:
-        """The named parts."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        """The named parts. Settings are left out where there are none, as in keys from before they were kept."""
+        parts = {name: getattr(self, name) for name in self.__slots__}
+        return parts if self.settings else {name: value for name, value in parts.items() if name != "settings"}
 
     @property
     def digest(self) -> str:
         """What it is filed under."""
-        return hashlib.sha256(json.dumps(self.parts(), sort_keys=True).encode()).hexdigest()
+        return digest_of(self.parts())
+
+
+def digest_of(parts: Mapping[str, Any]) -> str:
+    """The sha256 of named parts, whatever their order."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def runtime_settings(environment: Mapping[str, str] = os.environ) -> str:
+    """The variables that threads, instruction sets and memory of runtimes are set by, as ``NAME=value`` words."""
+    return " ".join(f"{name}={value}" for name, value in sorted(environment.items()) if _SETTINGS.search(name))

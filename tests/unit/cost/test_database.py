@@ -43,9 +43,9 @@ def test_every_part_of_the_key_counts(tmp_path: Path, part: str) -> None:
 
 def test_facts(tmp_path: Path) -> None:
     with Database(str(tmp_path / "t.sqlite")) as database:
-        database.keep_fact({"x": [1, 2]}, fact="profile", key="a")
-        assert database.fact(fact="profile", key="a") == {"x": [1, 2]}
-        assert database.fact(fact="profile", key="b") is None
+        database.keep_fact({"x": [1, 2]}, fact="note", key="a")
+        assert database.fact(fact="note", key="a") == {"x": [1, 2]}
+        assert database.fact(fact="note", key="b") is None
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:

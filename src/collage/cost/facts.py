@@ -1,0 +1,101 @@
+"""Facts: what is known besides timings, each kind with the form that its values must have.
+
+A database may have been damaged, or come from anywhere; so a value is handed out, or imported, only if it has the form that
+its readers expect. Kinds that are not listed here may be any JSON value of finite numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from collage.cost.outcome import Status
+
+__all__ = ["is_finite", "is_valid_fact"]
+
+_MOST_DEEP = 32
+
+
+def is_valid_fact(name: Mapping[str, Any], value: Any) -> bool:
+    """Whether a value may be kept under a name."""
+    check = _FORMS.get(str(name.get("fact")))
+    return _is_plain(value) and (check is None or check(value))
+
+
+def is_finite(value: Any) -> bool:
+    """Whether it is a number (no truth value) from zero on, and finite."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _is_plain(value: Any, depth: int = 0) -> bool:
+    """Whether it is JSON without NaN or infinity, and not nested beyond reason."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict | list):
+        members = value.values() if isinstance(value, dict) else value
+        return depth < _MOST_DEEP and all(_is_plain(member, depth + 1) for member in members)
+    return value is None or isinstance(value, bool | int | str)
+
+
+def _is_text_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_support(value: Any) -> bool:
+    return isinstance(value, dict) and "reason" in value and _is_text_or_none(value["reason"])
+
+
+def _is_profile(value: Any) -> bool:
+    return isinstance(value, list) and all(map(is_finite, value))
+
+
+def _is_overheads(value: Any) -> bool:
+    return isinstance(value, dict) and is_finite(value.get("dispatch_s")) and is_finite(value.get("launch_s"))
+
+
+def _is_verdict(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("ok"), bool) and _is_text_or_none(value.get("reason"))
+
+
+def _is_quarantine(value: Any) -> bool:
+    return isinstance(value, dict) and is_finite(value.get("since_s")) and isinstance(value.get("reason"), str)
+
+
+def _is_summary(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, list) and len(value) == 5 and all(map(is_finite, value)) and value[0] > 0
+    )
+
+
+def _is_standing(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) != 5:
+        return False
+    status, time_, reason, *errors = value
+    known = isinstance(status, str) and status in tuple(Status)
+    return known and _is_summary(time_) and _is_text_or_none(reason) and all(e is None or is_finite(e) for e in errors)
+
+
+def _is_race(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("standings"), dict):
+        return False
+    speedup = value.get("speedup")
+    known = speedup is None or (isinstance(speedup, list) and len(speedup) == 3 and all(map(is_finite, speedup)))
+    finished = isinstance(value.get("time"), list) and _is_summary(value["time"])
+    return (
+        known
+        and finished
+        and value.get("winner") in value["standings"]
+        and all(map(_is_standing, value["standings"].values()))
+    )
+
+
+_FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "machine": lambda value: isinstance(value, dict),
+    "overheads-1": _is_overheads,
+    "profile": _is_profile,
+    "quarantine": _is_quarantine,
+    "race-1": _is_race,
+    "share-1": _is_verdict,
+    "support": _is_support,
+}
