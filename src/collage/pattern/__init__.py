@@ -18,7 +18,6 @@ from collage.pattern._match import Match
 from collage.pattern._nodes import (
     absent,
     any_op,
-    dominates,
     is_const,
     is_elementwise,
     is_injective,
@@ -32,7 +31,7 @@ from collage.pattern._nodes import (
 )
 from collage.pattern._rewrite import Application, RewriteLoop, RewriteResult, rewrite
 from collage.pattern._rule import Builder, NotApplicable, RewriteRule
-from collage.pattern._sequence import Group, PdomSeq, Seq, attr_eq, dup, fork_to, make, together
+from collage.pattern._sequence import Group, PdomSeq, Seq, attr_eq, dominates, dup, fork_to, make, together
 from collage.pattern._solver import MatchBudgetExceeded
 
 __all__ = [

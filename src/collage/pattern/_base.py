@@ -84,6 +84,19 @@ class PatternLike:
             self.used_by(user)
         return self
 
+    def dominates(self, parent: PatternLike, path: Pattern | None = None) -> PatternLike:
+        """Every way from ``parent`` leads to this node, and only through nodes that match ``path`` (None: any nodes).
+
+        Walking back from this node's inputs, every computed value is made by ``parent``, or by a node that matches
+        ``path`` and gets something from ``parent`` in turn. Inputs and constants on the way are passed over. Neither
+        ``parent`` nor what lies between is used anywhere else. Returns this pattern.
+        """
+        from collage.pattern._constraints import Dominates
+        from collage.pattern._nodes import wildcard
+
+        _relate(Dominates(self.first, parent.last, wildcard() if path is None else path))
+        return self
+
     def __xor__(self, user: PatternLike) -> Seq:
         return self.used_by(user)
 

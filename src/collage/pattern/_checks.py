@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from collage.graph import used_values
+from collage.pattern import _dominance
 from collage.pattern._base import Pattern
 from collage.pattern._constraints import (
     AttrEq,
     Constraint,
     Distinct,
+    Dominates,
     ExternUse,
     NoConsumer,
     OnlyUsedBy,
@@ -20,8 +21,9 @@ from collage.pattern._constraints import (
     Uniq,
     UsedBy,
 )
-from collage.pattern._nodes import DominatorPattern, NotPattern
+from collage.pattern._nodes import NotPattern
 from collage.pattern._predicates import dims_of
+from collage.pattern._scope import Path
 
 if TYPE_CHECKING:
     from collage.pattern._solver import Solver
@@ -53,30 +55,62 @@ def holds(solver: Solver, constraint: Constraint) -> bool:
             return has_one_user(solver, constraint.value)
         case NoConsumer() if solver.plan.is_closed(constraint.excluded):
             return excluded_user(solver, constraint) is None
+        case Dominates() if solver.plan.is_closed(constraint.path):
+            return _dominates(solver, constraint)
         case _:
             return True
 
 
 def complete(solver: Solver) -> bool:
     """Whether an assignment without gaps keeps what only the whole match can tell."""
-    if solver.is_partial:
+    return solver.is_partial or (
+        _nothing_is_skipped_and_matched(solver)
+        and _what_refers_to_the_match_holds(solver)
+        and _external_uses_are_as_wanted(solver)
+    )
+
+
+def _nothing_is_skipped_and_matched(solver: Solver) -> bool:
+    if not solver.scope.fuzzy_ops:
         return True
-    inside = {**solver.claimed, **solver.passed}
-    for node in solver.passed:
+    for node in solver.skipped:
         if node in solver.claimed:
-            return _refuse(solver, "passed", solver.claimed[node], node)
-    exempt: set[ir.Node] = set()
+            return _refuse(solver, "skipped", solver.claimed[node], node)
     for pattern in solver.bound:
-        if isinstance(pattern, NotPattern) and solver.matches_anew(pattern.refused, solver.bound[pattern]):
-            return _refuse(solver, "refused", pattern, solver.bound[pattern])
+        for edge in solver.plan.edges(pattern):
+            if edge.producer is pattern and edge.user in solver.bound and not _skip_along(solver, edge):
+                return _refuse(solver, "constraint", pattern, solver.bound[pattern], edge)
+    return True
+
+
+def _what_refers_to_the_match_holds(solver: Solver) -> bool:
+    """Refusals, exclusions and paths that share patterns with the match are judged once it is whole."""
+    for pattern, value in solver.bound.items():
+        if isinstance(pattern, NotPattern) and solver.matches_anew(pattern.refused, value):
+            return _refuse(solver, "refused", pattern, value)
         for constraint in solver.plan.constraints.get(pattern, ()):
-            if isinstance(constraint, NoConsumer) and excluded_user(solver, constraint) is not None:
-                return _refuse(solver, "constraint", pattern, solver.bound[pattern], constraint)
+            match constraint:
+                case NoConsumer():
+                    holds_now = excluded_user(solver, constraint) is None
+                case Dominates(child=child) if child is pattern and not solver.plan.is_closed(constraint.path):
+                    holds_now = constraint.parent not in solver.bound or _dominates(solver, constraint)
+                case _:
+                    continue
+            if not holds_now:
+                return _refuse(solver, "constraint", pattern, value, constraint)
+    return True
+
+
+def _external_uses_are_as_wanted(solver: Solver) -> bool:
+    inside = solver.inside
+    exempt: set[ir.Node] = set()
+    for pattern, value in solver.bound.items():
+        for constraint in solver.plan.constraints.get(pattern, ()):
             if isinstance(constraint, ExternUse):
                 if pattern in solver.node_of:
                     exempt.add(solver.node_of[pattern])
                 if not _external_use_is(solver, solver.sources(pattern), inside, constraint.must):
-                    return _refuse(solver, "constraint", pattern, solver.bound[pattern], constraint)
+                    return _refuse(solver, "constraint", pattern, value, constraint)
     return solver.plan.non_leaf is None or _inner_nodes_keep(solver, inside, exempt)
 
 
@@ -101,81 +135,59 @@ def has_one_user(solver: Solver, pattern: Pattern) -> bool:
     return len(external_users(solver, values, ())) == 1 and not any(map(solver.scope.leaves, values))
 
 
-def dominates(solver: Solver, pattern: DominatorPattern) -> bool:
-    """Whether all computed inputs of the child come from the parent, and nothing between is used elsewhere."""
-    child, parent = solver.user_node(pattern.child), solver.user_node(pattern.parent)
-    if child is None or parent is None or child is parent:
-        return _refuse(solver, "dominator", pattern, child)
-    region: dict[ir.Node, None] = {}
-    pending = [child]
-    reached = False
-    while pending:
-        for value in used_values(pending.pop()):
-            node = value.producer()
-            if node is parent:
-                reached = True
-            elif node is not None and node not in region and node.graph is solver.scope.graph:
-                if node.op_type == "Constant":
-                    continue
-                if not solver.matches_anew(pattern.path, value, any_output=True):
-                    return _refuse(solver, "dominator", pattern, node)
-                region[node] = None
-                pending.append(node)
-    inside = {*region, child}
-    for node in (parent, *region):
-        if external_users(solver, tuple(node.outputs), inside):
-            return _refuse(solver, "dominator", pattern, node)
-    solver.pass_over(region)
-    return reached
+def _dominates(solver: Solver, constraint: Dominates) -> bool:
+    region = _dominance.region_of(solver, constraint)
+    if region.culprit is None:
+        solver.enclose(region.nodes)
+    return region.culprit is None
 
 
-def ancestors(solver: Solver, pattern: DominatorPattern) -> Iterator[ir.Node]:
-    """Nodes that might be the parent of a dominator pattern whose child is bound, nearest first."""
-    child = solver.user_node(pattern.child)
-    known = solver.node_of.get(pattern.parent)
-    if known is not None or child is None:
-        yield from () if known is None else (known,)
-        return
-    seen = {child}
-    pending = [child]
-    for node in pending:
-        for value in used_values(node):
-            producer = value.producer()
-            if producer is None or producer in seen or producer.graph is not solver.scope.graph:
-                continue
-            seen.add(producer)
-            yield producer
-            if solver.matches_anew(pattern.path, value, any_output=True):
-                pending.append(producer)
+def _used_by(solver: Solver, edge: UsedBy) -> bool:
+    """Whether there is a way from producer to user."""
+    return next(_ways(solver, edge), None) is not None
 
 
-def _used_by(solver: Solver, constraint: UsedBy) -> bool:
-    user = solver.user_node(constraint.user)
-    sources = solver.sources(constraint.producer)
+def _ways(solver: Solver, edge: UsedBy) -> Iterator[Path]:
+    """The skipped nodes between producer and user, nearest ways first; an empty one where they touch."""
+    user = solver.user_node(edge.user)
+    sources = solver.sources(edge.producer)
     if user is None:
-        return False
-    if constraint.index is not None:
-        if constraint.index >= len(user.inputs) or (used := user.inputs[constraint.index]) is None:
-            return False
-        path = next((path for value, path in solver.scope.upstream(used) if value in sources), None)
-    else:
-        path = next((path for node, path in solver.scope.downstream(sources) if node is user), None)
-    solver.pass_over(path or ())
-    return path is not None
+        return
+    if edge.index is None:
+        yield from (path for node, path in solver.scope.downstream(sources) if node is user)
+    elif edge.index < len(user.inputs) and (used := user.inputs[edge.index]) is not None:
+        yield from (path for value, path in solver.scope.upstream(used) if value in sources)
 
 
-def _only_used_by(solver: Solver, constraint: OnlyUsedBy) -> bool:
-    user = solver.user_node(constraint.user)
-    values = solver.sources(constraint.producer)
-    while True:
-        users = external_users(solver, values, ())
-        if len(users) != 1:
-            return False
-        if users[0] is user:
-            return True
-        if isinstance(users[0], str) or not solver.scope.is_fuzzy(users[0]):
-            return False
-        values = tuple(users[0].outputs)
+def _only_used_by(solver: Solver, edge: OnlyUsedBy) -> bool:
+    """Whether all that uses the producer is the user, or a skippable node that only the user uses in turn."""
+    return _only_ways(solver, edge) is not None
+
+
+def _only_ways(solver: Solver, edge: OnlyUsedBy) -> Path | None:
+    """The skipped nodes on all ways from producer to user; None if there is a way to something else."""
+    user = solver.user_node(edge.user)
+    between: dict[ir.Node, None] = {}
+    pending = list(solver.sources(edge.producer))
+    for value in pending:
+        if solver.scope.leaves(value):
+            return None
+        for other in solver.scope.users(value):
+            if other is user or other in between:
+                continue
+            if not solver.scope.skips(other, value):
+                return None
+            between[other] = None
+            pending.extend(other.outputs)
+    return tuple(between)
+
+
+def _skip_along(solver: Solver, edge: UsedBy) -> bool:
+    """Notes what an edge skips; False where every way leads over a node that a pattern lies on."""
+    only = _only_ways(solver, edge) or () if isinstance(edge, OnlyUsedBy) else ()
+    way = next((path for path in _ways(solver, edge) if solver.claimed.keys().isdisjoint((*only, *path))), None)
+    solver.skip((*only, *(way or ())))
+    return way is not None
 
 
 def _attributes_equal(solver: Solver, patterns: list[Pattern], names: tuple[str, ...] | None) -> bool:

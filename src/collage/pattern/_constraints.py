@@ -129,6 +129,20 @@ class NoConsumer(Constraint):
         return (self.value,)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Dominates(Constraint):
+    """``child`` post-dominates ``parent``, through nodes that match ``path``."""
+
+    child: Pattern
+    parent: Pattern
+    path: Pattern
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Child and parent; the path is matched anew at each of its nodes."""
+        return (self.child, self.parent)
+
+
 @dataclass(frozen=True, slots=True)
 class NonLeafExternUse:
     """For every matched node that another matched node uses: do nodes outside use it too?

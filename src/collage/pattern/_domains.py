@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from collage.graph import used_values
 from collage.pattern._base import Pattern
-from collage.pattern._constraints import ExternUse, OnlyUsedBy, Uniq
-from collage.pattern._nodes import AndPattern, DominatorPattern, LeafPattern, OpPattern, OrPattern, OutputPattern
+from collage.pattern._constraints import Dominates, ExternUse, OnlyUsedBy, Uniq
+from collage.pattern._nodes import AndPattern, LeafPattern, OpPattern, OrPattern, OutputPattern
 from collage.pattern._plan import Plan
 from collage.pattern._scope import Scope
 
@@ -55,7 +55,7 @@ def _keep_used_as_wanted(
     plan: Plan, scope: Scope, domains: dict[Pattern, Domain], known: dict[tuple[object, ...], Domain]
 ) -> bool:
     """Takes out nodes whose users break a constraint whatever else is chosen. Tells whether any were."""
-    if any(isinstance(pattern, DominatorPattern) for pattern in plan.order):
+    if any(isinstance(c, Dominates) for constraints in plan.constraints.values() for c in constraints):
         return False
     inside: Domain = {}
     for pattern in plan.order:

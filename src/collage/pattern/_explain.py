@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from collage.pattern import _checks
+from collage.pattern import _checks, _dominance
 from collage.pattern._base import Pattern, PatternLike, Predicate
 from collage.pattern._constraints import (
     AttrEq,
     Constraint,
     Distinct,
+    Dominates,
     ExternUse,
     NoConsumer,
     OnlyUsedBy,
@@ -88,7 +89,7 @@ class Trace:
 
     def note(self, solver: Solver, reason: str, pattern: Pattern, subject: Any, detail: Any) -> None:
         """Called by the solver at each failure."""
-        settled = reason in ("constraint", "non-leaf", "passed", "predicate", "operand count")
+        settled = reason in ("constraint", "non-leaf", "skipped", "predicate", "operand count")
         depth = (len(solver.node_of) - (settled and pattern in solver.node_of), int(settled))
         if depth <= self.depth:
             return
@@ -195,8 +196,6 @@ def _wording(solver: Solver, reason: str, pattern: Pattern, subject: Any, detail
         case "non-leaf":
             wanted = "must" if solver.plan.non_leaf else "must not"
             return f"{where} {wanted} be used outside the match, but {_outside(solver, (subject.outputs[0],))}"
-        case "dominator":
-            return f"{what} does not hold at {where}: not on the path, or used outside it"
         case _:
             return f"{where} would be skipped and matched at once"
 
@@ -225,6 +224,10 @@ def _constraint_wording(solver: Solver, pattern: Pattern, where: str, constraint
             return f"shapes must be known and equal ({shapes})"
         case Distinct():
             return f"{where} stands for two patterns that must be distinct"
+        case Dominates(child=child, parent=parent):
+            region = _dominance.region_of(solver, constraint)
+            culprit = f"{_name(region.culprit)} {region.fault}"
+            return f"{_at(solver, child)} must dominate {_at(solver, parent)}, but {culprit}"
         case Uniq(value=value):
             return f"{_at(solver, value)} must have one user; it has {_users(solver, value)}"
         case NoConsumer(value=value, excluded=excluded):
@@ -252,7 +255,7 @@ def _attribute_difference(solver: Solver, nodes: tuple[Pattern, ...], names: tup
 
 
 def _outside(solver: Solver, values: tuple[ir.Value, ...]) -> str:
-    users = _checks.external_users(solver, values, {**solver.claimed, **solver.passed})
+    users = _checks.external_users(solver, values, solver.inside)
     return f"{', '.join(map(_name, users))} does" if users else "nobody outside does"
 
 

@@ -32,7 +32,7 @@ class Match:
     Attributes:
         root: The value that the pattern's root stands for.
         nodes: The matched nodes in the graph's order: those of node patterns, and those that were skipped or lie
-            on the path of a dominator pattern.
+            between a pattern and one that dominates it.
         captures: Values by the names given in the pattern.
         skipped: The nodes among ``nodes`` that no pattern of their own stands for.
         scope: The graph, body or function it was found in.
@@ -143,8 +143,7 @@ def _matches(solver: Solver, starts: Iterable[Agenda]) -> Iterator[Match]:
 
 
 def _match(solver: Solver) -> Match:
-    inside = dict.fromkeys((*solver.claimed, *solver.passed))
-    ordered = tuple(sorted(inside, key=solver.scope.position.__getitem__))
+    ordered = tuple(sorted(solver.inside, key=solver.scope.position.__getitem__))
     bound = {p: v for p, v in solver.bound.items() if v is not ABSENT}
     return Match(
         root=solver.bound[solver.plan.root],

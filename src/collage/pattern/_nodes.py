@@ -215,29 +215,6 @@ class NotPattern(Pattern):
         return f"~{self.refused.describe()}"
 
 
-class DominatorPattern(Pattern):
-    """``child``, all of whose computed inputs come from ``parent`` through nodes that match ``path``."""
-
-    def __init__(self, parent: Pattern, path: Pattern, child: Pattern) -> None:
-        super().__init__()
-        self.parent, self.path, self.child = parent, path, child
-
-    @property
-    def children(self) -> tuple[Pattern, ...]:
-        """Child and parent; the path is matched anew at each of its nodes."""
-        return (self.child, self.parent)
-
-    def clone(self, child: Callable[[Pattern], Pattern]) -> DominatorPattern:
-        """See the base class."""
-        new = DominatorPattern(child(self.parent), child(self.path), child(self.child))
-        new.predicates = self.predicates
-        return new
-
-    def describe(self) -> str:
-        """See the base class."""
-        return f"dominates({self.parent.describe()}, {self.path.describe()}, {self.child.describe()})"
-
-
 def _short(operand: Operand) -> str:
     if operand is ...:
         return "..."
@@ -299,15 +276,6 @@ def absent() -> AbsentPattern:
 def maybe(pattern: Pattern) -> Pattern:
     """An optional operand that, if given, matches."""
     return pattern | absent()
-
-
-def dominates(parent: Pattern, path: Pattern, child: Pattern) -> DominatorPattern:
-    """``child`` post-dominates ``parent``: every way from ``parent`` leads to it, through nodes that match ``path``.
-
-    Walking back from the inputs of ``child``, every computed value is made by a node that matches ``path``, until
-    ``parent``. Inputs and constants on the way are passed over. Results in between are used nowhere else.
-    """
-    return DominatorPattern(parent, path, child)
 
 
 def repeat(body: Callable[[Pattern], Pattern], source: Pattern, least: int, most: int) -> Pattern:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from collage._errors import PatternError
 from collage.pattern._base import Pattern, PatternLike
-from collage.pattern._constraints import Constraint, NoConsumer, NonLeafExternUse, Together, UsedBy
-from collage.pattern._nodes import AndPattern, DominatorPattern, NotPattern, OpPattern, OrPattern, OutputPattern
+from collage.pattern._constraints import Constraint, Dominates, NoConsumer, NonLeafExternUse, Together, UsedBy
+from collage.pattern._nodes import AndPattern, NotPattern, OpPattern, OrPattern, OutputPattern
 
 Alternative = tuple[OrPattern, int]
 
@@ -42,6 +42,10 @@ class Plan:
     def edges(self, pattern: Pattern) -> Iterator[UsedBy]:
         """The use constraints that a pattern takes part in."""
         return (c for c in self.constraints.get(pattern, ()) if isinstance(c, UsedBy))
+
+    def dominations(self, pattern: Pattern) -> Iterator[Dominates]:
+        """The dominations that a pattern takes part in."""
+        return (c for c in self.constraints.get(pattern, ()) if isinstance(c, Dominates))
 
     def parts(self) -> list[tuple[Pattern, ...]]:
         """The parts that neither operand nor constraint connects; empty if the pattern is all one."""
@@ -108,8 +112,6 @@ def is_node_pattern(pattern: Pattern) -> bool:
         return all(is_node_pattern(alternative) for alternative in pattern.alternatives)
     if isinstance(pattern, AndPattern):
         return any(is_node_pattern(part) for part in pattern.parts)
-    if isinstance(pattern, DominatorPattern):
-        return is_node_pattern(pattern.child)
     return isinstance(pattern, OpPattern)
 
 
@@ -182,8 +184,8 @@ def _matched_anew(everything: Iterable[Pattern]) -> Iterator[Pattern]:
     for pattern in everything:
         if isinstance(pattern, NotPattern):
             yield pattern.refused
-        elif isinstance(pattern, DominatorPattern):
-            yield pattern.path
         for constraint in pattern.constraints:
             if isinstance(constraint, NoConsumer):
                 yield constraint.excluded
+            elif isinstance(constraint, Dominates):
+                yield constraint.path

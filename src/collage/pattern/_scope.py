@@ -24,7 +24,7 @@ class Scope:
 
     Args:
         graph: The graph to look at. It must not change while the scope is in use, unless ``record`` is told.
-        fuzzy_ops: Operator types that an edge may skip, such as ``Cast``.
+        fuzzy_ops: Operator types that an edge may skip, such as ``Cast``, or ``domain::type`` for other domains.
         opset_imports: Those of the model or function around it, for bodies, which have none of their own.
     """
 
@@ -138,32 +138,46 @@ class Scope:
             found = self._attributes[node] = _operators.attributes(node, self.opset_imports)
         return found
 
-    def is_fuzzy(self, node: ir.Node | None) -> bool:
-        """Whether an edge may skip this node."""
-        return node is not None and node.op_type in self.fuzzy_ops and bool(node.inputs)
+    def skips(self, node: ir.Node, value: ir.Value) -> bool:
+        """Whether an edge may skip a node on its way from this operand of the node's."""
+        return value in self._passed_on(node)
+
+    def _passed_on(self, node: ir.Node | None) -> tuple[ir.Value, ...]:
+        """The operands whose content a skippable node passes on: the first one, or all if they commute."""
+        if node is None or not self.fuzzy_ops or _spelled(node) not in self.fuzzy_ops:
+            return ()
+        operands = node.inputs if _operators.commutes(node) else node.inputs[:1]
+        return tuple(operand for operand in operands if operand is not None)
 
     def upstream(self, value: ir.Value) -> Iterator[tuple[ir.Value, Path]]:
-        """The value itself, then what it was before the skippable nodes that made it."""
-        path: Path = ()
-        while True:
-            yield value, path
-            node = value.producer()
-            if node is None or not self.is_fuzzy(node) or value.index() != 0 or node.inputs[0] is None:
-                return
-            path = (*path, node)
-            value = node.inputs[0]
+        """The value itself, then what it was before the skippable nodes that made it; nearer ones first."""
+        found: dict[ir.Value, Path] = {value: ()}
+        pending = [value]
+        for current in pending:
+            yield current, found[current]
+            node = current.producer()
+            if node is None or node.graph is not self.graph or current.index() != 0:
+                continue
+            for operand in self._passed_on(node):
+                if operand not in found:
+                    found[operand] = (*found[current], node)
+                    pending.append(operand)
 
     def downstream(self, values: Iterable[ir.Value]) -> Iterator[tuple[ir.Node, Path]]:
         """Each user of the values with the skippable nodes between; nearer users first."""
-        frontier: list[tuple[ir.Value, Path]] = [(value, ()) for value in values]
-        while frontier:
-            following: list[tuple[ir.Value, Path]] = []
-            for value, path in frontier:
-                for user in self.users(value):
-                    yield user, path
-                    if self.is_fuzzy(user) and user.inputs[0] is value:
-                        following.append((user.outputs[0], (*path, user)))
-            frontier = following
+        found: dict[ir.Value, Path] = dict.fromkeys(values, ())
+        pending = list(found)
+        for value in pending:
+            for user in self.users(value):
+                yield user, found[value]
+                if self.skips(user, value) and user.outputs[0] not in found:
+                    found[user.outputs[0]] = (*found[value], user)
+                    pending.append(user.outputs[0])
+
+
+def _spelled(node: ir.Node) -> str:
+    domain = _operators.normal_domain(node.domain)
+    return f"{domain}::{node.op_type}" if domain else node.op_type
 
 
 def scopes_of(where: GraphLike | ir.Model, fuzzy_ops: Iterable[str] = ()) -> Iterator[Scope]:

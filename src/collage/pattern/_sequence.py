@@ -9,7 +9,7 @@ from typing import Any
 from collage._errors import PatternError
 from collage.pattern import _constraints
 from collage.pattern._base import Pattern, PatternLike, _relate, flatten
-from collage.pattern._nodes import DominatorPattern, NotPattern, OrPattern, wildcard
+from collage.pattern._nodes import NotPattern, OrPattern, wildcard
 
 
 class Seq(PatternLike):
@@ -99,6 +99,11 @@ def fork_to(*users: PatternLike | Iterable[Any]) -> PatternLike:
     return wildcard().fork_to(*users)
 
 
+def dominates(parent: PatternLike, path: Pattern, child: PatternLike) -> Pattern:
+    """``child.dominates(parent, path)``, as Relay writes it. Returns the pattern of the child."""
+    return child.dominates(parent, path).last
+
+
 def attr_eq(*patterns: PatternLike | Iterable[Any], names: Sequence[str] | None = None) -> tuple[PatternLike, ...]:
     """The patterns' nodes have equal attributes; sequences are compared element by element. Returns the patterns."""
     compared = flatten(patterns)
@@ -173,8 +178,6 @@ def inner_patterns(pattern: Pattern) -> tuple[Pattern, ...]:
         return pattern.alternatives
     if isinstance(pattern, NotPattern):
         return (pattern.refused,)
-    if isinstance(pattern, DominatorPattern):
-        return (*pattern.children, pattern.path)
     return pattern.children
 
 

@@ -15,13 +15,12 @@ import onnx_ir as ir
 
 from collage._errors import PatternError
 from collage.graph import used_values
-from collage.pattern import _checks
+from collage.pattern import _checks, _dominance
 from collage.pattern._base import Pattern
 from collage.pattern._constraints import OnlyUsedBy
 from collage.pattern._nodes import (
     AbsentPattern,
     AndPattern,
-    DominatorPattern,
     NotPattern,
     OpPattern,
     OrPattern,
@@ -100,7 +99,8 @@ class Solver:
         self.bound: dict[Pattern, ir.Value] = {}
         self.node_of: dict[Pattern, ir.Node] = {}
         self.claimed: dict[ir.Node, Pattern] = {}
-        self.passed: dict[ir.Node, None] = {}
+        self.skipped: dict[ir.Node, None] = {}
+        self.between: dict[ir.Node, None] = {}
         self.active: dict[Pattern, None] = dict.fromkeys(plan.always if only is None else only)
         self.is_partial = only is not None
         self._trail: list[tuple[dict[Any, Any], Any]] = []
@@ -108,7 +108,7 @@ class Solver:
     # ------------------------------------------------------------------ the machine
 
     def solutions(self, starts: Iterable[Agenda]) -> Iterator[None]:
-        """Runs the search; at each yield, ``bound``, ``node_of``, ``claimed`` and ``passed`` hold a solution."""
+        """Runs the search; at each yield, the attributes hold a solution."""
         choices: list[tuple[Iterator[Agenda], int]] = [(iter(starts), len(self._trail))]
         agenda: Agenda | None = None
         while choices:
@@ -166,12 +166,9 @@ class Solver:
                 return rest if self._bind(pattern, self.bound[parts[0]] if node else value, node) else None
             case ("gaps", pattern, operands, values):
                 return self._gaps(pattern, operands, values, rest)
-            case ("commute", pattern, operands, values):
-                return self._commute(pattern, operands, values, rest)
-            case ("dominate", pattern):
-                return self._dominate(pattern, rest)
             case _:
-                return rest if _checks.dominates(self, goal[1]) else None
+                _, pattern, operands, values = goal
+                return self._commute(pattern, operands, values, rest)
 
     # ------------------------------------------------------------------ a pattern meets a value
 
@@ -193,9 +190,6 @@ class Solver:
             return rest
         if isinstance(pattern, OutputPattern):
             return self._output(pattern, value, any_output, rest)
-        if isinstance(pattern, DominatorPattern):
-            rest = (("lift", pattern, (pattern.child,), value), (("dominate", pattern), rest))
-            return (("unify", pattern.child, value, any_output), rest)
         if isinstance(pattern, NotPattern) and self._is_refused(pattern, value, any_output):
             return self._refuse("refused", pattern, value)
         return rest if self._bind(pattern, value, None) else None
@@ -307,13 +301,23 @@ class Solver:
 
     def _through(self, pattern: Pattern, value: ir.Value, rest: Agenda) -> Iterator[Agenda]:
         for source, path in self.scope.upstream(value):
-            self.pass_over(path)
+            self.skip(path)
             yield (("unify", pattern, source, False), rest)
 
-    def pass_over(self, path: Iterable[ir.Node]) -> None:
-        """Notes nodes that lie inside the match without a pattern of their own."""
+    def skip(self, path: Iterable[ir.Node]) -> None:
+        """Notes nodes that an edge skips, on which no pattern may lie then."""
         for node in path:
-            self._set(self.passed, node, None)
+            self._set(self.skipped, node, None)
+
+    def enclose(self, region: Iterable[ir.Node]) -> None:
+        """Notes nodes that lie inside the match, whether patterns lie on them or not."""
+        for node in region:
+            self._set(self.between, node, None)
+
+    @property
+    def inside(self) -> dict[ir.Node, Any]:
+        """All nodes of the match."""
+        return {**self.claimed, **self.skipped, **self.between}
 
     def _gaps(
         self, pattern: OpPattern, operands: tuple[Any, ...], values: tuple[ir.Value, ...], rest: Agenda
@@ -410,6 +414,11 @@ class Solver:
             elif edge.producer is pattern and edge.user in self.bound:
                 node = self.user_node(edge.user)
                 yield [] if node is None else self._at_operands(pattern, node)
+        for domination in self.plan.dominations(pattern):
+            if domination.parent is pattern and domination.child in self.bound:
+                yield self._at_nodes(pattern, _dominance.ancestors(self, domination))
+            elif domination.child is pattern and domination.parent in self.bound:
+                yield self._at_nodes(pattern, _dominance.descendants(self, domination))
         if isinstance(pattern, OpPattern):
             for child in pattern.children:
                 if child in self.bound and self.bound[child] is not ABSENT:
@@ -437,10 +446,3 @@ class Solver:
     def user_node(self, pattern: Pattern) -> ir.Node | None:
         """The node of a bound pattern that uses something."""
         return self.node_of.get(pattern) or self.bound[pattern].producer()
-
-    def _dominate(self, pattern: DominatorPattern, rest: Agenda) -> Iterator[Agenda]:
-        for node in _checks.ancestors(self, pattern):
-            yield (
-                ("unify", pattern.parent, node.outputs[0], True),
-                (("dominated", pattern), rest),
-            )

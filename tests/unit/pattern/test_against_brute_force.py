@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collage.pattern import NonLeafExternUse, attr_eq, is_op, together, wildcard
+from collage.pattern import NonLeafExternUse, attr_eq, dominates, is_op, together, wildcard
 
 UNARY, BINARY = ("Relu", "Tanh"), ("Add", "Sub")
 
 
-def random_graph(rng: random.Random, size: int) -> ir.Graph:
+def random_graph(rng: random.Random, size: int, unary: tuple[str, ...] = UNARY) -> ir.Graph:
     inputs = [ir.Value(name="x0"), ir.Value(name="x1")]
     values, nodes = list(inputs), []
     for index in range(size):
         binary = rng.random() < 0.45
-        op = rng.choice(BINARY if binary else UNARY)
+        op = rng.choice(BINARY if binary else unary)
         used = [rng.choice(values[-5:]) for _ in range(2 if binary else 1)]
         attributes = [ir.AttrInt64("k", rng.randint(0, 1))]
         out = ir.Value(name=f"v{index}")
@@ -158,6 +158,126 @@ def test_find_all_equals_brute_force(seed: int) -> None:
     graph, spec = random_graph(rng, rng.randint(3, 10)), Spec(rng)
     pattern, members = spec.build()
     found = [tuple(str(m.node(p).name) for p in members) for m in pattern.find_all(graph)]
+    assert len(found) == len(set(found))
+    assert set(found) == spec.matches(graph)
+
+
+class Dominator:
+    """A random domination and its definition, told way by way."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.parent, self.child = rng.choice(UNARY + BINARY), rng.choice(UNARY + BINARY)
+        self.path = tuple(rng.sample(UNARY + BINARY, rng.randint(2, 4)))
+
+    def matches(self, graph: ir.Graph) -> set[tuple[str, str]]:
+        return {
+            (str(p.name), str(c.name))
+            for p in graph
+            for c in graph
+            if p is not c and p.op_type == self.parent and c.op_type == self.child
+            if self.all_come_from(c, p) and self.all_lead_to(graph, p, c)
+        }
+
+    def all_come_from(self, node: ir.Node, parent: ir.Node) -> bool:
+        """Each computed operand is the parent's, or of a path node of which the same holds; one at least is there."""
+        makers = [m for m in node.predecessors()]
+        return bool(makers) and all(
+            m is parent or (m.op_type in self.path and self.all_come_from(m, parent)) for m in makers
+        )
+
+    def all_lead_to(self, graph: ir.Graph, node: ir.Node, child: ir.Node) -> bool:
+        return node.outputs[0] not in graph.outputs and all(
+            user is child or self.all_lead_to(graph, user, child) for user in node.successors()
+        )
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.integers(min_value=0, max_value=2**32), st.booleans())
+def test_dominators_equal_brute_force(seed: int, as_method: bool) -> None:
+    rng = random.Random(seed)
+    graph, wanted = random_graph(rng, rng.randint(2, 9)), Dominator(rng)
+    parent, child = is_op(wanted.parent), is_op(wanted.child)
+    path = is_op(*wanted.path)
+    pattern = child.dominates(parent, path) if as_method else dominates(parent, path, child)
+    found = pattern.find_all(graph)
+    assert {(m.node(parent).name, m.node(child).name) for m in found} == wanted.matches(graph)
+    for match in found:
+        inner = set(match.nodes) - {match.node(child)}
+        assert all(set(node.successors()) <= set(match.nodes) for node in inner)
+
+
+class Fuzzy(Spec):
+    """A random pattern whose edges may skip Cast."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        while self.count > 3 or not (self.edges or any(self.operands)):
+            super().__init__(rng)
+        self.attr = [None] * self.count
+        self.extern = self.not_used_by = self.some_user_not = self.uniq = []
+        self.non_leaf = None
+        for index in range(self.count):
+            if self.types[index][0] in UNARY and rng.random() < 0.2:
+                self.types[index] = ("Cast",)
+
+    def holds(self, graph: ir.Graph, chosen: tuple[ir.Node, ...]) -> bool:
+        def reaches(node: ir.Node, user: ir.Node) -> bool:
+            return any(
+                other is user or (other.op_type == "Cast" and other not in chosen and reaches(other, user))
+                for other in node.successors()
+            )
+
+        def only_reaches(node: ir.Node, user: ir.Node) -> bool:
+            return node.outputs[0] not in graph.outputs and all(
+                other is user or (other.op_type == "Cast" and other not in chosen and only_reaches(other, user))
+                for other in node.successors()
+            )
+
+        for node, attr in zip(chosen, self.attr, strict=True):
+            if attr is not None and node.attributes["k"].as_int() != attr:
+                return False
+        for producer, user, sign in self.edges:
+            if not reaches(chosen[producer], chosen[user]):
+                return False
+            if sign == ">>" and not only_reaches(chosen[producer], chosen[user]):
+                return False
+        if any(chosen[a].attributes["k"].as_int() != chosen[b].attributes["k"].as_int() for a, b in self.attr_eq):
+            return False
+        return self.operands_hold(chosen)
+
+    def operands_hold(self, chosen: tuple[ir.Node, ...]) -> bool:
+        def sources(value: ir.Value) -> list[ir.Value]:
+            maker = value.producer()
+            if maker is None or maker.op_type != "Cast" or maker in chosen:
+                return [value]
+            return [value, *sources(maker.inputs[0])]
+
+        orders = []
+        for node, operands in zip(chosen, self.operands, strict=True):
+            if operands is not None:
+                if len(operands) != len(node.inputs):
+                    return False
+                flips = itertools.permutations(operands) if node.op_type == "Add" else [tuple(operands)]
+                orders.append([tuple(zip(flip, map(sources, node.inputs), strict=True)) for flip in flips])
+        for combination in itertools.product(*orders):
+            pairs = [pair for order in combination for pair in order]
+            for values in itertools.product(*(values for _, values in pairs)):
+                seen: dict[int | str, ir.Value] = {}
+                if all(
+                    seen.setdefault(key, value) is value and (isinstance(key, str) or chosen[key].outputs[0] is value)
+                    for (key, _), value in zip(pairs, values, strict=True)
+                ):
+                    return True
+        return False
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(min_value=0, max_value=2**32))
+def test_fuzzy_matching_equals_brute_force(seed: int) -> None:
+    rng = random.Random(seed)
+    graph, spec = random_graph(rng, rng.randint(3, 9), (*UNARY, *["Cast"] * 4)), Fuzzy(rng)
+    pattern, members = spec.build()
+    found = [tuple(str(m.node(p).name) for p in members) for m in pattern.find_all(graph, fuzzy_ops=["Cast"])]
     assert len(found) == len(set(found))
     assert set(found) == spec.matches(graph)
 
