@@ -65,12 +65,17 @@ def bench(
         capture_reference(model, make_inputs(model, 0, dims or {}), workshop)
         workshop.close()
         ir.save(model, original / "original.in.onnx")
-        values = str(original / "values")
+        values = [str(original / "values")]
         contestants = [
             Contestant(
                 OURS,
                 "collage.cost._race_service:RaceService",
-                {"recipe": recipe.as_json(), "workspace": str(workspace), "values": values},
+                {
+                    "recipe": recipe.as_json(),
+                    "workspace": str(workspace),
+                    "values": values,
+                    "factories": {name: registry().factory(name) for name in recipe.builds},
+                },
                 len(recipe.kernels),
             )
         ]
@@ -87,7 +92,7 @@ def bench(
     }
 
 
-def _vendor(target: Target, original: Path, values: str, threads: int) -> Contestant:
+def _vendor(target: Target, original: Path, values: list[str], threads: int) -> Contestant:
     factory, arguments = registry().factory(target.toolchain)
     return Contestant(
         target.short,

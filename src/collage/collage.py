@@ -24,6 +24,7 @@ from typing import Any
 import onnx_ir as ir
 
 from collage._errors import NothingCanRun, TargetError, WrongAnswer
+from collage.accuracy import within_budget
 from collage.cost.cost import Cost
 from collage.cost.database import Database
 from collage.cost.estimator import CostEstimator
@@ -106,8 +107,13 @@ def compile(
             specs = gather_specs(tuning)
             candidates = collect(tuning, specs)
             result = search(tuning, candidates)
-            plans = [*single_plans(tuning), *mixed_plans(tuning, candidates, result)]
-            finals = choose(tuning, plans)
+            covers = best_plans(tuning, candidates, result)
+            if any(target.is_reduced for target in tuning.menu):
+                covers = within_budget(
+                    tuning, covers, lambda: best_plans(tuning, candidates, search(tuning, candidates))
+                )
+            mixes = [plan for plan in covers if len(plan.kernels) > 1]
+            finals = choose(tuning, [*single_plans(tuning), *mixes[: options.finalists]])
         else:
             candidates, result = CandidateKernelIndex(()), None
             finals = unmeasured(tuning)
@@ -176,7 +182,7 @@ def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateK
         measure,
         options=LazyOptions(
             batch_size=tuning.batch_size,
-            max_measured=tuning.measure_budget,
+            max_measured=max(0, tuning.measure_budget - tuning.asked),
             deadline_s=tuning.search_budget_s,
             min_gain=options.min_gain,
         ),
@@ -188,8 +194,8 @@ def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateK
     )
 
 
-def mixed_plans(tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[CandidateKernel]) -> list[Plan]:
-    """The best few covers that were measured through, for the finals."""
+def best_plans(tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[CandidateKernel]) -> list[Plan]:
+    """The best few covers that were measured through, the best first."""
     if result.partitioning is None:
         return []
     best = k_best(
@@ -200,8 +206,8 @@ def mixed_plans(tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[
         launch_penalty_of=lambda candidate: tuning.launch_penalty_s(candidate.target),
         priority_of=lambda candidate: tuning.priority(candidate.target),
     )
-    mixed = [cover for cover in best if len(cover.candidates) > 1] if isinstance(best, list) else []
-    return [Plan.of(cover, f"mix {i}") for i, cover in enumerate(mixed[: tuning.options.finalists], 1)]
+    covers = best if isinstance(best, list) else []
+    return [Plan.of(cover, f"mix {i}") for i, cover in enumerate(covers, 1)]
 
 
 class CollageFuseOps(ModulePass):

@@ -22,6 +22,7 @@ class Machine:
     Attributes:
         cpu: Model name of the processor.
         isa: Digest of the processor's instruction-set flags.
+        flags: These flags, sorted.
         cores: Number of processors that this process may use.
         memory_bytes: Physical memory.
         system: Operating system and architecture.
@@ -29,6 +30,7 @@ class Machine:
 
     cpu: str
     isa: str
+    flags: tuple[str, ...]
     cores: int
     memory_bytes: int
     system: str
@@ -37,6 +39,7 @@ class Machine:
     def fingerprint(self) -> str:
         """A short digest; equal on machines whose timings are comparable. Memory size does not count."""
         facts = {**asdict(self), "memory_bytes": 0}
+        del facts["flags"]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -50,11 +53,12 @@ def this_machine() -> Machine:
     """The machine this process runs on."""
     info = _cpuinfo()
     name = info.get("model name") or platform.processor() or platform.machine()
-    flags = " ".join(sorted((info.get("flags") or info.get("Features") or "").split()))
+    flags = sorted((info.get("flags") or info.get("Features") or "").split())
     family = "/".join(info.get(key, "") for key in ("cpu family", "model", "stepping"))
     return Machine(
         cpu=f"{name} ({family})" if family.strip("/") else name,
-        isa=hashlib.sha256(flags.encode()).hexdigest()[:16],
+        isa=hashlib.sha256(" ".join(flags).encode()).hexdigest()[:16],
+        flags=tuple(flags),
         cores=usable_cores(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.machine()}",

@@ -19,6 +19,8 @@ class CompileOptions:
         dims: Representative lengths of symbolic dimensions, by symbol.
         inputs: Representative inputs by name, NumPy; those not given are made up.
         time_budget_s: Stop searching after so many seconds; None searches until nothing promises a gain.
+        accuracy_budget: Largest end-to-end error that is acceptable, relative to an output's largest magnitude. Grants the
+            search targets of reduced precision; None is what the model's own types allow.
         measure_budget: Measure at most so many kernels; None is the default for the model's size.
         remeasure: Measure anew what the database knows.
         finalists: How many mixed partitionings are raced end to end against the single toolchains.
@@ -32,6 +34,7 @@ class CompileOptions:
     dims: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
     time_budget_s: float | None = None
+    accuracy_budget: float | None = None
     measure_budget: int | None = None
     remeasure: bool = False
     finalists: int = 2

@@ -27,7 +27,9 @@ __all__ = [
     "choose",
     "kernel_attributes",
     "lower",
+    "plan_signature",
     "predicted_s",
+    "race_contestant",
     "single_plans",
     "unmeasured",
 ]
@@ -100,7 +102,12 @@ def single_plans(tuning: Tuning) -> list[Plan]:
     everything = IndexSet((1 << len(tuning.graph)) - 1)
     plans = []
     for target, found in tuning.survey.items():
-        if found.whole.time is not None and found.whole.time.median_s <= _HOPELESS * tuning.best_single_s:
+        whole = found.whole
+        if (
+            whole.time is not None
+            and tuning.is_right(whole)
+            and whole.time.median_s <= _HOPELESS * tuning.best_single_s
+        ):
             plans.append(Plan(str(target), (Placement(SubGraph(tuning.graph, everything), target, "whole"),), target))
         elif found.refusal is not None and found.ranges and all(outcome.ok for outcome in found.outcomes):
             plans.append(_partition_for(tuning, target, found.ranges))
@@ -173,7 +180,7 @@ def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
     """Races the plans end to end and returns the winner; where the same race was held before, its result stands."""
     if not tuning.options.finals:
         return _least_predicted(tuning, plans)
-    signature = _race_signature(tuning, plans)
+    signature = plan_signature(tuning, "race-2", plans)
     told = None if tuning.options.remeasure else tuning.database.fact(**signature)
     if told is not None:
         return _recorded(tuning, plans, told)
@@ -184,8 +191,8 @@ def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
         try:
             recipes[plan.name] = lower(tuning, plan)
         except ToolchainError as error:
-            failures[plan.name] = Standing(_contestant(tuning, plan, None), Status.COMPILE_ERROR, reason=str(error))
-    contestants = [_contestant(tuning, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
+            failures[plan.name] = Standing(race_contestant(tuning, plan, None), Status.COMPILE_ERROR, reason=str(error))
+    contestants = [race_contestant(tuning, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
     result = race(contestants, tuning.tolerance, tuning.race_plan, tuning.say)
     standings = {**failures, **{standing.contestant.name: standing for standing in result.standings}}
     finals = _finals(plans, recipes, result, standings)
@@ -214,7 +221,7 @@ def _least_predicted(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
         try:
             return Finals(lower(tuning, plan), plan, [plan], {}, None, None)
         except ToolchainError as error:
-            failures[plan.name] = Standing(_contestant(tuning, plan, None), Status.COMPILE_ERROR, reason=str(error))
+            failures[plan.name] = Standing(race_contestant(tuning, plan, None), Status.COMPILE_ERROR, reason=str(error))
     return Finals(None, None, plans, failures, None, None)
 
 
@@ -241,29 +248,37 @@ def _finals(
     return Finals(recipes[name], plan, plans, standings, result.winner.time, result.speedup)
 
 
-def _contestant(tuning: Tuning, plan: Plan, recipe: Recipe | None) -> Contestant:
+def race_contestant(tuning: Tuning, plan: Plan, recipe: Recipe | None) -> Contestant:
+    """A plan as an entry of the race; without a recipe only its name counts."""
     arguments: dict[str, Any] = {}
     if recipe is not None:
-        values = str(tuning.workspace / "values")
-        arguments = {"recipe": recipe.as_json(), "workspace": str(tuning.workspace), "values": values}
+        values = [str(folder) for folder in tuning.workshop.value_folders]
+        factories = {name: tuning.toolchains.factory(name) for name in recipe.builds}
+        arguments = {
+            "recipe": recipe.as_json(),
+            "workspace": str(tuning.workspace),
+            "values": values,
+            "factories": factories,
+        }
     return Contestant(plan.name, _RACE, arguments, len(plan.kernels), incumbent=plan.single is not None)
 
 
-def _race_signature(tuning: Tuning, plans: Sequence[Plan]) -> dict[str, Any]:
-    """Everything that the result of a race depends on."""
+def plan_signature(tuning: Tuning, fact: str, plans: Sequence[Plan]) -> dict[str, Any]:
+    """Everything that a fact about running these plans end to end depends on: the name under which it is kept."""
     contestants = [
         [plan.name, [[str(place.target), list(place.sub_graph.inside)] for place in plan.kernels]] for plan in plans
     ]
     values = tuning.workshop.values
     toolchains = sorted({place.target.toolchain for plan in plans for place in plan.kernels})
     return {
-        "fact": "race-2",
+        "fact": fact,
         "model": structural_hash(tuning.model),
         "shapes": [list(values.get(str(v.name)).shape) for v in tuning.model.graph.inputs if v.name in values],
         "contestants": contestants,
         "builds": {name: tuning.workshop.availability(name).build for name in toolchains},
         "machine": this_machine().fingerprint,
         "threads": tuning.options.threads,
+        "tolerance": tuning.tolerance,
     }
 
 
@@ -287,7 +302,7 @@ def _recorded(tuning: Tuning, plans: Sequence[Plan], told: dict[str, Any]) -> Fi
     """The result of a race that was held before; only the winner has to be built."""
     by_name = {plan.name: plan for plan in plans}
     standings = {
-        name: Standing(_contestant(tuning, by_name[name], None), Status(s[0]), s[1] and Summary(*s[1]), *s[2:])
+        name: Standing(race_contestant(tuning, by_name[name], None), Status(s[0]), s[1] and Summary(*s[1]), *s[2:])
         for name, s in told["standings"].items()
     }
     plan = by_name[told["winner"]]

@@ -83,7 +83,13 @@ def _single(tuning: Tuning, finals: Finals, target: Target) -> dict[str, Any]:
             "reason": standing.reason,
         }
     reason = outcome.reason
-    if outcome.ok and finals.standings:
+    if outcome.ok and not tuning.is_right(outcome):
+        row["status"] = Status.WRONG.value
+        reason = (
+            f"differs by {outcome.error:.1e} of the largest output, more than {tuning.tolerance:.0e}; "
+            "a larger accuracy budget would admit it"
+        )
+    elif outcome.ok and finals.standings:
         reason = "too slow to be raced; timed by itself"
     return {**row, "measured_us": _times(outcome.time), "reason": reason}
 

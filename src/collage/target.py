@@ -140,6 +140,11 @@ class Target:
         return named and plain and same and (other.host is None or self.host == other.host)
 
     @property
+    def is_reduced(self) -> bool:
+        """True where kernels may compute in a coarser type than the model says (``-precision=bf16``)."""
+        return self.option("precision", "f32") != "f32"
+
+    @property
     def short(self) -> str:
         """The shortest text that still names the toolchain and its options, for tables."""
         name = self.kind if self.is_native else self.toolchain

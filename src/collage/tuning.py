@@ -63,6 +63,8 @@ class Tuning:
         survey: What each target takes, and how long it needs.
         reference_failure: Why the model could not be run for reference; nothing can be measured then.
         fusion: What happened while candidates were collected.
+        asked: How many kernels the search has asked for so far.
+        error_price_s: Seconds that the search adds for each unit of relative error of a kernel of reduced precision.
     """
 
     def __init__(
@@ -77,7 +79,6 @@ class Tuning:
         workers: dict[str, Worker] | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.menu = tuple(menu)
         self.toolchains = toolchains
         self.database = database
         self.workspace = workspace
@@ -86,7 +87,7 @@ class Tuning:
         self.model = place_weights(prepared, workspace)
         self.graph = DataflowGraph(self.model)
         self.kernels = KernelMaker(self.graph)
-        self.tolerance = model_tolerance(self.model)
+        self.tolerance = max(model_tolerance(self.model), options.accuracy_budget or 0.0)
         self.workshop = Workshop(
             toolchains,
             database,
@@ -98,10 +99,13 @@ class Tuning:
             workers=workers,
             say=say,
         )
+        self.menu = tuple(menu) if options.accuracy_budget is None else self._with_reduced_precision(menu)
         self.estimator = MeasuringCostEstimator(self.workshop, model_bytes(self.model))
         self.survey: Survey = {}
         self.overheads: dict[Target, Overheads] = {}
         self.reference_failure: str | None = None
+        self.error_price_s = 0.0
+        self.asked = 0
         self.race_plan = RacePlan()
         self.fusion = FusionReport()
         self.outcomes: dict[tuple[SubGraph, Target], Outcome] = {}
@@ -197,11 +201,25 @@ class Tuning:
         availability = self.workshop.availability(target.toolchain)
         return TargetSurvey(target, availability, refusal=f"not measured: {self.reference_failure}")
 
+    def _with_reduced_precision(self, menu: Sequence[Target]) -> tuple[Target, ...]:
+        """The menu, and then what its targets offer in coarser types that this machine computes in faster."""
+        reduced = [
+            target.with_options(precision=precision)
+            for target in menu
+            if target.option("precision") is None
+            for precision in self.workshop.availability(target.toolchain).precisions
+        ]
+        return tuple(dict.fromkeys([*menu, *reduced]))
+
     @property
     def best_single_s(self) -> float:
-        """Seconds of the fastest target that takes the whole model; infinite if there is none."""
-        times = [found.whole.time.median_s for found in self.survey.values() if found.whole.time is not None]
-        return min(times, default=float("inf"))
+        """Seconds of the fastest target that takes the whole model, and is right; infinite if there is none."""
+        wholes = [found.whole for found in self.survey.values()]
+        return min((w.time.median_s for w in wholes if w.time is not None and self.is_right(w)), default=float("inf"))
+
+    def is_right(self, whole: Outcome) -> bool:
+        """Whether the whole model on one target keeps the tolerance, or the accuracy budget."""
+        return whole.error is None or whole.error <= self.tolerance
 
     def coverage_of(self, target: Target) -> Callable[[ir.Node], Support]:
         """Which nodes a target takes, as a predicate with reasons."""
@@ -211,6 +229,7 @@ class Tuning:
     def measure(self, candidates: Sequence[CandidateKernel]) -> list[Cost]:
         """Builds and measures candidates, and learns from what comes of it."""
         kernels = [(self.kernels.model(c.sub_graph, c.target), c.target) for c in candidates]
+        self.asked += len(kernels)
         for candidate, outcome in zip(candidates, self.estimator.measure(kernels, self.best_single_s), strict=True):
             self._learn(candidate.sub_graph, candidate.target, outcome)
         return [self.measured_cost(candidate) for candidate in candidates]
@@ -220,9 +239,11 @@ class Tuning:
         return self.known_cost(candidate) or Cost.INVALID
 
     def known_cost(self, candidate: CandidateKernel) -> Cost | None:
-        """Cost of a candidate that was measured in this session, or None."""
+        """Cost of a candidate that was measured in this session, its error priced in, or None."""
         outcome = self.outcomes.get((candidate.sub_graph, candidate.target))
-        return None if outcome is None else outcome.cost
+        if outcome is None or not outcome.ok or not candidate.target.is_reduced:
+            return None if outcome is None else outcome.cost
+        return outcome.cost + Cost(seconds=self.error_price_s * (outcome.error or 0.0))
 
     def expected_s(self, candidate: CandidateKernel) -> float:
         """Expected seconds of a candidate that was not measured."""

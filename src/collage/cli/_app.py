@@ -51,6 +51,8 @@ Dims = Annotated[
       collage compile model.onnx -o model.collage -t llvm -t onnxruntime -t openvino --json
 
       collage compile model.onnx -o model.collage --dim seq=128 --time-budget 2m
+
+      collage compile model.onnx -o model.collage --accuracy-budget 1e-2
     """,
 )
 def compile_(
@@ -62,6 +64,13 @@ def compile_(
     threads: Threads = 0,
     time_budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Stop searching after this long, e.g. 90s or 5m.")
+    ] = None,
+    accuracy_budget: Annotated[
+        float | None,
+        typer.Option(
+            metavar="ERROR",
+            help="Largest error of the whole model, relative to its outputs; admits bf16 and int8 kernels.",
+        ),
     ] = None,
     measure_budget: Annotated[int | None, typer.Option(min=0, help="Measure at most so many kernels.")] = None,
     remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure anew, even what is known.")] = False,
@@ -78,6 +87,7 @@ def compile_(
         db=db,
         dims=_dims(dim),
         time_budget_s=_seconds(time_budget),
+        accuracy_budget=_share(accuracy_budget),
         measure_budget=measure_budget,
         remeasure=remeasure,
     )
@@ -259,6 +269,12 @@ def _dims(items: Sequence[str] | None) -> dict[str, int]:
             raise UsageError(f"--dim {name}={text}: {text!r} is no length")
         dims[name] = int(text)
     return dims
+
+
+def _share(budget: float | None) -> float | None:
+    if budget is not None and not 0 <= budget < 1:
+        raise UsageError(f"--accuracy-budget {budget:g}: write a share of the outputs' magnitude, such as 1e-2")
+    return budget
 
 
 def _seconds(text: str | None) -> float | None:

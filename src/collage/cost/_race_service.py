@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,40 +15,52 @@ from collage.cost.numerics import compare
 from collage.cost.values import ValueStore
 from collage.runtime import Executable, Recipe
 from collage.target import Target
-from collage.toolchains import LoadOptions
+from collage.toolchains import LoadOptions, Registry, Toolchain
 
 __all__ = ["RaceService", "VendorService"]
 
 
 class _Service:
-    """What can be checked and timed."""
+    """What can be checked and timed.
 
-    _store: ValueStore
-    _call: Callable[[], Mapping[str, Any]]
+    Args:
+        call: Runs the model on inputs by name; outputs by name.
+        inputs: Names of its inputs.
+        values: Folders of ``ValueStore``s with the model's inputs and reference outputs. It is checked on all of them, and
+            timed on the first.
+    """
+
+    def __init__(
+        self, call: Callable[[Mapping[str, Any]], Mapping[str, Any]], inputs: Sequence[str], values: Sequence[str]
+    ) -> None:
+        self._run = call
+        self._stores = [ValueStore(Path(folder)) for folder in values]
+        self._feeds = [{name: np.array(store.get(name)) for name in inputs} for store in self._stores]
 
     def check(self, tolerance: float) -> dict[str, Any]:
-        """Runs once and compares every output with the reference; the worst difference."""
+        """Runs once on each set of inputs and compares every output with the reference; the worst difference."""
         worst: dict[str, Any] = {"max_abs": 0.0, "max_rel": 0.0, "reason": None}
-        for name, value in self._call().items():
-            if name not in self._store:
-                continue
-            difference = compare(value, self._store.get(name), tolerance)
-            if difference.reason is not None:
-                reason = f"output {name!r}: {difference.reason}"
-                return {"max_abs": difference.max_abs, "max_rel": difference.max_rel, "reason": reason}
-            if difference.max_rel >= worst["max_rel"]:
-                worst = {"max_abs": difference.max_abs, "max_rel": difference.max_rel, "reason": None}
+        for feeds, store in zip(self._feeds, self._stores, strict=True):
+            for name, value in self._run(feeds).items():
+                if name not in store:
+                    continue
+                difference = compare(value, store.get(name), tolerance)
+                if difference.reason is not None:
+                    reason = f"output {name!r}: {difference.reason}"
+                    return {"max_abs": difference.max_abs, "max_rel": difference.max_rel, "reason": reason}
+                if difference.max_rel >= worst["max_rel"]:
+                    worst = {"max_abs": difference.max_abs, "max_rel": difference.max_rel, "reason": None}
         return worst
 
     def run(self, runs: int, warm_up: int) -> list[float]:
         """Seconds of each of ``runs`` runs, after ``warm_up`` that do not count."""
-        call, clock = self._call, time.perf_counter
+        call, clock, feeds = self._run, time.perf_counter, self._feeds[0]
         for _ in range(warm_up):
-            call()
+            call(feeds)
         samples = []
         for _ in range(runs):
             before = clock()
-            call()
+            call(feeds)
             samples.append(clock() - before)
         return samples
 
@@ -59,14 +71,22 @@ class RaceService(_Service):
     Args:
         recipe: ``Recipe`` as JSON.
         workspace: Folder of its files.
-        values: Folder of a ``ValueStore`` with the model's inputs and reference outputs.
+        values: See ``_Service``.
+        factories: How its toolchains are made: ``module:Class`` and keyword arguments, by name.
     """
 
-    def __init__(self, recipe: Mapping[str, Any], workspace: str, values: str) -> None:
-        executable = Executable(Recipe.from_json(recipe), Path(workspace))
-        self._store = ValueStore(Path(values))
-        feeds = {port.name: np.array(self._store.get(port.name)) for port in executable.inputs}
-        self._call = lambda: executable.run(feeds)
+    def __init__(
+        self,
+        recipe: Mapping[str, Any],
+        workspace: str,
+        values: Sequence[str],
+        factories: Mapping[str, tuple[str, Mapping[str, Any]]],
+    ) -> None:
+        toolchains = Registry(())
+        for factory, arguments in factories.values():
+            toolchains.add(_make(factory, arguments))
+        executable = Executable(Recipe.from_json(recipe), Path(workspace), toolchains=toolchains)
+        super().__init__(executable.run, [port.name for port in executable.inputs], values)
 
 
 class VendorService(_Service):
@@ -78,7 +98,7 @@ class VendorService(_Service):
         target: Printed form.
         model: File of the model in the workspace.
         workspace: The folder.
-        values: Folder of a ``ValueStore`` with the model's inputs and reference outputs.
+        values: See ``_Service``.
         threads: Threads to use; 0 is the toolchain's default.
     """
 
@@ -89,15 +109,22 @@ class VendorService(_Service):
         target: str,
         model: str,
         workspace: str,
-        values: str,
+        values: Sequence[str],
         threads: int,
     ) -> None:
-        module, _, name = factory.partition(":")
-        toolchain = getattr(importlib.import_module(module), name)(**arguments)
+        toolchain = _make(factory, arguments)
         source, folder, goal = ir.load(Path(workspace) / model), Path(workspace), Target.parse(target)
         source.graph.name = f"original_{toolchain.name}"
         compiled = toolchain.compile(source, goal, folder)
         kernel = toolchain.load(compiled, goal, folder, LoadOptions(threads, exclusive=True))
-        self._store = ValueStore(Path(values))
-        feeds = [np.array(self._store.get(name)) for name in compiled.inputs]
-        self._call = lambda: dict(zip(compiled.outputs, kernel(feeds), strict=True))
+
+        def call(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+            return dict(zip(compiled.outputs, kernel([feeds[name] for name in compiled.inputs]), strict=True))
+
+        super().__init__(call, compiled.inputs, values)
+
+
+def _make(factory: str, arguments: Mapping[str, Any]) -> Toolchain:
+    module, _, name = factory.partition(":")
+    toolchain: Toolchain = getattr(importlib.import_module(module), name)(**arguments)
+    return toolchain

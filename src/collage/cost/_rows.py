@@ -60,7 +60,7 @@ def outcome_of(row: Mapping[str, Any]) -> Outcome | None:
         return None
     status = Status(row["status"])
     measured = _summary(row) if row["median_s"] is not None else None
-    if (status is Status.OK) != (measured is not None):
+    if measured is None and (status is Status.OK or row["median_s"] is not None):
         return None
     reason = clean_text(row["reason"]) if isinstance(row["reason"], str) else None
     error = float(row["error"]) if is_finite(row["error"]) else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import onnx_ir as ir
 
 from collage.cost.cost import Cost
-from collage.cost.numerics import tolerance_of
+from collage.cost.numerics import REDUCED_TOLERANCE, tolerance_of
 from collage.cost.outcome import Outcome
 from collage.cost.workshop import Job, Workshop
 from collage.graph import structural_hash, value_nbytes
@@ -102,7 +102,7 @@ class MeasuringCostEstimator:
             target=target,
             inputs=tuple(str(value.name) for value in graph.inputs),
             outputs=tuple(str(value.name) for value in graph.outputs),
-            tolerance=model_tolerance(module),
+            tolerance=REDUCED_TOLERANCE if target.is_reduced else model_tolerance(module),
             context_bytes=max(0, min(rest, _CACHE_BYTES)),
             hopeless_s=hopeless_s,
         )

@@ -96,6 +96,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "profile": _is_profile,
     "quarantine": _is_quarantine,
     "race-1": _is_race,
+    "race-2": _is_race,
     "share-1": _is_verdict,
     "support": _is_support,
 }

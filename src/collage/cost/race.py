@@ -206,7 +206,7 @@ def _until_told(
         Who is left, and who of them ran in all rounds: among these the winner is to be chosen.
     """
     rivals, retired, done = track, list[_Runner](), 0
-    for look in plan.choosing_rounds:
+    for look in plan.choosing_rounds if len(track) > 1 else ():
         seconds = sum(runner.block * runner.median_s for runner in rivals) * (look - done)
         if done and seconds > plan.choosing_s:
             break

@@ -1,28 +1,63 @@
-"""The measuring slot: on one machine, one measurement at a time, across all tuners."""
+"""Who may use the machine's cores: one measurement alone, or any number of builds; across all tuners.
+
+A build beside a measurement slows it several times over, whichever tuner it belongs to. So a builder shares the slot with
+other builders, and a measurement has it to itself. Whoever waits for it stands in line, builders behind a waiting
+measurement too, so that no stream of builds keeps a measurement waiting for ever. The locks go with the process: a
+killed tuner leaves nothing locked.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["measuring_slot"]
+from collage._errors import UsageError
+
+__all__ = ["building_slot", "measuring_slot"]
+
+_FOLDER = Path("/tmp")
+"""Not ``$TMPDIR``, which may differ between two tuners of one machine."""
+
+
+def measuring_slot() -> contextlib.AbstractContextManager[None]:
+    """Waits until nothing is built or measured on this machine, and holds the slot: nobody else has it meanwhile."""
+    return _slot(fcntl.LOCK_EX)
+
+
+def building_slot() -> contextlib.AbstractContextManager[None]:
+    """Waits until nothing is measured on this machine, and holds the slot, with other builders."""
+    return _slot(fcntl.LOCK_SH)
 
 
 @contextlib.contextmanager
-def measuring_slot() -> Iterator[None]:
-    """Waits for the machine's measuring slot and holds it.
-
-    The lock goes with the process: a killed tuner leaves nothing locked.
-    """
-    path = Path(tempfile.gettempdir()) / f"collage-measuring-slot-{os.getuid()}"
-    # O_NOFOLLOW: the folder is shared, and somebody may have put a link there.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+def _slot(kind: int) -> Iterator[None]:
+    with _opened("collage-slot") as slot:
+        with _opened("collage-slot-line") as line:
+            fcntl.flock(line, fcntl.LOCK_EX)
+            fcntl.flock(slot, kind)
         yield
+
+
+@contextlib.contextmanager
+def _opened(name: str) -> Iterator[int]:
+    """Opens a file that all users of the machine share; for reading, since that is enough for locking it.
+
+    Raises:
+        UsageError: Something else is in its place.
+    """
+    path = _FOLDER / name
+    # O_NOFOLLOW: the folder is shared, and somebody may have put a link there; O_NONBLOCK: or a pipe.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o444))
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        raise UsageError(f"cannot open {path}, by which tuners take turns: {error.strerror}; remove it") from error
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)

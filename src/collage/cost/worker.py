@@ -71,6 +71,8 @@ class Worker:
         self._start_timeout_s = start_timeout_s
         self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: int | None = None
+        self._turn = threading.Lock()
         self._tail = b""
         self.jobs_done = 0
 
@@ -100,7 +102,8 @@ class Worker:
         try:
             self._send({"method": method, "params": params})
             reply = self._receive(time.monotonic() + timeout_s, f"{method} took more than {timeout_s:g} s")
-        except WorkerDied:
+        except BaseException:
+            # Interrupted, too: the reply of a job that nobody waits for would be taken for the next one's.
             self.kill()
             raise
         self.jobs_done += 1
@@ -116,7 +119,7 @@ class Worker:
         process, self._process = self._process, None
         if process is None:
             return
-        os.close(self._lifeline)
+        self._let_go()
         try:
             process.wait(timeout=_PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -129,6 +132,10 @@ class Worker:
         self._drain.join(timeout=1.0)
 
     close = kill
+
+    def interrupt(self) -> None:
+        """Ends the job under way, for another thread than the one that waits for it: that one gets a WorkerDied."""
+        self._let_go()
 
     def __enter__(self) -> Worker:
         return self
@@ -177,6 +184,13 @@ class Worker:
             if hello.get("kind") == "unsupported":
                 raise Unsupported(str(hello.get("reason")))
             raise WorkerCrash(f"the worker could not start: {hello.get('reason')}")
+
+    def _let_go(self) -> None:
+        """Closes the lifeline, once."""
+        with self._turn:
+            lifeline, self._lifeline = self._lifeline, None
+        if lifeline is not None:
+            os.close(lifeline)
 
     def _keep_tail(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None

@@ -1,12 +1,13 @@
 """The workshop: where kernels are built and measured, in worker processes that may die.
 
 Builds of one batch run side by side, one per toolchain; then the batch is measured, one kernel at a time, while nothing
-is built. Everything that was ever measured comes from the database instead. Outcomes are data.
+is built, by other tuners neither. Everything that was ever measured comes from the database instead. Outcomes are data.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +19,11 @@ import onnx_ir as ir
 
 from collage._errors import CompileError, ToolchainError, Unsupported, WorkerDied
 from collage.cost.database import Database
-from collage.cost.key import WorkloadKey
+from collage.cost.key import WorkloadKey, runtime_settings
 from collage.cost.outcome import Outcome, Status
+from collage.cost.quarantine import Quarantine, Quarantined
 from collage.cost.sampling import SamplingPlan
-from collage.cost.slot import measuring_slot
+from collage.cost.slot import building_slot, measuring_slot
 from collage.cost.statistics import summarise
 from collage.cost.values import ValueStore
 from collage.cost.worker import Worker, WorkerOutOfMemory, WorkerTimeout
@@ -44,7 +46,7 @@ class Limits:
         try_s: Seconds for the build of a single operator, to see whether it is taken at all.
         run_s: Seconds for one measurement.
         memory_bytes: Address space of a worker; None is four fifths of the machine's memory.
-        deaths: Consecutive deaths after which a toolchain is left alone for the rest of the session.
+        deaths: Jobs in a row that must die for a toolchain to be left alone, see ``collage.cost.quarantine``.
         recycle_after: Jobs after which a worker is replaced, so that leaks stay small.
     """
 
@@ -81,6 +83,14 @@ class Job:
     hopeless_s: float = float("inf")
 
 
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """What came of a build: ``Compiled`` as JSON, or why there is none."""
+
+    result: dict[str, Any] | ToolchainError
+    build_s: float
+
+
 @dataclass(slots=True)
 class Counters:
     """What a session has done.
@@ -89,11 +99,13 @@ class Counters:
         built: Kernels compiled.
         measured: Kernels timed.
         recorded: Outcomes that came from the database.
+        elsewhere: How many of these were measured on another machine, which is like this one.
     """
 
     built: int = 0
     measured: int = 0
     recorded: int = 0
+    elsewhere: int = 0
 
 
 class Workshop:
@@ -140,7 +152,8 @@ class Workshop:
         self._workers = {} if workers is None else workers
         self._keep_workers = workers is not None
         self._session: dict[str, Outcome] = {}
-        self._deaths: dict[str, int] = {}
+        self._quarantine = Quarantine(database, limits.deaths, forgive=remeasure, say=say)
+        self._abandoned = threading.Event()
         self._builds: dict[str, Availability] = {}
         self._compiled: dict[tuple[str, str], dict[str, Any]] = {}
         self.value_folders = [workspace / "values"]
@@ -163,8 +176,12 @@ class Workshop:
         """Whether a toolchain can be used, as it says itself in a process of its own."""
         if toolchain not in self._builds:
             try:
-                told = self._call(toolchain, "availability", self._limits.compile_s)
-                self._builds[toolchain] = Availability(**{**told, "devices": tuple(told["devices"])})
+                with building_slot():
+                    told = self._call(toolchain, "availability", self._limits.compile_s)
+                found = Availability(**{**told, "devices": tuple(told["devices"])})
+                if reason := self._quarantine.recorded(toolchain, found.build):
+                    found = dataclasses.replace(found, available=False, reason=reason)
+                self._builds[toolchain] = found
             except ToolchainError as error:
                 self._builds[toolchain] = Availability(False, reason=str(error))
         return self._builds[toolchain]
@@ -182,6 +199,7 @@ class Workshop:
             machine=this_machine().fingerprint,
             threads=self.threads,
             context=job.context_bytes // _MIB,
+            settings=runtime_settings(),
         )
 
     def measure(self, jobs: Sequence[Job]) -> list[Outcome]:
@@ -198,20 +216,11 @@ class Workshop:
                 continue
             if (found := self._recall(key)) is not None:
                 outcomes[key.digest] = found
-                self.counters.recorded += 1
             else:
                 fresh[key.digest] = (key, job)
         built = self._build_all([job for _, job in fresh.values()])
         for (digest, (key, job)), made in zip(fresh.items(), built, strict=True):
-            if isinstance(made, Outcome):
-                outcome = made
-            else:
-                self._say(f"measuring {job.kernel.graph.name} on {job.target.short}")
-                with measuring_slot():
-                    outcome = self._measure(job, *made)
-                self.counters.measured += 1
-            self._database.record(key, outcome)
-            self._session[digest] = outcomes[digest] = outcome
+            outcomes[digest] = self._session[digest] = self._settle(key, job, made)
         self._recycle()
         return [outcomes[key.digest] for key in keys]
 
@@ -286,55 +295,96 @@ class Workshop:
         Raises:
             ToolchainError: It could not be run.
         """
-        self._call(
-            target.toolchain,
-            "capture",
-            self._limits.compile_s + self._limits.run_s,
-            kernel=self._write(model),
-            target=str(target),
-            workspace=str(self.workspace),
-            values=str(values.folder),
-            inputs=[str(value.name) for value in model.graph.inputs],
-        )
+        file = self._write(model)
+        with building_slot():
+            self._call(
+                target.toolchain,
+                "capture",
+                self._limits.compile_s + self._limits.run_s,
+                kernel=file,
+                target=str(target),
+                workspace=str(self.workspace),
+                values=str(values.folder),
+                inputs=[str(value.name) for value in model.graph.inputs],
+            )
         values.reload()
 
     def _recall(self, key: WorkloadKey) -> Outcome | None:
-        if key.digest in self._session or self._remeasure:
-            return self._session.get(key.digest)
-        return self._database.lookup(key)
+        """What is known already, from this session or from the database."""
+        known = self._session.get(key.digest)
+        if known is None and not self._remeasure:
+            found = self._database.find(key)
+            if found is not None:
+                known = found.outcome
+                self.counters.elsewhere += found.origin != self._database.origin
+        self.counters.recorded += known is not None
+        return known
 
-    def _build_all(self, jobs: Sequence[Job]) -> list[tuple[dict[str, Any], float] | Outcome]:
+    def _settle(self, key: WorkloadKey, job: Job, made: _Built) -> Outcome:
+        """Measures what was built, and records what came of it."""
+        if isinstance(made.result, ToolchainError):
+            outcome = _failed(made.result, made.build_s)
+            if not isinstance(made.result, Quarantined):
+                self._database.record(key, outcome)
+            return outcome
+        self._say(f"measuring {job.kernel.graph.name} on {job.target.short}")
+        with measuring_slot():
+            # Another tuner may have measured it while this one stood in line.
+            if (found := self._recall(key)) is not None:
+                return found
+            try:
+                outcome = self._measure(job, made.result, made.build_s)
+            except Quarantined as error:
+                return _failed(error, made.build_s)
+        self.counters.measured += 1
+        self._database.record(key, outcome)
+        return outcome
+
+    def _build_all(self, jobs: Sequence[Job]) -> list[_Built]:
         """Builds side by side, one toolchain in one worker."""
         by_toolchain: dict[str, list[int]] = {}
         for index, job in enumerate(jobs):
             by_toolchain.setdefault(job.target.toolchain, []).append(index)
-        results: dict[int, tuple[dict[str, Any], float] | Outcome] = {}
+        results: dict[int, _Built] = {}
+        self._abandoned.clear()
 
         def build_some(indices: Iterable[int]) -> None:
             for index in indices:
                 job = jobs[index]
                 self._say(f"building {job.kernel.graph.name} on {job.target.short}")
                 started = time.monotonic()
+                result: dict[str, Any] | ToolchainError
                 try:
-                    results[index] = (self._build(job.kernel, job.target), time.monotonic() - started)
+                    result = self._build(job.kernel, job.target)
                 except ToolchainError as error:
-                    results[index] = _failed(error, time.monotonic() - started)
+                    result = error
+                results[index] = _Built(result, time.monotonic() - started)
 
         with ThreadPoolExecutor(max_workers=max(1, min(len(by_toolchain), this_machine().cores))) as pool:
-            for future in [pool.submit(build_some, indices) for indices in by_toolchain.values()]:
-                future.result()
+            futures = [pool.submit(build_some, indices) for indices in by_toolchain.values()]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException:
+                # Interrupted: whoever waits for the result must not wait for the builds under way.
+                self._abandoned.set()
+                for toolchain in by_toolchain:
+                    self._worker(toolchain).interrupt()
+                raise
         return [results[index] for index in range(len(jobs))]
 
     def _build(self, kernel: ir.Model, target: Target, timeout_s: float | None = None) -> dict[str, Any]:
-        made: dict[str, Any] = self._call(
-            target.toolchain,
-            "build",
-            timeout_s or self._limits.compile_s,
-            kernel=self._write(kernel),
-            target=str(target),
-            workspace=str(self.workspace),
-            threads=self.threads,
-        )
+        file = self._write(kernel)
+        with building_slot():
+            made: dict[str, Any] = self._call(
+                target.toolchain,
+                "build",
+                timeout_s or self._limits.compile_s,
+                kernel=file,
+                target=str(target),
+                workspace=str(self.workspace),
+                threads=self.threads,
+            )
         self._compiled[str(kernel.graph.name), str(target)] = made
         self.counters.built += 1
         return made
@@ -356,6 +406,8 @@ class Workshop:
                 tolerance=job.tolerance,
                 plan=dataclasses.asdict(dataclasses.replace(plan, hopeless_s=min(plan.hopeless_s, 1e9))),
             )
+        except Quarantined:
+            raise
         except ToolchainError as error:
             return _failed(error, build_s)
         if found["wrong"]:
@@ -369,26 +421,28 @@ class Workshop:
         return file
 
     def _call(self, toolchain: str, method: str, timeout_s: float, **params: Any) -> Any:
-        """One job in a toolchain's worker; a death is retried once in a fresh one."""
-        if self._deaths.get(toolchain, 0) >= self._limits.deaths:
-            raise WorkerDied(f"{toolchain} died {self._limits.deaths} times in a row and is left alone")
+        """One job in a toolchain's worker; a crash is retried once in a fresh one."""
+        self._quarantine.check(toolchain)
         worker = self._worker(toolchain)
-        for attempt in (1, 2):
+        try:
             try:
                 result = worker.call(method, timeout_s, **params)
-                self._deaths[toolchain] = 0
-                return result
             except WorkerTimeout:
-                self._deaths[toolchain] = self._deaths.get(toolchain, 0) + 1
                 raise
             except WorkerDied:
-                self._deaths[toolchain] = self._deaths.get(toolchain, 0) + 1
-                if attempt == 2:
+                if self._abandoned.is_set():
                     raise
-            except ToolchainError:
-                self._deaths[toolchain] = 0
-                raise
-        raise AssertionError("unreachable")
+                result = worker.call(method, timeout_s, **params)
+        except WorkerDied as error:
+            if not self._abandoned.is_set():
+                build = self._builds[toolchain].build if toolchain in self._builds else None
+                self._quarantine.died(toolchain, build, error)
+            raise
+        except ToolchainError:
+            self._quarantine.lived(toolchain)
+            raise
+        self._quarantine.lived(toolchain)
+        return result
 
     def _worker(self, toolchain: str) -> Worker:
         if toolchain not in self._workers:

@@ -47,6 +47,8 @@ class Availability:
         devices: Names of devices that it can use, for people.
         reason: Why it is not available.
         remedy: What to do about it, such as ``pip install openvino``.
+        precisions: Values of its target option ``precision`` for coarser types that this machine computes in faster.
+            Such targets join the menu where a user grants an accuracy budget.
     """
 
     available: bool
@@ -55,6 +57,7 @@ class Availability:
     devices: tuple[str, ...] = ()
     reason: str | None = None
     remedy: str | None = None
+    precisions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

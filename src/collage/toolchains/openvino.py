@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collage._errors import CompileError, Unsupported
+from collage.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, LoadOptions, Support
 from collage.toolchains._model_files import (
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["OpenVinoToolchain"]
 
 _PRECISIONS = ("f32", "bf16", "f16")
+_NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16")}
+"""Instruction sets, by /proc/cpuinfo's names, without which a precision is emulated, and slower than f32."""
 _INT32 = np.iinfo(np.int32)
 _AS_INT32 = ("int64", "uint64", "uint32")
 """Types that the plugin computes in 32-bit signed integers, without a word where they do not fit."""
@@ -63,7 +66,9 @@ class OpenVinoToolchain(ToolchainBase):
             return Availability(False, reason="not installed", remedy="pip install openvino")
         number = re.search(r"^Build: (\S+)$", distribution.read_text("WHEEL") or "", re.MULTILINE)
         build = f"openvino {distribution.version}" + (f"-{number[1]}" if number else "")
-        return Availability(True, distribution.version, build, ("CPU",))
+        flags = this_machine().flags
+        faster = tuple(precision for precision, needed in _NATIVE.items() if any(flag in flags for flag in needed))
+        return Availability(True, distribution.version, build, ("CPU",), precisions=faster)
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Worth trying, unless a type speaks against it."""
