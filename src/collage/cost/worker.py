@@ -97,9 +97,9 @@ class Worker:
             CompileError: The service failed in a way that it could report.
             WorkerDied: The process crashed, hung or ran out of memory; it is gone with all its children.
         """
-        if not self.alive:
-            self._start()
         try:
+            if not self.alive:
+                self._start()
             self._send({"method": method, "params": params})
             reply = self._receive(time.monotonic() + timeout_s, f"{method} took more than {timeout_s:g} s")
         except BaseException:
