@@ -1,20 +1,26 @@
 """Running: kernels, the executor, executables and artefacts (design section 9)."""
 
-from collage.runtime._artefact import MANIFEST, load, verify
+from collage.runtime._artefact import load
 from collage.runtime._executable import Executable
 from collage.runtime._executor import Executor, Step
+from collage.runtime._manifest import MANIFEST, verify
+from collage.runtime._profile import KernelTime, Profile
 from collage.runtime._recipe import KernelRecord, Recipe
 from collage.runtime._signature import Port, Signature
+from collage.runtime._zip import unpack
 
 __all__ = [
     "MANIFEST",
     "Executable",
     "Executor",
     "KernelRecord",
+    "KernelTime",
     "Port",
+    "Profile",
     "Recipe",
     "Signature",
     "Step",
     "load",
+    "unpack",
     "verify",
 ]

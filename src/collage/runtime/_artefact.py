@@ -8,74 +8,77 @@
         weights.bin       large weights, once; model and kernels refer to them
         collage_*         compiled kernels: plain ONNX where the toolchain reads it, native code elsewhere
 
-Native code is native code: load artefacts only from people whose programs you would run. The manifest protects against
-damage and mix-ups, not against someone who can write a new manifest.
+Or a zip of it, stored without compression, which ``load`` unpacks into a folder of its own. Or a recipe only, folder or
+zip, without the compiled kernels: ``load`` builds them.
+
+Native code is native code: load artefacts only from people whose programs you would run, or have ``load`` rebuild all
+kernels from the model. The manifest protects against damage and mix-ups, not against someone who can write a new manifest.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import ctypes
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from collage._errors import ArtefactError, CollageError, UsageError
-from collage.machine import this_machine
 from collage.runtime._executable import Executable
-from collage.runtime._recipe import Recipe
+from collage.runtime._manifest import MANIFEST, machine_facts, manifest_of, verify
+from collage.runtime._recipe import KernelRecord, Recipe
+from collage.runtime._zip import unpack, write_zip
 from collage.target import Target
 from collage.toolchains import Registry, registry
 
-__all__ = ["MANIFEST", "SCHEMA", "load", "save", "verify"]
-
-MANIFEST = "manifest.json"
-SCHEMA = 1
-"""Version of the manifest."""
-
-_MAX_MANIFEST_BYTES = 64 << 20
-_CHUNK_BYTES = 1 << 22
+__all__ = ["load", "save"]
 
 
-def save(recipe: Recipe, workspace: Path, path: Path) -> Path:
-    """Writes an artefact beside its final place, then moves it there.
-
-    Raises:
-        UsageError: The path is taken by something that is no artefact, or cannot be written.
-    """
-    if path.exists() and not (path / MANIFEST).is_file():
-        raise UsageError(f"{path} exists and is no artefact; name another path or remove it")
-    names = recipe.files_with_weights(workspace)
+def save(recipe: Recipe, workspace: Path, path: Path, *, recipe_only: bool = False) -> Path:
+    """Writes an artefact beside its final place, then moves it there. See ``Executable.save``."""
+    zipped = path.suffix == ".zip"
+    _refuse_to_replace(path, zipped)
+    if recipe_only:
+        recipe = replace(recipe, kernels=tuple(kernel.unbuilt() for kernel in recipe.kernels))
+    files = [workspace / name for name in recipe.files_with_weights(workspace)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        try:
+            manifest = new / MANIFEST
+            manifest.write_bytes(manifest_of(recipe, files))
+            if zipped:
+                _save_zip([manifest, *files], new / path.name, path)
+            else:
+                _save_folder(files, new, path)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
-    try:
-        for name in names:
-            if (workspace / name).resolve() != (new / name).resolve():
-                shutil.copyfile(workspace / name, new / name)
-        manifest = _manifest(recipe, {name: _facts(new / name) for name in names})
-        (new / MANIFEST).write_text(json.dumps(manifest, indent=1, allow_nan=False))
-        new.chmod(0o755)
-        _move_into_place(new, path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
     return path
 
 
-def load(path: str | Path, *, toolchains: Registry | None = None) -> Executable:
+def load(
+    path: str | Path,
+    *,
+    toolchains: Registry | None = None,
+    contexts: int | None = None,
+    rebuild: bool = False,
+    debug: bool = False,
+) -> Executable:
     """Reads an artefact: verifies every byte, rebuilds kernels that do not fit this machine, and loads the rest.
 
     Args:
-        path: The artefact's folder.
+        path: The artefact: a folder, or a zip.
         toolchains: Where its toolchains are found.
+        contexts: How many runs may go on at once; see ``Executable``.
+        rebuild: Build every kernel anew from the model, and load nothing that the artefact brings compiled: for
+            artefacts of people whose programs you would not run.
+        debug: Check every kernel at its border, on every call.
 
     Returns:
         The executable. Its ``notes`` say what was rebuilt.
@@ -84,161 +87,124 @@ def load(path: str | Path, *, toolchains: Registry | None = None) -> Executable:
         UsageError: There is nothing at the path.
         ArtefactError: It is incomplete, was changed, or needs a toolchain that is not here.
     """
-    folder = Path(path)
-    recipe, machine = verify(folder)
-    available = toolchains or registry()
-    foreign = _foreign(recipe, machine, available)
-    workspace, owned = folder, False
-    if foreign:
-        recipe, workspace = _rebuild(recipe, folder, set(foreign), available)
-        owned = True
+    folder, own = Path(path), None
+    if folder.is_file():
+        folder = own = Path(tempfile.mkdtemp(prefix="collage-"))
     try:
-        executable = Executable(recipe, workspace, owns_workspace=owned, toolchains=available)
-    except CollageError as error:
-        raise ArtefactError(f"cannot load {folder}: {error}") from error
-    executable.notes += [f"rebuilt {name}: {reason}" for name, reason in foreign.items()]
+        if own is not None:
+            unpack(Path(path), own)
+        recipe, machine = verify(folder)
+        available = toolchains or registry()
+        reasons = _to_build(recipe, machine, available, rebuild)
+        if reasons:
+            own = own or _copy(folder)
+            recipe = _rebuild(recipe, own, reasons, available)
+        executable = Executable(
+            recipe, own or folder, owns_workspace=own is not None, toolchains=available, contexts=contexts, debug=debug
+        )
+    except BaseException as error:
+        if own is not None:
+            shutil.rmtree(own, ignore_errors=True)
+        if isinstance(error, CollageError) and not isinstance(error, ArtefactError | UsageError):
+            raise ArtefactError(f"cannot load {path}: {error}") from error
+        raise
+    executable.notes += [f"rebuilt {name}: {reason}" for name, reason in reasons.items()]
     return executable
 
 
-def verify(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
-    """Checks an artefact without loading anything of it.
-
-    Returns:
-        What it consists of, and the machine that it was made on.
-
-    Raises:
-        UsageError: There is nothing at the path.
-        ArtefactError: The first thing that is wrong with it.
-    """
-    if not folder.exists():
-        raise UsageError(f"{folder} does not exist")
-    manifest = _read_manifest(folder)
-    try:
-        if manifest["schema"] != SCHEMA:
-            raise ArtefactError(
-                f"{folder} has manifest schema {manifest['schema']!r}, this version reads {SCHEMA}; compile it again"
-            )
-        listed = {str(name): (str(facts["sha256"]), int(facts["bytes"])) for name, facts in manifest["files"].items()}
-        recipe = Recipe.from_json(manifest)
-        machine = dict(manifest["machine"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ArtefactError(f"{folder / MANIFEST} is no manifest: {type(error).__name__}: {error}") from error
-    for name in [*listed, *recipe.files]:
-        if PurePosixPath(name).name != name or name in ("", ".", "..", MANIFEST) or "\\" in name:
-            raise ArtefactError(f"{folder / MANIFEST} names a file {name!r}; only plain names are allowed")
-    if missing := [name for name in recipe.files if name not in listed]:
-        raise ArtefactError(f"{folder / MANIFEST} does not list {missing[0]}, which it uses")
-    present = {entry.name for entry in os.scandir(folder)} - {MANIFEST}
-    if extra := sorted(present - set(listed)):
-        raise ArtefactError(f"{folder} holds {extra[0]!r}, which its manifest does not list")
-    for name, (digest, size) in listed.items():
-        _verify_file(folder / name, digest, size)
-    return recipe, machine
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    if not path.is_file() or path.is_symlink():
-        raise ArtefactError(f"{folder} is no artefact: it has no {MANIFEST}")
-    if path.stat().st_size > _MAX_MANIFEST_BYTES:
-        raise ArtefactError(f"{path} is too large to be a manifest")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ArtefactError(f"{path} is no manifest: {error}") from error
-    if not isinstance(manifest, dict):
-        raise ArtefactError(f"{path} is no manifest")
-    return manifest
-
-
-def _verify_file(path: Path, digest: str, size: int) -> None:
-    if path.is_symlink() or not path.is_file():
-        raise ArtefactError(f"{path} is missing, or is no plain file")
-    if path.stat().st_size != size:
-        raise ArtefactError(f"{path} has {path.stat().st_size} bytes, the manifest says {size}")
-    if _sha256(path) != digest:
-        raise ArtefactError(f"{path} was changed: its SHA-256 is not the manifest's")
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    return {"sha256": _sha256(path), "bytes": path.stat().st_size}
-
-
-def _machine() -> dict[str, str]:
-    """What native code depends on."""
-    machine = this_machine()
-    return {"system": machine.system, "isa": machine.isa}
-
-
-def _manifest(recipe: Recipe, files: Mapping[str, Any]) -> dict[str, Any]:
-    from collage import __version__
-
-    return {
-        "schema": SCHEMA,
-        "collage": __version__,
-        "machine": _machine(),
-        **recipe.as_json(),
-        "files": dict(files),
-    }
-
-
-def _foreign(recipe: Recipe, machine: Mapping[str, Any], toolchains: Registry) -> dict[str, str]:
-    """Kernels that must be compiled again here, and why."""
-    here = _machine()
+def _to_build(recipe: Recipe, machine: Mapping[str, Any], toolchains: Registry, rebuild: bool) -> Mapping[str, str]:
+    """Kernels that must be compiled here, and why."""
     reasons = {}
     for kernel in recipe.kernels:
-        compiled = kernel.compiled
-        availability = toolchains.get(compiled.toolchain).availability()
+        name = kernel.compiled.toolchain
+        availability = toolchains.get(name).availability()
         if not availability.available:
             remedy = f"; {availability.remedy}" if availability.remedy else ""
             raise ArtefactError(
-                f"kernel {kernel.name} needs {compiled.toolchain}, which is not usable here: {availability.reason}{remedy}"
+                f"kernel {kernel.name} needs {name}, which is not usable here: {availability.reason}{remedy}"
             )
-        if compiled.portable:
+        if rebuild:
+            reasons[kernel.name] = "as was asked for"
+        elif not kernel.is_built:
+            reasons[kernel.name] = "the artefact is a recipe only"
+        elif kernel.compiled.portable:
             continue
-        if machine != here:
+        elif machine != machine_facts():
             reasons[kernel.name] = "it was compiled on another kind of machine"
-        elif recipe.builds.get(compiled.toolchain) != availability.build:
-            reasons[kernel.name] = f"it was compiled by another build of {compiled.toolchain}"
+        elif recipe.builds.get(name) != availability.build:
+            reasons[kernel.name] = f"it was compiled by another build of {name}"
     return reasons
 
 
-def _rebuild(recipe: Recipe, folder: Path, names: set[str], toolchains: Registry) -> tuple[Recipe, Path]:
-    """Compiles the named kernels again, from the partitioned model, in a new workspace."""
-    import onnx_ir as ir
+def _rebuild(recipe: Recipe, workspace: Path, names: Mapping[str, str], toolchains: Registry) -> Recipe:
+    """Compiles the named kernels from the partitioned model."""
+    from collage.runtime._sources import KernelSources
 
-    from collage.graph import kernel_model, kernels_of
+    sources = KernelSources(workspace / recipe.model_file)
+    builds = dict(recipe.builds)
 
-    workspace = Path(tempfile.mkdtemp(prefix="collage-"))
+    def built(kernel: KernelRecord) -> KernelRecord:
+        if kernel.name not in names:
+            return kernel
+        target = Target.parse(kernel.target)
+        compiled = sources.compile(kernel, target, toolchains, workspace)
+        builds[target.toolchain] = toolchains.for_target(target).availability().build
+        return replace(kernel, compiled=compiled, inputs=compiled.inputs, outputs=compiled.outputs)
+
+    return replace(recipe, kernels=tuple(map(built, recipe.kernels)), builds=builds)
+
+
+def _copy(folder: Path) -> Path:
+    own = Path(tempfile.mkdtemp(prefix="collage-"))
     for entry in os.scandir(folder):
-        shutil.copyfile(entry.path, workspace / entry.name)
-    model = ir.load(workspace / recipe.model_file)
-    calls = {call.node.name: call.node for call in kernels_of(model)}
-    kernels = []
-    for kernel in recipe.kernels:
-        if kernel.name in names:
-            target = Target.parse(kernel.target)
-            source = kernel_model(model, calls[kernel.name], kernel.name)
-            compiled = toolchains.for_target(target).compile(source, target, workspace)
-            kernel = replace(kernel, compiled=compiled, inputs=compiled.inputs, outputs=compiled.outputs)
-        kernels.append(kernel)
-    return replace(recipe, kernels=tuple(kernels)), workspace
+        shutil.copyfile(entry.path, own / entry.name)
+    return own
 
 
-def _move_into_place(new: Path, path: Path) -> None:
-    """Renames; an artefact that is replaced is first moved aside, so that a reader never sees half of one."""
-    old: Path | None = None
-    if path.exists():
+def _refuse_to_replace(path: Path, zipped: bool) -> None:
+    """Raises UsageError where something other than an artefact of the same form is in the way."""
+    if path.exists() and not (_is_zip(path) if zipped else (path / MANIFEST).is_file()):
+        raise UsageError(f"{path} exists and is no artefact; name another path or remove it")
+
+
+def _is_zip(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return MANIFEST in archive.namelist()
+    except (zipfile.BadZipFile, OSError):
+        return False
+
+
+def _save_zip(files: Sequence[Path], draft: Path, path: Path) -> None:
+    with draft.open("wb") as archive:
+        write_zip(files, archive)
+        archive.flush()
+        os.fsync(archive.fileno())
+    draft.replace(path)
+
+
+def _save_folder(files: Sequence[Path], new: Path, path: Path) -> None:
+    for file in files:
+        shutil.copyfile(file, new / file.name)
+    for entry in new.iterdir():
+        with entry.open("rb") as written:
+            os.fsync(written.fileno())
+    new.chmod(0o755)
+    if not path.exists():
+        new.rename(path)
+    elif not _exchange(new, path):
+        # Where folders cannot be exchanged, there is a moment without either; the old one is kept until it is over.
         old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
         path.rename(old / path.name)
-    new.rename(path)
-    if old is not None:
+        new.rename(path)
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(new: Path, path: Path) -> bool:
+    """Swaps two folders in one step, if system and file system can; Python has no name for it."""
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    return bool(renameat2(here, os.fsencode(new), here, os.fsencode(path), exchange) == 0)

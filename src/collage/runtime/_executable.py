@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from collage.runtime._executor import Executor, Step
+from collage._errors import UsageError
+from collage.machine import usable_cores
+from collage.runtime._contexts import ContextPool
+from collage.runtime._executor import Executor, Rescue, Step
+from collage.runtime._profile import Profile
 from collage.runtime._recipe import Recipe
 from collage.runtime._signature import Signature
 from collage.target import Target
@@ -17,28 +22,49 @@ from collage.toolchains import LoadOptions, Registry, registry
 
 __all__ = ["Executable"]
 
+Inputs = Mapping[str, Any] | Sequence[Any]
+
 
 class Executable:
     """A model, compiled: kernels of one or several toolchains behind one call.
 
-    Safe to share between threads: concurrent runs wait for each other.
+    Several threads may run it at once; each run has a context to itself: buffers and kernels of its own. A context is
+    loaded when it is first needed. There are at most ``contexts`` of them; beyond that, runs wait for each other.
+
+    Tensors come in as NumPy, as PyTorch's, or through DLPack; they go out as NumPy, which speaks DLPack, or as
+    PyTorch's where an input was one.
 
     Args:
         recipe: What it consists of.
         workspace: The folder that holds its files.
         owns_workspace: Delete the folder when the executable is gone.
         toolchains: Where its toolchains are found.
+        contexts: How many runs may go on at once. None is as many as there are cores for the threads of their kernels:
+            one where each kernel uses all cores, since two such runs at once take longer than one after the other.
+        debug: Check every kernel at its border, on every call: types, shapes, layout, and that inputs are left alone.
 
     Attributes:
         inputs: The model's inputs.
         outputs: The model's outputs.
         report: What ``compile`` found out, as JSON (design section 10).
-        notes: What a user should know of how it was loaded, such as kernels that were rebuilt.
+        notes: What a user should know of how it was loaded or ran, such as kernels that were rebuilt.
+
+    Raises:
+        UsageError: ``contexts`` is not at least 1.
     """
 
     def __init__(
-        self, recipe: Recipe, workspace: Path, *, owns_workspace: bool = False, toolchains: Registry | None = None
+        self,
+        recipe: Recipe,
+        workspace: Path,
+        *,
+        owns_workspace: bool = False,
+        toolchains: Registry | None = None,
+        contexts: int | None = None,
+        debug: bool = False,
     ) -> None:
+        if contexts is not None and contexts < 1:
+            raise UsageError(f"an executable needs at least one context, not {contexts}")
         self.recipe = recipe
         self.workspace = workspace
         self.inputs = recipe.inputs
@@ -48,12 +74,14 @@ class Executable:
         self._bind = Signature(recipe.inputs).bind
         self._output_names = tuple(port.name for port in recipe.outputs)
         self._only_output = self._output_names[0] if len(self._output_names) == 1 else None
-        self._run = self._load(toolchains or registry()).run
-        self._turn = threading.Lock()
+        loader = _Loader(recipe, workspace, toolchains or registry(), self.notes, debug)
+        cores = usable_cores()
+        limit = contexts or max(1, cores // (recipe.threads or cores))
+        self._contexts = ContextPool(loader.executor, limit)
         if owns_workspace:
             weakref.finalize(self, shutil.rmtree, workspace, ignore_errors=True)
 
-    def run(self, inputs: Mapping[str, Any] | Sequence[Any] = ()) -> dict[str, Any]:
+    def run(self, inputs: Inputs = ()) -> dict[str, Any]:
         """Runs the model.
 
         Args:
@@ -64,10 +92,12 @@ class Executable:
 
         Raises:
             InputError: A name, type or shape does not fit.
+            ToolchainError: A kernel failed, and the host could not run its operators either.
         """
-        values = self._bind(inputs)
-        with self._turn:
-            results = self._run(values)
+        values, restore = self._bind(inputs)
+        results = self._contexts.run(values)
+        if restore is not None:
+            results = [restore(value) for value in results]
         if self._only_output is not None:  # A dictionary display is the faster one, and this is the usual model.
             return {self._only_output: results[0]}
         return dict(zip(self._output_names, results, strict=True))
@@ -77,27 +107,94 @@ class Executable:
         results = tuple(self.run(inputs).values())
         return results[0] if len(results) == 1 else results
 
-    def save(self, path: str | Path) -> Path:
-        """Writes the artefact, atomically: the folder is there whole, or as it was before.
+    async def arun(self, inputs: Inputs = ()) -> dict[str, Any]:
+        """Runs the model in a thread, so that an event loop goes on meanwhile; otherwise like ``run``."""
+        return await asyncio.to_thread(self.run, inputs)
+
+    def profile(self, inputs: Inputs = (), *, runs: int = 20) -> Profile:
+        """Times every kernel where it stands, in whole runs of the model.
 
         Args:
-            path: A folder that does not exist, or an artefact to replace.
+            inputs: As for ``run``.
+            runs: How many runs count; a fifth as many go before them.
+
+        Raises:
+            InputError: A name, type or shape does not fit.
+            UsageError: ``runs`` is not at least 1.
+        """
+        if runs < 1:
+            raise UsageError(f"a profile takes at least one run, not {runs}")
+        context = self._contexts.hold()
+        spans, totals_ns = [], []
+        try:
+            for _ in range(-(-runs // 5) + runs):
+                began = time.perf_counter_ns()
+                values, _ = self._bind(inputs)
+                _, kernels = context.trace(values)
+                totals_ns.append(time.perf_counter_ns() - began)
+                spans.append(kernels)
+        finally:
+            self._contexts.release(context)
+        return Profile.of(self.recipe.kernels, spans[-runs:], totals_ns[-runs:])
+
+    def save(self, path: str | Path, *, recipe_only: bool = False) -> Path:
+        """Writes the artefact, atomically: it is there whole, or as it was before.
+
+        Args:
+            path: A folder, or a file whose name ends in ``.zip``; it does not exist, or is an artefact to replace.
+            recipe_only: Leave compiled kernels out. ``load`` builds them, for the machine that it runs on.
 
         Returns:
             The path.
+
+        Raises:
+            UsageError: The path is taken by something that is no artefact, or cannot be written.
         """
         from collage.runtime._artefact import save
 
-        return save(self.recipe, self.workspace, Path(path))
+        return save(self.recipe, self.workspace, Path(path), recipe_only=recipe_only)
 
-    def _load(self, toolchains: Registry) -> Executor:
+
+class _Loader:
+    """Makes executors of a recipe."""
+
+    def __init__(self, recipe: Recipe, workspace: Path, toolchains: Registry, notes: list[str], debug: bool) -> None:
+        self._recipe = recipe
+        self._workspace = workspace
+        self._toolchains = toolchains
+        self._notes = notes
+        self._debug = debug
+        self._host: Rescue | None = None
+
+    def executor(self) -> Executor:
+        """Loads every kernel anew."""
+        recipe = self._recipe
         # A kernel alone may keep the machine to itself; with others, of the same toolchain too, it must be quiet between
         # runs: threads that spin for the last kernel take the cores from the next one.
-        options = LoadOptions(self.recipe.threads, exclusive=len(self.recipe.kernels) == 1)
+        options = LoadOptions(recipe.threads, exclusive=len(recipe.kernels) == 1)
         steps = []
-        for record in self.recipe.kernels:
-            toolchain = toolchains.get(record.compiled.toolchain)
-            kernel = toolchain.load(record.compiled, Target.parse(record.target), self.workspace, options)
+        for record in recipe.kernels:
+            toolchain = self._toolchains.get(record.compiled.toolchain)
+            kernel = toolchain.load(record.compiled, Target.parse(record.target), self._workspace, options)
             steps.append(Step(record.name, kernel, record.inputs, record.outputs))
-        inputs = [port.name for port in self.inputs]
-        return Executor(steps, inputs, self._output_names)
+        inputs, outputs = ([port.name for port in ports] for ports in (recipe.inputs, recipe.outputs))
+        if self._debug:
+            return Executor(self._checked(steps), inputs, outputs)
+        return Executor(steps, inputs, outputs, self._rescue)
+
+    def _rescue(self, position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
+        if self._host is None:
+            from collage.runtime._sources import HostRescue
+
+            self._host = HostRescue(self._recipe, self._workspace, self._toolchains, self._notes)
+        return self._host(position, inputs, error)
+
+    def _checked(self, steps: Sequence[Step]) -> list[Step]:
+        from collage.runtime._debug import CheckedKernel
+        from collage.runtime._sources import KernelSources
+
+        sources = KernelSources(self._workspace / self._recipe.model_file)
+        return [
+            Step(step.name, CheckedKernel(step.kernel, record, sources.model(record.name)), step.inputs, step.outputs)
+            for step, record in zip(steps, self._recipe.kernels, strict=True)
+        ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,13 @@ import numpy as np
 
 from collage.toolchains import Kernel
 
-__all__ = ["Executor", "Step"]
+__all__ = ["Executor", "Rescue", "Span", "Step"]
+
+Rescue = Callable[[int, Sequence[Any], Exception], Sequence[Any]]
+"""Told the position of a step, its inputs and why its kernel failed; returns the step's outputs, or raises."""
+
+Span = tuple[int, int]
+"""When a step began and ended, in ns of ``time.perf_counter_ns``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +38,20 @@ class Step:
 
 
 class Executor:
-    """Runs steps over slots; a value's slot is emptied after its last use, so that its memory can serve again."""
+    """Runs steps over slots; a value's slot is emptied after its last use, so that its memory can serve again.
 
-    def __init__(self, steps: Sequence[Step], inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    It keeps nothing between runs: as many may go on at once as its kernels allow, which is one by their contract.
+
+    Args:
+        steps: In the order in which they run.
+        inputs: Names of the model's inputs.
+        outputs: Names of the model's outputs.
+        rescue: Asked for a step's outputs where its kernel failed; without it the failure is the run's.
+    """
+
+    def __init__(
+        self, steps: Sequence[Step], inputs: Sequence[str], outputs: Sequence[str], rescue: Rescue | None = None
+    ) -> None:
         names = list(dict.fromkeys([*inputs, *(name for step in steps for name in step.outputs)]))
         slot = {name: index for index, name in enumerate(names)}
         last_use = {name: position for position, step in enumerate(steps) for name in step.inputs}
@@ -53,25 +71,70 @@ class Executor:
         # An output must outlive the next run: it is copied where its memory belongs to a kernel, or to the caller.
         lent = {name for step in steps if step.kernel.reuses_outputs for name in step.outputs} | set(inputs)
         self._copied = tuple(name in lent for name in outputs)
-        self._whole = self._only_kernel(steps, inputs, outputs)
         self._copies = any(self._copied)
+        self._whole = self._only_kernel(steps, inputs, outputs)
+        self._rescue = rescue or _fail
 
     def run(self, values: Sequence[Any]) -> Sequence[Any]:
         """Runs all steps on inputs in the model's order; returns outputs in the model's order."""
         if self._whole is not None:
-            results: Sequence[Any] = self._whole(values)
+            try:
+                results: Sequence[Any] = self._whole(values)
+            except Exception as error:
+                results = self._rescue(0, values, error)
         else:
-            slots: list[Any] = [None] * self._width
-            slots[: self._inputs] = values
-            for kernel, inputs, outputs, dead in self._steps:
+            results = self._run_steps(values)
+        return self._owned(results) if self._copies else results
+
+    def trace(self, values: Sequence[Any]) -> tuple[Sequence[Any], list[Span]]:
+        """Runs like ``run``, and tells when each step's kernel began and ended."""
+        spans: list[Span] = []
+        slots = self._slots(values)
+        for position in range(len(self._steps)):
+            began = time.perf_counter_ns()
+            made = self._call(position, slots)
+            spans.append((began, time.perf_counter_ns()))
+            self._settle(position, slots, made)
+        return self._owned([slots[i] for i in self._outputs]), spans
+
+    def _run_steps(self, values: Sequence[Any]) -> Sequence[Any]:
+        slots = self._slots(values)
+        # The same as calling _call and _settle, spelt out: calls would double what a kernel costs on top of itself.
+        for position, (kernel, inputs, outputs, dead) in enumerate(self._steps):
+            try:
                 made = kernel([slots[i] for i in inputs])
+            except Exception as error:
+                made = self._rescue(position, [slots[i] for i in inputs], error)
+            if len(outputs) == 1:
+                slots[outputs[0]] = made[0]
+            else:
                 for index, value in zip(outputs, made, strict=True):
                     slots[index] = value
-                for index in dead:
-                    slots[index] = None
-            results = [slots[i] for i in self._outputs]
-        if not self._copies:
-            return results
+            for index in dead:
+                slots[index] = None
+        return [slots[i] for i in self._outputs]
+
+    def _slots(self, values: Sequence[Any]) -> list[Any]:
+        slots: list[Any] = [None] * self._width
+        slots[: self._inputs] = values
+        return slots
+
+    def _call(self, position: int, slots: list[Any]) -> Sequence[Any]:
+        kernel, inputs, _, _ = self._steps[position]
+        values = [slots[i] for i in inputs]
+        try:
+            return kernel(values)
+        except Exception as error:
+            return self._rescue(position, values, error)
+
+    def _settle(self, position: int, slots: list[Any], made: Sequence[Any]) -> None:
+        _, _, outputs, dead = self._steps[position]
+        for index, value in zip(outputs, made, strict=True):
+            slots[index] = value
+        for index in dead:
+            slots[index] = None
+
+    def _owned(self, results: Sequence[Any]) -> Sequence[Any]:
         return [_own(value) if copy else value for value, copy in zip(results, self._copied, strict=True)]
 
     @staticmethod
@@ -80,6 +143,10 @@ class Executor:
         if len(steps) == 1 and steps[0].inputs == tuple(inputs) and steps[0].outputs == tuple(outputs):
             return steps[0].kernel
         return None
+
+
+def _fail(position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
+    raise error
 
 
 def _own(value: Any) -> Any:

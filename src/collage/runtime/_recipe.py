@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,23 +35,34 @@ class KernelRecord:
     outputs: tuple[str, ...]
     compiled: Compiled
 
+    @property
+    def is_built(self) -> bool:
+        """Whether there is anything to load; if not, it is known only where and from what to build it."""
+        return bool(self.compiled.files)
+
+    def unbuilt(self) -> KernelRecord:
+        """The kernel without what its toolchain made of it."""
+        bare = Compiled(self.compiled.toolchain, self.target, (), self.inputs, self.outputs)
+        return replace(self, compiled=bare)
+
     def as_json(self) -> dict[str, Any]:
         """JSON values only."""
-        return {**asdict(self), "compiled": {**asdict(self.compiled), "metadata": dict(self.compiled.metadata)}}
+        compiled = {**asdict(self.compiled), "metadata": dict(self.compiled.metadata)} if self.is_built else None
+        return {**asdict(self), "compiled": compiled}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelRecord:
         """Reads what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
-        compiled = dict(data["compiled"])
-        for name in ("files", "inputs", "outputs"):
-            compiled[name] = tuple(str(item) for item in compiled[name])
-        return cls(
-            name=str(data["name"]),
-            target=str(Target.parse(data["target"])),
-            inputs=tuple(map(str, data["inputs"])),
-            outputs=tuple(map(str, data["outputs"])),
-            compiled=Compiled(**compiled),
-        )
+        target = Target.parse(data["target"])
+        inputs, outputs = _names(data["inputs"]), _names(data["outputs"])
+        compiled = Compiled(target.toolchain, str(target), (), inputs, outputs)
+        if data["compiled"] is not None:
+            fields = dict(data["compiled"])
+            fields |= {name: _names(fields[name]) for name in ("files", "inputs", "outputs")}
+            compiled = Compiled(**fields)
+            if not compiled.files:
+                raise ValueError(f"kernel {data['name']!r} has no files")
+        return cls(str(data["name"]), str(target), inputs, outputs, compiled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +117,25 @@ class Recipe:
             "report": dict(self.report),
         }
 
+    def check_wiring(self) -> None:
+        """Checks that every value is made once, before it is used.
+
+        Raises:
+            ValueError: The first value that is not.
+        """
+        made = {port.name for port in self.inputs}
+        for kernel in self.kernels:
+            for name in kernel.inputs:
+                if name not in made:
+                    raise ValueError(f"kernel {kernel.name!r} reads {name!r}, which nothing before it makes")
+            for name in kernel.outputs:
+                if name in made:
+                    raise ValueError(f"kernel {kernel.name!r} makes {name!r}, which is there already")
+                made.add(name)
+        for port in self.outputs:
+            if port.name not in made:
+                raise ValueError(f"nothing makes output {port.name!r}")
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recipe:
         """Reads what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
@@ -119,3 +149,9 @@ class Recipe:
             builds=dict(data["toolchains"]),
             report=dict(data["report"]),
         )
+
+
+def _names(data: Any) -> tuple[str, ...]:
+    if not isinstance(data, list | tuple) or not all(isinstance(name, str) for name in data):
+        raise TypeError(f"{str(data)[:80]!r} is no list of names")
+    return tuple(data)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401  registers bfloat16 and its kin with NumPy
 import numpy as np
 
 from collage._errors import InputError
+from collage.runtime._tensors import as_numpy, as_torch, is_torch
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 __all__ = ["Port", "Signature"]
+
+Restore = Callable[[Any], Any]
+"""Turns an output into what the caller deals in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +45,28 @@ class Port:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Port:
-        """From the manifest."""
-        shape = data["shape"]
-        return cls(data["name"], data["dtype"], None if shape is None else tuple(shape))
+        """From the manifest; wrong types raise TypeError, ValueError or KeyError."""
+        name, dtype, shape = data["name"], data["dtype"], data["shape"]
+        if not isinstance(name, str) or not isinstance(dtype, str | None):
+            raise TypeError("a port's name and type are strings")
+        _numpy_dtype(dtype)
+        axes = None if shape is None else tuple(shape)
+        if not all(axis is None or type(axis) in (int, str) for axis in axes or ()):
+            raise TypeError(f"the shape of port {name!r} is {shape!r}")
+        return cls(name, dtype, axes)
+
+    @classmethod
+    def of(cls, value: ir.Value) -> Port:
+        """Describes a value of a model."""
+        import onnx_ir as ir
+
+        name, dtype = str(value.name), value.dtype
+        if dtype is None or isinstance(value.type, ir.SequenceType | ir.OptionalType):
+            return cls(name, None, None)
+        axes: tuple[int | str | None, ...] | None = None
+        if value.shape is not None:
+            axes = tuple(axis if isinstance(axis, int) else axis.value for axis in value.shape)
+        return cls(name, "string" if dtype == ir.DataType.STRING else dtype.numpy().name, axes)
 
 
 class Signature:
@@ -51,14 +77,14 @@ class Signature:
         self._names = tuple(port.name for port in inputs)
         self._expected = tuple((port.name, port.shape, _numpy_dtype(port.dtype), port) for port in inputs)
 
-    def bind(self, feeds: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+    def bind(self, feeds: Mapping[str, Any] | Sequence[Any]) -> tuple[list[Any], Restore | None]:
         """Orders and checks inputs.
 
         Args:
             feeds: By name, or in the model's order.
 
         Returns:
-            Tensors in the model's order, row-major.
+            Tensors in the model's order, row-major, and what outputs become where an input was a tensor of PyTorch.
 
         Raises:
             InputError: A name, type or shape does not fit; the message says which and what was expected.
@@ -66,6 +92,7 @@ class Signature:
         if type(feeds) is not dict and not isinstance(feeds, Mapping):
             feeds = self._by_name(feeds)
         symbols: dict[str, int] = {}
+        restore: Restore | None = None
         bound = []
         for name, shape, dtype, port in self._expected:
             try:
@@ -78,10 +105,12 @@ class Signature:
                     _check_shape(port, value, symbols)
                 bound.append(value)
             else:
+                if is_torch(value):
+                    restore = as_torch
                 bound.append(_as_tensor(port, dtype, value, symbols))
         if len(feeds) != len(bound):
             raise InputError(self._names_message(feeds))
-        return bound
+        return bound, restore
 
     def _by_name(self, feeds: Sequence[Any]) -> Mapping[str, Any]:
         if isinstance(feeds, np.ndarray) or not isinstance(feeds, Sequence):
@@ -113,8 +142,8 @@ def _as_tensor(port: Port, dtype: np.dtype[Any] | None, value: Any, symbols: dic
     if dtype is None:
         return value
     try:
-        array = np.ascontiguousarray(value).reshape(np.shape(value))
-    except (ValueError, TypeError) as error:
+        array = as_numpy(value)
+    except (ValueError, TypeError, RuntimeError, BufferError) as error:
         raise InputError(f"input {port.name!r} is no tensor: {error}") from None
     if dtype.kind == "O" and array.dtype.kind in "USTO":
         array = array.astype(object)

@@ -1,0 +1,66 @@
+"""Executables whose kernels are chosen by hand: what the benchmarks and tests of the runtime are about is not the choice."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from collage.cost.kernels import KernelMaker
+from collage.frontend import place_weights, read_model
+from collage.graph import DataflowGraph, IndexSet, KernelSpec, SubGraph, partition
+from collage.plans import kernel_attributes
+from collage.runtime import Executable, KernelRecord, Port, Recipe
+from collage.target import Target
+from collage.toolchains import Registry, registry
+from collage.transform import prepare
+
+Part = tuple[Iterable[int], str]
+
+
+def executable(
+    model: Any,
+    parts: Sequence[Part],
+    *,
+    threads: int = 0,
+    contexts: int | None = None,
+    toolchains: Registry | None = None,
+) -> Executable:
+    """Builds one kernel for each part: indices of operators in the prepared model, and a target."""
+    available = toolchains or registry()
+    workspace = Path(tempfile.mkdtemp(prefix="collage-forced-"))
+    placed = place_weights(prepare(read_model(model)), workspace)
+    graph = DataflowGraph(placed)
+    maker = KernelMaker(graph)
+    specs, records = [], []
+    for indices, alias in parts:
+        target: Target = available.parse_target(alias)
+        sub_graph = SubGraph(graph, IndexSet.from_indices(indices))
+        kernel = maker.model(sub_graph, target)
+        compiled = available.for_target(target).compile(kernel, target, workspace)
+        name = str(kernel.graph.name)
+        specs.append(KernelSpec(sub_graph, name, kernel_attributes(target, name)))
+        records.append(KernelRecord(name, str(target), compiled.inputs, compiled.outputs, compiled))
+    ir.save(partition(placed, specs), workspace / "model.onnx")
+    recipe = Recipe(
+        inputs=tuple(Port.of(value) for value in placed.graph.inputs),
+        outputs=tuple(Port.of(value) for value in placed.graph.outputs),
+        kernels=tuple(records),
+        threads=threads,
+        model_file="model.onnx",
+        model={},
+        builds={
+            record.compiled.toolchain: available.get(record.compiled.toolchain).availability().build
+            for record in records
+        },
+    )
+    return Executable(recipe, workspace, owns_workspace=True, toolchains=available, contexts=contexts)
+
+
+def whole(model: Any, target: str, **options: Any) -> Executable:
+    """The whole model as one kernel."""
+    return executable(model, [(range(len(DataflowGraph(prepare(read_model(model))))), target)], **options)
+

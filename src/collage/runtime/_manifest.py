@@ -1,0 +1,171 @@
+"""The manifest of an artefact, and the check of everything that it lists."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from collage._errors import ArtefactError, CollageError, UsageError
+from collage.machine import this_machine
+from collage.runtime._recipe import Recipe
+from collage.runtime._zip import is_plain_name
+from collage.target import Target
+
+__all__ = ["MANIFEST", "SCHEMAS", "machine_facts", "manifest_of", "verify"]
+
+MANIFEST = "manifest.json"
+
+SCHEMAS = (1, 2)
+"""Versions of the manifest that are read. 1: every kernel is there, compiled. 2: kernels may have to be built.
+
+The oldest version that can say it is what is written, so that as many readers as possible understand it.
+"""
+
+_MAX_MANIFEST_BYTES = 16 << 20
+_MAX_THREADS = 4096
+
+
+def manifest_of(recipe: Recipe, files: Iterable[Path]) -> bytes:
+    """The manifest of an artefact that is made here, of these files."""
+    from collage import __version__
+
+    manifest = {
+        "schema": 1 if all(kernel.is_built for kernel in recipe.kernels) else 2,
+        "collage": __version__,
+        "machine": machine_facts(),
+        **recipe.as_json(),
+        "files": {file.name: {"sha256": _sha256(file), "bytes": file.stat().st_size} for file in files},
+    }
+    return json.dumps(manifest, indent=1, allow_nan=False).encode()
+
+
+def machine_facts() -> dict[str, str]:
+    """What native code depends on."""
+    machine = this_machine()
+    return {"system": machine.system, "isa": machine.isa}
+
+
+def verify(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
+    """Checks an artefact's folder, every byte of it, without loading anything.
+
+    Returns:
+        What it consists of, and the machine that it was made on.
+
+    Raises:
+        UsageError: There is nothing at the path.
+        ArtefactError: The first thing that is wrong with it.
+    """
+    if not folder.exists():
+        raise UsageError(f"{folder} does not exist")
+    manifest = _read(folder)
+    recipe, machine, listed = _understood(manifest, folder)
+    for name in [*listed, *recipe.files]:
+        if not is_plain_name(name) or name == MANIFEST:
+            raise ArtefactError(f"{folder / MANIFEST} names a file {name[:80]!r}; only plain names are allowed")
+    if missing := [name for name in recipe.files if name not in listed]:
+        raise ArtefactError(f"{folder / MANIFEST} does not list {missing[0]}, which it uses")
+    present = {entry.name for entry in os.scandir(folder)} - {MANIFEST}
+    if extra := sorted(present - set(listed)):
+        raise ArtefactError(f"{folder} holds {extra[0]!r}, which its manifest does not list")
+    for name, (digest, size) in listed.items():
+        _verify_file(folder / name, digest, size)
+    for name in listed:
+        if name.endswith(".onnx"):
+            _verify_model(folder / name)
+    return recipe, machine
+
+
+def _understood(
+    manifest: Mapping[str, Any], folder: Path
+) -> tuple[Recipe, Mapping[str, Any], Mapping[str, tuple[str, int]]]:
+    if manifest.get("schema") not in SCHEMAS:
+        newest = SCHEMAS[-1]
+        raise ArtefactError(
+            f"{folder} has manifest schema {str(manifest.get('schema'))[:40]}, this version reads 1 to {newest}; "
+            f"compile it again, or use a newer version"
+        )
+    try:
+        listed = {name: (str(facts["sha256"]), int(facts["bytes"])) for name, facts in manifest["files"].items()}
+        recipe = Recipe.from_json(manifest)
+        machine = dict(manifest["machine"])
+        recipe.check_wiring()
+        _check_kernels(recipe)
+    except (KeyError, TypeError, ValueError, AttributeError, CollageError) as error:
+        raise ArtefactError(f"{folder / MANIFEST} is no manifest: {type(error).__name__}: {error}") from error
+    return recipe, machine, listed
+
+
+def _check_kernels(recipe: Recipe) -> None:
+    """Refuses what a toolchain would believe: paths in metadata, thread counts that take a machine down."""
+    counts = [recipe.threads]
+    for kernel in recipe.kernels:
+        for text in _strings(kernel.compiled.metadata):
+            if "/" in text or "\\" in text or text == "..":
+                raise ValueError(f"kernel {kernel.name!r} holds the path {text[:80]!r}")
+        target = Target.parse(kernel.target)
+        if kernel.compiled.toolchain != target.toolchain:
+            raise ValueError(f"kernel {kernel.name!r} is for {target} but of {kernel.compiled.toolchain!r}")
+        counts.append(int(target.option("threads") or 0))
+    if not all(0 <= count <= _MAX_THREADS for count in counts):
+        raise ValueError(f"{max(counts)} threads")
+
+
+def _strings(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from (str(key), *_strings(item))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+
+
+def _read(folder: Path) -> Mapping[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file() or path.is_symlink():
+        raise ArtefactError(f"{folder} is no artefact: it has no {MANIFEST}")
+    if path.stat().st_size > _MAX_MANIFEST_BYTES:
+        raise ArtefactError(f"{path} is too large to be a manifest")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_distinct)
+    except (ValueError, RecursionError, OSError) as error:
+        raise ArtefactError(f"{path} is no manifest: {error}") from error
+    if not isinstance(manifest, dict):
+        raise ArtefactError(f"{path} is no manifest")
+    return manifest
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return result
+
+
+def _verify_file(path: Path, digest: str, size: int) -> None:
+    if path.is_symlink() or not path.is_file():
+        raise ArtefactError(f"{path} is missing, or is no plain file")
+    if path.stat().st_size != size:
+        raise ArtefactError(f"{path} has {path.stat().st_size} bytes, the manifest says {size}")
+    if _sha256(path) != digest:
+        raise ArtefactError(f"{path} was changed: its SHA-256 is not the manifest's")
+
+
+def _verify_model(path: Path) -> None:
+    """Whoever can write a manifest can write digests too; a model is held to what the front door asks of every model."""
+    from collage.frontend import check_model_file
+
+    try:
+        check_model_file(path)
+    except CollageError as error:
+        raise ArtefactError(str(error)) from error
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

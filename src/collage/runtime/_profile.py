@@ -1,0 +1,118 @@
+"""Where the time of a run goes, kernel by kernel."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from collage.runtime._executor import Span
+from collage.runtime._recipe import KernelRecord
+
+__all__ = ["KernelTime", "Profile"]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """One kernel's part of the run.
+
+    Attributes:
+        name: Its global symbol.
+        target: Who runs it.
+        median_us: Median over the runs.
+        p10_us: Tenth percentile.
+        p90_us: Ninetieth percentile.
+        share: Of the time of the whole, 0 to 1.
+    """
+
+    name: str
+    target: str
+    median_us: float
+    p10_us: float
+    p90_us: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What ``Executable.profile`` measured, with all caches warm and all kernels in their places.
+
+    Attributes:
+        kernels: In the order in which they run.
+        total_us: Median time of the whole run.
+        overhead_us: What of it no kernel took: checking inputs and passing values on.
+        runs: Each run's spans, one for each kernel, in ns of a clock of their own.
+    """
+
+    kernels: tuple[KernelTime, ...]
+    total_us: float
+    overhead_us: float
+    runs: tuple[tuple[Span, ...], ...]
+
+    @classmethod
+    def of(cls, records: Sequence[KernelRecord], runs: Sequence[Sequence[Span]], totals_ns: Sequence[int]) -> Profile:
+        """Sums up runs.
+
+        Args:
+            records: The kernels.
+            runs: For each run, the span of each kernel.
+            totals_ns: Duration of each run.
+        """
+        total_us = statistics.median(totals_ns) * 1e-3
+        kernels = []
+        for position, record in enumerate(records):
+            times = sorted((run[position][1] - run[position][0]) * 1e-3 for run in runs)
+            median_us = statistics.median(times)
+            low, high = times[len(times) // 10], times[-1 - len(times) // 10]
+            kernels.append(KernelTime(record.name, record.target, median_us, low, high, median_us / total_us))
+        spent = (total - sum(end - began for began, end in run) for run, total in zip(runs, totals_ns, strict=True))
+        overhead_us = statistics.median(spent) * 1e-3
+        return cls(tuple(kernels), total_us, overhead_us, tuple(tuple(run) for run in runs))
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON values only, without the single spans."""
+        rows = [
+            {
+                "name": kernel.name,
+                "target": kernel.target,
+                "median_us": kernel.median_us,
+                "p10_us": kernel.p10_us,
+                "p90_us": kernel.p90_us,
+                "share": kernel.share,
+            }
+            for kernel in self.kernels
+        ]
+        return {"total_us": self.total_us, "overhead_us": self.overhead_us, "runs": len(self.runs), "kernels": rows}
+
+    def to_chrome_trace(self, path: str | Path) -> Path:
+        """Writes the runs as a trace that ``chrome://tracing`` and Perfetto open; one row for each target.
+
+        Returns:
+            The path.
+        """
+        rows = {target: row for row, target in enumerate(dict.fromkeys(kernel.target for kernel in self.kernels), 1)}
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "name": "thread_name", "pid": 1, "tid": row, "args": {"name": target}}
+            for target, row in rows.items()
+        ]
+        start = min((began for run in self.runs for began, _ in run), default=0)
+        for number, run in enumerate(self.runs):
+            for kernel, (began, end) in zip(self.kernels, run, strict=True):
+                event = {"ph": "X", "name": kernel.name, "cat": "kernel", "pid": 1, "tid": rows[kernel.target]}
+                event |= {"ts": (began - start) * 1e-3, "dur": (end - began) * 1e-3, "args": {"run": number}}
+                events.append(event)
+        file = Path(path)
+        file.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+        return file
+
+    def __str__(self) -> str:
+        width = max((len(kernel.name) for kernel in self.kernels), default=0)
+        lines = [
+            f"{kernel.name:<{width}}  {kernel.median_us:>10.1f} µs  {kernel.share:>6.1%}  {kernel.target}"
+            for kernel in self.kernels
+        ]
+        whole = f"{'whole run':<{width}}  {self.total_us:>10.1f} µs"
+        return "\n".join([*lines, f"{whole}  of which {self.overhead_us:.1f} µs between kernels"])

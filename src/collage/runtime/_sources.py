@@ -1,0 +1,117 @@
+"""The partitioned model as the source of its kernels: to build them again, and to know what they should be given."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from collage._errors import ToolchainError
+from collage.graph import kernel_model, kernels_of
+from collage.runtime._recipe import KernelRecord, Recipe
+from collage.target import HOST_TARGET, Target
+from collage.toolchains import Compiled, Kernel, LoadOptions, Registry
+
+__all__ = ["HostRescue", "KernelSources"]
+
+
+class KernelSources:
+    """The kernels of a partitioned model, as standalone models.
+
+    Args:
+        file: The partitioned model.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._model = ir.load(file)
+        self._calls = {str(call.node.name): call.node for call in kernels_of(self._model)}
+
+    def model(self, name: str) -> ir.Model:
+        """The kernel called ``name``; its inputs and outputs have the names that they have in the whole.
+
+        Raises:
+            ToolchainError: The model calls no such kernel.
+        """
+        if name not in self._calls:
+            raise ToolchainError(f"the partitioned model has no kernel {name}")
+        return kernel_model(self._model, self._calls[name], name)
+
+    def compile(self, record: KernelRecord, target: Target, toolchains: Registry, workspace: Path) -> Compiled:
+        """Compiles a kernel for a target, into a workspace that holds its weights."""
+        return toolchains.for_target(target).compile(self.model(record.name), target, workspace)
+
+
+class HostRescue:
+    """Runs on the host what a kernel gave up on, such as a length that its toolchain does not take.
+
+    The host computes what ONNX says, at any shape, so that an executable is right there or says why it is not. It warns,
+    once for each kernel: this is slow.
+
+    Args:
+        recipe: The executable's.
+        workspace: Its folder.
+        toolchains: Where its toolchains are found.
+        notes: Told what had to be rescued.
+    """
+
+    def __init__(self, recipe: Recipe, workspace: Path, toolchains: Registry, notes: list[str]) -> None:
+        self._recipe = recipe
+        self._model_file = workspace / recipe.model_file
+        self._toolchains = toolchains
+        self._notes = notes
+        self._turn = threading.Lock()
+        self._kernels: dict[str, tuple[Kernel, Compiled]] = {}
+
+    def __call__(self, position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
+        """Runs a kernel's operators on the host.
+
+        Raises:
+            ToolchainError: The host cannot either.
+        """
+        record = self._recipe.kernels[position]
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        failure = f"kernel {record.name} ({record.target}) failed on {_shapes(record, inputs)}: {reason}"
+        if record.target == str(HOST_TARGET):
+            raise ToolchainError(failure) from error
+        values = dict(zip(record.inputs, inputs, strict=True))
+        try:
+            with self._turn:
+                kernel, compiled = self._kernel(record)
+                made = kernel([values[name] for name in compiled.inputs])
+                made = [np.array(y) if kernel.reuses_outputs else y for y in made]
+        except Exception as second:
+            raise ToolchainError(
+                f"{failure}; nor could the host run it: {' '.join(str(second).split())[:300]}"
+            ) from error
+        note = f"{failure}; the host ran it instead"
+        if not any(known.startswith(f"kernel {record.name} ") for known in self._notes):
+            self._notes.append(note)
+            warnings.warn(note, RuntimeWarning, stacklevel=2)
+        outputs = dict(zip(compiled.outputs, made, strict=True))
+        return [outputs[name] for name in record.outputs]
+
+    def _kernel(self, record: KernelRecord) -> tuple[Kernel, Compiled]:
+        if record.name not in self._kernels:
+            folder = Path(tempfile.mkdtemp(prefix="collage-host-"))
+            try:
+                model = KernelSources(self._model_file).model(record.name)
+                ir.external_data.load_to_model(model)
+                host = self._toolchains.for_target(HOST_TARGET)
+                compiled = host.compile(model, HOST_TARGET, folder)
+                kernel = host.load(compiled, HOST_TARGET, folder, LoadOptions(self._recipe.threads))
+                self._kernels[record.name] = kernel, compiled
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+        return self._kernels[record.name]
+
+
+def _shapes(record: KernelRecord, inputs: Sequence[Any]) -> str:
+    shown = [f"{name}{list(np.shape(x))}" for name, x in zip(record.inputs, inputs, strict=True)]
+    return ", ".join(shown[:4]) or "no inputs"
