@@ -188,6 +188,7 @@ def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateK
         ),
         known_cost_of=tuning.known_cost,
         key_of=lambda candidate: (tuning.kernels.signature(candidate.sub_graph), candidate.target),
+        proof_bound_of=tuning.least_s,
         launch_penalty_of=lambda candidate: tuning.launch_penalty_s(candidate.target),
         priority_of=lambda candidate: tuning.priority(candidate.target),
         should_stop=lambda: stop,

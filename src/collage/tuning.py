@@ -20,6 +20,7 @@ from collage.cost.outcome import Outcome
 from collage.cost.overheads import Overheads, measure_overheads
 from collage.cost.race import RacePlan
 from collage.cost.reference import capture_reference, unrepeatable_values
+from collage.cost.roofline import Roofline, measure_peak
 from collage.cost.survey import Survey, TargetSurvey, survey_model
 from collage.cost.values import ValueStore
 from collage.cost.worker import Worker
@@ -146,6 +147,7 @@ class Tuning:
         )
         usable = [*(t for t in self.menu if self.survey[t].availability.available), HOST_TARGET]
         self.overheads = {target: measure_overheads(target, self.workshop, self.database) for target in usable}
+        self._roofline = Roofline(self.graph.nodes, self._shape_of, measure_peak(self.database))
         op_types = [node.op_type for node in self.graph.nodes]
         self._expectation = Expectation(op_types, {t: found.dispatch_s for t, found in self.overheads.items()})
         for target, found in self.survey.items():
@@ -248,6 +250,18 @@ class Tuning:
     def expected_s(self, candidate: CandidateKernel) -> float:
         """Expected seconds of a candidate that was not measured."""
         return self._expectation.expected_s(candidate.target, candidate.bits)
+
+    def least_s(self, candidate: CandidateKernel) -> float:
+        """Seconds that a candidate cannot undercut, whoever compiles it."""
+        return self._roofline.bound_s(candidate.sub_graph, candidate.target)
+
+    def _shape_of(self, value: ir.Value) -> Sequence[int] | None:
+        """The shape that a value had in the reference run, or that the model states."""
+        if str(value.name) in self.workshop.values:
+            return tuple(self.workshop.values.get(str(value.name)).shape)
+        shape = value.const_value.shape if value.const_value is not None else value.shape
+        axes = tuple(shape) if shape is not None else (None,)
+        return tuple(axis for axis in axes if isinstance(axis, int)) if all(isinstance(a, int) for a in axes) else None
 
     def launch_penalty_s(self, target: Target) -> float:
         """Seconds that each kernel of a chain costs beyond its own."""

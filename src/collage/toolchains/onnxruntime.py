@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collage._errors import CompileError, TargetError, Unsupported
+from collage.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, LoadOptions
 from collage.toolchains._model_files import (
@@ -40,6 +41,9 @@ __all__ = ["OnnxRuntimeToolchain"]
 
 _LEVELS = {"0": "ORT_DISABLE_ALL", "1": "ORT_ENABLE_BASIC", "2": "ORT_ENABLE_EXTENDED", "3": "ORT_ENABLE_ALL"}
 _PROVIDERS = {"llvm": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_FAST_INT8 = {"avx512_vnni", "avx_vnni", "amx_int8"}
+"""Instruction sets without which 8-bit products are no faster than f32 ones."""
+_QUANTISABLE = ("MatMul", "Gemm")
 _SILENT = 4
 """Log severity "fatal": what matters also arrives as an exception."""
 
@@ -51,6 +55,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
     targets = ("llvm -compiler=onnxruntime", "cuda -compiler=onnxruntime")
     options = {
         "threads": "number of threads within an operator (default: one for each physical core)",
+        "precision": "f32, or int8: matrix products with constant weights in 8-bit integers, no calibration (default f32)",
         "opt-level": "0 as written, 1 basic, 2 extended, 3 all graph optimisations (default 3)",
     }
 
@@ -63,12 +68,15 @@ class OnnxRuntimeToolchain(ToolchainBase):
         found = ort.get_available_providers()
         devices = tuple(provider for provider in _PROVIDERS.values() if provider in found)
         build = f"onnxruntime {ort.__version__}, {ort.get_build_info()}"
-        return Availability(True, ort.__version__, build, devices)
+        precisions = ("int8",) if _FAST_INT8 & set(this_machine().flags) else ()
+        return Availability(True, ort.__version__, build, devices, precisions=precisions)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Writes the kernel, and has ONNX Runtime resolve every operator of it, without optimising."""
         _check(target)
         files = save_kernel(kernel, workspace)
+        if target.is_reduced:
+            files = (_quantised(workspace / files[0]),)
         options = _session_options(target, LoadOptions(threads=1))
         options.graph_optimization_level = _level("0")
         options.add_session_config_entry("session.disable_prepacking", "1")
@@ -204,7 +212,27 @@ def _narrow_type(name: str) -> ir.DataType | None:
 
 
 def _check(target: Target) -> None:
-    check_options(target, {"threads": None, "opt-level": tuple(_LEVELS)})
+    check_options(target, {"threads": None, "precision": ("f32", "int8"), "opt-level": tuple(_LEVELS)})
+
+
+def _quantised(path: Path) -> str:
+    """Writes the kernel with its matrix products quantised (weights ahead, activations as they come); the file's name.
+
+    Raises:
+        Unsupported: There is nothing to quantise, so that the kernel would be the same as in f32.
+    """
+    import onnx
+    from onnxruntime.quantization import quantize_dynamic
+
+    products = {node.op_type for node in onnx.load(path, load_external_data=False).graph.node} & set(_QUANTISABLE)
+    if not products:
+        raise Unsupported(f"onnxruntime quantises {', '.join(_QUANTISABLE)}, and there is none")
+    made = path.with_suffix(".int8.onnx")
+    try:
+        quantize_dynamic(path, made, op_types_to_quantize=sorted(products), per_channel=True)
+    except Exception as error:
+        raise Unsupported(f"onnxruntime cannot quantise the kernel: {one_line(error)}") from error
+    return made.name
 
 
 def _level(number: str) -> Any:
