@@ -1,7 +1,8 @@
-"""Patterns of the operator groups that toolchains fuse, as PyTorch's exporters and others write them.
+"""Patterns of the operator groups that toolchains fuse, as PyTorch's exporters and ONNX Runtime's quantiser write them.
 
 Each function gives a fresh pattern, so that it can be refined and related further. Inner results are used by nothing
-else (``>>``, or operands of a sole user), as fusion needs. Names of captures are told in the docstrings.
+else, as fusion needs; only a DequantizeLinear may be shared, for it can be repeated. Names of captures are told in
+the docstrings.
 """
 
 from __future__ import annotations
@@ -22,14 +23,31 @@ __all__ = [
     "layer_norm",
     "linear_gelu",
     "patterns",
+    "quantized_add",
     "quantized_conv",
     "quantized_matmul",
     "residual_add",
+    "rms_norm",
     "silu",
 ]
 
-ACTIVATIONS = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSwish", "HardSigmoid", "Elu", "Gelu", "Softplus")
-"""Activations of one operator."""
+ACTIVATIONS = (
+    "Relu",
+    "Clip",
+    "Sigmoid",
+    "Tanh",
+    "LeakyRelu",
+    "PRelu",
+    "HardSwish",
+    "HardSigmoid",
+    "Elu",
+    "Selu",
+    "Celu",
+    "Mish",
+    "Softplus",
+    "Softsign",
+)
+"""Activations of one operator, besides GELU and SiLU."""
 
 
 def conv_bias_activation() -> Pattern:
@@ -41,16 +59,16 @@ def conv_bias_activation() -> Pattern:
 
 def gemm_activation() -> Pattern:
     """Matrix product with constant weights, then at most a bias and an activation. Captures ``x``, ``w``."""
-    gemm = is_op("Gemm")(wildcard(), is_const(), maybe(wildcard()))
-    linear = is_op("MatMul")(wildcard("x"), is_const(name="w")).optional(lambda m: is_op("Add")(m, is_const()))
-    return _fused((linear | gemm).optional(_activation))
+    return _fused(_linear().optional(_activation))
 
 
 def residual_add() -> Pattern:
-    """A convolution or product, with at most a bias, added to another computed value ``skip``, then an activation."""
-    product = is_op("Conv")(wildcard("x"), is_const(), maybe(is_const())) | is_op("MatMul")(wildcard(), is_const())
-    biased = product.optional(lambda p: is_op("Add")(p, is_const()))
-    total = is_op("Add")(biased, ~is_const() & wildcard("skip"))
+    """A convolution or product, with at most a bias, added to another value ``skip``, then at most a Relu."""
+    conv = is_op("Conv")(wildcard("x"), is_const(), maybe(is_const()))
+    product = is_op("MatMul")(wildcard(), is_const())
+    gemm = is_op("Gemm")(wildcard(), is_const(), maybe(is_const()))
+    biased = (conv | product).optional(lambda p: is_op("Add")(p, is_const()))
+    total = is_op("Add")(biased | gemm, ~is_const() & wildcard("skip"))
     return _fused(total.optional(lambda t: is_op("Relu")(t)))
 
 
@@ -60,10 +78,8 @@ def gelu() -> Pattern:
 
 
 def linear_gelu() -> Pattern:
-    """Product with constant weights, bias, GELU. Captures ``x``, ``w``."""
-    linear = is_op("Add")(is_op("MatMul")(wildcard("x"), is_const(name="w")), is_const(name="bias"))
-    gemm = is_op("Gemm")(wildcard(), is_const(), maybe(is_const()))
-    return _fused(_gelu_of(linear | gemm))
+    """Product with constant weights, at most a bias, GELU. Captures ``x``, ``w``."""
+    return _fused(_gelu_of(_linear()))
 
 
 def silu() -> Pattern:
@@ -75,12 +91,19 @@ def layer_norm() -> Pattern:
     """LayerNormalization, as one operator or written out. Captures ``x``."""
     x = wildcard("x")
     centred = x - is_op("ReduceMean")(x, ...)
-    squared = centred**2.0 | is_op("Mul")(centred, centred)
-    variance = is_op("ReduceMean")(squared, ...)
-    deviation = is_op("Sqrt")(variance + is_const())
-    normal = (centred / deviation) | (centred * is_op("Reciprocal")(deviation))
+    again = x - is_op("ReduceMean")(x, ...)  # a variance may centre its operand anew
+    variance = is_op("ReduceMean")(_square_of(centred) | _square_of(again), ...)
+    shaped = variance.optional(lambda v: is_op("Reshape")(v, is_const()))
+    normal = _over_root(centred, shaped)
     scaled = normal.optional(lambda n: is_op("Mul")(n, is_const())).optional(lambda s: is_op("Add")(s, is_const()))
     return _fused(scaled | is_op("LayerNormalization")(wildcard(), ...))
+
+
+def rms_norm() -> Pattern:
+    """Root mean square normalisation, as one operator or written out. Captures ``x``."""
+    x = wildcard("x")
+    normal = _over_root(x, is_op("ReduceMean")(_square_of(x), ...))
+    return _fused(normal.optional(lambda n: is_op("Mul")(n, is_const())) | is_op("RMSNormalization")(wildcard(), ...))
 
 
 def attention() -> Pattern:
@@ -104,17 +127,35 @@ def group_norm_silu() -> Pattern:
 
 
 def quantized_conv() -> Pattern:
-    """Convolution in quantised form: as QLinearConv, or between DequantizeLinear and QuantizeLinear."""
+    """A quantised convolution with what rescales its result.
+
+    As QLinearConv; between DequantizeLinear and QuantizeLinear; or as ConvInteger, scaled back to floating point.
+    """
     conv = is_op("Conv")(_dequantized(), _dequantized(), maybe(_dequantized() | is_const()))
-    return _fused(_quantized(conv.optional(_activation)) | is_op("QLinearConv")(wildcard(), ...))
+    dynamic = _rescaled(is_op("ConvInteger")(wildcard(), ...))
+    return _fused(_quantized(conv.optional(_activation)) | is_op("QLinearConv")(wildcard(), ...) | dynamic)
 
 
 def quantized_matmul() -> Pattern:
-    """Matrix product in quantised form: QLinearMatMul, MatMulInteger, or between Dequantize- and QuantizeLinear."""
+    """A quantised matrix product with its bias and what rescales its result.
+
+    As QLinearMatMul or QGemm; between DequantizeLinear and QuantizeLinear; or as MatMulInteger, scaled back.
+    """
     product = is_op("MatMul")(_dequantized(), _dequantized())
-    biased = product.optional(lambda p: is_op("Add")(p, _dequantized() | is_const()))
-    whole = is_op("QLinearMatMul", "MatMulInteger")(wildcard(), ...)
-    return _fused(_quantized(biased.optional(_activation)) | whole)
+    kept = is_op("DequantizeLinear")(_quantized(product), ...)  # quantised between product and bias
+    biased = product.optional(lambda p: is_op("Add")(p | kept, _dequantized() | is_const()))
+    gemm = is_op("Gemm")(_dequantized(), _dequantized(), maybe(_dequantized() | is_const()))
+    whole = is_op("QLinearMatMul")(wildcard(), ...) | is_op("QGemm", domain="com.microsoft")(wildcard(), ...)
+    dynamic = _rescaled(is_op("MatMulInteger")(wildcard(), ...))
+    return _fused(_quantized((biased | gemm).optional(_activation)) | whole | dynamic)
+
+
+def quantized_add() -> Pattern:
+    """A quantised addition of two computed values, as in residual blocks, then at most an activation."""
+    total = is_op("Add")(_dequantized(), _dequantized())
+    return _fused(
+        _quantized(total.optional(_activation)) | is_op("QLinearAdd", domain="com.microsoft")(wildcard(), ...)
+    )
 
 
 def patterns() -> dict[str, PatternLike]:
@@ -127,9 +168,11 @@ def patterns() -> dict[str, PatternLike]:
         group_norm_silu,
         layer_norm,
         linear_gelu,
+        quantized_add,
         quantized_conv,
         quantized_matmul,
         residual_add,
+        rms_norm,
         silu,
     )
     return {builder.__name__: builder() for builder in builders}
@@ -140,8 +183,16 @@ def _fused(pattern: Pattern) -> Pattern:
     return pattern
 
 
+def _linear() -> Pattern:
+    product = is_op("MatMul")(wildcard("x"), is_const(name="w"))
+    gemm = is_op("Gemm")(wildcard(), is_const(), maybe(is_const()))
+    return product.optional(lambda p: is_op("Add")(p, is_const())) | gemm
+
+
 def _activation(value: Pattern) -> Pattern:
-    return is_op(*ACTIVATIONS)(value, ...) | _silu_of(value)
+    mish = is_op("Mul")(value, is_op("Tanh")(is_op("Softplus")(value)))
+    softplus = is_op("Where")(is_op("Greater")(value, is_const()), value, is_op("Softplus")(value))
+    return is_op(*ACTIVATIONS)(value, ...) | _silu_of(value) | _gelu_of(value) | mish | softplus
 
 
 def _silu_of(value: Pattern) -> Pattern:
@@ -151,7 +202,8 @@ def _silu_of(value: Pattern) -> Pattern:
 def _gelu_of(value: Pattern) -> Pattern:
     inside_erf = is_op("Div")(value, is_const()) | is_op("Mul")(value, is_const())
     cube = is_op("Pow")(value, 3.0) | is_op("Mul")(is_op("Mul")(value, value), value)
-    cubic = is_op("Add")(value, is_op("Mul")(cube, is_const()))
+    grown = is_op("Mul")(is_op("Mul")(is_op("Mul")(value, is_const()), value), value)
+    cubic = is_op("Add")(value, is_op("Mul")(cube, is_const()) | grown)
     exact = is_op("Add")(is_op("Erf")(inside_erf), is_const())
     approximate = is_op("Add")(is_op("Tanh")(is_op("Mul")(cubic, is_const())), is_const())
     return _half_of_product(value, exact) | _half_of_product(value, approximate) | is_op("Gelu")(value)
@@ -165,13 +217,29 @@ def _half_of_product(value: Pattern, gate: Pattern) -> Pattern:
     )
 
 
+def _square_of(value: Pattern) -> Pattern:
+    return value**2.0 | is_op("Mul")(value, value)
+
+
+def _over_root(value: Pattern, variance: Pattern) -> Pattern:
+    root = is_op("Sqrt")(variance + is_const())
+    return (value / root) | (value * (is_op("Reciprocal")(root) | is_op("Div")(is_const(1.0), root)))
+
+
 def _scaled(value: Pattern) -> Pattern:
     return value | is_op("Mul", "Div")(value, is_const() | is_op("Sqrt")(wildcard()))
 
 
 def _dequantized() -> Pattern:
-    return is_op("DequantizeLinear")(wildcard(), wildcard(), ...)
+    shared = is_op("DequantizeLinear")(wildcard(), wildcard(), ...)
+    shared.extern_use(None)
+    return shared
 
 
 def _quantized(value: Pattern) -> Pattern:
     return is_op("QuantizeLinear")(value, wildcard(), ...)
+
+
+def _rescaled(value: Pattern) -> Pattern:
+    scaled = is_op("Mul")(is_op("Cast")(value), wildcard("scale"))
+    return value | scaled.optional(lambda s: is_op("Add")(s, is_const() | is_op("Reshape")(is_const(), is_const())))

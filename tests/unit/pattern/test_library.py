@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import warnings
-
-import onnx
 import onnx_ir as ir
 import pytest
 
@@ -13,82 +9,126 @@ from collage.pattern import library
 
 from .graphs import graph
 
-torch = pytest.importorskip("torch")
-F = torch.nn.functional
+pytest.importorskip("torch")
+from .exported import EXPORTERS, export, quantise
+
+WHOLE = [  # the branch, and the pattern that takes it whole
+    *((f"conv{tail}", "conv_bias_activation") for tail in ("", "_relu", "_bn_relu6", "_depthwise_hardswish", "_silu")),
+    *((f"conv{tail}", "conv_bias_activation") for tail in ("_gelu", "_mish", "_prelu", "_softplus")),
+    ("convtranspose_leaky", "conv_bias_activation"),
+    ("residual_conv", "residual_add"),
+    ("residual_linear", "residual_add"),
+    *((name, "gemm_activation") for name in ("linear", "linear_relu", "gemm_tanh", "linear_gelu", "gemm_gelu")),
+    *((name, "linear_gelu") for name in ("linear_gelu", "linear_nobias_gelu", "linear_gelutanh", "gemm_gelu")),
+    ("gelu_written_out", "gelu"),
+    ("layernorm", "layer_norm"),
+    ("layernorm_written_out", "layer_norm"),
+    ("rmsnorm_written_out", "rms_norm"),
+    ("groupnorm_silu", "group_norm_silu"),
+    *((f"attention{tail}", "attention") for tail in ("", "_mask", "_causal", "_scale", "_written_out")),
+]
+
+BEFORE = {"Transpose", "Reshape", "Shape", "Slice", "Cast", "Sqrt", "Div", "Tanh", "Constant", "Trilu", "Where"}
+"""What makes the inputs of a group (transposed keys, masks, the skip of a residual), and is no part of it."""
 
 
-class Groups(torch.nn.Module):
-    """One of each group; inputs are an image, tokens, and three attention operands."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        nn = torch.nn
-        self.conv_relu = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU())
-        self.residual = nn.Conv2d(4, 4, 3, padding=1)
-        self.linear_relu = nn.Sequential(nn.Linear(16, 16), nn.ReLU())
-        self.linear_gelu = nn.Sequential(nn.Linear(16, 16), nn.GELU())
-        self.linear_tanh_gelu = nn.Sequential(nn.Linear(16, 16), nn.GELU("tanh"))
-        self.layer_norm = nn.LayerNorm(16)
-        self.group_norm = nn.GroupNorm(2, 4)
-        for parameter in self.parameters():
-            nn.init.normal_(parameter)
-
-    def forward(self, image, tokens, q, k, v):
-        image = self.conv_relu(image)
-        image = F.relu(self.residual(image) + torch.tanh(image))
-        image = F.silu(self.group_norm(image))
-        tokens = self.layer_norm(self.linear_tanh_gelu(self.linear_gelu(self.linear_relu(tokens))))
-        return image, tokens, F.scaled_dot_product_attention(q, k, v)
+def leads_to(model: ir.Model, output: str) -> set[ir.Node]:
+    """All nodes that an output needs."""
+    (value,) = (v for v in model.graph.outputs if v.name == output)
+    pending, found = [value.producer()], set()
+    while pending:
+        node = pending.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            pending.extend(node.predecessors())
+    return found
 
 
-def example() -> tuple:
-    heads = [torch.randn(1, 2, 5, 8) for _ in range(3)]
-    return torch.randn(1, 4, 8, 8), torch.randn(2, 5, 16), *heads
-
-
-@pytest.fixture(scope="module", params=["torchscript", "dynamo"])
-def exported(request) -> ir.Model:
-    torch.manual_seed(0)
-    module = Groups().eval()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if request.param == "dynamo":
-            return torch.onnx.export(module, example(), dynamo=True, verbose=False).model
-        file = io.BytesIO()
-        torch.onnx.export(module, example(), file, dynamo=False, opset_version=17)
-        return ir.from_proto(onnx.load_from_string(file.getvalue()))
-
-
-def found(model: ir.Model | ir.Graph, name: str) -> list[set[str]]:
+def check_whole(model: ir.Model, branch: str, name: str) -> None:
     matches = library.patterns()[name].find_all(model, "maximal")
-    return [{node.op_type for node in match.nodes} for match in matches]
+    (match,) = (m for m in matches if m.root.name == branch and m.root.is_graph_output())
+    assert {n.op_type for n in leads_to(model, branch) - set(match.nodes)} <= (
+        BEFORE | {"Expand", "ConstantOfShape", "Concat", "Equal"}
+    )
+    captured = match.captures.get("x")
+    assert captured is None or captured.producer() not in match.nodes
 
 
-@pytest.mark.parametrize(
-    ("name", "count", "needed"),
-    [
-        ("conv_bias_activation", 2, {"Conv", "Relu"}),
-        ("residual_add", 1, {"Conv", "Add", "Relu"}),
-        ("gemm_activation", 3, {"MatMul", "Add", "Relu"}),
-        ("linear_gelu", 2, {"MatMul", "Add"}),
-        ("gelu", 2, set()),
-        ("layer_norm", 1, set()),
-        ("group_norm_silu", 1, {"Sigmoid"}),
-        ("silu", 1, {"Sigmoid", "Mul"}),
-        ("attention", 1, {"MatMul", "Softmax", "Mul"}),
-    ],
-)
-def test_each_group_is_found_whole(exported: ir.Model, name: str, count: int, needed: set[str]) -> None:
-    matches = found(exported, name)
-    assert len(matches) == count
-    assert any(needed <= match for match in matches)
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize(("branch", "name"), WHOLE)
+def test_each_group_is_found_whole(exporter: str, branch: str, name: str) -> None:
+    check_whole(export(exporter), branch, name)
 
 
-def test_a_group_is_found_to_its_end(exported: ir.Model) -> None:
-    for match in library.linear_gelu().find_all(exported, "maximal"):
-        assert match.root_node is not None
-        assert match.root_node.op_type in ("Mul", "Gelu")
-        assert match["x"].producer() not in match.nodes
+HALF = ("conv_silu", "linear_gelu", "linear_gelutanh", "layernorm", "groupnorm_silu", "attention_mask")
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_groups_in_half_precision(exporter: str) -> None:
+    model = export(exporter, half=True, only=HALF)
+    for branch, name in WHOLE:
+        if branch in HALF:
+            check_whole(model, branch, name)
+
+
+def test_groups_in_an_old_opset() -> None:
+    """Opset 13 has neither LayerNormalization nor HardSwish nor Gelu."""
+    only = ("conv_depthwise_hardswish", "conv_mish", "layernorm", "groupnorm_silu", "linear_gelutanh")
+    model = export("torchscript", opset=13, only=only)
+    for branch, name in WHOLE:
+        if branch in only and branch != "conv_depthwise_hardswish":
+            check_whole(model, branch, name)
+
+
+def test_groups_that_newer_opsets_have_as_one_operator() -> None:
+    only = ("attention_mask", "groupnorm_silu")
+    model = export("dynamo", opset=23, only=only)
+    assert {"Attention", "GroupNormalization"} <= {node.op_type for node in model.graph}
+    check_whole(model, "attention_mask", "attention")
+    check_whole(model, "groupnorm_silu", "group_norm_silu")
+
+
+# ---------------------------------------------------------------------- quantised
+
+QUANTISED = ("conv", "conv_relu", "linear", "gemm_tanh", "residual_conv")
+
+
+def kinds(model: ir.Model, name: str) -> list[list[str]]:
+    found = library.patterns()[name].find_all(model, "maximal")
+    return sorted(sorted({node.op_type for node in match.nodes}) for match in found)
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("style", ["QDQ", "QOperator", "dynamic"])
+def test_quantised_groups(exporter: str, style: str, tmp_path) -> None:
+    model = quantise(export(exporter, only=QUANTISED), style, tmp_path)
+    conv, matmul, add = (kinds(model, name) for name in ("quantized_conv", "quantized_matmul", "quantized_add"))
+    assert len(conv) == 3 and len(matmul) == 2
+    if style == "QDQ":
+        assert conv == [["Conv", "DequantizeLinear", "QuantizeLinear"]] * 3
+        assert matmul[0] == ["Add", "DequantizeLinear", "MatMul", "QuantizeLinear"]
+        assert matmul[1] == ["DequantizeLinear", "Gemm", "QuantizeLinear"]
+        assert ["Add", "DequantizeLinear", "QuantizeLinear"] in add
+    elif style == "QOperator":
+        assert conv == [["QLinearConv"]] * 3 and matmul == [["QGemm"], ["QLinearMatMul"]] and ["QLinearAdd"] in add
+    else:
+        assert all({"ConvInteger", "Cast", "Mul", "Add"} <= set(found) for found in conv)
+        assert matmul == [["Add", "Cast", "MatMulInteger", "Mul"]] * 2
+
+
+def test_a_dequantised_input_may_feed_several_convolutions() -> None:
+    text = (
+        "a = DequantizeLinear(x, s, z)\nb = DequantizeLinear(w, s, z)\nc = Conv(a, b)\nr = Relu(c)\n"
+        "y = QuantizeLinear(r, s, z)\nd = DequantizeLinear(w, s, z)\ne = Conv(a, d)\nf = QuantizeLinear(e, s, z)"
+    )
+    found = kinds(graph(text, outputs="y f", initializers="w s z"), "quantized_conv")
+    assert found == [
+        ["Conv", "DequantizeLinear", "QuantizeLinear"],
+        ["Conv", "DequantizeLinear", "QuantizeLinear", "Relu"],
+    ]
+
+
+# ---------------------------------------------------------------------- fusion needs inner results for itself
 
 
 def test_layer_norm_written_out() -> None:
@@ -104,20 +144,11 @@ def test_layer_norm_written_out() -> None:
     assert not library.layer_norm().find_all(tapped, "maximal")
 
 
-def test_quantised_groups() -> None:
-    qdq = (
-        "a = DequantizeLinear(x, s, z)\nb = DequantizeLinear(w, s, z)\nc = {op}(a, b)\nr = Relu(c)\n"
-        "y = QuantizeLinear(r, s, z)"
-    )
-    for name, op in (("quantized_conv", "Conv"), ("quantized_matmul", "MatMul")):
-        assert found(graph(qdq.replace("{op}", op), initializers="w s z"), name) == [
-            {"DequantizeLinear", op, "Relu", "QuantizeLinear"}
-        ]
-    whole = graph("y = QLinearConv(x, s, z, w, s, z, s, z)", initializers="w s z")
-    assert found(whole, "quantized_conv") == [{"QLinearConv"}]
-
-
 def test_patterns_are_fresh_each_time() -> None:
     first, second = library.patterns(), library.patterns()
     assert list(first) == list(second)
     assert all(first[name] is not second[name] for name in first)
+
+
+def test_every_pattern_is_public() -> None:
+    assert {*library.patterns(), "ACTIVATIONS", "patterns"} == set(library.__all__)
