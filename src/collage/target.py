@@ -8,6 +8,7 @@ A target is written the way TVM writes it: a kind, then attributes.
 * ``llvm -compiler=openvino -precision=bf16``: the same toolchain with other options is another target.
 
 A bare toolchain name is an alias (``openvino`` is ``llvm -compiler=openvino``); ``cuda:onnxruntime`` forces the kind.
+``with target:`` makes a target the current one, for passes and predicates that ask ``Target.current()``.
 See specification 003, phase 1, for how Collage reads them, and for "T refines U".
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -36,6 +38,8 @@ HOST_TOOLCHAIN = "host"
 """The toolchain of what is left behind: views, and operators that nothing on the menu takes."""
 
 _NAMES = ("compiler", "libs")
+
+_CURRENT: ContextVar[tuple[Target, ...]] = ContextVar("collage_targets", default=())
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,19 @@ class Target:
         if toolchains is not None and target.toolchain not in known:
             raise TargetError(_unknown(text, target.toolchain, known))
         return target
+
+    @staticmethod
+    def current() -> Target | None:
+        """The innermost target whose ``with`` block this thread or task is in; None outside of all (specification 002)."""
+        stack = _CURRENT.get()
+        return stack[-1] if stack else None
+
+    def __enter__(self) -> Target:
+        _CURRENT.set((*_CURRENT.get(), self))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _CURRENT.set(_CURRENT.get()[:-1])
 
     @property
     def toolchain(self) -> str:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from typing import Any
 
+from collage.transform._alter_op_layout import AlterOpLayout, Layout, LayoutRequest, register_layout_request
 from collage.transform._bisect import bisect_passes
 from collage.transform._config import ConfigOption, list_config_options, register_config_option
 from collage.transform._context import PassContext, build_config
@@ -32,6 +33,7 @@ from collage.transform._effects import is_random
 from collage.transform._eliminate_common_subexpr import EliminateCommonSubexpr
 from collage.transform._eliminate_identity import EliminateIdentity
 from collage.transform._fold_constant import FoldConstant
+from collage.transform._fold_scale_axis import BackwardFoldScaleAxis, FoldScaleAxis, ForwardFoldScaleAxis
 from collage.transform._infer_type import InferType
 from collage.transform._info import PassInfo
 from collage.transform._instrument import PassInstrument
@@ -39,6 +41,13 @@ from collage.transform._instruments import DumpIR, JsonLog, OpCountDiff, PassTim
 from collage.transform._pass import FunctionPass, ModulePass, Pass
 from collage.transform._prepare import default_passes, prepare
 from collage.transform._print_ir import PrintIR, model_text
+from collage.transform._recognise import (
+    RecogniseAttention,
+    RecogniseGelu,
+    RecogniseLayerNorm,
+    RecogniseOperators,
+    RecogniseRMSNorm,
+)
 from collage.transform._registry import ENTRY_POINT_GROUP, get_pass, list_passes, register_pass
 from collage.transform._sequential import Attempt, Repeat, Sequential, sequential
 from collage.transform._simplify_inference import SimplifyInference
@@ -49,20 +58,25 @@ from collage.transform._standard import (
     ToANormalForm,
     TopologicalSort,
 )
-from collage.transform._target_scope import current_target, target_scope
 
 __all__ = [
+    "AlterOpLayout",
     "Attempt",
+    "BackwardFoldScaleAxis",
     "ConfigOption",
     "DeadCodeElimination",
     "DumpIR",
     "EliminateCommonSubexpr",
     "EliminateIdentity",
     "FoldConstant",
+    "FoldScaleAxis",
+    "ForwardFoldScaleAxis",
     "FunctionPass",
     "InferType",
     "InlineFunctions",
     "JsonLog",
+    "Layout",
+    "LayoutRequest",
     "ModulePass",
     "OpCountDiff",
     "Pass",
@@ -71,6 +85,11 @@ __all__ = [
     "PassInstrument",
     "PassTimer",
     "PrintIR",
+    "RecogniseAttention",
+    "RecogniseGelu",
+    "RecogniseLayerNorm",
+    "RecogniseOperators",
+    "RecogniseRMSNorm",
     "Repeat",
     "Sequential",
     "SimplifyExpr",
@@ -83,7 +102,6 @@ __all__ = [
     "create_function_pass",
     "create_module_pass",
     "create_sequential_pass",
-    "current_target",
     "default_passes",
     "function_pass",
     "get_pass",
@@ -94,19 +112,28 @@ __all__ = [
     "module_pass",
     "prepare",
     "register_config_option",
+    "register_layout_request",
     "register_pass",
     "sequential",
-    "target_scope",
 ]
 
 for _standard in (
+    AlterOpLayout,
+    BackwardFoldScaleAxis,
     DeadCodeElimination,
     EliminateCommonSubexpr,
     EliminateIdentity,
     FoldConstant,
+    FoldScaleAxis,
+    ForwardFoldScaleAxis,
     InferType,
     InlineFunctions,
     PrintIR,
+    RecogniseAttention,
+    RecogniseGelu,
+    RecogniseLayerNorm,
+    RecogniseOperators,
+    RecogniseRMSNorm,
     SimplifyExpr,
     SimplifyInference,
     ToANormalForm,

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
+from collage.transform._linear import add_constant, constant_of, own_weight, scale_outputs
 from collage.transform._pass import FunctionLike, FunctionPass
 
 if TYPE_CHECKING:
@@ -65,17 +66,8 @@ def _foldable_into(node: ir.Node) -> ir.Node | None:
         return None
     alone = len(data.uses()) == 1 and not data.is_graph_output() and linear.graph is node.graph
     constants = [*linear.inputs[1:], *node.inputs[1:5]]
-    known = all(value is None or _constant(value) is not None for value in constants)
-    weight = linear.inputs[1]
-    if not alone or not known or weight is None or len(weight.uses()) != 1:
-        return None
-    return linear if weight.dtype is not None and weight.dtype.is_floating_point() else None
-
-
-def _constant(value: ir.Value | None) -> Array | None:
-    if value is None or value.const_value is None or not value.is_initializer() or value.is_graph_input():
-        return None
-    return value.const_value.numpy()
+    known = all(value is None or constant_of(value) is not None for value in constants)
+    return linear if alone and known and own_weight(linear) is not None else None
 
 
 def _fold(graph: ir.Graph, linear: ir.Node, norm: ir.Node) -> None:
@@ -86,17 +78,19 @@ def _fold(graph: ir.Graph, linear: ir.Node, norm: ir.Node) -> None:
         return
     name = str(norm.outputs[0].name)
     weight, bias = folded
-    constants = [_register(graph, f"{name}_folded_weight", weight), _register(graph, f"{name}_folded_bias", bias)]
+    constants = [
+        add_constant(graph, f"{name}_folded_{kind}", array) for kind, array in (("weight", weight), ("bias", bias))
+    ]
     _rewire(graph, linear, norm, constants)
 
 
 def _folded_constants(linear: ir.Node, norm: ir.Node) -> tuple[Array, Array] | None:
     """Weight and bias of the one node that replaces two; None if their channels do not fit."""
     affine = _affine(norm)
-    weight = _constant(linear.inputs[1])
-    bias = _constant(linear.inputs[2]) if len(linear.inputs) > 2 else None
+    weight = constant_of(linear.inputs[1])
+    bias = constant_of(linear.inputs[2]) if len(linear.inputs) > 2 else None
     assert weight is not None
-    scaled = _scaled(linear, weight, affine.factor)
+    scaled = scale_outputs(linear, weight, affine.factor)
     # Gemm scales its bias by beta; folded in here, since the term that is added must not be.
     beta = linear.attributes.get_float("beta", 1.0) if linear.op_type == "Gemm" else 1.0
     start = np.zeros(affine.factor.shape) if bias is None else beta * bias.astype(np.float64)
@@ -110,39 +104,10 @@ def _folded_constants(linear: ir.Node, norm: ir.Node) -> tuple[Array, Array] | N
 
 def _affine(norm: ir.Node) -> _Affine:
     scale, shift, mean, variance = (
-        np.asarray(_constant(value)).astype(np.float64).reshape(-1) for value in norm.inputs[1:5]
+        np.asarray(constant_of(value)).astype(np.float64).reshape(-1) for value in norm.inputs[1:5]
     )
     factor = scale / np.sqrt(variance + norm.attributes.get_float("epsilon", _DEFAULT_EPSILON))
     return _Affine(factor, shift - mean * factor)
-
-
-def _scaled(linear: ir.Node, weight: Array, factor: Array) -> Array | None:
-    """The weight with each output channel scaled; None if the channels do not fit.
-
-    Conv weights are [M, C/group, ...], those of ConvTranspose [C, M/group, ...], of Gemm [K, M], or [M, K] if transB.
-    """
-    wide = weight.astype(np.float64)
-    if linear.op_type == "ConvTranspose":
-        groups = linear.attributes.get_int("group", 1)
-        if wide.shape[1] * groups != factor.size or wide.shape[0] % groups:
-            return None
-        split = wide.reshape(groups, wide.shape[0] // groups, *wide.shape[1:])
-        ones = (1,) * (wide.ndim - 2)
-        return np.asarray((split * factor.reshape(groups, 1, -1, *ones)).reshape(wide.shape))
-    axis = 1 if linear.op_type == "Gemm" and not linear.attributes.get_int("transB", 0) else 0
-    if wide.shape[axis] != factor.size:
-        return None
-    return wide * factor.reshape([-1 if dim == axis else 1 for dim in range(wide.ndim)])
-
-
-def _register(graph: ir.Graph, name: str, array: Array) -> ir.Value:
-    while name in graph.initializers:
-        name += "_"
-    value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
-    assert value.const_value is not None
-    value.type, value.shape = ir.TensorType(value.const_value.dtype), ir.Shape(array.shape)
-    graph.register_initializer(value)
-    return value
 
 
 def _rewire(graph: ir.Graph, linear: ir.Node, norm: ir.Node, constants: Sequence[ir.Value]) -> None:

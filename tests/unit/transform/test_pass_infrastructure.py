@@ -37,7 +37,6 @@ from collage.transform import (
     create_function_pass,
     create_module_pass,
     create_sequential_pass,
-    current_target,
     function_pass,
     get_pass,
     list_config_options,
@@ -47,7 +46,6 @@ from collage.transform import (
     register_config_option,
     register_pass,
     sequential,
-    target_scope,
 )
 
 
@@ -280,11 +278,29 @@ def test_threads_begin_with_the_default_and_tasks_inherit():
     assert seen == {"thread": 2, "one before": 0, "three before": 0, "one": 1, "three": 3}
 
 
-def test_target_scope():
-    assert current_target() is None
-    with target_scope(Target("llvm")) as target:
-        assert current_target() is target
-    assert current_target() is None
+def test_with_target_sets_the_current_target_for_passes(model):
+    seen = []
+
+    @module_pass(opt_level=0)
+    def look(mod, ctx):
+        seen.append(Target.current())
+        return mod
+
+    plain, other = Target("llvm"), Target("llvm", compiler="other")
+    look(model)
+    with plain:
+        look(model)
+        with other:
+            look(model)
+        look(model)
+        with pytest.raises(RuntimeError), other:
+            raise RuntimeError
+        thread = threading.Thread(target=look, args=(model,))
+        thread.start()
+        thread.join()
+        look(model)
+    assert seen == [None, plain, other, plain, None, plain]
+    assert Target.current() is None
 
 
 # --- decorators and contracts -----------------------------------------------------------------------------------------

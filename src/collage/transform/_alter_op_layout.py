@@ -1,0 +1,204 @@
+"""AlterOpLayout: operators get the layout that a toolchain wants, between few Transposes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from collage.graph import OpKind, op_kind
+from collage.target import Target
+from collage.transform._context import PassContext
+from collage.transform._info import PassInfo
+from collage.transform._linear import add_constant, constant_of
+from collage.transform._pass import FunctionLike, FunctionPass
+
+__all__ = ["AlterOpLayout", "Layout", "LayoutRequest", "register_layout_request"]
+
+Permutation = tuple[int, ...]
+
+_WITH_AXES = frozenset(
+    {"BitCast", "DequantizeLinear", "Expand", "QuantizeLinear", "RotaryEmbedding", "SwiGLU", "Trilu"}
+)
+"""Elementwise or broadcasting operators to which axes are not alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How an operator is wanted: what takes its place, and how operands and results are permuted.
+
+    Attributes:
+        inputs: By index of the operand, the ``perm`` of the Transpose that it goes through; others stay.
+        outputs: By index of the result, the ``perm`` that leads from the old result to the new operator's.
+        op_type: The new operator; None for the same.
+        domain: Its domain; None for the same.
+        attributes: Attributes that differ.
+    """
+
+    inputs: Mapping[int, Permutation] = field(default_factory=dict)
+    outputs: Mapping[int, Permutation] = field(default_factory=dict)
+    op_type: str | None = None
+    domain: str | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+LayoutRequest = Callable[[ir.Node], Layout | None]
+"""Asked about every node; None leaves the node as it is."""
+
+_REQUESTS: dict[str, LayoutRequest] = {}
+
+
+def register_layout_request(toolchain: str, request: LayoutRequest) -> None:
+    """Has ``AlterOpLayout`` ask ``request`` wherever a target of the toolchain is current."""
+    _REQUESTS[toolchain] = request
+
+
+class AlterOpLayout(FunctionPass):
+    """Gives operators the layouts that are asked for, and carries the Transposes between them away.
+
+    Each altered operator stands between Transposes at first. Those behind it then sink through elementwise operators,
+    and cancel where they meet the opposite one, so that a chain of altered operators has Transposes at its ends only.
+    Constants are permuted here and now. Other Transposes of the model, and model-local functions, are not touched.
+
+    Args:
+        request: Says which layout a node should have. None asks what the toolchain of the current target registered
+            with ``register_layout_request``; without any, nothing is altered.
+    """
+
+    def __init__(self, request: LayoutRequest | None = None) -> None:
+        super().__init__(PassInfo("AlterOpLayout", opt_level=3, required=("InferType",)))
+        self._request = request
+
+    def transform_function(self, function: FunctionLike, model: ir.Model, context: PassContext) -> FunctionLike:
+        """Alters in place."""
+        target = Target.current()
+        request = self._request or (_REQUESTS.get(target.toolchain) if target is not None else None)
+        if request is not None and isinstance(function, ir.Graph):
+            _Alteration(function, model).run(request)
+        return function
+
+
+class _Alteration:
+    """The work on one graph.
+
+    Attributes:
+        graph: The graph.
+        transposed: For each result of a Transpose that this pass made: the Transpose's input and permutation.
+        made: The same, the other way round.
+    """
+
+    def __init__(self, graph: ir.Graph, model: ir.Model) -> None:
+        self.graph = graph
+        self.model = model
+        self.transposed: dict[ir.Value, tuple[ir.Value, Permutation]] = {}
+        self.made: dict[tuple[ir.Value, Permutation], ir.Value] = {}
+
+    def run(self, request: LayoutRequest) -> None:
+        for node in list(self.graph):
+            layout = request(node)
+            if layout is not None:
+                self._alter(node, layout)
+            else:
+                self._sink_through(node)
+        for node in reversed(list(self.graph)):
+            if node.outputs[0] in self.transposed and not _is_used(node.outputs[0]):
+                self.graph.remove(node, safe=True)
+
+    def _alter(self, node: ir.Node, layout: Layout) -> None:
+        inputs = list(node.inputs)
+        for index, perm in layout.inputs.items():
+            operand = inputs[index]
+            if operand is not None:
+                inputs[index] = self._permute(operand, tuple(perm), before=node)
+        domain = node.domain if layout.domain is None else layout.domain
+        attributes = {**node.attributes, **{a.name: a for a in ir.convenience.convert_attributes(layout.attributes)}}
+        new = ir.Node(domain, layout.op_type or node.op_type, inputs, attributes.values(), name=node.name)
+        self._replace(node, new, layout.outputs)
+        self.model.opset_imports.setdefault(domain, 1)
+
+    def _sink_through(self, node: ir.Node) -> None:
+        """Moves the Transposes before an elementwise operator behind it."""
+        perms = {perm for value in node.inputs if value is not None and (perm := self._perm_of(value))}
+        if len(perms) != 1 or len(node.outputs) != 1 or not _is_elementwise(node):
+            return
+        (perm,) = perms
+        inputs = [self._before(value, perm) for value in node.inputs]
+        if any(old is not None and new is None for old, new in zip(node.inputs, inputs, strict=True)):
+            return
+        new = ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), name=node.name)
+        self._replace(node, new, {0: _inverse(perm)})
+
+    def _perm_of(self, value: ir.Value) -> Permutation | None:
+        return self.transposed[value][1] if value in self.transposed else None
+
+    def _before(self, value: ir.Value | None, perm: Permutation) -> ir.Value | None:
+        """What ``value`` is a Transpose by ``perm`` of; None if that cannot be had for free."""
+        if value is None or value in self.transposed:
+            return None if value is None else self.transposed[value][0]
+        array = constant_of(value)
+        if array is None or array.ndim > len(perm):
+            return None
+        if array.size == 1:
+            return value
+        wide = array.reshape((1,) * (len(perm) - array.ndim) + array.shape)
+        return add_constant(self.graph, f"{value.name}_permuted", np.transpose(wide, _inverse(perm)))
+
+    def _permute(self, value: ir.Value, perm: Permutation, before: ir.Node) -> ir.Value:
+        """``value`` transposed by ``perm``, by a new Transpose only if there is no other way."""
+        if value in self.transposed:
+            value, first = self.transposed[value]
+            perm = tuple(first[axis] for axis in perm)
+        if perm == tuple(range(len(perm))):
+            return value
+        array = constant_of(value)
+        if array is not None:
+            return add_constant(self.graph, f"{value.name}_permuted", np.ascontiguousarray(np.transpose(array, perm)))
+        if (value, perm) in self.made:
+            return self.made[value, perm]
+        name = f"{value.name}_{''.join(map(str, perm))}"
+        transpose = ir.node("Transpose", [value], {"perm": list(perm)}, name=f"Transpose_{name}")
+        self.graph.insert_before(before, transpose)
+        (result,) = transpose.outputs
+        result.name, result.type, result.shape = name, value.type, _permuted(value.shape, perm)
+        self.transposed[result] = (value, perm)
+        self.made[value, perm] = result
+        return result
+
+    def _replace(self, node: ir.Node, new: ir.Node, outputs: Mapping[int, Sequence[int]]) -> None:
+        """Puts ``new`` in the place of ``node``; results listed in ``outputs`` come permuted and are turned back."""
+        self.graph.insert_before(node, new)
+        for index, (old, fresh) in enumerate(zip(node.outputs, new.outputs, strict=True)):
+            perm = tuple(outputs.get(index, ()))
+            fresh.type, fresh.shape = old.type, _permuted(old.shape, perm)
+            result = fresh
+            if perm:
+                fresh.name = f"{old.name}_{''.join(map(str, perm))}"
+                result = self._permute(fresh, _inverse(perm), before=node)
+            name = old.name
+            old.replace_all_uses_with(result, replace_graph_outputs=True)
+            result.name = name
+        self.graph.remove(node, safe=True)
+
+
+def _is_elementwise(node: ir.Node) -> bool:
+    """Whether permuting all operands permutes the result."""
+    if node.domain != "" or "axis" in node.attributes or node.op_type in _WITH_AXES:
+        return False
+    return op_kind(node) in (OpKind.ELEMWISE, OpKind.BROADCAST)
+
+
+def _inverse(perm: Sequence[int]) -> Permutation:
+    return tuple(int(axis) for axis in np.argsort(perm))
+
+
+def _permuted(shape: ir.Shape | None, perm: Permutation) -> ir.Shape | None:
+    if shape is None or not perm:
+        return shape
+    return ir.Shape([shape[axis] for axis in perm])
+
+
+def _is_used(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()

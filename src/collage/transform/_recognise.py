@@ -1,0 +1,295 @@
+"""What exporters write out in many operators becomes the one operator that ONNX has for it.
+
+Applied where the model's opset has the operator. Not part of the default preparation: the pieces can be spread over
+several kernels, and the toolchains that gain by the whole recognise it themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from collage.graph import constant_tensor
+from collage.pattern import (
+    Builder,
+    Match,
+    NonLeafExternUse,
+    NotApplicable,
+    Pattern,
+    PatternLike,
+    RewriteRule,
+    is_const,
+    is_op,
+    rewrite,
+    wildcard,
+)
+from collage.transform._context import PassContext
+from collage.transform._info import PassInfo
+from collage.transform._pass import ModulePass
+from collage.transform._sequential import Sequential
+
+__all__ = [
+    "RecogniseAttention",
+    "RecogniseGelu",
+    "RecogniseLayerNorm",
+    "RecogniseOperators",
+    "RecogniseRMSNorm",
+]
+
+_Replacement = dict[PatternLike | ir.Value, ir.Value]
+
+_HALF_TO_SINGLE = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+"""Types that the normalisations take and compute in single precision at least; of doubles they would lose digits."""
+
+
+def RecogniseOperators() -> Sequential:
+    """All recognitions of this module."""
+    members = [RecogniseLayerNorm(), RecogniseRMSNorm(), RecogniseGelu(), RecogniseAttention()]
+    return Sequential(members, opt_level=3, name="RecogniseOperators")
+
+
+class _Recognise(ModulePass):
+    """Applies rewrite rules until none matches."""
+
+    rules: Sequence[type[RewriteRule]]
+
+    def __init__(self) -> None:
+        super().__init__(PassInfo(type(self).__name__, opt_level=3, required=("InferType",)))
+
+    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
+        """Rewrites a copy."""
+        result = rewrite(model, [rule() for rule in self.rules])
+        return result.model if result.applied else model
+
+
+class _LayerNorm(RewriteRule):
+    """``(x - mean) / sqrt(variance + epsilon) * scale + bias`` over the last axes."""
+
+    def __init__(self) -> None:
+        x = wildcard("x")
+        self.mean = is_op("ReduceMean")(x, ...)
+        centred = is_op("Sub")(x, self.mean)
+        self.variance = is_op("ReduceMean")(_square_of(centred), ...)
+        self.pattern = _closed(_scaled(_divided(centred, _root_of(self.variance)), with_bias=True))
+
+    def callback(self, match: Match, op: Builder) -> _Replacement:
+        """LayerNormalization of ``x``."""
+        dims = _normalised_dims(match, self.mean)
+        if _normalised_dims(match, self.variance) != dims:
+            raise NotApplicable("mean and variance are taken over different axes")
+        operands = [_affine_operand(match, op, "scale", dims)]
+        if "bias" in match:
+            operands.append(_affine_operand(match, op, "bias", dims))
+        epsilon = _number(match["epsilon"])
+        return {match.root: op.LayerNormalization(match["x"], *operands, axis=-len(dims), epsilon=epsilon)}
+
+
+class _RMSNorm(RewriteRule):
+    """``x / sqrt(mean(x * x) + epsilon) * scale`` over the last axes."""
+
+    def __init__(self) -> None:
+        x = wildcard("x")
+        self.mean = is_op("ReduceMean")(_square_of(x), ...)
+        self.pattern = _closed(_scaled(_divided(x, _root_of(self.mean)), with_bias=False))
+
+    def callback(self, match: Match, op: Builder) -> _Replacement:
+        """RMSNormalization of ``x``."""
+        dims = _normalised_dims(match, self.mean)
+        scale, epsilon = _affine_operand(match, op, "scale", dims), _number(match["epsilon"])
+        return {match.root: op.RMSNormalization(match["x"], scale, axis=-len(dims), epsilon=epsilon)}
+
+
+class _ErfGelu(RewriteRule):
+    """``x / 2 * (1 + erf(x / sqrt(2)))``."""
+
+    def __init__(self) -> None:
+        x = wildcard("x")
+        root = is_op("Div")(x, is_const(math.sqrt(2))) | is_op("Mul")(x, is_const(math.sqrt(0.5)))
+        self.pattern = _closed(_gated(x, is_op("Add")(is_op("Erf")(root), is_const(1.0))))
+
+    def callback(self, match: Match, op: Builder) -> _Replacement:
+        """Gelu of ``x``."""
+        _check_same_shape(match)
+        return {match.root: op.Gelu(match["x"])}
+
+
+class _TanhGelu(RewriteRule):
+    """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))``."""
+
+    def __init__(self) -> None:
+        x = wildcard("x")
+        square = is_op("Mul")(x, x) | is_op("Pow")(x, is_const(2.0))
+        cube = is_op("Pow")(x, is_const(3.0)) | is_op("Mul")(square, x)
+        inner = is_op("Add")(x, is_op("Mul")(cube, is_const(0.044715)))
+        tanh = is_op("Tanh")(is_op("Mul")(inner, is_const(math.sqrt(2 / math.pi))))
+        self.pattern = _closed(_gated(x, is_op("Add")(tanh, is_const(1.0))))
+
+    def callback(self, match: Match, op: Builder) -> _Replacement:
+        """Gelu of ``x``, approximated as it was."""
+        _check_same_shape(match)
+        return {match.root: op.Gelu(match["x"], approximate="tanh")}
+
+
+class _Attention(RewriteRule):
+    """``softmax(q k^T * scale + mask) v`` with as many heads of keys as of queries; [N, heads, length, width]."""
+
+    def __init__(self) -> None:
+        q, v, mask = wildcard("q"), wildcard("v"), wildcard("mask")
+        self.keys = is_op("Transpose")(wildcard("k"))
+        scores = _times(is_op("MatMul")(_times(q, "q_scale"), _times(self.keys, "k_scale")), "scale")
+        self.softmax = is_op("Softmax")(scores.optional(lambda s: is_op("Add")(s, mask)))
+        self.pattern = _closed(is_op("MatMul")(self.softmax, v))
+
+    def callback(self, match: Match, op: Builder) -> _Replacement:
+        """Attention on ``q``, ``k``, ``v``."""
+        q, k, v = match["q"], match["k"], match["v"]
+        perm = match.node(self.keys).attributes.get_ints("perm", ())
+        shapes = [value.shape for value in (q, k, v)]
+        if any(shape is None or len(shape) != 4 for shape in shapes) or len(perm) != 4:
+            raise NotApplicable("queries, keys and values are not of shape [N, heads, length, width]")
+        assert shapes[0] is not None and shapes[1] is not None and shapes[2] is not None
+        heads = {shapes[0][1], shapes[1][perm[1]], shapes[2][1]}
+        if len(heads) != 1 or not all(isinstance(count, int) for count in heads):
+            raise NotApplicable(f"queries, keys and values have different, or unknown, numbers of heads: {heads}")
+        if match.node(self.softmax).attributes.get_int("axis", -1) not in (-1, 3):
+            raise NotApplicable("the softmax is not along the keys")
+        masks = [match["mask"]] if "mask" in match else []
+        if any(mask.shape is None or len(mask.shape) > 4 for mask in masks):
+            raise NotApplicable("the mask's rank is not known")
+        swapped = [perm[0], perm[1], perm[3], perm[2]]
+        keys = k if swapped == [0, 1, 2, 3] else op.Transpose(k, perm=swapped)
+        scale = math.prod(_factor(match, name) for name in ("scale", "q_scale", "k_scale"))
+        return {match.root: op.Attention(q, keys, v, *masks, scale=scale)}
+
+
+class RecogniseLayerNorm(_Recognise):
+    """LayerNormalization, from opset 17."""
+
+    rules = (_LayerNorm,)
+
+
+class RecogniseRMSNorm(_Recognise):
+    """RMSNormalization, from opset 23."""
+
+    rules = (_RMSNorm,)
+
+
+class RecogniseGelu(_Recognise):
+    """Gelu, exact or by tanh, from opset 20."""
+
+    rules = (_ErfGelu, _TanhGelu)
+
+
+class RecogniseAttention(_Recognise):
+    """Attention, from opset 23."""
+
+    rules = (_Attention,)
+
+
+def _closed(pattern: Pattern) -> Pattern:
+    pattern.add_graph_constraint(NonLeafExternUse(False))
+    return pattern
+
+
+def _square_of(value: Pattern) -> Pattern:
+    return is_op("Pow")(value, is_const(2.0)) | is_op("Mul")(value, value)
+
+
+def _root_of(value: Pattern) -> Pattern:
+    return is_op("Sqrt")(is_op("Add")(value, is_const(name="epsilon")))
+
+
+def _divided(value: Pattern, by: Pattern) -> Pattern:
+    inverse = is_op("Reciprocal")(by) | is_op("Div")(is_const(1.0), by)
+    return is_op("Div")(value, by) | is_op("Mul")(value, inverse)
+
+
+def _scaled(value: Pattern, *, with_bias: bool) -> Pattern:
+    scaled = value.optional(lambda normal: is_op("Mul")(normal, is_const(name="scale")))
+    return scaled.optional(lambda s: is_op("Add")(s, is_const(name="bias"))) if with_bias else scaled
+
+
+def _gated(value: Pattern, gate: Pattern) -> Pattern:
+    """``value / 2 * gate``, in whichever order it is multiplied."""
+    half = is_const(0.5)
+    return (
+        is_op("Mul")(is_op("Mul")(value, gate), half)
+        | is_op("Mul")(is_op("Mul")(value, half), gate)
+        | is_op("Mul")(value, is_op("Mul")(gate, half))
+    )
+
+
+def _times(value: Pattern, name: str) -> Pattern:
+    """``value``, or it times the constant ``name``, or divided by the constant ``name_divisor``."""
+    multiplied = is_op("Mul")(value, is_const(name=name))
+    return value | multiplied | is_op("Div")(value, is_const(name=f"{name}_divisor"))
+
+
+def _factor(match: Match, name: str) -> float:
+    if name in match:
+        return _number(match[name])
+    return 1 / _number(match[f"{name}_divisor"]) if f"{name}_divisor" in match else 1.0
+
+
+def _number(value: ir.Value) -> float:
+    """The one number of a constant.
+
+    Raises:
+        NotApplicable: It holds several.
+    """
+    tensor = constant_tensor(value)
+    if tensor is None or tensor.size != 1:
+        raise NotApplicable(f"{value.name!r} is not a single number")
+    return float(tensor.numpy().reshape(-1)[0])
+
+
+def _check_same_shape(match: Match) -> None:
+    """Constants of one element may have a rank, which would raise that of the result."""
+    shape, result = match["x"].shape, match.root.shape
+    if shape is None or shape != result:
+        raise NotApplicable(f"the result's shape {result} is not known to be the input's, {shape}")
+
+
+def _normalised_dims(match: Match, mean: Pattern) -> tuple[int, ...]:
+    """The lengths of the axes that a mean is taken over.
+
+    Raises:
+        NotApplicable: They are not the last ones, not of known length, or not kept; or the type would lose digits.
+    """
+    node, x = match.node(mean), match["x"]
+    _check_same_shape(match)
+    if x.dtype not in _HALF_TO_SINGLE:
+        raise NotApplicable(f"the operator computes in single precision, which is too little for {x.dtype}")
+    axes = node.attributes.get_ints("axes", None)
+    if axes is None and len(node.inputs) > 1:
+        tensor = constant_tensor(node.inputs[1]) if node.inputs[1] is not None else None
+        axes = tensor.numpy().reshape(-1).tolist() if tensor is not None else None
+    if not axes or not node.attributes.get_int("keepdims", 1) or x.shape is None:
+        raise NotApplicable("the mean is not over known axes that are kept")
+    rank = len(x.shape)
+    if sorted(axis % rank for axis in axes) != list(range(rank - len(axes), rank)):
+        raise NotApplicable(f"axes {axes} are not the last ones of {rank}")
+    dims = tuple(dim for dim in x.shape[-len(axes) :] if isinstance(dim, int))
+    if len(dims) != len(axes):
+        raise NotApplicable(f"the lengths of the axes {axes} are not known")
+    return dims
+
+
+def _affine_operand(match: Match, op: Builder, name: str, dims: tuple[int, ...]) -> ir.Value:
+    """The constant called ``name`` in the shape that the operator wants; ones where there is none.
+
+    Raises:
+        NotApplicable: It is not one number per element of the normalised axes.
+    """
+    dtype = match["x"].dtype
+    assert dtype is not None
+    if name not in match:
+        return op.constant(np.ones(dims, dtype.numpy()), name)
+    tensor = constant_tensor(match[name])
+    shape = tuple(tensor.shape.numpy()) if tensor is not None else ()
+    if tensor is None or shape[-len(dims) :] != dims or any(dim != 1 for dim in shape[: -len(dims)]):
+        raise NotApplicable(f"{name} {match[name].name!r} of shape {shape} is not one number per element of {dims}")
+    return match[name] if shape == dims else op.constant(tensor.numpy().reshape(dims), name)
