@@ -11,6 +11,7 @@ import typer
 
 from collage._errors import CollageError, UsageError
 from collage.cli._console import print_json, progress
+from collage.cli._db import db as db_commands
 
 __all__ = ["app", "main"]
 
@@ -23,6 +24,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(db_commands)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Targets = Annotated[

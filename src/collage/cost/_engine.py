@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from collage._errors import UsageError
 from collage.cost._schema import MIGRATIONS, SCHEMA, about, fact, metadata, timing
 
-__all__ = ["begin_writing", "describe", "open_engine", "prepare", "readable_url"]
+__all__ = ["begin_writing", "describe", "open_engine", "prepare", "readable_url", "sqlite_file"]
 
 _BUSY_S = 60.0
 _MAX_VALUE_BYTES = 64 << 20
@@ -35,7 +35,7 @@ def open_engine(url: str) -> sa.Engine:
         UsageError: The URL cannot be read, its driver is missing, or it is another kind of database.
     """
     try:
-        parsed = sa.make_url(url if "://" in url else f"sqlite:///{url}")
+        parsed = _parse(url)
         if parsed.drivername in ("postgresql", "postgres"):
             parsed = parsed.set(drivername="postgresql+psycopg")
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):
@@ -48,6 +48,13 @@ def open_engine(url: str) -> sa.Engine:
     if engine.dialect.name == "sqlite":
         _make_sqlite_wait(engine)
     return engine
+
+
+def sqlite_file(url: str | sa.URL) -> Path | None:
+    """The file of an SQLite database; None for one in memory, and for other engines."""
+    parsed = _parse(url) if isinstance(url, str) else url
+    local = parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:")
+    return Path(str(parsed.database)) if local else None
 
 
 def readable_url(engine: sa.Engine) -> str:
@@ -86,6 +93,10 @@ def prepare(engine: sa.Engine) -> None:
             connection.execute(sa.select(table).limit(0))
 
 
+def _parse(url: str) -> sa.URL:
+    return sa.make_url(url if "://" in url else f"sqlite:///{url}")
+
+
 def _version(source: sa.Engine | sa.Connection) -> int | None:
     """Version of the tables, None where there are none."""
     if not sa.inspect(source).has_table(about.name):
@@ -122,12 +133,11 @@ def _migrate(connection: sa.Connection, engine: sa.Engine) -> None:
 
 
 def _make_sqlite_wait(engine: sa.Engine) -> None:
-    name = engine.url.database
-    if name and name != ":memory:":
+    if (file := sqlite_file(engine.url)) is not None:
         try:
-            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"cannot create the folder of the timing database {name}: {error}") from error
+            raise UsageError(f"cannot create the folder of the timing database {file}: {error}") from error
 
     @sa.event.listens_for(engine, "connect")
     def _(connection: sqlite3.Connection, _record: Any) -> None:

@@ -23,14 +23,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from collage._errors import UsageError
 from collage.cost import _schema as schema
-from collage.cost._engine import begin_writing, describe, open_engine, prepare, readable_url
+from collage.cost._engine import begin_writing, describe, open_engine, prepare, readable_url, sqlite_file
 from collage.cost._rows import fact_row, outcome_of, timing_row, value_of
 from collage.cost._schema import SCHEMA
 from collage.cost.key import WorkloadKey, digest_of
 from collage.cost.outcome import Outcome
 from collage.machine import this_machine
 
-__all__ = ["SCHEMA", "Database", "Record", "default_url", "this_origin"]
+__all__ = ["SCHEMA", "Database", "Record", "default_url", "sqlite_file", "this_origin"]
 
 _INSERT: Mapping[str, Callable[[sa.Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 _BATCH = 500
@@ -98,9 +98,7 @@ class Database:
     @property
     def file(self) -> Path | None:
         """The SQLite file, where it is one."""
-        name = self._engine.url.database
-        local = self._engine.dialect.name == "sqlite" and name and name != ":memory:"
-        return Path(str(name)) if local else None
+        return sqlite_file(self._engine.url)
 
     def lookup(self, key: WorkloadKey) -> Outcome | None:
         """What is known of a kernel, or None."""

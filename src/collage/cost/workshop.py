@@ -314,9 +314,11 @@ class Workshop:
         known = self._session.get(key.digest)
         if known is None and not self._remeasure:
             found = self._database.find(key)
-            if found is not None:
+            elsewhere = found is not None and found.origin != self._database.origin
+            # What failed elsewhere may have met another limit, or too little memory: it is tried here.
+            if found is not None and (found.outcome.ok or not elsewhere):
                 known = found.outcome
-                self.counters.elsewhere += found.origin != self._database.origin
+                self.counters.elsewhere += elsewhere
         self.counters.recorded += known is not None
         return known
 

@@ -1,0 +1,373 @@
+"""``collage db``: the timing database. Thin, like the other commands."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from collage._errors import UsageError
+from collage.cli._console import print_json
+
+if TYPE_CHECKING:
+    from collage.cost.database import Database
+
+__all__ = ["db"]
+
+_SCHEMA = 1
+"""Version of what ``--json`` prints."""
+_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+db = typer.Typer(
+    name="db",
+    help="Look into the timing database, clean it, and share what it knows.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Url = Annotated[str | None, typer.Option("--db", metavar="URL", help="Timing database: a file or an SQLAlchemy URL.")]
+TargetOption = Annotated[
+    str | None, typer.Option("--target", "-t", metavar="T", help="Of this target or toolchain only.")
+]
+StatusOption = Annotated[
+    str | None, typer.Option("--status", metavar="S", help="Of this status only: ok, crash, 'time-out', wrong, ...")
+]
+
+
+@db.command(
+    help="""Count what is known, of what kind and from where, and check the file.
+
+    Examples:
+
+      collage db stats
+
+      collage db stats --db postgresql://me@server/timings --json
+    """
+)
+def stats(url: Url = None, json: Json = False) -> None:
+    """Counts."""
+    from collage.cost.catalogue import statistics
+
+    with _opened(url) as database:
+        found = statistics(database)
+    if json:
+        print_json({"schema": _SCHEMA, **found})
+        return
+    _print(
+        f"{found['url']}: {found['timings']} timings, {sum(found['facts'].values())} facts, file {found['integrity']}"
+    )
+    for title in ("by_status", "by_target", "by_origin", "facts"):
+        for name, count in found[title].items():
+            here = "  (this machine)" if title == "by_origin" and name == found["origin"] else ""
+            _print(f"  {title.removeprefix('by_'):<8} {count:>7}  {name}{here}")
+    for name, machine in found["by_machine"].items():
+        _print(f"  {'machine':<8} {machine['timings']:>7}  {name}  {machine['cpu'] or ''}")
+    for row in found["quarantined"]:
+        _print(f"  quarantined {_age(row['since_s'])}: {row['toolchain']} ({row['build']}): {row['reason']}")
+    if found["damaged"]:
+        _print(f"  {found['damaged']} rows cannot be believed, and count as unknown")
+
+
+@db.command(
+    help="""List timings; with the beginning of a digest, everything about one.
+
+    Examples:
+
+      collage db show --target openvino --limit 20
+
+      collage db show 3f2a90
+
+      collage db show --status crash --json
+    """
+)
+def show(
+    digest: Annotated[str | None, typer.Argument(help="How the digest of a timing begins.")] = None,
+    target: TargetOption = None,
+    status: StatusOption = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Lists."""
+    from collage.cost.catalogue import Choice, find_digest, listing
+
+    with _opened(url) as database:
+        if digest is not None:
+            rows = [find_digest(database, digest)]
+        else:
+            rows = list(listing(database, Choice(target=target, status=status)))
+    if json:
+        print_json({"schema": _SCHEMA, "found": len(rows), "timings": rows[-limit:]})
+    elif digest is not None:
+        for name, value in {**rows[0], **rows[0]["parts"]}.items():
+            if name != "parts":
+                _print(f"{name:<10} {value}")
+    else:
+        for row in rows[-limit:]:
+            _print(_line(row))
+        if len(rows) > limit:
+            _print(f"... and {len(rows) - limit} older ones; --limit shows more")
+
+
+@db.command(
+    "explain-miss",
+    help="""Say why a timing is not known: which part of its key differs from the nearest stored one.
+
+    For a model, as each target would run it alone; or for a stored timing, against the nearest other one. Examples:
+
+      collage db explain-miss model.onnx --target openvino --threads 2
+
+      collage db explain-miss 3f2a90 --json
+    """,
+)
+def explain_miss(
+    what: Annotated[str, typer.Argument(metavar="MODEL|DIGEST", help="An ONNX file, or how a digest begins.")],
+    target: Annotated[
+        list[str] | None, typer.Option("--target", "-t", metavar="T", help="A target or alias; may be repeated.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=0, help="Threads per kernel, as for compile.")] = 0,
+    dim: Annotated[list[str] | None, typer.Option("--dim", metavar="NAME=V", help="As for compile.")] = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Explains."""
+    from collage.cost.explain import explain_digest, explain_model
+
+    with _opened(url) as database:
+        if Path(what).exists():
+            from collage.cli._app import _dims
+            from collage.collage import choose_menu
+            from collage.toolchains import registry
+
+            menu = choose_menu(target or None, registry())
+            found = list(explain_model(database, Path(what), menu, registry(), threads=threads, dims=_dims(dim)))
+        elif "." in what or "/" in what:
+            raise UsageError(f"there is no file {what}")
+        else:
+            found = [explain_digest(database, what)]
+    if json:
+        print_json({"schema": _SCHEMA, "explanations": found})
+        return
+    for row in found:
+        _print(_why(row))
+
+
+@db.command(
+    help="""Write everything that is known as text, for others or for another machine; no model, weight or binary is in it.
+
+    Examples:
+
+      collage db export timings.jsonl
+
+      collage db export - | gzip > timings.jsonl.gz
+    """
+)
+def export(
+    file: Annotated[str, typer.Argument(help="Where to; - is the standard output.")],
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Exports."""
+    from collage.cost.exchange import export_lines
+
+    if json and file == "-":
+        raise UsageError("--json and the export cannot both go to the standard output")
+    count = 0
+    with _opened(url) as database, _written(file) as out:
+        for line in export_lines(database):
+            out.write(line + "\n")
+            count += 1
+    if json:
+        print_json({"schema": _SCHEMA, "file": file, "rows": count - 2})
+    elif file != "-":
+        _print(f"{count - 2} rows written to {file}")
+
+
+@db.command(
+    "import",
+    help="""Take what `collage db export` wrote. Every line is checked first; a bad one, and nothing is taken.
+
+    What is taken is marked as imported. It spares measuring kernels, and never decides a race: finalists are always timed
+    on this machine. Examples:
+
+      collage db import timings.jsonl
+
+      gunzip < timings.jsonl.gz | collage db import -
+    """,
+)
+def import_(
+    file: Annotated[str, typer.Argument(help="Where from; - is the standard input.")],
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Imports."""
+    from collage.cost.exchange import import_lines
+
+    with _opened(url, create=True) as database, _read(file) as lines:
+        try:
+            moved = import_lines(database, lines, file)
+        except UnicodeDecodeError:
+            raise UsageError(f"{file} is no text; nothing was imported") from None
+    _print_moved(moved, file, json)
+
+
+@db.command(
+    help="""Take what another database knows: a file, or a URL. Rows keep their origin; the other one is not changed.
+
+    Examples:
+
+      collage db merge /backup/timings.sqlite
+
+      collage db merge postgresql://me@server/timings --db mine.sqlite
+    """
+)
+def merge(
+    source: Annotated[str, typer.Argument(metavar="URL", help="The other database.")],
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Merges."""
+    from collage.cost.exchange import merge as merge_
+
+    with _opened(url, create=True) as database:
+        moved = merge_(database, source)
+    _print_moved(moved, source, json)
+
+
+@db.command(
+    help="""Remove timings and facts. Whatever is given must apply; something must be given.
+
+    Examples:
+
+      collage db prune --older-than 90d
+
+      collage db prune --build "onnxruntime 1.30" --dry-run
+
+      collage db prune --machine old-laptop-1f2e3d4c
+
+      collage db prune --status time-out
+
+      collage db prune --kind quarantine
+    """
+)
+def prune(
+    older_than: Annotated[str | None, typer.Option(metavar="AGE", help="Older than this, e.g. 12h, 90d or 8w.")] = None,
+    machine: Annotated[
+        str | None, typer.Option(help="Of the machine of this fingerprint or origin, see stats.")
+    ] = None,
+    build: Annotated[str | None, typer.Option(metavar="TEXT", help="Toolchain builds with this text in them.")] = None,
+    target: TargetOption = None,
+    status: StatusOption = None,
+    kind: Annotated[str | None, typer.Option(help="Facts of this kind only, see stats.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Prunes."""
+    from collage.cost.catalogue import Choice
+    from collage.cost.catalogue import prune as prune_
+
+    before_s = None if older_than is None else time.time() - _age_s(older_than)
+    choice = Choice(before_s, machine, build, target, status, kind)
+    if choice == Choice():
+        raise UsageError("say what to remove, such as --older-than 90d (see collage db prune --help)")
+    with _opened(url) as database:
+        timings, facts = prune_(database, choice, dry_run=dry_run)
+    if json:
+        print_json({"schema": _SCHEMA, "dry_run": dry_run, "timings": timings, "facts": facts})
+    else:
+        _print(f"{timings} timings and {facts} facts {'would be ' if dry_run else ''}removed")
+
+
+@contextmanager
+def _opened(url: str | None, *, create: bool = False) -> Iterator[Database]:
+    """The database; it must be there, unless it is to be filled."""
+    from collage.cost.database import Database, default_url, sqlite_file
+
+    url = url or default_url()
+    file = sqlite_file(url)
+    if file is not None and not create and not file.exists():
+        raise UsageError(f"there is no timing database {file}")
+    with Database(url) as database:
+        yield database
+
+
+@contextmanager
+def _written(file: str) -> Iterator[Any]:
+    if file == "-":
+        yield sys.stdout
+        return
+    try:
+        with Path(file).open("w", encoding="utf-8") as out:
+            yield out
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}") from error
+
+
+@contextmanager
+def _read(file: str) -> Iterator[Any]:
+    if file == "-":
+        yield sys.stdin
+        return
+    try:
+        with Path(file).open(encoding="utf-8") as lines:
+            yield lines
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def _print_moved(moved: Any, source: str, json: bool) -> None:
+    if json:
+        found = {"timings": moved.timings, "facts": moved.facts, "taken": moved.taken}
+        print_json({"schema": _SCHEMA, "source": source, **found})
+    else:
+        _print(f"{moved.timings} timings and {moved.facts} facts in {source}; {moved.taken} were new or newer")
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    """A timing in one line."""
+    took = f"{row['median_us']:>12.1f} µs" if row["median_us"] is not None else f"{'':>15}"
+    made = f"{_age(row['made_at_s'])}, {'here' if row['local'] else row['origin']}"
+    said = f"  {row['reason'][:80]}" if row["reason"] else ""
+    return f"{row['digest'][:12]}  {row['status']:<13} {took}  {row['parts']['target']:<34} {made}{said}"
+
+
+def _why(row: Mapping[str, Any]) -> str:
+    """An explanation in a few lines."""
+    head = f"{row['digest'][:12]} on {row['parts']['target']}: "
+    found = row["nearest"]
+    if row["known"]:
+        return f"{head}known, {found['status']}, {_age(found['made_at_s'])}"
+    if found is None:
+        return f"{head}not known; nothing else is, either"
+    lines = [
+        f"{head}{'differs' if row['differs'] else 'is'} from {found['digest'][:12]} ({found['status']}), the nearest, in"
+    ]
+    lines += [f"  {d['part']}: wanted {d['wanted']!r}, stored {d['stored']!r}" for d in row["differs"]]
+    return "\n".join(lines)
+
+
+def _age(made_at_s: float) -> str:
+    seconds = max(0.0, time.time() - made_at_s)
+    for unit in ("w", "d", "h", "m"):
+        if seconds >= _UNITS[unit]:
+            return f"{seconds / _UNITS[unit]:.0f}{unit} ago"
+    return "just now"
+
+
+def _age_s(text: str) -> float:
+    """Reads ``90m``, ``12h``, ``30d`` or ``8w``."""
+    number, factor = text[:-1], _UNITS.get(text[-1:])
+    if factor is None or not number.isdecimal() or len(number) > 6:
+        raise UsageError(f"cannot read the age {text!r}; write for example 12h, 30d or 8w")
+    return int(number) * factor

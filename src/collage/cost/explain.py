@@ -1,0 +1,89 @@
+"""Why something is measured that seemed to be known: which part of its key differs from what is stored."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from collage.cost.catalogue import find_digest, listing
+from collage.cost.database import Database
+from collage.cost.estimator import MeasuringCostEstimator, model_bytes
+from collage.cost.kernels import KernelMaker
+from collage.cost.key import digest_of
+from collage.cost.workshop import Workshop
+from collage.frontend import make_inputs, place_weights, read_model
+from collage.graph import DataflowGraph
+from collage.target import Target
+from collage.toolchains import Registry
+from collage.transform import prepare
+
+__all__ = ["explain_digest", "explain_model", "nearest"]
+
+_WEIGHT = {"kernel": 4, "target": 2}
+"""A timing of the same kernel is nearer than one that agrees in everything else; then one for the same target."""
+
+
+def explain_model(
+    database: Database,
+    path: Path,
+    targets: Sequence[Target],
+    toolchains: Registry,
+    *,
+    threads: int = 0,
+    dims: Mapping[str, int] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """For each target alone on the whole model: whether its timing is known, or what the nearest stored one differs in.
+
+    Raises:
+        ModelError: The file is no valid model.
+    """
+    prepared = prepare(read_model(path))
+    with ExitStack() as stack:
+        workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="collage-")))
+        model = place_weights(prepared, workspace)
+        workshop = stack.enter_context(Workshop(toolchains, database, workspace, threads=threads))
+        for name, value in make_inputs(model, 0, dict(dims or {})).items():
+            workshop.values.put(name, value)
+        estimator = MeasuringCostEstimator(workshop, model_bytes(model))
+        kernels = KernelMaker(DataflowGraph(model))
+        for target in targets:
+            kernel = kernels.model((1 << len(kernels.graph)) - 1, target)
+            yield _explanation(database, workshop.key(estimator.job(kernel, target)).parts())
+
+
+def explain_digest(database: Database, beginning: str) -> dict[str, Any]:
+    """What a stored timing differs in from the nearest other one.
+
+    Raises:
+        UsageError: No timing, or more than one, has a digest that begins so.
+    """
+    return _explanation(database, find_digest(database, beginning)["parts"], another=True)
+
+
+def nearest(rows: Iterable[Mapping[str, Any]], parts: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Of several timings, each with its ``parts``, the one whose key is most like this one; the newest of equals."""
+    return max(rows, key=lambda row: (_likeness(row["parts"], parts), row["made_at_s"]), default=None)
+
+
+def _likeness(left: Mapping[str, Any], right: Mapping[str, Any]) -> int:
+    names = left.keys() | right.keys()
+    return sum(_WEIGHT.get(name, 1) for name in names if left.get(name) == right.get(name)) - len(names)
+
+
+def _explanation(database: Database, parts: Mapping[str, Any], *, another: bool = False) -> dict[str, Any]:
+    """As JSON values; ``known`` is the stored timing of this very key, unless another one is asked for."""
+    digest = digest_of(parts)
+    found = nearest((row for row in listing(database) if not another or row["digest"] != digest), parts)
+    known = found is not None and found["digest"] == digest
+    differs: list[dict[str, Any]] = []
+    if found is not None and not known:
+        names = sorted(parts.keys() | found["parts"].keys())
+        differs = [
+            {"part": name, "wanted": parts.get(name), "stored": found["parts"].get(name)}
+            for name in names
+            if parts.get(name) != found["parts"].get(name)
+        ]
+    return {"digest": digest, "parts": dict(parts), "known": known, "nearest": found, "differs": differs}
