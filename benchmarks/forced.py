@@ -63,4 +63,3 @@ def executable(
 def whole(model: Any, target: str, **options: Any) -> Executable:
     """The whole model as one kernel."""
     return executable(model, [(range(len(DataflowGraph(prepare(read_model(model))))), target)], **options)
-

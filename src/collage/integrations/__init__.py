@@ -1,0 +1,14 @@
+"""Where users are: ONNX's backend interface, ``torch.compile``, and code written for ONNX Runtime's sessions.
+
+::
+
+    from collage.integrations import InferenceSession        # instead of: from onnxruntime import InferenceSession
+
+    import collage.integrations.torch_compile                # then: torch.compile(module, backend="collage")
+
+    import collage.backend                                   # prepare(model).run(inputs), as onnx.backend.base has it
+"""
+
+from collage.integrations._inference_session import InferenceSession, NodeArg
+
+__all__ = ["InferenceSession", "NodeArg"]

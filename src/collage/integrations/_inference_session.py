@@ -1,0 +1,168 @@
+"""A session that looks like ONNX Runtime's, so that code written for it changes one import."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collage._errors import ArtefactError, InputError
+from collage.options import CompileOptions
+from collage.runtime import MANIFEST, Executable, Port, load
+from collage.target import TargetLike
+
+__all__ = ["InferenceSession", "NodeArg"]
+
+_CPU = "CPUExecutionProvider"
+_TYPES = {"float32": "float", "float64": "double"}
+"""Where ONNX Runtime's name of a type is not NumPy's."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """An input or output, as ONNX Runtime describes it.
+
+    Attributes:
+        name: Its name.
+        shape: Lengths, symbols, or None where nothing is known.
+        type: Such as ``tensor(float)``.
+    """
+
+    name: str
+    shape: list[int | str | None]
+    type: str
+
+    @classmethod
+    def of(cls, port: Port) -> NodeArg:
+        """Describes a port; what is no tensor has no type name here."""
+        kind = "" if port.dtype is None else f"tensor({_TYPES.get(port.dtype, port.dtype)})"
+        return cls(port.name, list(port.shape or ()), kind)
+
+
+class InferenceSession:
+    """Runs a model compiled by Collage, behind the methods of ONNX Runtime's class of this name.
+
+    A model is compiled when its session is first made, which takes minutes, and kept in ``cache_dir``: the next session
+    of the same model, menu and options loads it. An artefact is loaded as it is.
+
+    Args:
+        path_or_bytes: A model's file or bytes, or an artefact's folder or zip.
+        sess_options: ONNX Runtime's options; ``intra_op_num_threads`` is honoured, the rest means nothing here.
+        providers: Execution providers; only the CPU's is there, and a list without it is warned of.
+        provider_options: Ignored.
+        targets: The menu; None is every toolchain that is usable here.
+        options: See ``CompileOptions``.
+        cache_dir: Where compiled models are kept; None is ``collage/sessions`` in the user's cache folder.
+
+    Attributes:
+        executable: What runs.
+
+    Raises:
+        CollageError: As ``collage.compile`` and ``collage.load`` do.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+        *,
+        targets: Iterable[TargetLike] | None = None,
+        options: CompileOptions | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        named = [provider if isinstance(provider, str) else provider[0] for provider in providers or (_CPU,)]
+        if _CPU not in named:
+            warnings.warn(f"collage runs on the CPU; {', '.join(named)} is not there", stacklevel=2)
+        options = options or CompileOptions()
+        if threads := getattr(sess_options, "intra_op_num_threads", 0):
+            options = replace(options, threads=threads)
+        if not isinstance(path_or_bytes, bytes) and _is_artefact(Path(path_or_bytes)):
+            self.executable = load(Path(path_or_bytes))
+        else:
+            folder = Path(cache_dir) if cache_dir is not None else _default_cache()
+            self.executable = _compiled(path_or_bytes, targets, options, folder)
+        self._output_names = [port.name for port in self.executable.outputs]
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The model's inputs."""
+        return [NodeArg.of(port) for port in self.executable.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The model's outputs."""
+        return [NodeArg.of(port) for port in self.executable.outputs]
+
+    def get_providers(self) -> list[str]:
+        """The CPU's, under ONNX Runtime's name for it."""
+        return [_CPU]
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]:
+        """Runs the model.
+
+        Args:
+            output_names: Which outputs to return, in which order; None or empty is all.
+            input_feed: Tensors by name.
+            run_options: Ignored.
+
+        Raises:
+            InputError: A name, type or shape does not fit.
+        """
+        wanted = output_names or self._output_names
+        if unknown := [name for name in wanted if name not in self._output_names]:
+            raise InputError(f"unknown output {unknown[0]!r}; the model has {', '.join(self._output_names)}")
+        outputs = self.executable.run(input_feed)
+        return [outputs[name] for name in wanted]
+
+
+def _is_artefact(path: Path) -> bool:
+    if path.is_dir():
+        return (path / MANIFEST).is_file()
+    return path.suffix == ".zip" and path.is_file()
+
+
+def _default_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "collage" / "sessions"
+
+
+def _compiled(source: Any, targets: Iterable[TargetLike] | None, options: CompileOptions, cache: Path) -> Executable:
+    """Compiles a model, or loads what an earlier session compiled of it."""
+    from collage.collage import choose_menu, compile
+    from collage.frontend import model_digest, read_model
+    from collage.toolchains import registry
+
+    model = read_model(source)
+    menu = choose_menu(targets, registry())
+    path = cache / f"{_key(model_digest(model), [str(target) for target in menu], options)}.collage"
+    if path.exists():
+        try:
+            return load(path)
+        except ArtefactError as error:
+            warnings.warn(f"compiling the model again: {error}", stacklevel=4)
+    executable = compile(model, menu, options=options)
+    executable.save(path)
+    return executable
+
+
+def _key(digest: str, menu: Sequence[str], options: CompileOptions) -> str:
+    """What a compiled model depends on; where timings are kept is not part of it."""
+    from collage import __version__
+
+    decided = {name: getattr(options, name) for name in ("threads", "dims", "seed", "time_budget_s", "measure_budget")}
+    inputs = {name: _array_digest(value) for name, value in sorted(options.inputs.items())}
+    facts = json.dumps([__version__, digest, menu, {**decided, "dims": dict(options.dims)}, inputs])
+    return hashlib.sha256(facts.encode()).hexdigest()[:32]
+
+
+def _array_digest(value: Any) -> str:
+    array = np.ascontiguousarray(value)
+    return hashlib.sha256(repr((array.dtype.str, array.shape)).encode() + array.tobytes()).hexdigest()

@@ -1,0 +1,100 @@
+"""The same code against ONNX Runtime's session and ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from collage._errors import InputError
+from collage.integrations import InferenceSession
+from collage.options import CompileOptions
+
+OPTIONS = {"targets": ["onnxruntime"], "options": CompileOptions(db="sqlite:///:memory:", finals=False)}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    values = {
+        "x": (TensorProto.FLOAT, ["batch", 3]),
+        "k": (TensorProto.INT64, [1]),
+        "y": (TensorProto.FLOAT, ["batch", 3]),
+        "n": (TensorProto.INT64, [1]),
+        "h": (TensorProto.FLOAT16, [None, 3]),
+    }
+    info = {name: helper.make_tensor_value_info(name, *facts) for name, facts in values.items()}
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("Neg", ["k"], ["n"]),
+        helper.make_node("Cast", ["y"], ["h"], to=TensorProto.FLOAT16),
+    ]
+    graph = helper.make_graph(nodes, "g", [info["x"], info["k"]], [info["y"], info["n"], info["h"]])
+    path = tmp_path_factory.mktemp("session") / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def session(model: Path, cache: Path) -> InferenceSession:
+    return InferenceSession(model, cache_dir=cache, **OPTIONS)
+
+
+def test_describes_itself_as_onnx_runtime_does(model: Path, session: InferenceSession) -> None:
+    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    for ours, their in (
+        (session.get_inputs(), theirs.get_inputs()),
+        (session.get_outputs(), theirs.get_outputs()),
+    ):
+        assert [(port.name, port.type) for port in ours] == [(port.name, port.type) for port in their]
+        assert [len(port.shape) for port in ours] == [len(port.shape) for port in their]
+    assert session.get_inputs()[0].shape == theirs.get_inputs()[0].shape
+    assert session.get_providers() == theirs.get_providers()
+
+
+def test_runs_as_onnx_runtime_does(model: Path, session: InferenceSession) -> None:
+    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    feeds = {"x": np.float32([[-1, 0, 2], [3, -4, 5]]), "k": np.array([7])}
+    for names in (None, ["n", "y"], ["h"]):
+        for ours, their in zip(session.run(names, feeds), theirs.run(names, feeds), strict=True):
+            np.testing.assert_array_equal(ours, their)
+            assert ours.dtype == their.dtype
+    with pytest.raises(InputError, match="unknown output 'z'"):
+        session.run(["z"], feeds)
+
+
+def test_the_second_session_loads_what_the_first_compiled(model: Path, session: InferenceSession, cache: Path) -> None:
+    assert len(list(cache.iterdir())) == 1
+    again = InferenceSession(model.read_bytes(), cache_dir=cache, **OPTIONS)
+    assert again.executable.workspace.parent == cache
+    other = CompileOptions(db="sqlite:///:memory:", finals=False, threads=1)
+    InferenceSession(model, cache_dir=cache, targets=["onnxruntime"], options=other)
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_damaged_entry_of_the_cache_is_made_anew(model: Path, tmp_path: Path) -> None:
+    InferenceSession(model, cache_dir=tmp_path, **OPTIONS)
+    (entry,) = tmp_path.iterdir()
+    (entry / "model.onnx").write_bytes(b"")
+    with pytest.warns(UserWarning, match="compiling the model again"):
+        InferenceSession(model, cache_dir=tmp_path, **OPTIONS)
+    assert (entry / "model.onnx").stat().st_size
+
+
+def test_an_artefact_is_loaded_as_it_is(session: InferenceSession, tmp_path: Path) -> None:
+    path = session.executable.save(tmp_path / "m.collage.zip")
+    assert [port.name for port in InferenceSession(path).get_outputs()] == ["y", "n", "h"]
+
+
+def test_a_provider_that_is_not_there_is_said(session: InferenceSession, tmp_path: Path) -> None:
+    path = session.executable.save(tmp_path / "m.collage")
+    with pytest.warns(UserWarning, match="CUDAExecutionProvider"):
+        InferenceSession(path, providers=["CUDAExecutionProvider"])
