@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
 import onnx_ir as ir
 
 from collage._errors import PatternError
@@ -54,6 +55,12 @@ class PatternLike:
     def elements(self) -> tuple[Pattern, ...]:
         """The patterns in the order in which data flows through them."""
         raise NotImplementedError
+
+    def __call__(self, *operands: Any) -> Pattern:
+        """Only operators take operands."""
+        raise PatternError(f"{self!r} takes no operands; is_op('Conv')(...) and any_op()(...) do")
+
+    __array_ufunc__ = None  # NumPy's numbers and arrays leave arithmetic with patterns to the patterns
 
     # ------------------------------------------------------------------ use and def
 
@@ -142,8 +149,9 @@ class PatternLike:
 
     def extern_use(self, must: bool | None) -> PatternLike:
         """Whether nodes outside the match use this value: True must, False must not, None may (the default)."""
-        from collage.pattern._constraints import ExternUse
+        from collage.pattern._constraints import ExternUse, check_mode
 
+        check_mode(must)
         self.last.constraints[:] = [c for c in self.last.constraints if not isinstance(c, ExternUse)]
         _relate(ExternUse(self.last, must))
         return self
@@ -171,6 +179,10 @@ class PatternLike:
 
     def add_graph_constraint(self, constraint: NonLeafExternUse) -> PatternLike:
         """Adds a constraint on the whole pattern that this pattern is a part of."""
+        from collage.pattern._constraints import NonLeafExternUse
+
+        if not isinstance(constraint, NonLeafExternUse):
+            raise PatternError(f"{constraint!r} is no graph constraint; there is NonLeafExternUse(True or False)")
         self.last.constraints.append(constraint)
         return self
 
@@ -397,7 +409,7 @@ def pattern_of(thing: Any) -> PatternLike:
         return thing
     if thing is None:
         return absent()
-    if isinstance(thing, (int, float, list, tuple)):
+    if isinstance(thing, (int, float, list, tuple, np.ndarray, np.generic)):
         return is_const(thing)
     raise PatternError(f"{thing!r} is no pattern; write is_op(...), wildcard(), is_const(), a number, or None")
 

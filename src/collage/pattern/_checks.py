@@ -76,7 +76,7 @@ def _nothing_is_skipped_and_matched(solver: Solver) -> bool:
     for node in solver.skipped:
         if node in solver.claimed:
             return _refuse(solver, "skipped", solver.claimed[node], node)
-    for pattern in solver.bound:
+    for pattern, _ in solver.found():
         for edge in solver.plan.edges(pattern):
             if edge.producer is pattern and edge.user in solver.bound and not _skip_along(solver, edge):
                 return _refuse(solver, "constraint", pattern, solver.bound[pattern], edge)
@@ -85,7 +85,7 @@ def _nothing_is_skipped_and_matched(solver: Solver) -> bool:
 
 def _what_refers_to_the_match_holds(solver: Solver) -> bool:
     """Refusals, exclusions and paths that share patterns with the match are judged once it is whole."""
-    for pattern, value in solver.bound.items():
+    for pattern, value in solver.found():
         if isinstance(pattern, NotPattern) and solver.matches_anew(pattern.refused, value):
             return _refuse(solver, "refused", pattern, value)
         for constraint in solver.plan.constraints.get(pattern, ()):
@@ -104,14 +104,14 @@ def _what_refers_to_the_match_holds(solver: Solver) -> bool:
 def _external_uses_are_as_wanted(solver: Solver) -> bool:
     inside = solver.inside
     exempt: set[ir.Node] = set()
-    for pattern, value in solver.bound.items():
+    for pattern, value in solver.found():
         for constraint in solver.plan.constraints.get(pattern, ()):
             if isinstance(constraint, ExternUse):
                 if pattern in solver.node_of:
                     exempt.add(solver.node_of[pattern])
                 if not _external_use_is(solver, solver.sources(pattern), inside, constraint.must):
                     return _refuse(solver, "constraint", pattern, value, constraint)
-    return solver.plan.non_leaf is None or _inner_nodes_keep(solver, inside, exempt)
+    return solver.plan.non_leaf is None or bool(solver.given) or _inner_nodes_keep(solver, inside, exempt)
 
 
 def external_users(solver: Solver, values: tuple[ir.Value, ...], inside: Any) -> list[ir.Node | str]:

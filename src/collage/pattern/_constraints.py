@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from collage._errors import PatternError
+
 if TYPE_CHECKING:
     from collage.pattern._base import Pattern
 
@@ -154,3 +156,12 @@ class NonLeafExternUse:
     """
 
     must: bool | None
+
+    def __post_init__(self) -> None:
+        check_mode(self.must)
+
+
+def check_mode(must: bool | None) -> None:
+    """Refuses what is no mode of external use."""
+    if must not in (True, False, None):
+        raise PatternError(f"external use is True (must), False (must not) or None (may), not {must!r}")

@@ -77,6 +77,10 @@ class Match:
 
 def match(pattern: PatternLike, at: ir.Node | ir.Value, fuzzy_ops: Iterable[str], budget: int | None) -> Match | None:
     """See ``PatternLike.match``."""
+    if not isinstance(at, ir.Node | ir.Value):
+        raise PatternError(
+            f"match() asks about one node or value, not a {type(at).__name__}; find_all() searches a graph"
+        )
     value = at.outputs[0] if isinstance(at, ir.Node) else at
     node = value.producer()
     graph = node.graph if node is not None else value.graph

@@ -255,7 +255,8 @@ def is_const(value: Any = None, name: str | None = None) -> LeafPattern:
     """A constant, known before the model runs: an initializer or a Constant node's output.
 
     Args:
-        value: A number (a tensor of one element) or a list of numbers (a vector), compared to five digits.
+        value: A number (a tensor of one element), or a list or array of numbers (a tensor of that shape). Integers are
+            compared exactly, others to five digits, or to what the constant's type can tell apart.
         name: Name of the capture.
     """
     predicate = _predicates.constant_is(value)

@@ -69,19 +69,25 @@ class Plan:
         return not set(self.inner[pattern].order) & set(self.order)
 
 
-def compile_pattern(pattern: PatternLike) -> Plan:
+def compile_pattern(pattern: PatternLike, known: dict[Pattern, Plan] | None = None) -> Plan:
     """Makes a pattern ready for the solver.
+
+    Args:
+        pattern: The pattern.
+        known: Plans that are made already, by root: what is matched anew may refer to what it is a part of.
 
     Raises:
         PatternError: Two patterns that always take part have the same name.
     """
-    root = pattern.last
+    root, known = pattern.last, {} if known is None else known
+    if root in known:
+        return known[root]
+    plan = known[root] = Plan(root)
     everything = _closure([root], lambda p: (*inner_patterns_in_match(p), *_related(p)))
     conditional: set[Pattern] = set()
     for found in everything:
         if isinstance(found, OrPattern):
             conditional.update(_closure(found.alternatives, _required))
-    plan = Plan(root)
     plan.always = _scope_of([root], conditional, frozenset())
     always = frozenset(plan.always)
     for found in everything:
@@ -93,7 +99,7 @@ def compile_pattern(pattern: PatternLike) -> Plan:
     plan.parents = _parents(everything)
     plan.claims = _claims(everything)
     plan.non_leaf = _non_leaf(everything)
-    plan.inner = {p: compile_pattern(p) for p in _matched_anew(everything)}
+    plan.inner = {p: compile_pattern(p, known) for p in _matched_anew(everything)}
     names = [p.name for p in plan.always if p.name]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -16,7 +15,7 @@ from collage.pattern._base import Predicate
 from collage.pattern._scope import Scope
 
 _MISSING = object()
-_REL_TOL, _ABS_TOL = 1e-5, 1e-8
+_REL_TOL = 1e-5
 
 
 def attr_is(name: str, value: Any) -> Predicate:
@@ -114,12 +113,16 @@ def _shape_found(_scope: Scope, value: ir.Value, _node: ir.Node | None) -> str:
     return "shape is unknown" if value.shape is None else f"shape is {value.shape}"
 
 
-def _content_is(value: ir.Value, wanted: float | Sequence[float]) -> bool:
+def _content_is(value: ir.Value, wanted: Any) -> bool:
+    """Numbers are compared in the constant's own type: integers exactly, others to its digits, five at most."""
     tensor = ir.convenience.get_const_tensor(value)
     if tensor is None or tensor.dtype == ir.DataType.STRING:
         return False
-    numbers: list[Any] = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
-    if tensor.size != len(numbers) or (len(tensor.shape) > 1 and isinstance(wanted, (list, tuple))):
+    expected = np.asarray(wanted)
+    if tensor.size != expected.size or (expected.ndim > 0 and tuple(tensor.shape.numpy()) != expected.shape):
         return False
-    found = np.asarray(tensor.numpy()).reshape(-1).tolist()
-    return all(math.isclose(a, b, rel_tol=_REL_TOL, abs_tol=_ABS_TOL) for a, b in zip(found, numbers, strict=True))
+    found = np.asarray(tensor.numpy()).reshape(-1)
+    if not tensor.dtype.is_floating_point():
+        return bool(np.array_equal(found, expected.reshape(-1)))
+    exact, digits = expected.reshape(-1).astype(np.float64), max(_REL_TOL, float(ml_dtypes.finfo(found.dtype).eps))
+    return bool(np.allclose(found.astype(np.float64), exact, rtol=digits, atol=0, equal_nan=True))

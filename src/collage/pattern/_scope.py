@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from collage._errors import PatternError
 from collage.graph import bodies
 from collage.pattern import _operators
 
@@ -182,6 +183,11 @@ def _spelled(node: ir.Node) -> str:
 
 def scopes_of(where: GraphLike | ir.Model, fuzzy_ops: Iterable[str] = ()) -> Iterator[Scope]:
     """One graph or function; of a model the main graph, functions, and every body nested in them, outer ones first."""
+    if not isinstance(where, ir.Model | ir.Graph | ir.Function):
+        hint = "; ir.from_proto() makes one of it" if hasattr(where, "SerializeToString") else ""
+        raise PatternError(
+            f"patterns match in an onnx_ir Model, Graph or Function, not in a {type(where).__name__}{hint}"
+        )
     if not isinstance(where, ir.Model):
         yield Scope(where, fuzzy_ops)
         return

@@ -101,6 +101,7 @@ class Solver:
         self.claimed: dict[ir.Node, Pattern] = {}
         self.skipped: dict[ir.Node, None] = {}
         self.between: dict[ir.Node, None] = {}
+        self.given: set[Pattern] = set()
         self.active: dict[Pattern, None] = dict.fromkeys(plan.always if only is None else only)
         self.is_partial = only is not None
         self._trail: list[tuple[dict[Any, Any], Any]] = []
@@ -174,9 +175,9 @@ class Solver:
 
     def _unify(self, pattern: Pattern, value: ir.Value, any_output: bool, rest: Agenda) -> Outcome:
         if pattern in self.bound:
-            known = self.node_of.get(pattern)
-            same = self.bound[pattern] is value or (any_output and known is not None and known is value.producer())
-            return rest if same else self._refuse("other place", pattern, value, self.bound[pattern])
+            if self._is_at(pattern, value, any_output):
+                return rest
+            return self._refuse("other place", pattern, value, self.bound[pattern])
         if isinstance(pattern, OrPattern):
             return self._alternatives(pattern, value, any_output, rest)
         if isinstance(pattern, AbsentPattern) != (value is ABSENT):
@@ -193,6 +194,11 @@ class Solver:
         if isinstance(pattern, NotPattern) and self._is_refused(pattern, value, any_output):
             return self._refuse("refused", pattern, value)
         return rest if self._bind(pattern, value, None) else None
+
+    def _is_at(self, pattern: Pattern, value: ir.Value, any_output: bool) -> bool:
+        """Whether a bound pattern lies at a value."""
+        node = self.node_of.get(pattern)
+        return self.bound[pattern] is value or (any_output and node is not None and node is value.producer())
 
     def _alternatives(self, pattern: OrPattern, value: ir.Value, any_output: bool, rest: Agenda) -> Iterator[Agenda]:
         for index, alternative in enumerate(pattern.alternatives):
@@ -265,8 +271,11 @@ class Solver:
 
     def matches_anew(self, pattern: Pattern, value: ir.Value, any_output: bool = False) -> bool:
         """Whether an inner pattern (refused, excluded, path) matches at a value, given what is bound already."""
+        if pattern in self.bound:
+            return self._is_at(pattern, value, any_output)
         plan = self.plan.inner[pattern]
         inner = Solver(plan, self.scope, self.budget)
+        inner.given = {shared for shared in plan.order if shared in self.bound}
         for shared in plan.order:
             if shared in self.bound:
                 inner.bound[shared] = self.bound[shared]
@@ -313,6 +322,10 @@ class Solver:
         """Notes nodes that lie inside the match, whether patterns lie on them or not."""
         for node in region:
             self._set(self.between, node, None)
+
+    def found(self) -> Iterator[tuple[Pattern, ir.Value]]:
+        """What this search bound itself; what was given to it is judged by who gave it."""
+        return ((pattern, value) for pattern, value in self.bound.items() if pattern not in self.given)
 
     @property
     def inside(self) -> dict[ir.Node, Any]:
