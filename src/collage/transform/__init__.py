@@ -37,7 +37,7 @@ from collage.transform._fold_scale_axis import BackwardFoldScaleAxis, FoldScaleA
 from collage.transform._infer_type import InferType
 from collage.transform._info import PassInfo
 from collage.transform._instrument import PassInstrument
-from collage.transform._instruments import DumpIR, JsonLog, OpCountDiff, PassTimer, VerifyAfterEach
+from collage.transform._instruments import DumpIR, JsonLog, OpCountDiff, PassTimer
 from collage.transform._pass import FunctionPass, ModulePass, Pass
 from collage.transform._prepare import default_passes, prepare
 from collage.transform._print_ir import PrintIR, model_text
@@ -58,6 +58,7 @@ from collage.transform._standard import (
     ToANormalForm,
     TopologicalSort,
 )
+from collage.transform._verify import Evaluate, VerifyAfterEach
 
 __all__ = [
     "AlterOpLayout",
@@ -68,6 +69,7 @@ __all__ = [
     "DumpIR",
     "EliminateCommonSubexpr",
     "EliminateIdentity",
+    "Evaluate",
     "FoldConstant",
     "FoldScaleAxis",
     "ForwardFoldScaleAxis",

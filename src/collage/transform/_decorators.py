@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import onnx_ir as ir
 
@@ -21,14 +21,16 @@ __all__ = [
 ]
 
 
-def module_pass(
-    transform: Any = None,
-    *,
-    opt_level: int | None = None,
-    name: str | None = None,
-    required: Sequence[str] = (),
-    invalidates: Sequence[str] = (),
-) -> Any:
+class PassOptions(TypedDict, total=False):
+    """What a decorator says about a pass: the fields of ``PassInfo``. The name is the decorated thing's unless given."""
+
+    name: str
+    opt_level: int
+    required: Sequence[str]
+    invalidates: Sequence[str]
+
+
+def module_pass(transform: Any = None, **options: Unpack[PassOptions]) -> Any:
     """Makes a ``ModulePass`` of a function, or of a class with the method ``transform_module``.
 
     ::
@@ -45,19 +47,12 @@ def module_pass(
     what the class's does.
 
     Raises:
-        ConfigError: There is no ``opt_level``, or it or a name is of the wrong type.
+        ConfigError: There is no ``opt_level``, or an option is of the wrong type.
     """
-    return _decorate(ModulePass, "transform_module", transform, opt_level, name, required, invalidates)
+    return _decorate(ModulePass, "transform_module", transform, options)
 
 
-def function_pass(
-    transform: Any = None,
-    *,
-    opt_level: int | None = None,
-    name: str | None = None,
-    required: Sequence[str] = (),
-    invalidates: Sequence[str] = (),
-) -> Any:
+def function_pass(transform: Any = None, **options: Unpack[PassOptions]) -> Any:
     """Makes a ``FunctionPass`` of a function, or of a class with the method ``transform_function``.
 
     ::
@@ -70,9 +65,9 @@ def function_pass(
             return function
 
     Raises:
-        ConfigError: There is no ``opt_level``, or it or a name is of the wrong type.
+        ConfigError: There is no ``opt_level``, or an option is of the wrong type.
     """
-    return _decorate(FunctionPass, "transform_function", transform, opt_level, name, required, invalidates)
+    return _decorate(FunctionPass, "transform_function", transform, options)
 
 
 def create_module_pass(
@@ -96,29 +91,18 @@ def create_sequential_pass(
     return Sequential(passes, opt_level, name, disabled=disabled)
 
 
-def _decorate(
-    kind: type[ModulePass] | type[FunctionPass],
-    method: str,
-    transform: Any,
-    opt_level: int | None,
-    name: str | None,
-    required: Sequence[str],
-    invalidates: Sequence[str],
-) -> Any:
-    if opt_level is None:
+def _decorate(kind: type[ModulePass] | type[FunctionPass], method: str, transform: Any, options: PassOptions) -> Any:
+    if "opt_level" not in options:
         raise ConfigError("a pass needs a level: @module_pass(opt_level=...), @function_pass(opt_level=...)")
+    unknown = options.keys() - PassOptions.__annotations__.keys()
+    if unknown:
+        raise ConfigError(f"a pass has no option {min(unknown)!r}; known: {', '.join(PassOptions.__annotations__)}")
 
     def make(target: Any) -> Any:
-        info = PassInfo(name or target.__name__, opt_level, _names(required), _names(invalidates))
+        info = PassInfo(**{"name": target.__name__, **options})
         return _wrap_class(kind, method, target, info) if isinstance(target, type) else kind(info, target)
 
     return make if transform is None else make(transform)
-
-
-def _names(names: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(names, str):
-        raise ConfigError(f"names of passes are a list, not {names!r}")
-    return tuple(names)
 
 
 def _wrap_class(kind: type[ModulePass] | type[FunctionPass], method: str, inner: type, info: PassInfo) -> type:

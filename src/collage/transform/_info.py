@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collage._errors import ConfigError
@@ -26,8 +27,8 @@ class PassInfo:
 
     name: str
     opt_level: int
-    required: tuple[str, ...] = ()
-    invalidates: tuple[str, ...] = ()
+    required: Sequence[str] = ()
+    invalidates: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:

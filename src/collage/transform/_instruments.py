@@ -1,4 +1,4 @@
-"""The instruments that come with Collage: time, sizes, dumps, checks and a log of what passes do."""
+"""Instruments that tell what passes do: time, sizes, dumps and a log."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
-from collage._errors import PassError
 from collage.transform._info import PassInfo
 from collage.transform._instrument import PassInstrument
 from collage.transform._print_ir import model_text
-from collage.transform._validity import check_valid
 
-__all__ = ["DumpIR", "JsonLog", "OpCountDiff", "PassTimer", "VerifyAfterEach", "op_counts"]
+__all__ = ["DumpIR", "JsonLog", "OpCountDiff", "PassTimer", "op_counts"]
 
 
 @dataclass(slots=True)
@@ -116,35 +113,6 @@ class DumpIR(PassInstrument):
         self._number += 1
 
 
-class VerifyAfterEach(PassInstrument):
-    """Checks after each pass that the model is valid and keeps its interface, and names the pass that broke it."""
-
-    def __init__(self) -> None:
-        self._interfaces: list[tuple[Any, Any]] = []
-
-    def run_before_pass(self, model: ir.Model, info: PassInfo) -> None:
-        """Remembers the interface."""
-        self._interfaces.append(_interface(model))
-
-    def run_after_pass(self, model: ir.Model, info: PassInfo) -> None:
-        """Checks.
-
-        Raises:
-            PassError: The model is invalid, or its inputs or outputs have other names or types.
-        """
-        before = self._interfaces.pop()
-        if _interface(model) != before:
-            raise PassError(f"pass {info.name!r} changed the model's interface from {before} to {_interface(model)}")
-        try:
-            check_valid(model)
-        except PassError as error:
-            raise PassError(f"after pass {info.name!r}: {error}") from None
-
-    def on_error(self, model: ir.Model, info: PassInfo, error: Exception) -> None:
-        """Forgets the pass."""
-        self._interfaces.pop()
-
-
 class JsonLog(PassInstrument):
     """Appends one JSON object per event to a file."""
 
@@ -178,8 +146,3 @@ def op_counts(model: ir.Model) -> Counter[str]:
     """Number of nodes per operator, bodies and functions included."""
     graphs = [*model.graphs(), *(function.graph for function in model.functions.values())]
     return Counter(f"{node.domain}.{node.op_type}".lstrip(".") for graph in graphs for node in graph)
-
-
-def _interface(model: ir.Model) -> tuple[Sequence[tuple[str | None, str]], Sequence[tuple[str | None, str]]]:
-    inputs = [(value.name, str(value.dtype)) for value in model.graph.inputs]
-    return inputs, [(value.name, str(value.dtype)) for value in model.graph.outputs]

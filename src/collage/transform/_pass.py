@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import onnx_ir as ir
 
@@ -55,6 +55,11 @@ class Pass(ABC):
     @abstractmethod
     def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
         """Transforms a model that belongs to the pass, in place or not; called by the runner."""
+
+    @property
+    def in_place(self) -> NoReturn:
+        """What onnx_ir asks its passes first; ours return a model, theirs a ``PassResult``."""
+        raise TypeError(f"use {self.info.name} in a sequence of onnx_ir's by its method to_onnx_ir()")
 
     def to_onnx_ir(self) -> ir.passes.FunctionalPass:
         """This pass for use inside ``onnx_ir.passes.Sequential`` and ``PassManager``."""

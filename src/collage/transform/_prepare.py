@@ -7,6 +7,7 @@ import onnx_ir as ir
 from collage.transform._eliminate_common_subexpr import EliminateCommonSubexpr
 from collage.transform._eliminate_identity import EliminateIdentity
 from collage.transform._fold_constant import FoldConstant
+from collage.transform._fold_scale_axis import FoldScaleAxis
 from collage.transform._infer_type import InferType
 from collage.transform._sequential import Attempt, Repeat, Sequential
 from collage.transform._simplify_inference import SimplifyInference
@@ -31,6 +32,7 @@ def default_passes() -> Sequential:
             Attempt(EliminateCommonSubexpr()),
             Attempt(EliminateIdentity()),
             Attempt(SimplifyInference()),
+            Attempt(FoldScaleAxis()),
             Attempt(DeadCodeElimination()),
             Attempt(InferType()),
         ],

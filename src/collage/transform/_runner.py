@@ -13,6 +13,7 @@ import onnx_ir as ir
 from collage._errors import CollageError, ConfigError, PassError
 from collage.transform._context import PassContext
 from collage.transform._draft import Draft
+from collage.transform._fingerprint import fingerprint
 from collage.transform._info import ALL, PassInfo
 from collage.transform._registry import get_pass
 
@@ -37,11 +38,13 @@ class Runner:
     Attributes:
         context: The context that was current when it began.
         disabled: Passes that the sequences around the current one disable.
+        changing: Where a list, the names of the passes that change the model are added to it.
     """
 
     def __init__(self, context: PassContext) -> None:
         self.context = context
         self.disabled: frozenset[str] = frozenset()
+        self.changing: list[str] | None = None
         self._finished: list[str] = []
         self._valid: set[str] = set()
         self._pending: list[str] = []
@@ -65,8 +68,11 @@ class Runner:
         model = self._execute_required(info, model, place)
         for instrument in self.context.instruments:
             instrument.run_before_pass(model, info)
+        before = fingerprint(model) if self.changing is not None and pass_.is_traced else None
         result = self._apply(pass_, model, place)
         self._note(info)
+        if self.changing is not None and before is not None and fingerprint(result) != before:
+            self.changing.append(info.name)
         for instrument in self.context.instruments:
             instrument.run_after_pass(result, info)
         return result

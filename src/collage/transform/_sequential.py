@@ -64,9 +64,13 @@ class Sequential(Pass):
 class Repeat(Pass):
     """A pass run again until the model no longer changes.
 
+    Where it still changes in the last round, the result is that of the last round, and a warning is logged that names
+    the passes that changed it.
+
     Attributes:
-        rounds: Rounds of the last run that changed something; for one thread at a time.
+        rounds: Rounds of the last run that changed something; for one thread at a time, as all of these.
         converged: Whether the last run ended because nothing changed.
+        changing: Names of the passes that changed something in the last round of a run that did not converge.
     """
 
     is_traced = False
@@ -77,12 +81,13 @@ class Repeat(Pass):
         self.max_rounds = max_rounds
         self.rounds = 0
         self.converged = False
+        self.changing: tuple[str, ...] = ()
 
     def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
-        """Runs the inner pass at most ``max_rounds`` times."""
+        """Runs the inner pass until a round changes nothing, at most ``max_rounds`` + 1 times."""
         before = fingerprint(model)
-        self.rounds, self.converged = 0, False
-        for _ in range(self.max_rounds):
+        self.rounds, self.converged, self.changing = 0, False, ()
+        while self.rounds < self.max_rounds:
             model = runner.execute(self.inner, model, f"{place}[{self.rounds}]")
             after = fingerprint(model)
             if after == before:
@@ -90,9 +95,21 @@ class Repeat(Pass):
                 return model
             self.rounds += 1
             before = after
-        members = getattr(self.inner, "passes", (self.inner,))
-        names = ", ".join(member.info.name for member in members)
-        _logger.warning("%s still changes the model after %d rounds of: %s", place, self.max_rounds, names)
+        return self._last_round(model, before, runner, place)
+
+    def _last_round(self, model: ir.Model, before: str, runner: Runner, place: str) -> ir.Model:
+        """The round that must change nothing; the only one in which each pass is watched, which takes time."""
+        outer, runner.changing = runner.changing, []
+        try:
+            model = runner.execute(self.inner, model, f"{place}[{self.rounds}]")
+            changing = tuple(dict.fromkeys(runner.changing))
+        finally:
+            runner.changing = outer
+        self.converged = fingerprint(model) == before
+        if not self.converged:
+            self.changing = changing
+            names = ", ".join(changing)
+            _logger.warning("%s still changes the model after %d rounds: %s", place, self.max_rounds, names)
         return model
 
 

@@ -609,6 +609,8 @@ def test_passes_of_onnx_ir_run_in_ours_and_ours_in_theirs(model):
     assert model_text(theirs(model).model) == model_text(ours)
     with pytest.raises(TypeError, match="is no pass"):
         Sequential([lambda mod: mod])
+    with pytest.raises(TypeError, match=r"to_onnx_ir\(\)"):
+        ir.passes.Sequential(EliminateCommonSubexpr())
 
 
 def test_a_sequence_that_does_not_converge_says_so(model, caplog):
@@ -617,10 +619,12 @@ def test_a_sequence_that_does_not_converge_says_so(model, caplog):
         node.op_type = "Neg" if node.op_type == "Relu" else "Relu"
         return mod
 
-    repeat = Repeat(Sequential([create_module_pass("flip", 0, flip)]), max_rounds=4)
+    quiet = create_module_pass("quiet", 0, lambda mod, ctx: mod)
+    repeat = Repeat(Sequential([quiet, Sequential([create_module_pass("flip", 0, flip)])]), max_rounds=4)
     repeat(model)
     assert not repeat.converged
-    assert "still changes the model after 4 rounds of: flip" in caplog.text
+    assert "still changes the model after 4 rounds: flip" in caplog.text
+    assert repeat.changing == ("flip",)
 
 
 def test_an_empty_pass_costs_less_than_a_millisecond_on_3000_nodes(recorder):
