@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from collage._errors import PatternError
 from collage.graph import used_values
 from collage.pattern._match import Match
 from collage.pattern._rule import Builder, NotApplicable, RewriteRule
@@ -59,17 +60,20 @@ def plan_edit(
 
     Raises:
         NotApplicable: It would make a wrong or invalid model; says how.
+        PatternError: It uses a value that is neither in the graph nor built by the callback.
     """
     inside = dict.fromkeys(match.nodes)
     for old, new in replaced.items():
         if old.producer() not in inside:
             raise NotApplicable(f"value {old.name!r} is to be replaced, but no matched node makes it")
         _check_type(old, new)
+    builder.keep_only(replaced.values())
+    _check_visible(rule, builder, replaced, scope)
     for node in builder.nodes:
         _check_operator(node, scope)
     removed = _removable(match, builder, replaced, scope)
     if not rule.keeps_used_nodes:
-        _check_externalused_values(match, builder, replaced, removed, scope)
+        _check_external_uses(match, builder, replaced, removed, scope)
     for old, new in replaced.items():
         if new.producer() in removed:
             raise NotApplicable(f"value {new.name!r}, which replaces {old.name!r}, is itself removed")
@@ -93,12 +97,15 @@ def commit(
             copy = ir.Value(name=fresh(f"{rule}_output"), type=old.type, shape=old.shape)
             nodes.append(ir.Node("", "Identity", [new], outputs=[copy], name=fresh(f"{rule}_Identity")))
             replaced[old] = copy
+    if scope.is_function:
+        nodes[:0] = [_constant_node(value, fresh) for value in edit.constants]
+    else:
+        for constant in edit.constants:
+            graph.register_initializer(constant)
     for node in nodes:
         node.metadata_props.update({RULE_KEY: rule, SOURCE_KEY: sources})
         for imports in opset_imports:
             imports.setdefault(node.domain, 1)
-    for constant in edit.constants:
-        graph.register_initializer(constant)
     if edit.after is not None:
         graph.insert_after(edit.after, nodes)
     elif len(graph):
@@ -107,9 +114,15 @@ def commit(
     graph.remove(edit.removed, safe=True)
     if edit.breaks_order:
         graph.sort()
-        return Scope(graph, scope.fuzzy_ops, scope.opset_imports)
+        return scope.renewed()
     scope.record(edit.after, nodes, edit.removed, {*edit.touched, *(v for node in nodes for v in node.outputs)})
     return scope
+
+
+def _constant_node(value: ir.Value, fresh: Callable[[str], str]) -> ir.Node:
+    assert value.const_value is not None
+    content = ir.AttrTensor("value", value.const_value)
+    return ir.Node("", "Constant", [], [content], outputs=[value], name=fresh(f"{value.name}_Constant"))
 
 
 def _redirect(
@@ -151,16 +164,36 @@ def _check_type(old: ir.Value, new: ir.Value) -> None:
         raise NotApplicable(f"value {old.name!r} has shape {old.shape}, its replacement {new.shape}")
 
 
+def _check_visible(rule: RewriteRule, builder: Builder, replaced: Mapping[ir.Value, ir.Value], scope: Scope) -> None:
+    built = {*builder.constants, *(value for node in builder.nodes for value in node.outputs)}
+    for value in (*(v for node in builder.nodes for v in node.inputs if v is not None), *replaced.values()):
+        if value not in built and not scope.sees(value):
+            raise PatternError(
+                f"rule {rule.label!r} uses value {value.name!r}, which is not in this graph; "
+                "take values from the match, or make them with op"
+            )
+
+
 def _check_operator(node: ir.Node, scope: Scope) -> None:
-    if node.domain not in ("", "ai.onnx"):
-        return
+    """Refuses nodes that the opset does not know in this form."""
     version = scope.opset_imports.get("") or scope.opset_imports.get("ai.onnx")
-    if version is None:
+    if node.domain not in ("", "ai.onnx") or version is None:
         return
     try:
-        onnx.defs.get_schema(node.op_type, version, "")
+        schema = onnx.defs.get_schema(node.op_type, version, "")
     except onnx.defs.SchemaError:
         raise NotApplicable(f"opset {version} of the model has no operator {node.op_type}") from None
+    operator = f"{node.op_type} of opset {version}"
+    unknown = sorted(set(node.attributes) - set(schema.attributes))
+    missing = sorted(name for name, a in schema.attributes.items() if a.required and name not in node.attributes)
+    if unknown:
+        raise NotApplicable(f"{operator} has no attribute {unknown[0]!r}")
+    if missing:
+        raise NotApplicable(f"{operator} needs the attribute {missing[0]!r}")
+    if not schema.min_input <= len(node.inputs) <= schema.max_input:
+        raise NotApplicable(f"{operator} does not take {len(node.inputs)} operands")
+    if not schema.min_output <= len(node.outputs) <= schema.max_output:
+        raise NotApplicable(f"{operator} does not give {len(node.outputs)} outputs")
 
 
 def _removable(
@@ -181,7 +214,7 @@ def _removable(
     return tuple(gone)
 
 
-def _check_externalused_values(
+def _check_external_uses(
     match: Match,
     builder: Builder,
     replaced: Mapping[ir.Value, ir.Value],

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from collage._errors import CollageError, PatternError
 from collage.graph import PRIMITIVE, NameSupply, bodies
-from collage.pattern import _match, _replace
+from collage.pattern import _match, _numeric, _replace
 from collage.pattern._base import PatternLike
 from collage.pattern._plan import Plan, compile_pattern
 from collage.pattern._rule import Builder, NotApplicable, RewriteRule
@@ -72,20 +72,44 @@ class RewriteResult:
     refused: tuple[Application, ...]
     rounds: int
 
+    def to_text(self) -> str:
+        """What was and what was not replaced, one line each."""
+        lines = [f"{a.rule}: {', '.join(a.nodes)} -> {', '.join(a.new_nodes) or 'nothing new'}" for a in self.applied]
+        lines += [f"{a.rule}: {', '.join(a.nodes)} left alone: {a.reason}" for a in self.refused]
+        return "\n".join(lines)
 
-def rewrite(model: ir.Model, rules: Sequence[RewriteRule], *, iterative: bool = True) -> RewriteResult:
+
+def rewrite(
+    model: ir.Model,
+    rules: RewriteRule | Sequence[RewriteRule],
+    *,
+    iterative: bool = True,
+    disabled: Iterable[str] = (),
+    verify: bool = False,
+) -> RewriteResult:
     """Applies rules to every graph, body and function of a model.
 
     Args:
-        model: The model; it is not changed.
+        model: The model; it is not changed. So a dry run is a run whose result's model is not used.
         rules: The rules; where two match, the earlier one comes first.
         iterative: True repeats until no rule changes anything; False goes over the model once.
+        disabled: Labels of rules to leave out.
+        verify: True runs what is cut out and what replaces it on random inputs, and refuses what computes otherwise.
 
     Raises:
         RewriteLoop: The rules have no fixed point.
-        PatternError: A rule's callback failed, or returned what is no replacement.
+        PatternError: A rule's callback failed, or returned what is no replacement; or no rule has a disabled label.
     """
-    run = _Run(model.clone(), [(rule, compile_pattern(rule.pattern)) for rule in rules])
+    if not isinstance(model, ir.Model):
+        raise PatternError(f"rewrite() takes an onnx_ir.Model, not a {type(model).__name__}")
+    rules = [rules] if isinstance(rules, RewriteRule | type) else list(rules)
+    for rule in rules:
+        if not isinstance(rule, RewriteRule):
+            raise PatternError(f"{rule!r} is no rule; give instances of subclasses of RewriteRule")
+        if not isinstance(getattr(rule, "pattern", None), PatternLike):
+            raise PatternError(f"rule {rule.label!r} has no pattern; set self.pattern in its __init__")
+    wanted = _enabled(rules, disabled)
+    run = _Run(model.clone(), [(rule, compile_pattern(rule.pattern)) for rule in wanted], verify)
     seen = {_fingerprint(run.model, run.tensors): 0}
     limit = GROWTH * _size(model) + 1000
     rounds = 0
@@ -105,11 +129,20 @@ def rewrite(model: ir.Model, rules: Sequence[RewriteRule], *, iterative: bool = 
     return RewriteResult(run.model, tuple(run.applied), tuple(run.refused), rounds)
 
 
+def _enabled(rules: list[RewriteRule], disabled: Iterable[str]) -> list[RewriteRule]:
+    off = {disabled} if isinstance(disabled, str) else set(disabled)
+    labels = [rule.label for rule in rules]
+    if unknown := sorted(off.difference(labels)):
+        raise PatternError(f"no rule is called {unknown[0]!r}; there are {', '.join(labels)}")
+    return [rule for rule in rules if rule.label not in off]
+
+
 class _Run:
     """The state of one rewrite."""
 
-    def __init__(self, model: ir.Model, rules: list[tuple[RewriteRule, Plan]]) -> None:
+    def __init__(self, model: ir.Model, rules: list[tuple[RewriteRule, Plan]], verify: bool) -> None:
         self.model = model
+        self.verify = verify
         self.rules = rules
         self.applied: list[Application] = []
         self.refused: dict[Application, None] = {}
@@ -127,7 +160,7 @@ class _Run:
     def _apply(self, rule: RewriteRule, plan: Plan, scope: Scope) -> None:
         if scope.nodes != tuple(scope.graph):
             scope.graph.sort()
-            scope = Scope(scope.graph, rule.fuzzy_ops, scope.opset_imports)
+            scope = scope.renewed()
         budget = Budget(_match.DEFAULT_BUDGET, repr(rule.pattern))
         touched: set[ir.Value] = set()
         rewritten: set[ir.Node] = set()
@@ -150,9 +183,12 @@ class _Run:
         builder = Builder(rule.label, self.names.fresh)
         try:
             replaced = _replacement(rule, match, builder)
-            if replaced is None:
+            if not replaced:
                 raise NotApplicable("the rule makes no change here")
-            return _replace.plan_edit(rule, match, builder, replaced, scope)
+            edit = _replace.plan_edit(rule, match, builder, replaced, scope)
+            if self.verify:
+                _numeric.check(edit, match, scope)
+            return edit
         except NotApplicable as refusal:
             builder.discard()
             self.refused[Application(rule.label, _names_of(match.nodes), reason=str(refusal))] = None
@@ -170,26 +206,39 @@ def _names_of(nodes: Iterable[ir.Node]) -> tuple[str, ...]:
     return tuple(label(node) for node in nodes)
 
 
-def _replacement(rule: RewriteRule, match: _match.Match, builder: Builder) -> dict[ir.Value, ir.Value] | None:
+def _replacement(rule: RewriteRule, match: _match.Match, builder: Builder) -> dict[ir.Value, ir.Value]:
+    """What the callback wants replaced; empty if it makes no change.
+
+    Raises:
+        PatternError: The callback failed, or returned what is no replacement.
+    """
     where = f"rule {rule.label!r} at {match!r}"
     try:
         result = rule.callback(match, builder)
-    except NotApplicable:
-        raise
-    except CollageError:
+    except (NotApplicable, CollageError):
         raise
     except Exception as error:
         raise PatternError(f"{where} failed: {type(error).__name__}: {error}") from error
-    if result is None:
-        return None
+    if result is None or isinstance(result, bool):
+        return {}
+    expected = f"{where} must return pairs of a pattern or value and a new value, or None"
+    if not isinstance(result, Mapping | Iterable) or isinstance(result, str | ir.Value | ir.Node):
+        raise PatternError(f"{expected}, not {result!r}")
     replaced: dict[ir.Value, ir.Value] = {}
-    for old, new in result.items() if isinstance(result, Mapping) else result:
-        value = match[old] if isinstance(old, PatternLike) else old
-        if not isinstance(value, ir.Value) or not isinstance(new, ir.Value):
-            raise PatternError(f"{where} must return pairs of a pattern or value and a new value, not {old!r}: {new!r}")
-        if value in replaced:
-            raise PatternError(f"{where} replaces value {value.name!r} twice")
-        replaced[value] = new
+    for pair in result.items() if isinstance(result, Mapping) else result:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[1], ir.Value):
+            raise PatternError(f"{expected}, not {pair!r}")
+        old, new = pair
+        if isinstance(old, PatternLike):
+            if old not in match:
+                raise PatternError(f"{where} replaces {old!r}, which takes no part in the match")
+            old = match[old]
+        if not isinstance(old, ir.Value):
+            raise PatternError(f"{expected}, not {pair!r}")
+        if old in replaced:
+            raise PatternError(f"{where} replaces value {old.name!r} twice")
+        if old is not new:
+            replaced[old] = new
     return replaced
 
 

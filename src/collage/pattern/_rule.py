@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import PatternError
+from collage.graph import used_values
 from collage.pattern._base import PatternLike
 from collage.pattern._match import Match
 
@@ -110,7 +111,12 @@ class Builder:
         """
         for value in inputs:
             if value is not None and not isinstance(value, ir.Value):
-                raise PatternError(f"op.{op_type}: {value!r} is no value; numbers are written op.constant(...)")
+                hint = (
+                    "match[pattern] gives a node's value"
+                    if isinstance(value, ir.Node)
+                    else "op.constant(...) makes one"
+                )
+                raise PatternError(f"op.{op_type}: a {type(value).__name__} is no value; {hint}")
         attrs = dict(like.attributes) if like is not None else {}
         attrs.update({a.name: a for a in ir.convenience.convert_attributes(attributes)})
         made = [ir.Value(name=self._fresh(f"{self._label}_{op_type}")) for _ in range(outputs)]
@@ -129,8 +135,25 @@ class Builder:
         self.constants.append(value)
         return value
 
+    def keep_only(self, results: Iterable[ir.Value]) -> None:
+        """Drops what the results do not need."""
+        needed: set[ir.Value] = set(results)
+        kept: list[ir.Node] = []
+        for node in reversed(self.nodes):
+            if needed.isdisjoint(node.outputs):
+                _forget_inputs(node)
+            else:
+                kept.append(node)
+                needed.update(used_values(node))
+        self.nodes = kept[::-1]
+        self.constants = [value for value in self.constants if value in needed]
+
     def discard(self) -> None:
         """Takes back what was built: the graph's values forget that it used them."""
         for node in self.nodes:
-            for index in range(len(node.inputs)):
-                node.replace_input_with(index, None)
+            _forget_inputs(node)
+
+
+def _forget_inputs(node: ir.Node) -> None:
+    for index in range(len(node.inputs)):
+        node.replace_input_with(index, None)

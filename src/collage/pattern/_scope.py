@@ -26,18 +26,32 @@ class Scope:
     Args:
         graph: The graph to look at. It must not change while the scope is in use, unless ``record`` is told.
         fuzzy_ops: Operator types that an edge may skip, such as ``Cast``, or ``domain::type`` for other domains.
-        opset_imports: Those of the model or function around it, for bodies, which have none of their own.
+        outer: For a body, the scope around it.
     """
 
-    def __init__(
-        self, graph: GraphLike, fuzzy_ops: Iterable[str] = (), opset_imports: dict[str, int] | None = None
-    ) -> None:
+    def __init__(self, graph: GraphLike, fuzzy_ops: Iterable[str] = (), outer: Scope | None = None) -> None:
         self.graph = graph.graph if isinstance(graph, ir.Function) else graph
-        self.opset_imports: dict[str, int] = self.graph.opset_imports or opset_imports or {}
+        self._given = graph
+        self._outer = outer
+        around = {} if outer is None else outer.opset_imports  # bodies have no imports of their own
+        self.opset_imports: dict[str, int] = self.graph.opset_imports or around
         self.fuzzy_ops = frozenset(fuzzy_ops)
         self._attributes: dict[ir.Node, dict[str, Any]] = {}
         self._users: dict[ir.Value, tuple[ir.Node, ...]] = {}
         self._changes = 0
+
+    def renewed(self) -> Scope:
+        """A scope of the same graph as it is now."""
+        return Scope(self._given, self.fuzzy_ops, self._outer)
+
+    @property
+    def is_function(self) -> bool:
+        """Whether this is a function, which holds no initializers."""
+        return isinstance(self._given, ir.Function)
+
+    def sees(self, value: ir.Value) -> bool:
+        """Whether nodes of this graph may use a value: one of this graph, or of one around it."""
+        return value.graph is self.graph or (self._outer is not None and self._outer.sees(value))
 
     @cached_property
     def nodes(self) -> tuple[ir.Node, ...]:
@@ -193,9 +207,14 @@ def scopes_of(where: GraphLike | ir.Model, fuzzy_ops: Iterable[str] = ()) -> Ite
         return
     tops: list[GraphLike] = [where.graph, *where.functions.values()]
     for top in tops:
-        yield Scope(top, fuzzy_ops)
-        for body in top.subgraphs():
-            yield Scope(body, fuzzy_ops, top.opset_imports)
+        yield from _nested(Scope(top, fuzzy_ops))
+
+
+def _nested(scope: Scope) -> Iterator[Scope]:
+    yield scope
+    for node in scope.graph:
+        for body in bodies(node):
+            yield from _nested(Scope(body, scope.fuzzy_ops, scope))
 
 
 def _sorted(listed: tuple[ir.Node, ...]) -> tuple[ir.Node, ...]:

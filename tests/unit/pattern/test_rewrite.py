@@ -274,6 +274,154 @@ def test_no_change_and_not_applicable() -> None:
     assert text_of(result.model) == before
 
 
+def refusal(build, pattern=None, **options) -> str:
+    relu = pattern or is_op("Relu")
+    m = model("y = Relu(x)")
+    result = rewrite(m, [Fold(relu, lambda match, op: build(relu, match, op))], **options)
+    assert not result.applied and same(m, result.model) and types(result.model) == ["Relu"]
+    return result.refused[0].reason
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda p, match, op: {p: match[p]}, "no change"),
+        (lambda p, match, op: {}, "no change"),
+        (lambda p, match, op: False, "no change"),
+        (lambda p, match, op: {p: op.Relu(match.node(p).inputs[0], nonsense=1)}, "no attribute 'nonsense'"),
+        (lambda p, match, op: {p: op.Cast(match.node(p).inputs[0])}, "needs the attribute 'to'"),
+        (lambda p, match, op: {p: op.Add(match.node(p).inputs[0])}, "does not take 1 operands"),
+        (lambda p, match, op: {p: op.node("Relu", match.node(p).inputs[0], outputs=2)[0]}, "does not give 2 outputs"),
+    ],
+)
+def test_what_is_refused(build, words) -> None:
+    assert words in refusal(build)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda p, match, op: {p: op.Neg(ir.Value(name="stray"))}, "'stray', which is not in this graph"),
+        (lambda p, match, op: {p: ir.Value(name="stray")}, "'stray', which is not in this graph"),
+        (lambda p, match, op: op.Neg(match.root), "must return pairs"),
+        (lambda p, match, op: [match.root], "must return pairs"),
+        (lambda p, match, op: {is_op("Tanh"): op.Neg(match.root)}, "takes no part in the match"),
+        (lambda p, match, op: {p: op.Add(match.root, 1.0)}, "a float is no value; op.constant"),
+        (lambda p, match, op: {p: op.Neg(match.node(p))}, r"a Node is no value; match\[pattern\]"),
+        (lambda p, match, op: {p: op.relu(match.root)}, "begin with a capital"),
+        (lambda p, match, op: {p: op.Neg(match["nope"])}, "KeyError: 'nope'"),
+    ],
+)
+def test_what_raises(build, words) -> None:
+    with pytest.raises(PatternError, match=words):
+        refusal(build)
+
+
+def test_misuse_of_rewrite_is_explained() -> None:
+    class Bare(RewriteRule):
+        def callback(self, match, op):
+            return None
+
+    m = model("y = Relu(x)")
+    for rules, words in [(Fold, "instances"), ([Fold], "instances"), (Bare(), "set self.pattern")]:
+        with pytest.raises(PatternError, match=words):
+            rewrite(m, rules)
+    with pytest.raises(PatternError, match="not a Graph"):
+        rewrite(m.graph, [])
+    with pytest.raises(PatternError, match="no rule is called 'x'; there are double_neg"):
+        rewrite(m, double_neg(), disabled=["x"])
+
+
+def test_what_the_result_does_not_need_is_not_put_in() -> None:
+    m = model("y = Relu(x)")
+    relu = is_op("Relu")
+
+    def build(match, op):
+        op.Neg(op.constant([1.0]))
+        return {relu: op.Abs(op.Relu(match.node(relu).inputs[0]))}
+
+    result = Fold(relu, build)(m)
+    assert types(result) == ["Relu", "Abs"] and not result.graph.initializers and same(m, result)
+
+
+def test_a_refused_rule_leaves_no_uses_behind() -> None:
+    m = model("y = Relu(x)")
+    result = rewrite(m, [Fold(is_op("Relu"), lambda match, op: op.Neg(match.root) and None)])
+    assert len(result.model.graph.outputs[0].uses()) == 0
+
+
+def test_constants_in_functions_are_nodes() -> None:
+    proto = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20, "f" : 1]>
+        g (float[2, 3] x) => (float[2, 3] y) { y = f.h (x) }
+        <domain: "f", opset_import: ["" : 20]> h (a) => (b) { t = Relu (a) b = Neg (t) }""")
+    m = ir.from_proto(proto)
+    relu = is_op("Relu")
+    twice = lambda match, op: {relu: op.Max(match.node(relu).inputs[0], op.constant(np.float32(0)))}  # noqa: E731
+    result = Fold(relu, twice)(m)
+    (function,) = result.functions.values()
+    assert [node.op_type for node in function] == ["Constant", "Max", "Neg"]
+    assert same(m, result)
+
+
+def test_rules_can_be_left_out_by_name() -> None:
+    m = model("a = Neg(x)\nb = Neg(a)\ny = Relu(b)")
+    rules = [double_neg(), swap("Relu", "Tanh")]
+    assert types(rewrite(m, rules).model) == ["Identity", "Tanh"]
+    assert types(rewrite(m, rules, disabled=["double_neg"]).model) == ["Neg", "Neg", "Tanh"]
+    assert types(rewrite(m, rules, disabled="ReluToTanh").model) == ["Identity", "Relu"]
+
+
+def test_a_result_tells_what_was_done() -> None:
+    m = model("a = Neg(x)\nb = Neg(a)\ny = Relu(b)")
+    text = rewrite(m, [double_neg(), Fold(is_op("Relu"), lambda match, op: None, "idle")]).to_text()
+    assert text.splitlines() == [
+        "double_neg: n_a, n_b -> double_neg_Identity_1",
+        "idle: n_y left alone: the rule makes no change here",
+    ]
+
+
+# ---------------------------------------------------------------------- the numeric check
+
+
+def test_verify_lets_equal_replacements_pass() -> None:
+    m = model("a = Neg(x)\nb = Neg(a)\nc = Mul(b, w)\ny = Relu(c)", initializers="w")
+    product = is_op("Mul")(wildcard("x"), is_const(0.5))
+    halve = Fold(product, lambda match, op: {product: op.Div(match["x"], op.constant(np.float32([2])))}, "halve")
+    for value in (v for node in m.graph for v in node.outputs):
+        value.dtype, value.shape = ir.DataType.FLOAT, ir.Shape(["n", 3])
+    result = rewrite(m, [double_neg(), halve], verify=True)
+    assert types(result.model) == ["Identity", "Div", "Relu"]
+
+
+def test_verify_refuses_what_computes_otherwise() -> None:
+    wrong = lambda p, match, op: {p: op.Abs(match.node(p).inputs[0])}  # noqa: E731
+    assert "'y' computes something else" in refusal(wrong, verify=True)
+    nearly = lambda p, match, op: {p: op.Clip(match.node(p).inputs[0], op.constant(np.float32(-0.01)))}  # noqa: E731
+    assert "computes something else" in refusal(nearly, verify=True)
+    unknown = lambda p, match, op: {p: op.node("New", match.node(p).inputs[0], domain="my")}  # noqa: E731
+    assert "could not be run" in refusal(unknown, verify=True)
+    other = lambda p, match, op: {p: op.ReduceSum(match.node(p).inputs[0])}  # noqa: E731
+    assert "float32[2, 3], its replacement float32[1, 1]" in refusal(other, verify=True)
+
+
+def test_verify_follows_what_stays() -> None:
+    m = model("a = Tanh(x)\nb = Relu(a)\ny = Add(b, a)")
+    for value in (v for node in m.graph for v in node.outputs):
+        value.dtype, value.shape = ir.DataType.FLOAT, ir.Shape([2, 3])
+    relu = is_op("Relu")(is_op("Tanh")(wildcard("x")))
+    wrap = Fold(relu, lambda match, op: {relu: op.Abs(match[relu])}, "wrap", keep=True)
+    assert types(rewrite(m, wrap, iterative=False, verify=True).model) == ["Tanh", "Relu", "Abs", "Add"]
+    anew = Fold(relu, lambda match, op: {relu: op.Relu(op.Tanh(match["x"]))}, "anew", keep=True)
+    assert len(rewrite(m, anew, iterative=False, verify=True).applied) == 1
+
+
+def test_verify_needs_types_and_shapes() -> None:
+    m = model("a = Neg(x)\nb = Relu(a)\ny = Neg(b)")
+    result = rewrite(m, [swap("Relu", "Softplus")], verify=True)
+    assert not result.applied and "of value 'a' is unknown" in result.refused[0].reason
+
+
 def swap(a: str, b: str) -> Fold:
     old = is_op(a)(wildcard("x"))
     return Fold(old, lambda match, op: {old: getattr(op, b)(match["x"])}, f"{a}To{b}")
