@@ -1,0 +1,53 @@
+"""Device, target and memory-scope planning (specification 001). ``docs/devices.md`` is the tutorial."""
+
+from collage.device._annotate import AnnotateSEScopes, CompositePattern, MergeAndAnnotate, candidates_of
+from collage.device._annotations import (
+    RESULT_SE_SCOPE,
+    asked_scope,
+    demand_memory_scope,
+    on_device,
+    planned_scope,
+    planned_value_scope,
+    require_output,
+)
+from collage.device._config import CompilationConfig
+from collage.device._conflict import DeviceConflict
+from collage.device._copy_op import DEVICE_COPY, copy_scopes, device_copy, is_device_copy
+from collage.device._operators import register_host_operands
+from collage.device._partition_by_scope import PartitionBySEScope
+from collage.device._plan import DevicePlan, PlannedCopy, may_take, targets_for
+from collage.device._plan_devices import PlanDevices, clear_plan
+from collage.device._scope import ANYWHERE, ScopeLike, SEScope, VirtualDevice, as_scope
+
+__all__ = [
+    "ANYWHERE",
+    "DEVICE_COPY",
+    "RESULT_SE_SCOPE",
+    "AnnotateSEScopes",
+    "CompilationConfig",
+    "CompositePattern",
+    "DeviceConflict",
+    "DevicePlan",
+    "MergeAndAnnotate",
+    "PartitionBySEScope",
+    "PlanDevices",
+    "PlannedCopy",
+    "SEScope",
+    "ScopeLike",
+    "VirtualDevice",
+    "as_scope",
+    "asked_scope",
+    "candidates_of",
+    "clear_plan",
+    "copy_scopes",
+    "demand_memory_scope",
+    "device_copy",
+    "is_device_copy",
+    "may_take",
+    "on_device",
+    "planned_scope",
+    "planned_value_scope",
+    "register_host_operands",
+    "require_output",
+    "targets_for",
+]

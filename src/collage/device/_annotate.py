@@ -1,0 +1,115 @@
+"""MergeAndAnnotate and AnnotateSEScopes: where annotations come from, if not from people.
+
+Specification 001, items 7 to 10: together with ``PlanDevices`` and ``PartitionBySEScope`` they replace the flow of
+merging composites, annotating targets and partitioning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import onnx_ir as ir
+
+from collage.device._annotations import CANDIDATES, ON_DEVICE, asked_scope
+from collage.device._kernels import is_opaque
+from collage.device._scope import ANYWHERE, ScopeLike, SEScope, as_scope
+from collage.graph import COMPOSITE, constant_tensor
+from collage.transform import ModulePass, PassContext, PassInfo
+
+__all__ = ["AnnotateSEScopes", "CompositePattern", "MergeAndAnnotate", "candidates_of"]
+
+
+class CompositePattern(Protocol):
+    """A row of a pattern table."""
+
+    @property
+    def label(self) -> str:
+        """Its Composite label."""
+        ...
+
+    @property
+    def pattern(self) -> Any:
+        """A pattern of ``collage.pattern``."""
+        ...
+
+    @property
+    def predicate(self) -> Callable[[Any], bool] | None:
+        """Called with the match; False refuses it. None takes every match."""
+        ...
+
+
+class MergeAndAnnotate(ModulePass):
+    """Annotates what patterns match with a scope, and marks each match as one composite.
+
+    Earlier patterns win over later ones, larger matches over smaller ones of the same pattern. Annotations that exist
+    win over all, unless they agree with the scope.
+
+    Args:
+        patterns: A pattern table.
+        scope: Where, and for what, matches are to be compiled.
+    """
+
+    def __init__(self, patterns: Sequence[CompositePattern] = (), scope: ScopeLike = ANYWHERE) -> None:
+        super().__init__(PassInfo("MergeAndAnnotate", opt_level=0))
+        self._patterns, self._scope = tuple(patterns), as_scope(scope)
+
+    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
+        """Annotates in place."""
+        merged = sum(COMPOSITE in node.metadata_props for node in _open_nodes(model))
+        for entry in self._patterns:
+            for match in entry.pattern.find_all(model, "disjoint"):
+                if all(map(self._may_annotate, match.nodes)) and (entry.predicate is None or entry.predicate(match)):
+                    for node in match.nodes:
+                        _annotate(node, self._scope)
+                        node.metadata_props[COMPOSITE] = f"{entry.label}#{merged}"
+                    merged += 1
+        return model
+
+    def _may_annotate(self, node: ir.Node) -> bool:
+        asked = asked_scope(node)
+        return COMPOSITE not in node.metadata_props and (asked is None or asked.join(self._scope) is not None)
+
+
+class AnnotateSEScopes(ModulePass):
+    """Annotates every operator that has no annotation with the first scope that takes it.
+
+    All scopes that would take it are kept as its candidates, for a search to choose among.
+
+    Args:
+        scopes: Scopes, preferred ones first, each with the predicate that says which operators it takes.
+    """
+
+    def __init__(self, scopes: Iterable[tuple[ScopeLike, Callable[[ir.Node], bool]]] = ()) -> None:
+        super().__init__(PassInfo("AnnotateSEScopes", opt_level=0))
+        self._scopes = [(as_scope(scope), takes) for scope, takes in scopes]
+
+    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
+        """Annotates in place."""
+        for node in _open_nodes(model):
+            if asked_scope(node) is not None or constant_tensor(node.outputs[0]) is not None:
+                continue
+            found = [scope for scope, takes in self._scopes if takes(node)]
+            if found:
+                _annotate(node, found[0])
+                node.metadata_props[CANDIDATES] = "\n".join(map(str, found))
+        return model
+
+
+def candidates_of(node: ir.Node) -> tuple[SEScope, ...]:
+    """The scopes that would take a node, preferred ones first; empty if nobody asked."""
+    return tuple(map(SEScope.parse, node.metadata_props.get(CANDIDATES, "").splitlines()))
+
+
+def _annotate(node: ir.Node, scope: SEScope) -> None:
+    asked = asked_scope(node)
+    joined = scope if asked is None else asked.join(scope)
+    node.metadata_props[ON_DEVICE] = str(joined)
+
+
+def _open_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """Every node outside of kernels."""
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        if not is_opaque(function):
+            yield from function.all_nodes()

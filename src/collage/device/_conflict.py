@@ -1,0 +1,55 @@
+"""The error of a conflict: two demands that cannot both be met, and how they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from collage._errors import ConfigError
+from collage.device._domains import Clash, Link
+
+__all__ = ["DeviceConflict", "conflict_from", "render_links"]
+
+
+class DeviceConflict(ConfigError):
+    """Two demands on devices or memories that contradict each other.
+
+    Attributes:
+        one: The one end: what is demanded, of what, and by whom.
+        other: The other end.
+        chain: The steps between them, each a sentence.
+        remedies: What would resolve it, best first.
+    """
+
+    def __init__(self, one: str, other: str, chain: tuple[str, ...], remedies: tuple[str, ...]) -> None:
+        lines = [f"two demands on devices contradict each other: {one}; {other}"]
+        lines += [f"  because {step}" for step in chain]
+        lines += [f"  to resolve it, {remedy}" for remedy in remedies]
+        super().__init__("\n".join(lines))
+        self.one, self.other, self.chain, self.remedies = one, other, chain, remedies
+
+
+_REMEDIES = {
+    "is fixed where it is read": "leave out constrain_result there, so that a copy may be inserted",
+    "cannot be copied": "place both sides alike: sequences, optionals, maps and strings are never copied",
+    "of function": "give the calls functions of their own, or the same scope",
+    "are both results of": "place the results of that node alike: one operator runs in one place",
+}
+
+
+def conflict_from(clash: Clash, describe: Callable[[int], str]) -> DeviceConflict:
+    """The error of a clash, for people.
+
+    Args:
+        clash: What happened.
+        describe: Text of a place.
+    """
+    one, other = (f"{describe(f.place)} must be in {f.scope} ({f.cause})" for f in (clash.one, clash.other))
+    chain = render_links(clash.links, describe)
+    remedies = [remedy for words, remedy in _REMEDIES.items() if any(words in step for step in chain)]
+    remedies.append("drop one of the two demands")
+    return DeviceConflict(one, other, chain, tuple(remedies))
+
+
+def render_links(links: list[Link], describe: Callable[[int], str]) -> tuple[str, ...]:
+    """Links as sentences."""
+    return tuple(f"{describe(link.start)} and {describe(link.end)} agree: {link.cause}" for link in links)

@@ -1,0 +1,110 @@
+"""``device_copy``: the operator that moves a tensor to another scope.
+
+It is a function of the domain ``collage`` whose body is an Identity, so that a planned model runs anywhere. Its scopes
+are metadata of the calling node.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from collage.device._scope import ScopeLike, SEScope, as_scope
+from collage.graph import KERNEL_DOMAIN
+
+__all__ = [
+    "DEVICE_COPY",
+    "DST_SE_SCOPE",
+    "PLANNED_COPY",
+    "SRC_SE_SCOPE",
+    "copy_scopes",
+    "device_copy",
+    "is_device_copy",
+]
+
+DEVICE_COPY = "device_copy"
+
+SRC_SE_SCOPE = "src_se_scope"
+"""Metadata key of copies: where the tensor comes from."""
+
+DST_SE_SCOPE = "dst_se_scope"
+"""Metadata key of copies: where it goes."""
+
+PLANNED_COPY = "planned_copy"
+"""Metadata key of copies that ``PlanDevices`` inserted; it removes and inserts them anew."""
+
+_DOMAIN_VERSION = 1
+_OLDEST_OPSET = 13
+
+
+def is_device_copy(node: ir.Node) -> bool:
+    """Whether a node is a copy between scopes."""
+    return node.domain == KERNEL_DOMAIN and node.op_type == DEVICE_COPY
+
+
+def copy_scopes(node: ir.Node) -> tuple[SEScope, SEScope]:
+    """The source and the destination of a copy, as far as they are given."""
+    return tuple(SEScope.parse(node.metadata_props.get(key, "?")) for key in (SRC_SE_SCOPE, DST_SE_SCOPE))  # type: ignore[return-value]
+
+
+def device_copy(model: ir.Model, value: ir.Value, dst: ScopeLike, src: ScopeLike = "?") -> ir.Value:
+    """Inserts a copy of a value right after what computes it; who is to read the copy is up to the caller.
+
+    Args:
+        model: The model, changed in place.
+        value: A tensor of its main graph, of a body or of a function.
+        dst: Where the copy is to lie.
+        src: Where the value lies; usually left to the planner.
+
+    Returns:
+        The copy.
+    """
+    graph = value.graph
+    assert graph is not None
+    node = new_copy(model, value, str(as_scope(src)), str(as_scope(dst)), f"{value.name}_copy")
+    insert_after_definition(graph, value, node)
+    return node.outputs[0]
+
+
+def new_copy(model: ir.Model, value: ir.Value, src: str, dst: str, name: str) -> ir.Node:
+    """A copy that belongs to no graph yet; makes its function known to the model."""
+    register(model)
+    node = ir.Node(
+        KERNEL_DOMAIN,
+        DEVICE_COPY,
+        [value],
+        name=name,
+        metadata_props={SRC_SE_SCOPE: src, DST_SE_SCOPE: dst},
+    )
+    result = node.outputs[0]
+    result.name, result.type = name, value.type
+    result.shape = value.shape.copy() if value.shape is not None else None
+    return node
+
+
+def insert_after_definition(graph: ir.Graph, value: ir.Value, node: ir.Node) -> None:
+    """Puts a node where a value of a graph first exists."""
+    graph.opset_imports.setdefault(KERNEL_DOMAIN, _DOMAIN_VERSION)
+    producer = value.producer()
+    if producer is not None and producer.graph is graph:
+        graph.insert_after(producer, node)
+    elif len(graph):
+        graph.insert_before(graph[0], node)
+    else:
+        graph.append(node)
+
+
+def register(model: ir.Model) -> None:
+    """Makes the operator known to a model."""
+    model.graph.opset_imports.setdefault(KERNEL_DOMAIN, _DOMAIN_VERSION)
+    identifier = (KERNEL_DOMAIN, DEVICE_COPY, "")
+    if identifier in model.functions:
+        return
+    x = ir.Value(name="x")
+    node = ir.Node("", "Identity", [x], name="identity")
+    node.outputs[0].name = "y"
+    opset = model.graph.opset_imports.get("", _OLDEST_OPSET)
+    body = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": opset}, name=DEVICE_COPY)
+    function = ir.Function(KERNEL_DOMAIN, DEVICE_COPY, graph=body, attributes=())
+    # Inlining it would lose the scopes.
+    function.metadata_props["SkipOptimization"] = "1"
+    model.functions[identifier] = function
