@@ -8,7 +8,7 @@ from collage.frontend._digest import model_digest
 from collage.frontend._inputs import make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs
 from collage.frontend._proto import skeleton
-from collage.frontend._read import check_model_file, read_model
+from collage.frontend._read import read_model
 from collage.frontend._weights import WEIGHTS_FILE, place_weights
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "Budgets",
     "TensorSpec",
     "bind_dims",
-    "check_model_file",
     "describe_inputs",
     "describe_outputs",
     "lift_constants",

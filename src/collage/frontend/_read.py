@@ -29,7 +29,7 @@ from collage.frontend._tensors import TensorFacts
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["check_model_file", "read_model"]
+__all__ = ["read_model"]
 
 
 def read_model(
@@ -73,19 +73,6 @@ def read_model(
 
         return _from_ir(export_module(source, example_inputs), budgets)
     raise UsageError(f"a model is a path, bytes, ModelProto, onnx_ir.Model or torch.nn.Module, not {type(source)}")
-
-
-def check_model_file(path: Path, budgets: Budgets = Budgets()) -> None:  # noqa: B008 (frozen)
-    """Holds a model that will be used as it stands, such as one in an artefact, to the budgets and the structure.
-
-    Raises:
-        ModelError: It is no valid, or no safe, model.
-    """
-    try:
-        proto = _parse(_read_file(path, budgets), budgets)
-        check_external_data(_validate(proto, budgets), path.parent)
-    except ModelError as error:
-        raise ModelError(f"{path}: {error}") from None
 
 
 def _read_file(path: Path, budgets: Budgets) -> bytes:

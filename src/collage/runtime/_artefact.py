@@ -27,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from collage._errors import ArtefactError, CollageError, UsageError
+from collage._errors import ArtefactError, UsageError
 from collage.runtime._executable import Executable
 from collage.runtime._manifest import MANIFEST, machine_facts, manifest_of, verify
 from collage.runtime._recipe import KernelRecord, Recipe
@@ -88,6 +88,10 @@ def load(
         ArtefactError: It is incomplete, was changed, or needs a toolchain that is not here.
     """
     folder, own = Path(path), None
+    if contexts is not None and contexts < 1:
+        raise UsageError(f"an executable needs at least one context, not {contexts}")
+    if not folder.exists():
+        raise UsageError(f"{folder} does not exist")
     if folder.is_file():
         folder = own = Path(tempfile.mkdtemp(prefix="collage-"))
     try:
@@ -105,9 +109,11 @@ def load(
     except BaseException as error:
         if own is not None:
             shutil.rmtree(own, ignore_errors=True)
-        if isinstance(error, CollageError) and not isinstance(error, ArtefactError | UsageError):
-            raise ArtefactError(f"cannot load {path}: {error}") from error
-        raise
+        if not isinstance(error, Exception):
+            raise
+        # Whatever a toolchain makes of an artefact that was made by somebody else, it does not load.
+        reason = " ".join(str(error).split())[:400].replace(str(folder), str(path)) or type(error).__name__
+        raise ArtefactError(reason if isinstance(error, ArtefactError) else f"cannot load {path}: {reason}") from error
     executable.notes += [f"rebuilt {name}: {reason}" for name, reason in reasons.items()]
     return executable
 

@@ -48,9 +48,6 @@ class Executable:
         outputs: The model's outputs.
         report: What ``compile`` found out, as JSON (design section 10).
         notes: What a user should know of how it was loaded or ran, such as kernels that were rebuilt.
-
-    Raises:
-        UsageError: ``contexts`` is not at least 1.
     """
 
     def __init__(
@@ -63,8 +60,6 @@ class Executable:
         contexts: int | None = None,
         debug: bool = False,
     ) -> None:
-        if contexts is not None and contexts < 1:
-            raise UsageError(f"an executable needs at least one context, not {contexts}")
         self.recipe = recipe
         self.workspace = workspace
         self.inputs = recipe.inputs

@@ -157,11 +157,11 @@ def _verify_file(path: Path, digest: str, size: int) -> None:
 
 
 def _verify_model(path: Path) -> None:
-    """Whoever can write a manifest can write digests too; a model is held to what the front door asks of every model."""
-    from collage.frontend import check_model_file
+    """Whoever can write a manifest can write digests too: a model comes through the front door here as everywhere."""
+    from collage.frontend import read_model
 
     try:
-        check_model_file(path)
+        read_model(path)
     except CollageError as error:
         raise ArtefactError(str(error)) from error
 

@@ -1,0 +1,149 @@
+"""What is saved comes back, whole or not at all; what does not fit here is built anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.runtime.conftest import assert_right
+
+import collage
+from collage._errors import ArtefactError, UsageError
+from collage.runtime import Executable, verify
+
+DATA = Path(__file__).parents[2] / "data"
+
+
+@pytest.mark.parametrize("name", ["m.collage", "m.collage.zip"])
+@pytest.mark.parametrize("recipe_only", [False, True])
+def test_saved_and_loaded_again(small: Executable, tmp_path: Path, name: str, recipe_only: bool) -> None:
+    path = small.save(tmp_path / name, recipe_only=recipe_only)
+    loaded = collage.load(path)
+    assert_right(loaded)
+    assert [note.split(":")[0] for note in loaded.notes] == (
+        [f"rebuilt {kernel.name}" for kernel in small.recipe.kernels] if recipe_only else []
+    )
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]  # No drafts are left.
+    assert_right(collage.load(loaded.save(tmp_path / "again.collage")))
+
+
+def test_a_recipe_holds_nothing_that_was_compiled(small: Executable, tmp_path: Path) -> None:
+    path = small.save(tmp_path / "m.collage", recipe_only=True)
+    assert sorted(entry.name for entry in path.iterdir()) == ["manifest.json", "model.onnx", "weights.bin"]
+
+
+def test_equal_executables_give_equal_zips(small: Executable, tmp_path: Path) -> None:
+    first, second = (small.save(tmp_path / f"{i}.zip").read_bytes() for i in range(2))
+    assert first == second
+
+
+def test_an_unpacked_zip_goes_with_its_executable(small: Executable, tmp_path: Path) -> None:
+    loaded = collage.load(small.save(tmp_path / "m.zip"))
+    workspace = loaded.workspace
+    assert workspace.is_dir()
+    del loaded
+    assert not workspace.exists()
+
+
+def test_nothing_else_is_ever_replaced(small: Executable, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "precious").write_text("data")
+    (tmp_path / "file.zip").write_text("data")
+    small.save(tmp_path / "artefact")
+    (tmp_path / "artefact").rename(tmp_path / "artefact.zip")
+    for name in ("folder", "file.zip", "artefact.zip"):
+        with pytest.raises(UsageError, match="no artefact"):
+            small.save(tmp_path / name)
+    with pytest.raises(UsageError, match="cannot write"):
+        small.save(tmp_path / "file.zip" / "below")
+
+
+def test_a_reader_never_sees_half_an_artefact(small: Executable, tmp_path: Path) -> None:
+    """While one thread replaces it again and again, it is there and whole at every moment."""
+    path = small.save(tmp_path / "m.collage")
+    stop = threading.Event()
+    seen: list[list[str]] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                with os.scandir(path) as folder:
+                    seen.append(sorted(entry.name for entry in folder))
+            except FileNotFoundError:
+                seen.append(["nothing at the path"])
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(30):
+        small.save(path)
+    stop.set()
+    reader.join()
+    whole = sorted(entry.name for entry in path.iterdir())
+    assert whole in seen
+    # A folder that was opened before it was replaced may be seen while it is removed, but nothing is seen half written.
+    assert all(set(names) <= set(whole) for names in seen)
+    verify(path)
+
+
+def test_a_save_that_fails_leaves_what_was_there(small: Executable, tmp_path: Path) -> None:
+    path = small.save(tmp_path / "m.collage")
+    lost = small.workspace / "weights.bin"
+    kept = lost.rename(tmp_path / "kept")
+    try:
+        with pytest.raises(UsageError, match="cannot write"):
+            small.save(path)
+    finally:
+        kept.rename(lost)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m.collage"]
+    assert_right(collage.load(path))
+
+
+def test_the_first_artefacts_load_for_ever() -> None:
+    """Schema 1, as it was written by the first version; native code in it is rebuilt where it does not fit."""
+    data = np.load(DATA / "schema_1.npz")
+    loaded = collage.load(DATA / "schema_1.collage")
+    assert {kernel.compiled.toolchain for kernel in loaded.recipe.kernels} == {"openvino", "host", "tvm", "onnxruntime"}
+    np.testing.assert_allclose(loaded.run({"x": data["x"]})["y"], data["y"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("what", ["machine", "build"])
+def test_native_code_that_does_not_fit_is_rebuilt(tmp_path: Path, what: str) -> None:
+    data = np.load(DATA / "schema_1.npz")
+    path = collage.load(DATA / "schema_1.collage").save(tmp_path / "m.collage")
+    manifest = json.loads((path / "manifest.json").read_text())
+    if what == "machine":
+        manifest["machine"]["isa"] = "0" * 16
+    else:
+        manifest["toolchains"]["tvm"] = "of yesterday"
+    library = next(name for name in manifest["files"] if name.endswith(".so"))
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    loaded = collage.load(path)
+    assert [note.split(":")[0] for note in loaded.notes] == [f"rebuilt {library.removesuffix('.so')}"]
+    np.testing.assert_allclose(loaded.run({"x": data["x"]})["y"], data["y"], rtol=1e-5, atol=1e-6)
+    again = collage.load(loaded.save(tmp_path / "again.collage"))
+    assert again.notes == []  # What was rebuilt is saved as what it is.
+
+
+def test_everything_is_rebuilt_on_request(artefact: Path) -> None:
+    loaded = collage.load(artefact, rebuild=True)
+    assert len(loaded.notes) == 3
+    assert_right(loaded)
+
+
+def test_a_toolchain_that_is_not_here_is_named(artefact: Path) -> None:
+    text = (artefact / "manifest.json").read_text().replace("-compiler=host", "-compiler=elsewhere")
+    (artefact / "manifest.json").write_text(text.replace('"toolchain": "host"', '"toolchain": "elsewhere"'))
+    with pytest.raises(ArtefactError, match="elsewhere"):
+        collage.load(artefact)
+
+
+def test_schema_2_is_written_only_where_it_is_needed(small: Executable, tmp_path: Path) -> None:
+    schemas = {}
+    for recipe_only in (False, True):
+        path = small.save(tmp_path / f"{recipe_only}.collage", recipe_only=recipe_only)
+        schemas[recipe_only] = json.loads((path / "manifest.json").read_text())["schema"]
+    assert schemas == {False: 1, True: 2}
