@@ -177,6 +177,8 @@ def bench(
       collage inspect model.onnx
 
       collage inspect model.onnx --coverage --json
+
+      collage inspect model.onnx --passes "InferType,FoldConstant" --print-after FoldConstant --time
     """
 )
 def inspect(
@@ -184,9 +186,25 @@ def inspect(
     coverage: Annotated[bool, typer.Option("--coverage", help="Ask each toolchain about each operator.")] = False,
     target: Targets = None,
     db: Db = None,
+    passes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B", help="Run these passes and show what each does; `prepare` is the default preparation."
+        ),
+    ] = None,
+    print_before: Annotated[str, typer.Option(metavar="A,B", help="Print the model before these passes.")] = "",
+    print_after: Annotated[str, typer.Option(metavar="A,B", help="Print the model after these passes.")] = "",
+    time: Annotated[bool, typer.Option("--time", help="Show how long each pass took.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Check the model and its outputs after each pass.")] = False,
     json: Json = False,
 ) -> None:
     """Inspects a model."""
+    if passes is not None:
+        from collage.cli._passes import show_passes
+
+        return show_passes(model, passes, print_before, print_after, time=time, verify=verify, json=json)
+    if print_before or print_after or time or verify:
+        raise UsageError('--print-before, --print-after, --time and --verify go with --passes "A,B"')
     from collage.cli._report import print_inspection
     from collage.inspection import inspect as inspect_
 

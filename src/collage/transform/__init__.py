@@ -36,6 +36,7 @@ from collage.transform._fold_constant import FoldConstant
 from collage.transform._fold_scale_axis import BackwardFoldScaleAxis, FoldScaleAxis, ForwardFoldScaleAxis
 from collage.transform._infer_type import InferType
 from collage.transform._info import PassInfo
+from collage.transform._inspect import inspect_passes
 from collage.transform._instrument import PassInstrument
 from collage.transform._instruments import DumpIR, JsonLog, OpCountDiff, PassTimer
 from collage.transform._pass import FunctionPass, ModulePass, Pass
@@ -107,6 +108,7 @@ __all__ = [
     "default_passes",
     "function_pass",
     "get_pass",
+    "inspect_passes",
     "is_random",
     "list_config_options",
     "list_passes",

@@ -1,0 +1,129 @@
+"""Runs passes by name and tells what each did: what ``collage inspect MODEL --passes`` shows."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from collage._errors import UsageError
+from collage.transform._context import PassContext
+from collage.transform._info import PassInfo
+from collage.transform._instrument import PassInstrument
+from collage.transform._instruments import op_counts
+from collage.transform._prepare import default_passes
+from collage.transform._print_ir import model_text
+from collage.transform._registry import check_pass_names, get_pass
+from collage.transform._sequential import Sequential
+from collage.transform._verify import VerifyAfterEach
+
+__all__ = ["inspect_passes"]
+
+_EVERYTHING = 3
+"""Who names passes wants them to run, whatever their level."""
+
+Show = Callable[[str, str, str], None]
+"""Told a pass's name, ``before`` or ``after``, and the model's text there, as the pass runs."""
+
+
+def inspect_passes(
+    model: ir.Model,
+    names: Sequence[str],
+    *,
+    print_before: Collection[str] = (),
+    print_after: Collection[str] = (),
+    verify: bool = False,
+    show: Show = lambda name, when, text: None,
+) -> dict[str, Any]:
+    """Runs passes in order and describes what each did.
+
+    Args:
+        model: A model; it is not changed.
+        names: Names of registered passes, or ``prepare`` for the default preparation.
+        print_before: Names of passes, also of members of sequences, before which the model is shown.
+        print_after: The same, after them.
+        verify: Check the model after each pass; see ``VerifyAfterEach``. Times contain the checks.
+        show: Gets what is printed.
+
+    Returns:
+        ``nodes``, ``operators`` and ``passes`` of the result; values of JSON. Each pass has its ``name``, ``depth`` in
+        sequences, ``nodes`` after it, ``change`` of the number of nodes per operator, ``time_us``, and why it was
+        ``skipped``, or None.
+
+    Raises:
+        ConfigError: A name is unknown.
+        PassError: A pass failed, or broke the model.
+    """
+    if not names:
+        raise UsageError("name at least one pass")
+    passes = [default_passes() if name == "prepare" else get_pass(name) for name in names]
+    for chosen in (print_before, print_after):
+        check_pass_names(chosen, "passes to print")
+    watcher = _Watcher(print_before, print_after, show)
+    with PassContext(_EVERYTHING, instruments=[*([VerifyAfterEach()] if verify else []), watcher]):
+        model = Sequential(passes, name="passes")(model)
+    return {
+        "nodes": sum(op_counts(model).values()),
+        "operators": dict(op_counts(model).most_common()),
+        "passes": [
+            {
+                "name": run.name,
+                "depth": run.depth - 1,
+                "nodes": run.nodes,
+                "change": run.change,
+                "time_us": round(run.time_us, 1),
+                "skipped": run.skipped,
+            }
+            for run in watcher.runs[1:]
+        ],
+    }
+
+
+@dataclass(slots=True)
+class _Run:
+    """One pass that ran, or was skipped."""
+
+    name: str
+    depth: int
+    before: Counter[str]
+    start_s: float = 0.0
+    time_us: float = 0.0
+    nodes: int = 0
+    change: dict[str, int] = field(default_factory=dict)
+    skipped: str | None = None
+
+
+class _Watcher(PassInstrument):
+    def __init__(self, print_before: Collection[str], print_after: Collection[str], show: Show) -> None:
+        self._print_before, self._print_after, self._show = print_before, print_after, show
+        self._open: list[_Run] = []
+        self.runs: list[_Run] = []
+
+    def run_before_pass(self, model: ir.Model, info: PassInfo) -> None:
+        if info.name in self._print_before:
+            self._show(info.name, "before", model_text(model))
+        run = _Run(info.name, len(self._open), op_counts(model))
+        self.runs.append(run)
+        self._open.append(run)
+        run.start_s = time.perf_counter()
+
+    def run_after_pass(self, model: ir.Model, info: PassInfo) -> None:
+        run = self._open.pop()
+        run.time_us = (time.perf_counter() - run.start_s) * 1e6
+        after = op_counts(model)
+        run.nodes = sum(after.values())
+        run.change = {
+            name: after[name] - run.before[name]
+            for name in sorted({*run.before, *after})
+            if after[name] != run.before[name]
+        }
+        if info.name in self._print_after:
+            self._show(info.name, "after", model_text(model))
+
+    def on_skip(self, model: ir.Model, info: PassInfo, reason: str) -> None:
+        counts = op_counts(model)
+        self.runs.append(_Run(info.name, len(self._open), counts, nodes=sum(counts.values()), skipped=reason))
