@@ -26,6 +26,7 @@ from collage.cost import _schema as schema
 from collage.cost._engine import begin_writing, describe, open_engine, prepare, readable_url, sqlite_file
 from collage.cost._rows import fact_row, outcome_of, timing_row, value_of
 from collage.cost._schema import SCHEMA
+from collage.cost.facts import is_finite
 from collage.cost.key import WorkloadKey, digest_of
 from collage.cost.outcome import Outcome
 from collage.machine import this_machine
@@ -135,14 +136,14 @@ class Database:
         """Keeps a fact that holds for this very machine only."""
         self.keep_fact(value, **name, origin=self.origin)
 
-    def rows(self, table: sa.Table, *columns: str) -> Iterator[Mapping[str, Any]]:
-        """All rows of a table, oldest first; of some columns, or of all."""
-        query = sa.select(*(table.c[name] for name in columns)) if columns else sa.select(table)
+    def rows(self, table: sa.Table) -> Iterator[Mapping[str, Any]]:
+        """All rows of a table, oldest first."""
+        query = sa.select(table).order_by(table.c.made_at_s, table.c.digest)
         with self._clearly("read"), self._engine.connect() as connection:
-            found = connection.execution_options(yield_per=_BATCH).execute(
-                query.order_by(table.c.made_at_s, table.c.digest)
-            )
-            yield from map(dict, found.mappings())
+            found = connection.execution_options(yield_per=_BATCH).execute(query)
+            for row in found.mappings():
+                made_at_s = row["made_at_s"] if is_finite(row["made_at_s"]) else 0.0
+                yield {**row, "made_at_s": made_at_s, "origin": str(row["origin"])}
 
     def write(self, table: sa.Table, rows: Iterable[Mapping[str, Any]], *, keep_local: bool = False) -> int:
         """Writes rows, in one transaction; a row replaces one of the same digest.

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FakeToolchain"]
 
+_SLOWER_S = 1e-3
+
 
 class FakeToolchain(ToolchainBase):
     """Computes rightly (with ONNX's reference evaluator), and misbehaves on request.
@@ -30,25 +32,26 @@ class FakeToolchain(ToolchainBase):
     Args:
         misbehaviour: What goes wrong, and where, as ``WHERE:WHAT``. WHERE is ``import``, ``compile`` or ``run``. WHAT
             is ``raise``, ``refuse``, ``segfault``, ``abort``, ``exit``, ``hang``, ``children``, ``flood``,
-            ``close``, ``memory``; for ``run`` also ``nan``, ``shape``, ``wrong``, ``later`` (right once, wrong later)
-            and ``slow``. Empty: nothing.
-        seconds: Least time of a run.
+            ``close``, ``memory``, ``chdir``, ``orphans`` (children that outlive their parents, in sessions of their
+            own), ``delete`` (its own files); for ``run`` also ``nan``, ``shape``, ``wrong``, ``later`` (right once,
+            wrong later) and ``slow`` (every run slower than the one before). Empty: nothing.
+        seconds: Least time of a run; or of every operator of a kernel by type, the others taking none.
+        name: What it is called, so that several may be on one menu.
     """
 
-    name = "fake"
-    targets = ("llvm -compiler=fake",)
-
-    def __init__(self, misbehaviour: str = "", seconds: float = 0.0) -> None:
+    def __init__(self, misbehaviour: str = "", seconds: float | Mapping[str, float] = 0.0, name: str = "fake") -> None:
+        self.name = name
+        self.targets = (f"llvm -compiler={name}",)
         self._where, _, self._what = misbehaviour.partition(":")
         self._seconds = seconds
-        self.worker_arguments = {"misbehaviour": misbehaviour, "seconds": seconds}
+        self.worker_arguments = {"misbehaviour": misbehaviour, "seconds": seconds, "name": name}
         # Only a worker dies of a bad import: the test's own process makes instances too.
         if self._where == "import" and os.environ.get("COLLAGE_FAKE_IN_PARENT") != str(os.getpid()):
             misbehave(self._what)
 
     def availability(self) -> Availability:
         """Always there."""
-        return Availability(True, "1.0", f"fake 1.0 {self._where}:{self._what}")
+        return Availability(True, "1.0", f"{self.name} 1.0 {self._where}:{self._what}")
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Writes the kernel as ONNX."""
@@ -56,8 +59,10 @@ class FakeToolchain(ToolchainBase):
 
         if self._where == "compile":
             misbehave(self._what)
-        file = f"{kernel.graph.name}.fake.onnx"
+        file = f"{kernel.graph.name}.{self.name}.onnx"
         ir.save(kernel, workspace / file)
+        if (self._where, self._what) == ("compile", "delete"):
+            (workspace / file).unlink()
         return Compiled(
             self.name,
             str(target),
@@ -71,24 +76,29 @@ class FakeToolchain(ToolchainBase):
         """An evaluator."""
         from onnx.reference import ReferenceEvaluator
 
-        evaluator = ReferenceEvaluator(str(workspace / compiled.files[0]))
-        what = self._what if self._where == "run" else ""
-        return _FakeKernel(evaluator, compiled, what, self._seconds)
+        file = workspace / compiled.files[0]
+        evaluator = ReferenceEvaluator(str(file))
+        seconds = self._seconds
+        if not isinstance(seconds, int | float):
+            seconds = sum(seconds.get(node.op_type, 0.0) for node in evaluator.proto_.graph.node)
+        return _FakeKernel(evaluator, compiled, self._what if self._where == "run" else "", seconds, file)
 
 
 class _FakeKernel:
     reuses_outputs = False
 
-    def __init__(self, evaluator: Any, compiled: Compiled, what: str, seconds: float) -> None:
+    def __init__(self, evaluator: Any, compiled: Compiled, what: str, seconds: float, file: Path) -> None:
         self._evaluator, self._compiled, self._what, self._seconds = evaluator, compiled, what, seconds
+        self._file = file
         self._runs = 0
 
     def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
         self._runs += 1
-        spoiling = self._what in ("nan", "shape", "wrong", "later", "slow")
-        if self._what and not spoiling:
+        if self._what == "delete":
+            self._file.unlink(missing_ok=True)
+        elif self._what and self._what not in ("nan", "shape", "wrong", "later", "slow"):
             misbehave(self._what)
-        time.sleep(self._seconds * (self._runs if self._what == "slow" else 1))
+        time.sleep(self._seconds + (self._runs * _SLOWER_S if self._what == "slow" else 0.0))
         outputs = list(self._evaluator.run(None, dict(zip(self._compiled.inputs, inputs, strict=True))))
         if self._what == "nan":
             return [np.full_like(output, np.nan) for output in outputs]
@@ -123,6 +133,13 @@ def misbehave(what: str) -> None:
         sys.stdout.flush()
     elif what == "close":
         os.closerange(0, 256)
+    elif what == "chdir":
+        os.chdir("/")
+    elif what == "orphans":
+        # The one between them ends at once, and nobody is left who knows them.
+        sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
+        starter = f"import subprocess; subprocess.Popen({sleeper!r}, start_new_session=True)"
+        subprocess.run([sys.executable, "-c", starter], start_new_session=True, check=True)
     elif what == "memory":
         hoard = []
         while True:
