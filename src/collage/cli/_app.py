@@ -253,15 +253,13 @@ def _main(arguments: Sequence[str] | None) -> int:
     except CollageError as error:
         sys.stderr.write(f"collage: {error}\n")
         return error.exit_code
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("collage: interrupted; what was measured is kept, the same command continues\n")
         return 130
     except BrokenPipeError:
         return 0
     except typer.Exit as stop:
         return stop.exit_code
-    except typer.Abort:
-        return 130
     except Exception as error:
         # Click's own usage errors know their message and their exit code (2).
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
