@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 
 from collage._errors import ToolchainError
 from collage.cost.worker import Worker
-from collage.plans import Plan, lower, plan_signature, predicted_s, race_contestant
+from collage.finals import plan_signature, race_contestant
+from collage.plans import Plan, lower, predicted_s
 from collage.tuning import Tuning
 
 __all__ = ["within_budget"]
@@ -65,7 +66,7 @@ def _keeps(tuning: Tuning, plan: Plan) -> bool:
     if not any(place.target.is_reduced for place in plan.kernels):
         return True
     name = plan_signature(tuning, "keeps-1", [plan])
-    told = None if tuning.options.remeasure else tuning.database.fact(**name)
+    told = None if tuning.options.remeasure else tuning.database.local_fact(**name)
     if told is None:
         try:
             contestant = race_contestant(tuning, plan, lower(tuning, plan))
@@ -73,5 +74,5 @@ def _keeps(tuning: Tuning, plan: Plan) -> bool:
                 told = worker.call("check", _CHECK_S, tolerance=tuning.tolerance)
         except ToolchainError as error:
             told = {"reason": str(error)}
-        tuning.database.keep_fact(told, **name)
+        tuning.database.keep_local_fact(told, **name)
     return told["reason"] is None

@@ -31,6 +31,7 @@ from collage.cost.estimator import CostEstimator
 from collage.cost.kernels import KernelMaker, kernel_name
 from collage.cost.outcome import Status
 from collage.cost.worker import Worker
+from collage.finals import Finals, calibrate, choose, unmeasured
 from collage.frontend import model_digest, read_model
 from collage.fusion import (
     CandidateKernel,
@@ -42,7 +43,7 @@ from collage.fusion import (
 )
 from collage.graph import DataflowGraph, KernelSpec, NameSupply, SubGraph, is_view, kernels_of, partition
 from collage.options import CompileOptions
-from collage.plans import Finals, Plan, choose, kernel_attributes, single_plans, unmeasured
+from collage.plans import Plan, kernel_attributes, single_plans
 from collage.report import compile_report
 from collage.runtime import Executable, Recipe
 from collage.search import LazyOptions, LazyResult, NoCover, k_best, lazy_shortest_path, shortest_path
@@ -104,16 +105,8 @@ def compile(
             Tuning(prepared, menu, toolchains, database, workspace, options=options, workers=workers, say=say)
         )
         if tuning.reference_failure is None:
-            specs = gather_specs(tuning)
-            candidates = collect(tuning, specs)
-            result = search(tuning, candidates)
-            covers = best_plans(tuning, candidates, result)
-            if any(target.is_reduced for target in tuning.menu):
-                covers = within_budget(
-                    tuning, covers, lambda: best_plans(tuning, candidates, search(tuning, candidates))
-                )
-            mixes = [plan for plan in covers if len(plan.kernels) > 1]
-            finals = choose(tuning, [*single_plans(tuning), *mixes[: options.finalists]])
+            candidates = collect(tuning, gather_specs(tuning))
+            result, finals = decide(tuning, candidates)
         else:
             candidates, result = CandidateKernelIndex(()), None
             finals = unmeasured(tuning)
@@ -155,7 +148,26 @@ def collect(tuning: Tuning, specs: Sequence[FusionSpec]) -> CandidateKernelIndex
         covered |= candidate.bits
     rule = HostFusionRule(lambda node: is_view(node) or not covered >> tuning.graph.index_of(node) & 1)
     host = FusionSpec("host", rule, (HOST_TARGET,))
-    return CandidateKernelIndex([*proposed, *host.all_candidates(tuning.graph, tuning.fusion)])
+    index = CandidateKernelIndex([*proposed, *host.all_candidates(tuning.graph, tuning.fusion)])
+    tuning.introduce(index)
+    return index
+
+
+def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[CandidateKernel], Finals]:
+    """Phase 3, then the finals; once more where these contradict the costs that were searched with."""
+    finals = None
+    while True:
+        result = search(tuning, index)
+        covers = best_plans(tuning, index, result)
+        if any(target.is_reduced for target in tuning.menu):
+            covers = within_budget(tuning, covers, lambda: best_plans(tuning, index, search(tuning, index)))
+        mixes = [plan for plan in covers if len(plan.kernels) > 1]
+        plans = [*single_plans(tuning), *mixes[: tuning.options.finalists]]
+        if finals is not None and {plan.kernels for plan in plans} <= {plan.kernels for plan in finals.plans}:
+            return result, finals
+        finals = choose(tuning, plans)
+        if not calibrate(tuning, finals):
+            return result, finals
 
 
 def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateKernel]:
@@ -187,7 +199,7 @@ def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateK
             min_gain=options.min_gain,
         ),
         known_cost_of=tuning.known_cost,
-        key_of=lambda candidate: (tuning.kernels.signature(candidate.sub_graph), candidate.target),
+        key_of=lambda candidate: tuning.key_of(candidate.sub_graph, candidate.target),
         proof_bound_of=tuning.least_s,
         launch_penalty_of=lambda candidate: tuning.launch_penalty_s(candidate.target),
         priority_of=lambda candidate: tuning.priority(candidate.target),

@@ -8,8 +8,9 @@ from typing import Any
 from collage.cost.outcome import Outcome, Status
 from collage.cost.race import Standing
 from collage.cost.statistics import Summary
+from collage.finals import Finals
 from collage.fusion import CandidateKernel, CandidateKernelIndex
-from collage.plans import Finals, Placement, Plan, predicted_s
+from collage.plans import Placement, Plan, predicted_s
 from collage.search import LazyResult, SearchStatistics
 from collage.target import Target
 from collage.tuning import Tuning
@@ -65,7 +66,7 @@ def compile_report(
 
 
 def _estimate_s(tuning: Tuning, place: Placement) -> float | None:
-    outcome = tuning.outcomes.get((place.sub_graph, place.target))
+    outcome = tuning.outcome_of(place.sub_graph, place.target)
     return outcome.time.median_s if outcome is not None and outcome.time is not None else None
 
 
@@ -112,7 +113,7 @@ def _search(
     wall_s: float,
     recorded: bool,
 ) -> dict[str, Any]:
-    keys: set[Hashable] = {(tuning.kernels.signature(candidate.sub_graph), candidate.target) for candidate in index}
+    keys: set[Hashable] = {tuning.key_of(candidate.sub_graph, candidate.target) for candidate in index}
     counters = tuning.workshop.counters
     found = result.partitioning if result is not None else None
     statistics = result.statistics if result is not None else SearchStatistics(0)
@@ -143,7 +144,7 @@ def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None) -> dict[str
             "max_rel_error": standing.max_rel,
             "tolerance": tuning.tolerance,
         }
-    outcomes = [tuning.outcomes.get((place.sub_graph, place.target)) for place in plan.kernels]
+    outcomes = [tuning.outcome_of(place.sub_graph, place.target) for place in plan.kernels]
     errors = [outcome.error for outcome in outcomes if outcome is not None and outcome.error is not None]
     return {
         "ok": None if None in outcomes else all(outcome.ok for outcome in outcomes if outcome is not None),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -64,6 +64,7 @@ class Tuning:
         survey: What each target takes, and how long it needs.
         reference_failure: Why the model could not be run for reference; nothing can be measured then.
         fusion: What happened while candidates were collected.
+        chain_s: Seconds for each kernel by which chains were seen to exceed the sum of their kernels.
         asked: How many kernels the search has asked for so far.
         error_price_s: Seconds that the search adds for each unit of relative error of a kernel of reduced precision.
     """
@@ -106,10 +107,12 @@ class Tuning:
         self.overheads: dict[Target, Overheads] = {}
         self.reference_failure: str | None = None
         self.error_price_s = 0.0
+        self.chain_s = 0.0
         self.asked = 0
         self.race_plan = RacePlan()
         self.fusion = FusionReport()
-        self.outcomes: dict[tuple[SubGraph, Target], Outcome] = {}
+        self._outcomes: dict[tuple[Hashable, Target], Outcome] = {}
+        self._twins: dict[tuple[Hashable, Target], list[CandidateKernel]] = {}
         self.batch_size = _BATCH_SIZE
         self.measure_budget = _MEASURE_BUDGET if options.measure_budget is None else options.measure_budget
         self.search_budget_s = _SEARCH_BUDGET_S if options.time_budget_s is None else options.time_budget_s
@@ -228,6 +231,19 @@ class Tuning:
         support = self.survey[target].support
         return lambda node: support.get(self.graph.index_of(node), Support(False, "not asked"))
 
+    def key_of(self, sub_graph: SubGraph, target: Target) -> tuple[Hashable, Target]:
+        """Kernels of equal keys cost the same: twelve equal layers are measured once."""
+        return self.kernels.signature(sub_graph), target
+
+    def outcome_of(self, sub_graph: SubGraph, target: Target) -> Outcome | None:
+        """What came of measuring this kernel, or one of equal key, in this session."""
+        return self._outcomes.get(self.key_of(sub_graph, target))
+
+    def introduce(self, candidates: Iterable[CandidateKernel]) -> None:
+        """Notes which candidates have equal keys, so that a measurement of one tells of all."""
+        for candidate in candidates:
+            self._twins.setdefault(self.key_of(candidate.sub_graph, candidate.target), []).append(candidate)
+
     def measure(self, candidates: Sequence[CandidateKernel]) -> list[Cost]:
         """Builds and measures candidates, and learns from what comes of it."""
         kernels = [(self.kernels.model(c.sub_graph, c.target), c.target) for c in candidates]
@@ -242,7 +258,7 @@ class Tuning:
 
     def known_cost(self, candidate: CandidateKernel) -> Cost | None:
         """Cost of a candidate that was measured in this session, its error priced in, or None."""
-        outcome = self.outcomes.get((candidate.sub_graph, candidate.target))
+        outcome = self.outcome_of(candidate.sub_graph, candidate.target)
         if outcome is None or not outcome.ok or not candidate.target.is_reduced:
             return None if outcome is None else outcome.cost
         return outcome.cost + Cost(seconds=self.error_price_s * (outcome.error or 0.0))
@@ -265,16 +281,18 @@ class Tuning:
 
     def launch_penalty_s(self, target: Target) -> float:
         """Seconds that each kernel of a chain costs beyond its own."""
-        return self.overheads[target].launch_s
+        return self.overheads[target].launch_s + self.chain_s
 
     def priority(self, target: Target) -> int:
         """Rank of a target on the menu, 0 first; the host comes last."""
         return self.menu.index(target) if target in self.menu else len(self.menu)
 
     def _learn(self, sub_graph: SubGraph, target: Target, outcome: Outcome) -> None:
-        self.outcomes[sub_graph, target] = outcome
+        key = self.key_of(sub_graph, target)
+        self._outcomes[key] = outcome
         if outcome.time is not None:
-            self._expectation.learn_measurement(target, sub_graph.inside.bits, outcome.time.median_s)
+            for bits in {sub_graph.inside.bits, *(twin.bits for twin in self._twins.get(key, ()))}:
+                self._expectation.learn_measurement(target, bits, outcome.time.median_s)
 
 
 def _varied(value: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:

@@ -28,6 +28,10 @@ _PRIOR = 0.15
 """Weight of what operator types say, against one for a measured kernel over the same nodes."""
 _LEAST_S = 1e-9
 """Least base of a node, so that shares are defined where a profile says zero (the node was merged into another)."""
+_PURITY = 4
+"""Power of an operator type's share of a measured kernel with which the kernel tells about it. What a kernel takes too long
+may all be due to its other operators, so one that is mixed half and half must not condemn either half.
+"""
 _TYPE_PRIOR = 0.05
 """Weight of "no correction", against one for a measured kernel that consists of this operator type."""
 
@@ -40,8 +44,8 @@ class _Known:
         dispatch_s: Seconds of an empty kernel.
         base_s: Seconds of nodes inside larger kernels, as profiled.
         measured: Kernels measured: their nodes as bits, and the logarithm of measured over raw estimate.
-        type_weight: By operator type, how much of the measured kernels' time it made up.
-        type_log: By operator type, that share times the logarithm.
+        type_weight: By operator type, how much the measured kernels tell about it.
+        type_log: By operator type, that weight times the logarithm.
     """
 
     dispatch_s: float
@@ -100,8 +104,9 @@ class Expectation:
         surprise = math.log(seconds / estimate.raw_s)
         known.measured.append((nodes, surprise))
         for op_type, share in estimate.shares.items():
-            known.type_weight[op_type] = known.type_weight.get(op_type, 0.0) + share
-            known.type_log[op_type] = known.type_log.get(op_type, 0.0) + share * surprise
+            weight = share**_PURITY
+            known.type_weight[op_type] = known.type_weight.get(op_type, 0.0) + weight
+            known.type_log[op_type] = known.type_log.get(op_type, 0.0) + weight * surprise
 
     def expected_s(self, target: Hashable, nodes: int) -> float:
         """Expected seconds of a kernel over these nodes on this target, on the optimistic side."""

@@ -26,6 +26,7 @@ class KernelMaker:
         self._names = NameSupply("collage")
         self._made: dict[tuple[SubGraph, str], ir.Model] = {}
         self._node_hashes: dict[int, str] = {}
+        self._signatures: dict[SubGraph, Hashable] = {}
 
     def model(self, nodes: int | SubGraph, target: Target) -> ir.Model:
         """The kernel over these nodes (a sub-graph, or bits) for a target: the same object whenever it is asked for."""
@@ -40,6 +41,11 @@ class KernelMaker:
 
         Cheaper than a structural hash, since nothing is extracted: each node's own hash, and how its inputs are wired.
         """
+        if sub_graph not in self._signatures:
+            self._signatures[sub_graph] = self._signature(sub_graph)
+        return self._signatures[sub_graph]
+
+    def _signature(self, sub_graph: SubGraph) -> Hashable:
         wires: dict[ir.Value, int] = {}
         rows = []
         for i in sub_graph.inside:
@@ -48,7 +54,8 @@ class KernelMaker:
             outputs = tuple(wires.setdefault(value, len(wires)) for value in node.outputs)
             rows.append((self._node_hash(i), inputs, outputs))
         results = tuple(wires[value] for value in sub_graph.output_values())
-        return (tuple(rows), results, tuple((part.label, part.inside.bits) for part in sub_graph.nested))
+        first = sub_graph.inside.first
+        return (tuple(rows), results, tuple((part.label, part.inside.bits >> first) for part in sub_graph.nested))
 
     def _node_hash(self, index: int) -> str:
         if index not in self._node_hashes:

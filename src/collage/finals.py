@@ -1,0 +1,200 @@
+"""The finals: from plans to the one executable that is returned, and what its time says about the cost model."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from collage._errors import NothingCanRun, ToolchainError
+from collage.cost.outcome import Status
+from collage.cost.race import Contestant, Result, Standing, race
+from collage.cost.statistics import Interval, Summary
+from collage.graph import structural_hash
+from collage.machine import this_machine
+from collage.plans import Plan, lower, on_the_host, predicted_s
+from collage.runtime import Recipe
+from collage.tuning import Tuning
+
+__all__ = ["Finals", "calibrate", "choose", "plan_signature", "race_contestant", "unmeasured"]
+
+_CONTRADICTION = 0.1
+"""Share by which chains may be slower than predicted before the cost model is corrected."""
+_RACE = "collage.cost._race_service:RaceService"
+
+
+@dataclass(frozen=True, slots=True)
+class Finals:
+    """How the finals ended.
+
+    Attributes:
+        recipe: The winner's, ready to run; None if nothing finished.
+        plan: The winning plan.
+        plans: All plans.
+        standings: How every plan did, by its name.
+        time: The winner's end-to-end latency.
+        speedup: Over the best single target, and its interval; None if no single target finished.
+        recorded: True if no race was needed: the same finalists raced here before.
+    """
+
+    recipe: Recipe | None
+    plan: Plan | None
+    plans: Sequence[Plan]
+    standings: dict[str, Standing]
+    time: Summary | None
+    speedup: tuple[float, Interval] | None
+    recorded: bool = False
+
+    def compared(self, tuning: Tuning) -> list[tuple[Standing, float | None]]:
+        """Every standing, with the seconds that were predicted for its plan."""
+        by_name = {plan.name: plan for plan in self.plans}
+        return [(standing, predicted_s(tuning, by_name[name])) for name, standing in self.standings.items()]
+
+
+def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
+    """Races the plans end to end and returns the winner; where the same race was held before, its result stands."""
+    if not tuning.options.finals:
+        return _least_predicted(tuning, plans)
+    signature = plan_signature(tuning, "race-2", plans)
+    told = None if tuning.options.remeasure else tuning.database.local_fact(**signature)
+    if told is not None:
+        return _recorded(tuning, plans, told)
+    recipes: dict[str, Recipe] = {}
+    failures: dict[str, Standing] = {}
+    for plan in plans:
+        tuning.say(f"building finalist {plan.name}")
+        try:
+            recipes[plan.name] = lower(tuning, plan)
+        except ToolchainError as error:
+            failures[plan.name] = Standing(race_contestant(tuning, plan, None), Status.COMPILE_ERROR, reason=str(error))
+    contestants = [race_contestant(tuning, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
+    result = race(contestants, tuning.tolerance, tuning.race_plan, tuning.say)
+    standings = {**failures, **{standing.contestant.name: standing for standing in result.standings}}
+    finals = _finals(plans, recipes, result, standings)
+    if finals.plan is not None:
+        tuning.database.keep_local_fact(_as_fact(finals), **signature)
+    return finals
+
+
+def calibrate(tuning: Tuning, finals: Finals) -> bool:
+    """Corrects the cost model where chains took longer, end to end, than their kernels add up to.
+
+    What a chain took beyond its prediction (and beyond what the singles were off by: then the machine changed, not the
+    model) is divided among its kernels, and is from then on part of each kernel's launch penalty.
+
+    Returns:
+        True if costs changed, so that another plan may be the best one: worth one more search.
+    """
+    alone, chained = list[float](), list[tuple[float, float]]()
+    for plan in finals.plans:
+        standing, predicted = finals.standings.get(plan.name), predicted_s(tuning, plan)
+        if standing is None or standing.time is None or not predicted:
+            continue
+        if len(plan.kernels) == 1:
+            alone.append(standing.time.median_s / predicted)
+        else:
+            chained.append((standing.time.median_s / predicted, predicted / len(plan.kernels)))
+    drift = statistics.median(alone) if alone else 1.0
+    excess = [(ratio / drift - 1.0, share_s) for ratio, share_s in chained]
+    if not excess or statistics.median(share for share, _ in excess) <= _CONTRADICTION or tuning.chain_s:
+        return False
+    tuning.chain_s = statistics.median(share * share_s for share, share_s in excess)
+    tuning.say(f"chains cost {tuning.chain_s * 1e6:.0f} us more for each kernel than was measured; searching again")
+    return True
+
+
+def unmeasured(tuning: Tuning) -> Finals:
+    """What to return where the model could not be run for reference: the host, which runs it as it is written.
+
+    Raises:
+        NothingCanRun: Not even the host can build it.
+    """
+    plan = on_the_host(tuning)
+    try:
+        return Finals(lower(tuning, plan), plan, [plan], {}, None, None)
+    except ToolchainError as error:
+        raise NothingCanRun(f"nothing can run the model: {error}; and {tuning.reference_failure}") from error
+
+
+def _least_predicted(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
+    """Without finals: the first plan, by predicted cost, that can be built."""
+    failures: dict[str, Standing] = {}
+    for plan in sorted(plans, key=lambda plan: predicted_s(tuning, plan) or float("inf")):
+        try:
+            return Finals(lower(tuning, plan), plan, [plan], {}, None, None)
+        except ToolchainError as error:
+            failures[plan.name] = Standing(race_contestant(tuning, plan, None), Status.COMPILE_ERROR, reason=str(error))
+    return Finals(None, None, plans, failures, None, None)
+
+
+def _finals(
+    plans: Sequence[Plan], recipes: dict[str, Recipe], result: Result, standings: dict[str, Standing]
+) -> Finals:
+    if result.winner is None:
+        return Finals(None, None, plans, standings, None, None)
+    name = result.winner.contestant.name
+    plan = next(plan for plan in plans if plan.name == name)
+    return Finals(recipes[name], plan, plans, standings, result.winner.time, result.speedup)
+
+
+def race_contestant(tuning: Tuning, plan: Plan, recipe: Recipe | None) -> Contestant:
+    """A plan as an entry of the race; without a recipe only its name counts."""
+    arguments: dict[str, Any] = {}
+    if recipe is not None:
+        values = [str(folder) for folder in tuning.workshop.value_folders]
+        factories = {name: tuning.toolchains.factory(name) for name in recipe.builds}
+        arguments = {
+            "recipe": recipe.as_json(),
+            "workspace": str(tuning.workspace),
+            "values": values,
+            "factories": factories,
+        }
+    return Contestant(plan.name, _RACE, arguments, len(plan.kernels), incumbent=plan.single is not None)
+
+
+def plan_signature(tuning: Tuning, fact: str, plans: Sequence[Plan]) -> dict[str, Any]:
+    """Everything that a fact about running these plans end to end depends on: the name under which it is kept."""
+    contestants = [
+        [plan.name, [[str(place.target), list(place.sub_graph.inside)] for place in plan.kernels]] for plan in plans
+    ]
+    values = tuning.workshop.values
+    toolchains = sorted({place.target.toolchain for plan in plans for place in plan.kernels})
+    return {
+        "fact": fact,
+        "model": structural_hash(tuning.model),
+        "shapes": [list(values.get(str(v.name)).shape) for v in tuning.model.graph.inputs if v.name in values],
+        "contestants": contestants,
+        "builds": {name: tuning.workshop.availability(name).build for name in toolchains},
+        "machine": this_machine().fingerprint,
+        "threads": tuning.options.threads,
+        "tolerance": tuning.tolerance,
+    }
+
+
+def _as_fact(finals: Finals) -> dict[str, Any]:
+    def figures(time: Summary | None) -> list[float] | None:
+        return None if time is None else [time.median_s, time.p10_s, time.p90_s, time.count, time.spread]
+
+    assert finals.plan is not None
+    return {
+        "winner": finals.plan.name,
+        "time": figures(finals.time),
+        "speedup": finals.speedup and [finals.speedup[0], *finals.speedup[1].as_list()],
+        "standings": {
+            name: [s.status.value, figures(s.time), s.reason, s.max_abs, s.max_rel]
+            for name, s in finals.standings.items()
+        },
+    }
+
+
+def _recorded(tuning: Tuning, plans: Sequence[Plan], told: dict[str, Any]) -> Finals:
+    """The result of a race that was held before; only the winner has to be built."""
+    by_name = {plan.name: plan for plan in plans}
+    standings = {
+        name: Standing(race_contestant(tuning, by_name[name], None), Status(s[0]), s[1] and Summary(*s[1]), *s[2:])
+        for name, s in told["standings"].items()
+    }
+    plan = by_name[told["winner"]]
+    speedup = told["speedup"] and (told["speedup"][0], Interval(*told["speedup"][1:]))
+    return Finals(lower(tuning, plan), plan, plans, standings, Summary(*told["time"]), speedup, recorded=True)
