@@ -1,0 +1,253 @@
+"""The key of a timing: whatever a timing depends on changes it, and nothing else does (design section 7)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collage import machine
+from collage.cost import workshop as workshop_module
+from collage.cost.database import Database
+from collage.cost.estimator import MeasuringCostEstimator, model_bytes
+from collage.cost.kernels import KernelMaker
+from collage.cost.key import WorkloadKey, digest_of, runtime_settings
+from collage.cost.workshop import Workshop
+from collage.graph import DataflowGraph
+from collage.target import Target
+from collage.testing import FakeToolchain
+from collage.toolchains import Availability, Registry
+from collage.transform import prepare
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A small kernel, described by everything that its time may depend on."""
+
+    rows: int = 4
+    columns: int = 6
+    dtype: str = "float32"
+    operator: str = "Add"
+    axis: int = 0
+    epsilon: float = 0.5
+    shape: tuple[int, ...] = (2, 12)
+    sparse: bool = False
+    opset: int = 17
+
+    def model(self, names: Callable[[str], str] = str, doc: str = "", swap: bool = False) -> ir.Model:
+        dtype = ir.DataType.from_numpy(np.dtype(self.dtype))
+        weight = np.ones((self.rows, self.columns), self.dtype)
+        if self.sparse:
+            weight[1:] = 0
+        constants = {
+            "w": weight,
+            "epsilon": np.full((1,), self.epsilon, self.dtype),
+            "shape": np.array(self.shape, np.int64),
+        }
+
+        def value(name: str, shape: list[int] | None = None) -> ir.Value:
+            kind = ir.TensorType(dtype)
+            return ir.Value(name=names(name), type=kind, shape=None if shape is None else ir.Shape(shape))
+
+        x = value("x", [self.rows, self.columns])
+        inits = {k: ir.Value(name=names(k), const_value=ir.tensor(v, name=names(k))) for k, v in constants.items()}
+        for init in inits.values():
+            init.type, init.shape = ir.TensorType(init.const_value.dtype), init.const_value.shape
+        left = ir.Node("", self.operator, [x, inits["w"]], outputs=[value("a")], name=names("left"))
+        right = ir.Node("", "Mul", [x, inits["epsilon"]], outputs=[value("b")], name=names("right"))
+        join = ir.Node(
+            "",
+            "Concat",
+            [left.outputs[0], right.outputs[0]],
+            {"axis": ir.Attr("axis", ir.AttributeType.INT, self.axis)},
+            outputs=[value("c")],
+            name=names("join"),
+            doc_string=doc or None,
+        )
+        y = value("y", list(self.shape))
+        reshape = ir.Node("", "Reshape", [join.outputs[0], inits["shape"]], outputs=[y], name=names("reshape"))
+        first = [right, left] if swap else [left, right]
+        graph = ir.Graph(
+            [x],
+            [y],
+            nodes=[*first, join, reshape],
+            initializers=list(inits.values()),
+            opset_imports={"": self.opset},
+            name=names("g"),
+            doc_string=doc or None,
+        )
+        return ir.Model(graph, ir_version=10)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything else that a key depends on."""
+
+    target: str = "llvm -compiler=fake"
+    build: str = "fake 1.0"
+    threads: int = 0
+    cpu: str = "a CPU"
+    cores: int = 2
+    environment: str = ""
+    context: int = 0
+
+
+LAYERS = st.builds(
+    Layer,
+    rows=st.sampled_from([4, 8]),
+    columns=st.sampled_from([6, 12]),
+    dtype=st.sampled_from(["float32", "float64", "float16"]),
+    operator=st.sampled_from(["Add", "Sub", "Mul"]),
+    axis=st.sampled_from([0, 1]),
+    epsilon=st.sampled_from([0.5, 0.25]),
+    shape=st.sampled_from([(2, -1), (-1, 2), (-1,)]),
+    sparse=st.booleans(),
+    opset=st.sampled_from([17, 18]),
+)
+SETTINGS = st.builds(
+    Setting,
+    target=st.sampled_from(["llvm -compiler=fake", "llvm -compiler=fake -level=2", "llvm -compiler=fake -level=3"]),
+    build=st.sampled_from(["fake 1.0", "fake 1.1"]),
+    threads=st.sampled_from([0, 1, 2]),
+    cpu=st.sampled_from(["a CPU", "another CPU"]),
+    cores=st.sampled_from([1, 2]),
+    environment=st.sampled_from(["", "1", "2"]),
+    context=st.sampled_from([0, 8 << 20]),
+)
+
+
+class Keys:
+    """Makes keys as a tuner does, of machines and builds that the test makes up."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._database = Database("sqlite:///:memory:")
+        self._numbers = itertools.count()
+        self._toolchains = Registry(())
+        self._toolchains.add(FakeToolchain())
+
+    def of(self, model: ir.Model, setting: Setting = Setting()) -> WorkloadKey:
+        folder = self._folder / str(next(self._numbers))
+        folder.mkdir()
+        workshop = Workshop(self._toolchains, self._database, folder, threads=setting.threads)
+        workshop._builds["fake"] = Availability(True, "1", setting.build)
+        for value in model.graph.inputs:
+            workshop.values.put(str(value.name), np.zeros(value.shape.numpy(), value.dtype.numpy()))
+        maker = KernelMaker(DataflowGraph(model))
+        target = Target.parse(setting.target)
+        kernel = maker.model((1 << len(maker.graph)) - 1, target)
+        estimator = MeasuringCostEstimator(workshop, model_bytes(kernel) + setting.context)
+        real = machine.this_machine()
+        fake = replace(real, cpu=setting.cpu, cores=setting.cores)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(workshop_module, "this_machine", lambda: fake)
+            if setting.environment:
+                patch.setenv("OMP_NUM_THREADS", setting.environment)
+            return workshop.key(estimator.job(kernel, target))
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    return Keys(tmp_path_factory.mktemp("keys"))
+
+
+@given(LAYERS, LAYERS, SETTINGS, SETTINGS)
+def test_keys_are_equal_if_and_only_if_everything_that_counts_is(
+    keys: Keys, one: Layer, other: Layer, here: Setting, there: Setting
+) -> None:
+    left, right = keys.of(one.model(), here), keys.of(other.model(), there)
+    assert (left.digest == right.digest) == ((one, here) == (other, there))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": 8},
+        {"columns": 12},
+        {"dtype": "float64"},
+        {"operator": "Sub"},
+        {"axis": 1},
+        {"epsilon": 0.25},
+        {"shape": (-1,)},
+        {"sparse": True},
+        {"opset": 18},
+        {"target": "llvm -compiler=fake -level=2"},
+        {"build": "fake 1.1"},
+        {"threads": 1},
+        {"cpu": "another CPU"},
+        {"cores": 1},
+        {"environment": "1"},
+        {"context": 8 << 20},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_each_of_them_alone_changes_the_key(keys: Keys, change: dict) -> None:
+    own = {field.name for field in fields(Layer)}
+    if change.keys() <= own:
+        assert keys.of(Layer().model()) != keys.of(Layer(**change).model())
+    else:
+        assert keys.of(Layer().model()) != keys.of(Layer().model(), Setting(**change))
+
+
+@given(LAYERS, st.text("abz_", min_size=1, max_size=3), st.text(max_size=10), st.booleans())
+def test_names_order_and_doc_strings_do_not(keys: Keys, layer: Layer, prefix: str, doc: str, swap: bool) -> None:
+    assert keys.of(layer.model()) == keys.of(layer.model(lambda name: f"{prefix}_{name}", doc, swap))
+
+
+def chain(layers: int) -> ir.Model:
+    """Equal layers, each with weights of its own; named apart."""
+    random = np.random.default_rng(0)
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1, 8]))
+    value, nodes, weights = x, [], []
+    for i in range(layers):
+        tensor = ir.tensor(random.standard_normal((8, 8)).astype(np.float32), name=f"w{i}")
+        weight = ir.Value(name=f"w{i}", const_value=tensor, type=ir.TensorType(ir.DataType.FLOAT), shape=tensor.shape)
+        weights.append(weight)
+        for op_type, inputs in (("MatMul", [value, weight]), ("Tanh", None)):
+            node = ir.Node(
+                "", op_type, inputs or [value], outputs=[ir.Value(name=f"{op_type}{i}")], name=f"n{op_type}{i}"
+            )
+            nodes.append(node)
+            value = node.outputs[0]
+    value.type, value.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([1, 8])
+    graph = ir.Graph([x], [value], nodes=nodes, initializers=weights, opset_imports={"": 17}, name="g")
+    return prepare(ir.Model(graph, ir_version=10))
+
+
+def test_twelve_equal_layers_are_measured_once(tmp_path: Path) -> None:
+    model = chain(12)
+    target = Target.parse("llvm -compiler=fake")
+    toolchains = Registry(())
+    toolchains.add(FakeToolchain())
+    maker = KernelMaker(DataflowGraph(model))
+    with Database(str(tmp_path / "t.sqlite")) as database, Workshop(toolchains, database, tmp_path) as workshop:
+        x = np.zeros((1, 8), np.float32)
+        for value in [*model.graph.inputs, *(output for node in model.graph for output in node.outputs)]:
+            workshop.values.put(str(value.name), x)
+        estimator = MeasuringCostEstimator(workshop, 0)
+        kernels = [maker.model(0b11 << 2 * layer, target) for layer in range(12)]
+        outcomes = estimator.measure([(kernel, target) for kernel in kernels])
+        assert (workshop.counters.built, workshop.counters.measured) == (1, 1)
+        assert len({id(outcome) for outcome in outcomes}) == 1
+        estimator.measure([(kernel, target) for kernel in kernels])
+        assert (workshop.counters.built, workshop.counters.measured) == (1, 1)
+
+
+def test_only_settings_that_runtimes_obey_count() -> None:
+    environment = {"HOME": "/", "OMP_NUM_THREADS": "2", "TVM_NUM_THREADS": "1", "PATH": "x", "KMP_BLOCKTIME": "0"}
+    assert runtime_settings(environment) == "KMP_BLOCKTIME=0 OMP_NUM_THREADS=2 TVM_NUM_THREADS=1"
+    assert runtime_settings({"PATH": "x"}) == ""
+
+
+def test_a_key_without_settings_is_filed_as_it_was_before_they_were_kept() -> None:
+    key = WorkloadKey("k", "s", "t", "b", "m", 0, 4, method="evict-2")
+    assert "settings" not in key.parts()
+    assert key.digest == digest_of({"kernel": "k", "shapes": "s", "target": "t", "build": "b", "machine": "m",
+                                    "threads": 0, "context": 4, "method": "evict-2"})  # fmt: skip
