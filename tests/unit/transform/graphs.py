@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+
+from collage.transform import get_pass, list_passes
+from collage.transform._registry import ENTRY_POINT_GROUP
 
 
 def run(model: ir.Model | onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -18,6 +23,13 @@ def run(model: ir.Model | onnx.ModelProto, inputs: dict[str, np.ndarray]) -> lis
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return session.run(None, inputs)
+
+
+def generic_passes() -> list[str]:
+    """Names of the passes that this room ships and that promise to keep outputs; PrintIR would only be noisy."""
+    known = {name: get_pass(name) for name in set(list_passes()) - set(entry_points(group=ENTRY_POINT_GROUP).names)}
+    rooms = {name: type(made).__module__ for name, made in known.items()}
+    return sorted(name for name, room in rooms.items() if room.startswith("collage.transform.") and name != "PrintIR")
 
 
 def assert_same(expected: list[np.ndarray], actual: list[np.ndarray], tolerance: float = 1e-4) -> None:
@@ -61,6 +73,8 @@ class _Grower:
             self._loop,
             self._dropout,
             self._split,
+            self._channel_scale,
+            self._layer_norm,
         ]
         kinds[self.random.integers(len(kinds))]()
 
@@ -218,3 +232,31 @@ class _Grower:
         sizes = self._weight(np.array([1, self.values[x] - 1], np.int64))
         self.nodes.append(helper.make_node("Split", [x, sizes], [name + "a", name + "b"], axis=1))
         self._emit("Concat", [name + "b", name + "a"], self.values[x], outputs=[name], axis=1)
+
+    def _channel_scale(self) -> None:
+        """A scale per channel, at times before or after a convolution, with an activation between at times."""
+        x = self._pick()
+        if self.random.integers(2):
+            self._convolution()
+            x = list(self.values)[-1]
+        if self.random.integers(2):
+            x = self._emit("Relu", [x], self.values[x])
+        channels = self.values[x]
+        scale = self._weight(self.random.uniform(-0.5, 1.5, (channels, 1, 1)).astype(np.float32))
+        kind = str(self.random.choice(["Mul", "Add"]))
+        y = self._emit(kind, [scale, x], channels)
+        if self.random.integers(2):
+            w = self._weight(self.random.standard_normal((4, channels, 1, 1)).astype(np.float32))
+            self._emit("Conv", [y, w], 4)
+
+    def _layer_norm(self) -> None:
+        x = self._pick()
+        axes, two, epsilon = (self._weight(np.array(a)) for a in (np.int64([-1]), np.float32(2), np.float32(1e-2)))
+        mean = self._helper("ReduceMean", [x, axes])
+        centred = self._helper("Sub", [x, mean])
+        variance = self._helper("ReduceMean", [self._helper("Pow", [centred, two]), axes])
+        deviation = self._helper("Sqrt", [self._helper("Add", [variance, epsilon])])
+        normal = self._emit("Div", [centred, deviation], self.values[x])
+        if self.random.integers(2):
+            scale = self._weight(self.random.uniform(0.5, 1.5, 4).astype(np.float32))
+            self._emit("Mul", [normal, scale], self.values[x])
