@@ -62,8 +62,13 @@ def holds(solver: Solver, constraint: Constraint) -> bool:
 
 
 def complete(solver: Solver) -> bool:
-    """Whether an assignment without gaps keeps what only the whole match can tell."""
-    return solver.is_partial or (
+    """Whether an assignment without gaps keeps what only the whole match can tell.
+
+    Of a part of a match only one thing can be told: what must be used outside is not, if the part has all its users.
+    """
+    if solver.is_partial:
+        return _external_uses_are_as_wanted(solver)
+    return (
         _nothing_is_skipped_and_matched(solver)
         and _what_refers_to_the_match_holds(solver)
         and _external_uses_are_as_wanted(solver)
@@ -203,7 +208,9 @@ def _attributes_equal(solver: Solver, patterns: list[Pattern], names: tuple[str,
 
 
 def _external_use_is(solver: Solver, values: tuple[ir.Value, ...], inside: Any, must: bool | None) -> bool:
-    return must is None or bool(external_users(solver, values, inside)) == must
+    if must is None or (solver.is_partial and not must):
+        return True
+    return bool(external_users(solver, values, inside)) == must
 
 
 def _inner_nodes_keep(solver: Solver, inside: Any, exempt: set[ir.Node]) -> bool:

@@ -27,7 +27,6 @@ from collage.pattern._constraints import (
     Uniq,
     UsedBy,
 )
-from collage.pattern._match import DEFAULT_BUDGET
 from collage.pattern._nodes import OpPattern
 from collage.pattern._plan import compile_pattern, is_node_pattern
 from collage.pattern._scope import GraphLike, Scope, label, scopes_of
@@ -104,7 +103,7 @@ def explain(
     near: ir.Node | ir.Value | None = None,
     *,
     fuzzy_ops: Iterable[str] = (),
-    budget: int = DEFAULT_BUDGET,
+    budget: int | None = None,
 ) -> Explanation:
     """Tells why a pattern does not match, by the attempt that matched most nodes.
 
@@ -113,7 +112,7 @@ def explain(
         where: The graph or model it should match in.
         near: Only tries to put the pattern's root there.
         fuzzy_ops: As for ``match``.
-        budget: Search steps per graph; when they are spent, the best attempt so far is explained.
+        budget: Search steps per graph, None takes the default; when they are spent, the best attempt so far is explained.
     """
     tried = [_explain_in(pattern, scope, near, budget) for scope in scopes_of(where, fuzzy_ops)]
     return max(tried, key=lambda e: (e.matched, len(e.bound), bool(e.at)))
@@ -127,10 +126,10 @@ def closest(
     return sorted(explained, key=lambda item: (-item[1].matched, -len(item[1].bound) / max(1, item[1].nodes), item[0]))
 
 
-def _explain_in(pattern: PatternLike, scope: Scope, near: ir.Node | ir.Value | None, budget: int) -> Explanation:
+def _explain_in(pattern: PatternLike, scope: Scope, near: ir.Node | ir.Value | None, budget: int | None) -> Explanation:
     plan = compile_pattern(pattern)
     trace = Trace()
-    solver = Solver(plan, scope, Budget(budget, repr(pattern)), trace=trace)
+    solver = Solver(plan, scope, Budget(pattern, scope, budget), trace=trace)
     trace.nodes = _taking_part(solver)
     complete = True
     for start in _starts(solver, near):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from collage._errors import PatternError
-from collage.pattern import _domains
+from collage.pattern import _domains, _symmetry
 from collage.pattern._base import Pattern, PatternLike
 from collage.pattern._nodes import OpPattern
 from collage.pattern._plan import Plan, compile_pattern, is_node_pattern
@@ -18,9 +18,6 @@ from collage.pattern._solver import ABSENT, Budget, MatchBudgetExceeded, Solver
 
 if TYPE_CHECKING:
     from collage.pattern._solver import Agenda
-
-DEFAULT_BUDGET = 1_000_000
-"""Search steps per graph; some seconds."""
 
 MODES = ("all", "disjoint", "maximal")
 
@@ -87,7 +84,8 @@ def match(pattern: PatternLike, at: ir.Node | ir.Value, fuzzy_ops: Iterable[str]
     if graph is None:
         raise PatternError(f"{at!r} belongs to no graph, so that nothing is known about who uses it")
     plan = compile_pattern(pattern)
-    solver = Solver(plan, Scope(graph, fuzzy_ops), Budget(budget or DEFAULT_BUDGET, repr(pattern)))
+    scope = Scope(graph, fuzzy_ops)
+    solver = Solver(plan, scope, Budget(pattern, scope, budget))
     found = matches_at(solver, value, isinstance(at, ir.Node))
     return min(found, key=lambda m: _rank(m, solver.scope), default=None)
 
@@ -105,7 +103,7 @@ def find_all(
     plan = compile_pattern(pattern)
     found: list[Match] = []
     for scope in scopes_of(where, fuzzy_ops):
-        found += find_in(plan, scope, mode, Budget(budget or DEFAULT_BUDGET, repr(pattern)))
+        found += find_in(plan, scope, mode, Budget(pattern, scope, budget))
     return found
 
 
@@ -118,7 +116,8 @@ def find_in(plan: Plan, scope: Scope, mode: str, budget: Budget) -> list[Match]:
     try:
         if not all(_possible(part, plan, scope, domains, budget) for part in plan.parts()):
             return found
-        solver = Solver(plan, scope, budget, domains)
+        orders = None if mode == "all" else _symmetry.orders(plan)
+        solver = Solver(plan, scope, budget, domains, orders=orders)
         found.extend(_matches(solver, _starts(solver, plan.always)))
     except MatchBudgetExceeded as error:
         error.found = found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -34,6 +35,7 @@ def attr_is(name: str, value: Any) -> Predicate:
     return Predicate(f"{name} = {wanted!r}", test, found)
 
 
+@cache
 def dtype_is(dtype: ir.DataType | str) -> Predicate:
     """The element type is known and equal."""
     if isinstance(dtype, str):
@@ -47,6 +49,7 @@ def dtype_is(dtype: ir.DataType | str) -> Predicate:
     )
 
 
+@cache
 def shape_is(shape: tuple[int | str | None, ...]) -> Predicate:
     """The shape is known and equal, None standing for any dimension."""
 
@@ -59,6 +62,7 @@ def shape_is(shape: tuple[int | str | None, ...]) -> Predicate:
     return Predicate(f"shape {list(shape)}", test, _shape_found)
 
 
+@cache
 def rank_is(rank: int) -> Predicate:
     """The rank is known and equal."""
     return Predicate(
@@ -68,14 +72,16 @@ def rank_is(rank: int) -> Predicate:
 
 def constant_is(wanted: Any) -> Predicate:
     """The value is a constant, of this content if one is given (to five digits)."""
-    text = "a constant" if wanted is None else f"a constant equal to {wanted!r}"
+    if wanted is None:
+        return _IS_CONSTANT
     return Predicate(
-        text,
-        lambda _scope, value, _node: is_constant(value) and (wanted is None or _content_is(value, wanted)),
+        f"a constant equal to {wanted!r}",
+        lambda _scope, value, _node: is_constant(value) and _content_is(value, wanted),
         lambda _scope, value, _node: "another constant" if is_constant(value) else "it is computed, or an input",
     )
 
 
+@cache
 def input_is() -> Predicate:
     """The value is an input of the graph, and no initializer."""
     return Predicate(
@@ -85,6 +91,7 @@ def input_is() -> Predicate:
     )
 
 
+@cache
 def kind_is(text: str, *kinds: OpKind) -> Predicate:
     """The node is of one of these operator kinds."""
     return Predicate(
@@ -126,3 +133,10 @@ def _content_is(value: ir.Value, wanted: Any) -> bool:
         return bool(np.array_equal(found, expected.reshape(-1)))
     exact, digits = expected.reshape(-1).astype(np.float64), max(_REL_TOL, float(ml_dtypes.finfo(found.dtype).eps))
     return bool(np.allclose(found.astype(np.float64), exact, rtol=digits, atol=0, equal_nan=True))
+
+
+_IS_CONSTANT = Predicate(
+    "a constant",
+    lambda _scope, value, _node: is_constant(value),
+    lambda _scope, _value, _node: "it is computed, or an input",
+)

@@ -161,7 +161,7 @@ class _Run:
         if scope.nodes != tuple(scope.graph):
             scope.graph.sort()
             scope = scope.renewed()
-        budget = Budget(_match.DEFAULT_BUDGET, repr(rule.pattern))
+        budget = Budget(rule.pattern, scope)
         touched: set[ir.Value] = set()
         rewritten: set[ir.Node] = set()
         # Not only disjoint matches: where one is refused, others that overlap with it may still apply.

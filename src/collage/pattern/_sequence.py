@@ -84,6 +84,9 @@ class Group(PatternLike):
         """All members."""
         return self.members
 
+    def __repr__(self) -> str:
+        return f"together({', '.join(map(repr, self.members))})"
+
 
 def together(*patterns: PatternLike | Iterable[Any]) -> Group:
     """Patterns to be matched together: a pattern with several outputs. The first one is the root."""

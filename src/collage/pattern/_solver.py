@@ -16,7 +16,7 @@ import onnx_ir as ir
 from collage._errors import PatternError
 from collage.graph import used_values
 from collage.pattern import _checks, _dominance
-from collage.pattern._base import Pattern
+from collage.pattern._base import Pattern, PatternLike
 from collage.pattern._constraints import OnlyUsedBy
 from collage.pattern._nodes import (
     AbsentPattern,
@@ -50,11 +50,17 @@ class MatchBudgetExceeded(PatternError):
 
 
 class Budget:
-    """How many steps a search may take."""
+    """How many steps a search may take.
 
-    def __init__(self, steps: int, what: str) -> None:
-        self.steps = self.left = steps
-        self.what = what
+    Args:
+        pattern: What is looked for.
+        scope: Where.
+        steps: Steps allowed; None allows a second or two, and more in a large graph.
+    """
+
+    def __init__(self, pattern: PatternLike, scope: Scope, steps: int | None = None) -> None:
+        self.steps = self.left = 200_000 + 300 * len(scope.graph) if steps is None else steps
+        self.pattern = pattern
 
     def spend(self) -> None:
         """Takes one step.
@@ -65,7 +71,7 @@ class Budget:
         self.left -= 1
         if self.left < 0:
             error = MatchBudgetExceeded(
-                f"matching {self.what} took more than {self.steps} steps and was stopped. Patterns whose parts are "
+                f"matching {self.pattern!r} took more than {self.steps} steps and was stopped. Patterns whose parts are "
                 "not connected, or alike and interchangeable, have many assignments: connect them (^, >>, a common "
                 "operand), look for fewer at a time, or raise the budget."
             )
@@ -83,6 +89,7 @@ class Solver:
         domains: Nodes that a pattern can lie on at all; patterns that are missing may lie anywhere.
         trace: Gets told about every failure; None costs nothing.
         only: Looks for these patterns alone; what only a whole match can tell is then not asked.
+        orders: By pattern, pairs of patterns of which the first lies before the second in the graph.
     """
 
     def __init__(
@@ -93,9 +100,11 @@ class Solver:
         domains: Mapping[Pattern, Mapping[ir.Node, None]] | None = None,
         trace: Trace | None = None,
         only: tuple[Pattern, ...] | None = None,
+        orders: Mapping[Pattern, list[tuple[Pattern, Pattern]]] | None = None,
     ) -> None:
         self.plan, self.scope, self.budget, self.trace = plan, scope, budget, trace
         self.domains = domains or {}
+        self.orders = orders or {}
         self.bound: dict[Pattern, ir.Value] = {}
         self.node_of: dict[Pattern, ir.Node] = {}
         self.claimed: dict[ir.Node, Pattern] = {}
@@ -247,9 +256,17 @@ class Solver:
         if pattern in self.domains and node not in self.domains[pattern]:
             return None
         self._set(self.claimed, node, claim)
-        if not self._bind(pattern, node.outputs[0], node):
+        if not self._bind(pattern, node.outputs[0], node) or not self._is_in_order(pattern):
             return None
         return rest if pattern.operands is None else self._operands(pattern, node, rest)
+
+    def _is_in_order(self, pattern: Pattern) -> bool:
+        position, node_of = self.scope.position, self.node_of
+        return all(
+            position[node_of[first]] < position[node_of[second]]
+            for first, second in self.orders.get(pattern, ())
+            if first in node_of and second in node_of
+        )
 
     def _bind(self, pattern: Pattern, value: ir.Value, node: ir.Node | None) -> bool:
         producer = node or (None if value is ABSENT else value.producer())

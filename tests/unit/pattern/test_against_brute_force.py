@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collage.pattern import NonLeafExternUse, attr_eq, dominates, is_op, together, wildcard
+from collage.pattern import NonLeafExternUse, attr_eq, dominates, is_op, make, together, wildcard
 
 UNARY, BINARY = ("Relu", "Tanh"), ("Add", "Sub")
 
@@ -325,6 +325,46 @@ def test_disjoint_and_maximal_select_from_all(seed: int) -> None:
     assert sum(map(len, disjoint)) == len(taken)
     assert set(disjoint) <= every
     assert all(s & taken for s in every)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(min_value=0, max_value=2**32))
+def test_interchangeable_parts_hide_no_set_of_nodes(seed: int) -> None:
+    rng = random.Random(seed)
+    graph = random_graph(rng, rng.randint(4, 12))
+    pattern = alike_parts(rng)
+    every = {frozenset(m.nodes) for m in pattern.find_all(graph)}
+    wanted = sorted(sorted_names(s) for s in every if not any(s < other for other in every))
+    assert sorted(sorted_names(frozenset(m.nodes)) for m in pattern.find_all(graph, "maximal")) == wanted
+    taken: set[ir.Node] = set()
+    disjoint = pattern.find_all(graph, "disjoint")
+    for match in disjoint:
+        assert taken.isdisjoint(match.nodes)
+        taken.update(match.nodes)
+    assert all(s & taken for s in every) and {frozenset(m.nodes) for m in disjoint} <= every
+
+
+def alike_parts(rng: random.Random):
+    """Copies of a random part, related to each other and to their surroundings at random."""
+    part = is_op(rng.choice(UNARY + BINARY))
+    if rng.random() < 0.5:
+        other = is_op(rng.choice(UNARY + BINARY))
+        part = part ^ other if rng.random() < 0.5 else part >> other
+    parts = list(make(rng.randint(2, 3), part))
+    if rng.random() < 0.4:
+        source = wildcard() if rng.random() < 0.5 else is_op(rng.choice(UNARY + BINARY))
+        source.fork_to(parts if rng.random() < 0.7 else parts[:2])
+    if rng.random() < 0.3:
+        attr_eq(*parts, names=["k"])
+    if rng.random() < 0.3:
+        parts[0].last.extern_use(rng.choice([True, False]))
+    if rng.random() < 0.2:
+        parts[1].first.no_consumer(is_op(rng.choice(UNARY)))
+    if rng.random() < 0.3:
+        return together(is_op(rng.choice(BINARY))(parts[0], parts[1]), parts)
+    if rng.random() < 0.3:
+        parts[0].last.used_by(parts[1].first)
+    return together(parts)
 
 
 def sorted_names(nodes: frozenset[ir.Node]) -> list[str]:

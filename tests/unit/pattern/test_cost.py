@@ -5,7 +5,18 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from collage.pattern import PatternLike, attr_eq, is_const, is_op, library, together, wildcard
+from collage.pattern import (
+    NonLeafExternUse,
+    PatternLike,
+    attr_eq,
+    fork_to,
+    is_const,
+    is_op,
+    library,
+    make,
+    together,
+    wildcard,
+)
 
 from .graphs import graph
 
@@ -27,6 +38,36 @@ def test_five_independent_roots_of_which_one_is_nowhere(last: str) -> None:
 
 def test_five_independent_roots_that_clash_pairwise() -> None:
     assert together(attr_eq(*(chain() for _ in range(5)))).find_all(copies(40), budget=20_000) == []
+
+
+@pytest.mark.parametrize("refused", ["middle must be used elsewhere", "all inner nodes must be used elsewhere"])
+def test_five_independent_roots_that_external_uses_refuse(refused: str) -> None:
+    parts = [chain() for _ in range(5)]
+    if refused.startswith("all"):
+        parts[0].add_graph_constraint(NonLeafExternUse(True))
+    else:
+        parts[4].elements[1].extern_use(True)
+    assert together(parts).find_all(copies(40), budget=20_000) == []
+
+
+@pytest.mark.parametrize("mode", ["maximal", "disjoint"])
+def test_interchangeable_parts_are_tried_in_one_order(mode: str) -> None:
+    heads = graph(
+        "\n".join(f"r{i} = Relu(x)\nn{i} = Neg(r{i})" for i in range(9)),
+        outputs=" ".join(f"n{i}" for i in range(9)),
+    )
+    fork = fork_to(make(9, is_op("Relu") >> is_op("Neg")))
+    (match,) = fork.find_all(heads, mode, budget=20_000)
+    assert len(match.nodes) == 18
+
+
+def test_four_outputs_of_forty_groups() -> None:
+    lines = [f"s{i} = Tanh(x)\n" + "\n".join(f"r{i}_{j} = Relu(s{i})" for j in range(4)) for i in range(40)]
+    g = graph("\n".join(lines), outputs=" ".join(f"r{i}_{j}" for i in range(40) for j in range(4)))
+    source = wildcard()
+    assert len(together(*(is_op("Relu")(source) for _ in range(4))).find_all(g, budget=20_000)) == 40 * 24
+    five = together(*(is_op("Relu")(source) for _ in range(5)))
+    assert five.find_all(g, budget=50_000) == []
 
 
 def test_four_outputs_of_which_one_is_refused_late() -> None:

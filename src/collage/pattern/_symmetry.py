@@ -1,0 +1,123 @@
+"""Interchangeable patterns: where only the set of nodes counts, one of their many assignments is enough.
+
+Two patterns are interchangeable if exchanging them, and with them what hangs on them, gives the same pattern graph.
+Then every match comes in both orders, and the search may keep to the one in which the first lies before the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from itertools import combinations
+from typing import Any
+
+from collage.pattern import _operators
+from collage.pattern._base import Pattern
+from collage.pattern._constraints import AttrEq, Constraint, Distinct, SameShape, Together
+from collage.pattern._nodes import LeafPattern, OpPattern, OutputPattern
+from collage.pattern._plan import Plan
+from collage.pattern._sequence import inner_patterns
+
+_MOST_NODES = 32
+"""Larger patterns are taken as they are: looking for symmetries takes time that grows with the square of the size."""
+_UNORDERED = (AttrEq, Distinct, SameShape, Together)
+
+
+def orders(plan: Plan) -> dict[Pattern, list[tuple[Pattern, Pattern]]]:
+    """By pattern, the pairs that it belongs to of which the first may be asked to lie before the second."""
+    found: dict[tuple[Pattern, Pattern], None] = {}
+    nodes = [pattern for pattern in plan.always if isinstance(pattern, OpPattern)]
+    for one, other in combinations(nodes if len(nodes) <= _MOST_NODES else (), 2):
+        exchange = _exchange(one, other)
+        if exchange is not None and _is_symmetry(plan, exchange):
+            first = next(pattern for pattern in nodes if exchange.get(pattern, pattern) is not pattern)
+            found[first, exchange[first]] = None
+    by_pattern: dict[Pattern, list[tuple[Pattern, Pattern]]] = {}
+    for pair in found:
+        for pattern in pair:
+            by_pattern.setdefault(pattern, []).append(pair)
+    return by_pattern
+
+
+def _exchange(one: Pattern, other: Pattern) -> dict[Pattern, Pattern] | None:
+    """What goes where if two patterns change places, with their operands and relations; None if they are not alike."""
+    image: dict[Pattern, Pattern] = {}
+    pending = [(one, other)]
+    while pending:
+        a, b = pending.pop()
+        if a in image or b in image:
+            if image.get(a) is not b or image.get(b) is not a:
+                return None
+            continue
+        if a is not b and not _alike(a, b):
+            return None
+        image[a], image[b] = b, a
+        if a is not b:
+            pending.extend(zip(inner_patterns(a), inner_patterns(b), strict=True))
+            for c, d in zip(_relations(a), _relations(b), strict=True):
+                if type(c) is not type(d):
+                    return None
+                if c is not d:
+                    pending.extend(zip(_patterns_in(c), _patterns_in(d), strict=True))
+    return image
+
+
+def _alike(a: Pattern, b: Pattern) -> bool:
+    if type(a) is not type(b) or a.name or b.name or a.predicates != b.predicates:
+        return False
+    if len(inner_patterns(a)) != len(inner_patterns(b)) or len(_relations(a)) != len(_relations(b)):
+        return False
+    if isinstance(a, OpPattern) and isinstance(b, OpPattern):
+        gaps = [[operand is ... for operand in p.operands] if p.operands is not None else None for p in (a, b)]
+        same = (a.op_types, a.domain, a.commutative) == (b.op_types, b.domain, b.commutative)
+        return same and gaps[0] == gaps[1]
+    if isinstance(a, OutputPattern) and isinstance(b, OutputPattern):
+        return a.index == b.index
+    return not isinstance(a, LeafPattern) or not isinstance(b, LeafPattern) or a.text == b.text
+
+
+def _is_symmetry(plan: Plan, image: Mapping[Pattern, Pattern]) -> bool:
+    """Whether the pattern graph looks the same after an exchange."""
+    for pattern in dict.fromkeys((*plan.order, *image)):
+        other = image.get(pattern, pattern)
+        moved, there = [image.get(p, p) for p in inner_patterns(pattern)], list(inner_patterns(other))
+        if moved != there and not (_commutes(pattern) and sorted(map(id, moved)) == sorted(map(id, there))):
+            return False
+        if {_key(c, image) for c in _relations(pattern)} != {_key(c, {}) for c in _relations(other)}:
+            return False
+    return True
+
+
+def _commutes(pattern: Pattern) -> bool:
+    """Whether every node that the pattern can lie on takes its operands in any order."""
+    if not isinstance(pattern, OpPattern) or pattern.commutative is False or pattern.has_gaps:
+        return False
+    known = all((pattern.domain, op) in _operators.COMMUTATIVE_OPS for op in pattern.op_types)
+    return pattern.commutative is True or (bool(pattern.op_types) and known)
+
+
+def _relations(pattern: Pattern) -> list[Constraint]:
+    return [constraint for constraint in pattern.constraints if isinstance(constraint, Constraint)]
+
+
+def _patterns_in(constraint: Constraint) -> Iterator[Pattern]:
+    for value in _values(constraint):
+        if isinstance(value, Pattern):
+            yield value
+        elif isinstance(value, tuple):
+            yield from (item for item in value if isinstance(item, Pattern))
+
+
+def _values(constraint: Constraint) -> tuple[Any, ...]:
+    return tuple(getattr(constraint, field.name) for field in fields(constraint))
+
+
+def _key(constraint: Constraint, image: Mapping[Pattern, Pattern]) -> tuple[Any, ...]:
+    """A constraint as something that compares, after an exchange."""
+    patterns = tuple(image.get(p, p) for p in _patterns_in(constraint))
+    rest = tuple(
+        value
+        for value in _values(constraint)
+        if not isinstance(value, Pattern) and not (isinstance(value, tuple) and value and isinstance(value[0], Pattern))
+    )
+    return (type(constraint), frozenset(patterns) if isinstance(constraint, _UNORDERED) else patterns, rest)
