@@ -18,6 +18,7 @@ from collage.device._partition_by_scope import PartitionBySEScope
 from collage.device._plan import DevicePlan, PlannedCopy, may_take, targets_for
 from collage.device._plan_devices import PlanDevices, clear_plan
 from collage.device._scope import ANYWHERE, ScopeLike, SEScope, VirtualDevice, as_scope
+from collage.device._toml import DeviceRequests, read_device_plan
 
 __all__ = [
     "ANYWHERE",
@@ -28,6 +29,7 @@ __all__ = [
     "CompositePattern",
     "DeviceConflict",
     "DevicePlan",
+    "DeviceRequests",
     "MergeAndAnnotate",
     "PartitionBySEScope",
     "PlanDevices",
@@ -47,6 +49,7 @@ __all__ = [
     "on_device",
     "planned_scope",
     "planned_value_scope",
+    "read_device_plan",
     "register_host_operands",
     "require_output",
     "targets_for",

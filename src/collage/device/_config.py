@@ -53,8 +53,8 @@ class CompilationConfig:
         Raises:
             TargetError: A device is given twice, default or host are not configured, or the host is no CPU.
         """
-        scopes = _complete([as_scope(device) for device in devices])
-        is_open = not scopes
+        scopes = given = _complete([as_scope(device) for device in devices])
+        is_open = not given
         if host is None:
             named = next((scope.target.host for scope in scopes if scope.target and scope.target.host), None)
             cpu = next((scope for scope in scopes if scope.device_type == _CPU), None)
@@ -66,7 +66,7 @@ class CompilationConfig:
         if is_open or not any(scope.device_type == _CPU for scope in scopes):
             scopes += tuple(_complete([wished_host]))
         draft = cls(scopes, scopes[0], scopes[0], is_open)
-        return cls(scopes, draft._default(default, fallback_device), draft.canonical(wished_host), is_open)
+        return cls(scopes, draft._default(default, fallback_device, given), draft.canonical(wished_host), is_open)
 
     def canonical(self, scope: SEScope) -> SEScope:
         """The full scope that is meant: free fields filled in from the first configured scope that agrees.
@@ -103,13 +103,11 @@ class CompilationConfig:
         devices = {known.device for known in self.scopes if _serves(known, scope)}
         return devices.pop() if len(devices) == 1 else scope.device
 
-    def _default(self, default: ScopeLike | None, fallback_device: str) -> SEScope:
-        if default is not None:
-            return self.canonical(as_scope(default))
+    def _default(self, default: ScopeLike | None, fallback_device: str, given: tuple[SEScope, ...]) -> SEScope:
         fallback = as_scope(fallback_device)
-        if self.is_open or any(_serves(known, fallback) for known in self.scopes):
-            return self.canonical(fallback)
-        return self.scopes[0]
+        if default is not None or self.is_open or any(_serves(known, fallback) for known in given):
+            return self.canonical(fallback if default is None else as_scope(default))
+        return given[0]
 
 
 def _serves(known: SEScope, wished: SEScope) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import onnx_ir as ir
 
@@ -78,6 +79,8 @@ class DevicePlan:
             TargetError: A scope cannot be read, or is not configured.
         """
         self.model, self.config = model, config
+        # A model has few scopes and many nodes.
+        self._canonical = lru_cache(maxsize=None)(config.canonical)
         self.places = Places(model, config)
         self._host_domains = settle_shapes(self.places)
         self._planned = frozenset(self.places.nodes)
@@ -302,11 +305,11 @@ class DevicePlan:
         device = self._devices[self.places.devices.find(place)]
         memory = self.places.memories.scope(place).memory_scope
         if memory is None:
-            memory = self.config.canonical(device).memory_scope
+            memory = self._canonical(device).memory_scope
         return SEScope(device.device_type, device.virtual_device_id, None, memory)
 
     def _with_target(self, scope: SEScope, target: Target | None = None) -> SEScope:
-        known = target or self.config.canonical(scope).target
+        known = target or self._canonical(scope).target
         return SEScope(scope.device_type, scope.virtual_device_id, known, scope.memory_scope)
 
     def _target_of(self, node: ir.Node) -> Target | None:
