@@ -42,6 +42,7 @@ class Limits:
     """What a worker may use.
 
     Attributes:
+        start_s: Seconds for a worker to come up: to import the toolchain.
         compile_s: Seconds for one build.
         try_s: Seconds for the build of a single operator, to see whether it is taken at all.
         run_s: Seconds for one measurement.
@@ -50,6 +51,7 @@ class Limits:
         recycle_after: Jobs after which a worker is replaced, so that leaks stay small.
     """
 
+    start_s: float = 120.0
     compile_s: float = 180.0
     try_s: float = 30.0
     run_s: float = 60.0
@@ -453,6 +455,7 @@ class Workshop:
                 _SERVICE,
                 {"factory": factory, "arguments": arguments},
                 memory_limit_bytes=self._memory_bytes,
+                start_timeout_s=self._limits.start_s,
             )
         return self._workers[toolchain]
 

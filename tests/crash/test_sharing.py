@@ -1,0 +1,77 @@
+"""Which toolchains can share a process is found out by trying, in a process that may die of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import pytest
+
+from collage.cost.database import Database
+from collage.cost.sharing import Sharing
+from collage.target import Target
+from collage.toolchains import Registry, registry
+from tests.crash._clashing import Clashing
+
+
+def targets(*names: str) -> list[Target]:
+    return [Target.parse(f"llvm -compiler={name}") for name in names]
+
+
+def registry_of(enmities: Mapping[str, Mapping[str, str]]) -> Registry:
+    toolchains = Registry(())
+    for name, enemies in enmities.items():
+        toolchains.add(Clashing(name, enemies))
+    return toolchains
+
+
+class Asked(Sharing):
+    """Counts probes."""
+
+    def __init__(self, toolchains: Registry, database: Database, build: str = "1") -> None:
+        self.probes: list[str] = []
+        super().__init__(toolchains, database, lambda name: f"{name} {build}", self.probes.append)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [("segfault", "SIGSEGV"), ("wrong", "wrongly in the company"), ("bind", "some of its cores")],
+)
+def test_a_clash_is_seen_explained_and_remembered(what: str, said: str) -> None:
+    if what == "bind" and len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("there is one core, which cannot be lost")
+    toolchains = registry_of({"a": {}, "b": {"a": what}})
+    with Database("sqlite:///:memory:") as database:
+        sharing = Asked(toolchains, database)
+        verdict = sharing.verdict(targets("a", "b"))
+        assert not verdict.ok
+        assert said in str(verdict.reason)
+        assert Asked(toolchains, database).verdict(targets("b", "a")) == verdict
+        assert len(sharing.probes) == 1
+        newer = Asked(registry_of({"a": {}, "b": {}}), database, build="2")
+        assert newer.verdict(targets("a", "b")).ok
+        assert len(newer.probes) == 1
+
+
+def test_those_who_get_on_are_one_set_for_one_probe() -> None:
+    with Database("sqlite:///:memory:") as database:
+        sharing = Asked(registry_of({"a": {}, "b": {}, "c": {}}), database)
+        menu = [*targets("c", "a", "b"), Target.parse("llvm -compiler=a -level=2")]
+        assert sharing.compatible_sets(menu) == (frozenset(menu),)
+        assert len(sharing.probes) == 1
+        assert sharing.compatible_sets(menu[:1]) == (frozenset(menu[:1]),)
+        assert len(sharing.probes) == 1
+
+
+def test_of_those_who_do_not_the_largest_sets_are_found() -> None:
+    with Database("sqlite:///:memory:") as database:
+        sharing = Asked(registry_of({"a": {}, "b": {"a": "wrong"}, "c": {}}), database)
+        a, b, c = targets("a", "b", "c")
+        assert sharing.compatible_sets([a, b, c]) == (frozenset({a, c}), frozenset({b, c}))
+
+
+@pytest.mark.slow
+def test_the_real_ones_get_on() -> None:
+    menu = [Target.parse("llvm"), *targets("onnxruntime", "openvino", "host")]
+    with Database("sqlite:///:memory:") as database:
+        assert Asked(registry(), database).compatible_sets(menu) == (frozenset(menu),)
