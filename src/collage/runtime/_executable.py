@@ -14,6 +14,7 @@ from collage._errors import UsageError
 from collage.machine import usable_cores
 from collage.runtime._contexts import ContextPool
 from collage.runtime._executor import Executor, Rescue, Step
+from collage.runtime._memory import page_out
 from collage.runtime._profile import Profile
 from collage.runtime._recipe import Recipe
 from collage.runtime._signature import Signature
@@ -172,6 +173,7 @@ class _Loader:
             toolchain = self._toolchains.get(record.compiled.toolchain)
             kernel = toolchain.load(record.compiled, Target.parse(record.target), self._workspace, options)
             steps.append(Step(record.name, kernel, record.inputs, record.outputs))
+        page_out(self._workspace)
         inputs, outputs = ([port.name for port in ports] for ports in (recipe.inputs, recipe.outputs))
         if self._debug:
             return Executor(self._checked(steps), inputs, outputs)

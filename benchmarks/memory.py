@@ -1,0 +1,105 @@
+"""What an artefact of half a gigabyte of weights costs in resident memory: loaded, and running.
+
+Five large matrix products are built as one kernel for each toolchain, and as a mix. Each artefact is loaded and run in a
+process of its own; what the process had before, packages imported, does not count.
+
+Usage: ``python -m benchmarks.memory [--width N]``; weights are 20 N² bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+LIMIT = 1.3
+LAYERS = 5
+CASES = {
+    "onnxruntime": [(range(2 * LAYERS), "onnxruntime")],
+    "openvino": [(range(2 * LAYERS), "openvino")],
+    "both": [(range(4), "onnxruntime"), (range(4, 2 * LAYERS), "openvino")],
+}
+
+
+def save_artefacts(width: int, folder: Path) -> None:
+    import onnx
+    from benchmarks.forced import executable
+    from onnx import TensorProto, helper, numpy_helper
+
+    random = np.random.default_rng(0)
+    nodes, weights = [], []
+    for i in range(LAYERS):
+        weight = random.standard_normal((width, width), np.float32) / width**0.5
+        weights.append(numpy_helper.from_array(weight, f"w{i}"))
+        nodes.append(helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"m{i}"]))
+        nodes.append(helper.make_node("Relu", [f"m{i}"], [f"x{i + 1}"]))
+    first, last = (helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, [1, width]) for i in (0, LAYERS))
+    graph = helper.make_graph(nodes, "wide", [first], [last], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    onnx.save(model, folder / "wide.onnx", save_as_external_data=True, location="wide.data")
+    for name, parts in CASES.items():
+        executable(folder / "wide.onnx", parts).save(folder / f"{name}.collage")
+
+
+def measure(path: Path, width: int) -> dict[str, int]:
+    import onnxruntime  # noqa: F401  packages are not what is measured
+    import openvino  # noqa: F401
+
+    import collage
+    import collage.frontend
+
+    def resident() -> int:
+        return int(psutil.Process().memory_info().rss)
+
+    before = resident()
+    exe = collage.load(path)
+    loaded = resident()
+    for _ in range(3):
+        exe.run([np.ones((1, width), np.float32)])
+    status = Path("/proc/self/status").read_text()
+    peak = next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+    return {"loaded": loaded - before, "running": resident() - before, "peak": peak - before}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=5000)
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure is not None:
+        print(json.dumps(measure(arguments.measure, arguments.width)))
+        return 0
+    weights = LAYERS * 4 * arguments.width**2
+    print(
+        f"weights {weights / 2**20:.0f} MiB\n{'MiB':<14}{'loaded':>9}{'running':>9}{'peak':>9}{'running/weights':>18}"
+    )
+    fine = True
+    with tempfile.TemporaryDirectory() as folder:
+        save_artefacts(arguments.width, Path(folder))
+        for name in CASES:
+            artefact = str(Path(folder) / f"{name}.collage")
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.memory",
+                "--measure",
+                artefact,
+                "--width",
+                str(arguments.width),
+            ]
+            found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            ratio = found["running"] / weights
+            fine = fine and ratio <= LIMIT
+            print(f"{name:<14}" + "".join(f"{value / 2**20:>9.0f}" for value in found.values()) + f"{ratio:>18.2f}")
+    print(f"{'within' if fine else 'BEYOND'} {LIMIT} times the weights")
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import mmap
+import re
+from pathlib import Path
+
+import pytest
+
+from collage.runtime._memory import page_out
+
+
+def resident_kib(file: Path) -> int:
+    """Of this process's mapping of a file."""
+    text = Path("/proc/self/smaps").read_text()
+    return int(re.search(rf"{re.escape(str(file))}\n.*?^Rss:\s+(\d+)", text, re.MULTILINE | re.DOTALL)[1])
+
+
+@pytest.mark.parametrize("access", [mmap.ACCESS_READ, mmap.ACCESS_COPY])
+def test_mapped_weights_are_let_go_and_come_back(tmp_path: Path, access: int) -> None:
+    size = 8 << 20
+    file, other = tmp_path / "folder" / "weights.bin", tmp_path / "folder2.bin"
+    file.parent.mkdir()
+    for path in (file, other):
+        path.write_bytes(bytes(range(256)) * (size // 256))
+    with file.open("rb") as one, other.open("rb") as two:
+        mapped = mmap.mmap(one.fileno(), 0, access=access)
+        untouched = mmap.mmap(two.fileno(), 0, access=mmap.ACCESS_READ)
+    if access == mmap.ACCESS_COPY:
+        mapped[:4] = b"mine"
+    sums = [sum(view[:: mmap.PAGESIZE // 2 + 1]) for view in (mapped, untouched)]
+    assert resident_kib(file) >= size // 1024
+    page_out(file.parent)
+    assert resident_kib(file) < size // 1024 / 2
+    assert resident_kib(other) >= size // 1024
+    assert [sum(view[:: mmap.PAGESIZE // 2 + 1]) for view in (mapped, untouched)] == sums
