@@ -370,7 +370,7 @@ class Pattern(PatternLike):
         return self.has_attr({name: value})
 
     def has_dtype(self, dtype: ir.DataType | str) -> Pattern:
-        """The value's element type is known and equal, such as ``FLOAT16`` or ``float16``."""
+        """The value's element type is known and equal, such as ``FLOAT``, ``float32`` or ``np.float32``."""
         from collage.pattern._predicates import dtype_is
 
         return self._refined(dtype_is(dtype))

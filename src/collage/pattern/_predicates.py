@@ -37,16 +37,25 @@ def attr_is(name: str, value: Any) -> Predicate:
 
 @cache
 def dtype_is(dtype: ir.DataType | str) -> Predicate:
-    """The element type is known and equal."""
-    if isinstance(dtype, str):
-        if dtype.upper() not in ir.DataType.__members__:
-            raise PatternError(f"unknown element type {dtype!r}; known are {', '.join(ir.DataType.__members__)}")
-        dtype = ir.DataType[dtype.upper()]
+    """The element type is known and equal; ONNX's and NumPy's names are both understood."""
+    wanted = _dtype(dtype)
     return Predicate(
-        f"element type {dtype.name}",
-        lambda _scope, value, _node: value.dtype == dtype,
+        f"element type {wanted.name}",
+        lambda _scope, value, _node: value.dtype == wanted,
         lambda _scope, value, _node: f"element type is {value.dtype.name if value.dtype else 'unknown'}",
     )
+
+
+def _dtype(dtype: Any) -> ir.DataType:
+    if isinstance(dtype, ir.DataType):
+        return dtype
+    if isinstance(dtype, str) and dtype.upper() in ir.DataType.__members__:
+        return ir.DataType[dtype.upper()]
+    try:
+        return ir.DataType.from_numpy(np.dtype(dtype))
+    except TypeError:
+        known = ", ".join(ir.DataType.__members__)
+        raise PatternError(f"unknown element type {dtype!r}; known are {known}") from None
 
 
 @cache
