@@ -31,7 +31,7 @@ from collage.cost.estimator import CostEstimator
 from collage.cost.kernels import KernelMaker, kernel_name
 from collage.cost.outcome import Status
 from collage.cost.worker import Worker
-from collage.finals import Finals, calibrate, choose, unmeasured
+from collage.finals import Finals, calibrate, choose, previous_winner, unmeasured
 from collage.frontend import model_digest, read_model
 from collage.fusion import (
     CandidateKernel,
@@ -163,6 +163,9 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
             covers = within_budget(tuning, covers, lambda: best_plans(tuning, index, search(tuning, index)))
         mixes = [plan for plan in covers if len(plan.kernels) > 1]
         plans = [*single_plans(tuning), *mixes[: tuning.options.finalists]]
+        earlier = previous_winner(tuning)
+        if earlier is not None and not any(earlier.same_kernels(plan) for plan in plans):
+            plans.append(earlier)
         if finals is not None and {plan.kernels for plan in plans} <= {plan.kernels for plan in finals.plans}:
             return result, finals
         finals = choose(tuning, plans)

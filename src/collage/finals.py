@@ -11,13 +11,14 @@ from collage._errors import NothingCanRun, ToolchainError
 from collage.cost.outcome import Status
 from collage.cost.race import Contestant, Result, Standing, race
 from collage.cost.statistics import Interval, Summary
-from collage.graph import structural_hash
+from collage.graph import IndexSet, SubGraph, structural_hash
 from collage.machine import this_machine
-from collage.plans import Plan, lower, on_the_host, predicted_s
+from collage.plans import Placement, Plan, lower, on_the_host, predicted_s
 from collage.runtime import Recipe
+from collage.target import HOST_TARGET
 from collage.tuning import Tuning
 
-__all__ = ["Finals", "calibrate", "choose", "plan_signature", "race_contestant", "unmeasured"]
+__all__ = ["Finals", "calibrate", "choose", "plan_signature", "previous_winner", "race_contestant", "unmeasured"]
 
 _CONTRADICTION = 0.1
 """Share by which chains may be slower than predicted before the cost model is corrected."""
@@ -74,7 +75,34 @@ def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
     finals = _finals(plans, recipes, result, standings)
     if finals.plan is not None:
         tuning.database.keep_local_fact(_as_fact(finals), **signature)
+        _keep_winner(tuning, finals.plan)
     return finals
+
+
+def previous_winner(tuning: Tuning) -> Plan | None:
+    """The mix that won the last race of this model on this machine, where everything is measured anew; None otherwise.
+
+    Without ``remeasure`` the search sees the same costs as then, and finds it by itself.
+    """
+    told = tuning.options.remeasure and tuning.database.local_fact(**_circumstances(tuning, "winner-1"))
+    if not told:
+        return None
+    kernels = [
+        Placement(
+            SubGraph(tuning.graph, IndexSet.of(*nodes)), tuning.toolchains.parse_target(target), "previous winner"
+        )
+        for target, nodes in told["kernels"]
+    ]
+    wanted = {*tuning.menu, HOST_TARGET}
+    return Plan("previous winner", tuple(kernels)) if all(place.target in wanted for place in kernels) else None
+
+
+def _keep_winner(tuning: Tuning, plan: Plan) -> None:
+    """Notes the winner for later races, unless it is a single or its kernels are more than sets of nodes."""
+    mixed = len(plan.kernels) > 1 and not any(place.sub_graph.nested for place in plan.kernels)
+    kernels = [[str(place.target), list(place.sub_graph.inside)] for place in plan.kernels]
+    told = {"kernels": kernels} if mixed else None
+    tuning.database.keep_local_fact(told, **_circumstances(tuning, "winner-1"))
 
 
 def calibrate(tuning: Tuning, finals: Finals) -> bool:
@@ -158,14 +186,17 @@ def plan_signature(tuning: Tuning, fact: str, plans: Sequence[Plan]) -> dict[str
     contestants = [
         [plan.name, [[str(place.target), list(place.sub_graph.inside)] for place in plan.kernels]] for plan in plans
     ]
-    values = tuning.workshop.values
     toolchains = sorted({place.target.toolchain for plan in plans for place in plan.kernels})
+    builds = {name: tuning.workshop.availability(name).build for name in toolchains}
+    return {**_circumstances(tuning, fact), "contestants": contestants, "builds": builds}
+
+
+def _circumstances(tuning: Tuning, fact: str) -> dict[str, Any]:
+    values = tuning.workshop.values
     return {
         "fact": fact,
         "model": structural_hash(tuning.model),
         "shapes": [list(values.get(str(v.name)).shape) for v in tuning.model.graph.inputs if v.name in values],
-        "contestants": contestants,
-        "builds": {name: tuning.workshop.availability(name).build for name in toolchains},
         "machine": this_machine().fingerprint,
         "threads": tuning.options.threads,
         "tolerance": tuning.tolerance,

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from collage._errors import UsageError
+
 __all__ = ["CompileOptions"]
 
 
@@ -18,7 +20,10 @@ class CompileOptions:
         db: Timing database: a path or an SQLAlchemy URL; None is the user's own.
         dims: Representative lengths of symbolic dimensions, by symbol.
         inputs: Representative inputs by name, NumPy; those not given are made up.
-        time_budget_s: Stop searching after so many seconds; None searches until nothing promises a gain.
+        time_budget_s: Seconds that the whole compilation should take. What the finals are expected to need is kept back,
+            and the search gets what is left; the singles are always tried. None searches until nothing promises a gain,
+            for a minute at most.
+        percentile: Which percentile of its latencies is a kernel's cost: 50, or 10 or 90.
         accuracy_budget: Largest end-to-end error that is acceptable, relative to an output's largest magnitude. Grants the
             search targets of reduced precision; None is what the model's own types allow.
         measure_budget: Measure at most so many kernels; None is the default for the model's size.
@@ -34,6 +39,7 @@ class CompileOptions:
     dims: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
     time_budget_s: float | None = None
+    percentile: int = 50
     accuracy_budget: float | None = None
     measure_budget: int | None = None
     remeasure: bool = False
@@ -41,3 +47,11 @@ class CompileOptions:
     finals: bool = True
     min_gain: float = 0.02
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.percentile not in (10, 50, 90):
+            raise UsageError(f"percentile {self.percentile}: latencies are kept at percentiles 10, 50 and 90")
+        if self.accuracy_budget is not None and not 0 <= self.accuracy_budget < 1:
+            raise UsageError(
+                f"accuracy budget {self.accuracy_budget:g}: write a share of the outputs' magnitude, such as 1e-2"
+            )

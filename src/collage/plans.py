@@ -43,6 +43,11 @@ class Plan:
     kernels: tuple[Placement, ...]
     single: Target | None = None
 
+    def same_kernels(self, other: Plan) -> bool:
+        """Whether both run the same nodes in the same kernels, whoever proposed them."""
+        mine, theirs = ([(place.sub_graph.inside, place.target) for place in plan.kernels] for plan in (self, other))
+        return mine == theirs
+
     @classmethod
     def of(cls, cover: Partitioning[CandidateKernel], name: str) -> Plan:
         """The plan of a cover that the search found."""

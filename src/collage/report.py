@@ -20,6 +20,10 @@ __all__ = ["SCHEMA", "compile_report"]
 SCHEMA = 1
 """Version of the report."""
 
+_NOISY = 1.5
+"""Ratio of the ninetieth to the tenth percentile of latencies from which a machine is called noisy; a quiet one has 1.1."""
+_VAGUE = 0.2
+
 
 def compile_report(
     tuning: Tuning,
@@ -62,6 +66,7 @@ def compile_report(
         "additive_error": (measured_s - total_s) / measured_s if measured_s and total_s is not None else None,
         "search": _search(tuning, index, result, wall_s, finals.recorded),
         "numerics": _numerics(tuning, plan, standing),
+        "warnings": _warnings(finals),
     }
 
 
@@ -152,6 +157,19 @@ def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None) -> dict[str
         "max_rel_error": max(errors, default=None),
         "tolerance": tuning.tolerance,
     }
+
+
+def _warnings(finals: Finals) -> list[str]:
+    """Where the figures deserve less belief than usual, a sentence each."""
+    warnings = []
+    if finals.time is not None and (ratio := finals.time.p90_s / finals.time.p10_s) > _NOISY:
+        warnings.append(
+            f"this machine is noisy: a tenth of the runs took {ratio:.1f} times as long as another tenth; "
+            "compile again, with --remeasure, when nothing else runs on it"
+        )
+    if finals.speedup is not None and (width := finals.speedup[1].high / finals.speedup[1].low - 1.0) > _VAGUE:
+        warnings.append(f"the speed-up is only known to within {width:.0%}")
+    return warnings
 
 
 def _operators(place: Placement) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -115,7 +116,7 @@ class Tuning:
         self._twins: dict[tuple[Hashable, Target], list[CandidateKernel]] = {}
         self.batch_size = _BATCH_SIZE
         self.measure_budget = _MEASURE_BUDGET if options.measure_budget is None else options.measure_budget
-        self.search_budget_s = _SEARCH_BUDGET_S if options.time_budget_s is None else options.time_budget_s
+        self._began = time.monotonic()
 
     def __enter__(self) -> Tuning:
         """Runs the model once for reference, and asks every target about it."""
@@ -226,6 +227,18 @@ class Tuning:
         """Whether the whole model on one target keeps the tolerance, or the accuracy budget."""
         return whole.error is None or whole.error <= self.tolerance
 
+    @property
+    def search_budget_s(self) -> float:
+        """Seconds that the search may take: what the time budget leaves when the finals have had theirs."""
+        if self.options.time_budget_s is None:
+            return _SEARCH_BUDGET_S
+        singles = [found.whole for found in self.survey.values() if found.whole.time is not None]
+        building_s = sum(whole.build_s for whole in singles)
+        rounds = self.race_plan.choosing_rounds[0] + self.race_plan.reporting_rounds
+        running_s = sum(max(w.time.median_s, self.race_plan.block_s) for w in singles if w.time is not None) * rounds
+        spent_s = time.monotonic() - self._began
+        return max(0.0, self.options.time_budget_s - spent_s - 2 * (building_s + running_s))
+
     def coverage_of(self, target: Target) -> Callable[[ir.Node], Support]:
         """Which nodes a target takes, as a predicate with reasons."""
         support = self.survey[target].support
@@ -259,9 +272,10 @@ class Tuning:
     def known_cost(self, candidate: CandidateKernel) -> Cost | None:
         """Cost of a candidate that was measured in this session, its error priced in, or None."""
         outcome = self.outcome_of(candidate.sub_graph, candidate.target)
-        if outcome is None or not outcome.ok or not candidate.target.is_reduced:
-            return None if outcome is None else outcome.cost
-        return outcome.cost + Cost(seconds=self.error_price_s * (outcome.error or 0.0))
+        if outcome is None or not outcome.ok or outcome.time is None:
+            return None if outcome is None else Cost.INVALID
+        price_s = self.error_price_s * (outcome.error or 0.0) if candidate.target.is_reduced else 0.0
+        return Cost(seconds=outcome.time.at(self.options.percentile) + price_s)
 
     def expected_s(self, candidate: CandidateKernel) -> float:
         """Expected seconds of a candidate that was not measured."""

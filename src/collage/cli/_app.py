@@ -66,7 +66,7 @@ def compile_(
     dim: Dims = None,
     threads: Threads = 0,
     time_budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Stop searching after this long, e.g. 90s or 5m.")
+        str | None, typer.Option(metavar="TIME", help="What compiling should take in all, e.g. 90s or 5m.")
     ] = None,
     accuracy_budget: Annotated[
         float | None,
@@ -76,6 +76,9 @@ def compile_(
         ),
     ] = None,
     measure_budget: Annotated[int | None, typer.Option(min=0, help="Measure at most so many kernels.")] = None,
+    percentile: Annotated[
+        int, typer.Option(help="Percentile of a kernel's latencies that is its cost: 10, 50, 90.")
+    ] = 50,
     remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure anew, even what is known.")] = False,
     json: Json = False,
 ) -> None:
@@ -90,7 +93,8 @@ def compile_(
         db=db,
         dims=_dims(dim),
         time_budget_s=_seconds(time_budget),
-        accuracy_budget=_share(accuracy_budget),
+        accuracy_budget=accuracy_budget,
+        percentile=percentile,
         measure_budget=measure_budget,
         remeasure=remeasure,
     )
@@ -115,27 +119,43 @@ def compile_(
       collage run model.collage
 
       collage run model.collage --input x=image.npy --output-dir out --json
+
+      collage run model.collage.zip --profile trace.json
     """
 )
 def run(
-    artefact: Annotated[Path, typer.Argument(help="What compile wrote.")],
+    artefact: Annotated[Path, typer.Argument(help="What compile wrote: a folder, or a zip of it.")],
     input_: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="NAME=FILE.npy", help="A tensor for an input; may be repeated."),
     ] = None,
     output_dir: Annotated[Path | None, typer.Option(help="Write each output to a .npy file in this folder.")] = None,
     dim: Dims = None,
+    profile: Annotated[
+        Path | None, typer.Option(metavar="TRACE.json", help="Time each kernel; write a trace that Perfetto opens.")
+    ] = None,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Load no native code of the artefact: build its kernels here.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Runs an artefact once."""
+    """Runs an artefact."""
     from collage.cli._report import print_outputs
     from collage.cli._run import run_once
 
-    outputs = run_once(artefact, _pairs(input_, "--input", "NAME=FILE.npy"), output_dir, _dims(dim))
+    found = run_once(
+        artefact, _pairs(input_, "--input", "NAME=FILE.npy"), output_dir, _dims(dim), trace=profile, rebuild=rebuild
+    )
+    measured = found.pop("profile")
     if json:
-        print_json({"schema": 1, "artefact": str(artefact), "outputs": outputs})
-    else:
-        print_outputs(outputs)
+        times = {} if measured is None else {"profile": {**measured.as_json(), "trace": str(profile)}}
+        print_json({"schema": 1, "artefact": str(artefact), **found, **times})
+        return
+    for note in found["notes"]:
+        typer.echo(f"note: {note}", err=True)
+    print_outputs(found["outputs"])
+    if measured is not None:
+        typer.echo(f"\n{measured}\n\ntrace: {profile}")
 
 
 @app.command(
@@ -288,12 +308,6 @@ def _dims(items: Sequence[str] | None) -> dict[str, int]:
             raise UsageError(f"--dim {name}={text}: {text!r} is no length")
         dims[name] = int(text)
     return dims
-
-
-def _share(budget: float | None) -> float | None:
-    if budget is not None and not 0 <= budget < 1:
-        raise UsageError(f"--accuracy-budget {budget:g}: write a share of the outputs' magnitude, such as 1e-2")
-    return budget
 
 
 def _seconds(text: str | None) -> float | None:

@@ -76,6 +76,7 @@ def _summary(report: Mapping[str, Any]) -> str:
     )
     if not search["measured"] and not search["raced"]:
         lines.append("nothing was measured: every timing was known")
+    lines += [f"warning: {warning}" for warning in report["warnings"]]
     if report.get("artefact"):
         lines.append(f"written to {report['artefact']}")
     return escape("\n".join(lines))

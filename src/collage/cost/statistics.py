@@ -54,6 +54,10 @@ class Summary:
     count: int
     spread: float
 
+    def at(self, percentile: int) -> float:
+        """Seconds at a percentile: 10, 50 or 90, which are the ones that are kept."""
+        return {10: self.p10_s, 50: self.median_s, 90: self.p90_s}[percentile]
+
 
 def median_interval(samples: Sequence[float]) -> Interval:
     """The 95 % interval of the median, from order statistics: exact, whatever the distribution.
