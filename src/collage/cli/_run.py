@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,22 @@ __all__ = ["run_once"]
 
 
 def run_once(
-    artefact: Path, files: Mapping[str, str], output_dir: Path | None, dims: Mapping[str, int]
-) -> list[dict[str, Any]]:
-    """Runs an artefact on inputs from .npy files, made up where none is given; describes the outputs."""
-    executable = load(artefact)
+    artefact: Path,
+    files: Mapping[str, str],
+    output_dir: Path | None,
+    dims: Mapping[str, int],
+    *,
+    trace: Path | None = None,
+    rebuild: bool = False,
+) -> dict[str, Any]:
+    """Runs an artefact on inputs from .npy files, made up where none is given.
+
+    Returns:
+        Its ``outputs``, described; ``notes`` on how it was loaded and ran; its ``profile`` if a trace was asked for.
+    """
+    if trace is not None and not trace.parent.exists():
+        raise UsageError(f"cannot write {trace}: the folder {trace.parent} does not exist")
+    executable = load(artefact, rebuild=rebuild)
     known = {port.name for port in executable.inputs}
     if unknown := sorted(set(files) - known):
         takes = "; ".join(map(str, executable.inputs)) or "no inputs"
@@ -27,10 +40,19 @@ def run_once(
     feeds = {name: _read(name, Path(file)) for name, file in files.items()}
     if known - set(feeds):
         feeds = {**_made_up(executable, dims), **feeds}
-    outputs = executable.run(feeds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # What they say is among the notes.
+        outputs = executable.run(feeds)
+    profile = executable.profile(feeds) if trace is not None else None
+    if profile is not None and trace is not None:
+        profile.to_chrome_trace(trace)
     if output_dir is not None:
         output_dir.mkdir(parents=True, exist_ok=True)
-    return [_describe(name, value, output_dir) for name, value in outputs.items()]
+    return {
+        "outputs": [_describe(name, value, output_dir) for name, value in outputs.items()],
+        "notes": executable.notes,
+        "profile": profile,
+    }
 
 
 def _read(name: str, file: Path) -> np.ndarray[Any, Any]:
