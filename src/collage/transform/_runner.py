@@ -47,6 +47,7 @@ class Runner:
         self.changing: list[str] | None = None
         self._finished: list[str] = []
         self._valid: set[str] = set()
+        self._given_up: set[str] = set()
         self._pending: list[str] = []
         self._reported: BaseException | None = None
 
@@ -76,6 +77,15 @@ class Runner:
         for instrument in self.context.instruments:
             instrument.run_after_pass(result, info)
         return result
+
+    def checkpoint(self) -> frozenset[str]:
+        """Names of the passes whose results stand."""
+        return frozenset(self._valid)
+
+    def give_up(self, name: str, checkpoint: frozenset[str]) -> None:
+        """Takes note that a pass failed, and that what ran inside it was lost."""
+        self._valid = set(checkpoint)
+        self._given_up.add(name)
 
     def is_disabled(self, name: str) -> bool:
         """Whether the context or a sequence around the current pass disables a name."""
@@ -141,6 +151,9 @@ class Runner:
         return report
 
     def _note(self, info: PassInfo) -> None:
+        if info.name in self._given_up:
+            self._given_up.remove(info.name)
+            return
         self._finished.append(info.name)
         if ALL in info.invalidates:
             self._valid.clear()

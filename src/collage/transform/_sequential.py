@@ -123,14 +123,15 @@ class Attempt(Pass):
 
     def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
         """Runs the inner pass on a copy."""
-        draft = Draft(model)
+        draft, checkpoint = Draft(model), runner.checkpoint()
         try:
             result = self.inner.apply(draft, runner, place)
             if result is draft and draft.untouched:
                 return model
             check_valid(result)
         except Exception as error:
-            _logger.info("pass %r at %s skipped: %s", self.info.name, place, error)
+            _logger.warning("pass %r at %s is skipped: %s", self.info.name, place, error)
+            runner.give_up(self.info.name, checkpoint)
             return model
         return result
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from collage.transform import get_pass, list_passes
-from collage.transform._registry import ENTRY_POINT_GROUP
+from collage.transform._registry import _FACTORIES
 
 
 def run(model: ir.Model | onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -27,9 +24,8 @@ def run(model: ir.Model | onnx.ModelProto, inputs: dict[str, np.ndarray]) -> lis
 
 def generic_passes() -> list[str]:
     """Names of the passes that this room ships and that promise to keep outputs; PrintIR would only be noisy."""
-    known = {name: get_pass(name) for name in set(list_passes()) - set(entry_points(group=ENTRY_POINT_GROUP).names)}
-    rooms = {name: type(made).__module__ for name, made in known.items()}
-    return sorted(name for name, room in rooms.items() if room.startswith("collage.transform.") and name != "PrintIR")
+    made_here = (name for name, make in _FACTORIES.items() if make.__module__.startswith("collage.transform."))
+    return sorted(name for name in made_here if name != "PrintIR")
 
 
 def assert_same(expected: list[np.ndarray], actual: list[np.ndarray], tolerance: float = 1e-4) -> None:
