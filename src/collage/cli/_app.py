@@ -27,6 +27,9 @@ app = typer.Typer(
 
 app.add_typer(db_commands)
 
+_INTERRUPTED = 130
+"""Exit code after Ctrl-C, where there is no result yet."""
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Targets = Annotated[
     list[str] | None,
@@ -270,12 +273,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _main(arguments: Sequence[str] | None) -> int:
     try:
         result: Any = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        if result == _INTERRUPTED:  # Typer's word for a KeyboardInterrupt that it caught.
+            raise KeyboardInterrupt
     except CollageError as error:
         sys.stderr.write(f"collage: {error}\n")
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("collage: interrupted; what was measured is kept, the same command continues\n")
-        return 130
+        return _INTERRUPTED
     except BrokenPipeError:
         return 0
     except typer.Exit as stop:
