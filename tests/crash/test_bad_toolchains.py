@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
-import psutil
 import pytest
 from onnx import TensorProto, helper
 
 import collage
 from collage import tuning
+from collage.cost.catalogue import listing
+from collage.cost.database import Database
+from collage.cost.worker import Worker
 from collage.cost.workshop import Limits
+from collage.runtime import Executable
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
+from tests.crash._leftovers import VARIABLE, assert_none_left
 
 FLOAT = TensorProto.FLOAT
+X = np.float32([-1, 0, 1, 2])
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model() -> onnx.ModelProto:
     x, y = (helper.make_tensor_value_info(name, FLOAT, [4]) for name in "xy")
     nodes = [helper.make_node("Neg", ["x"], ["n"], name="neg"), helper.make_node("Relu", ["n"], ["y"], name="relu")]
@@ -28,71 +35,142 @@ def model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
 
+@pytest.fixture(scope="module")
+def lent() -> Iterator[dict[str, Worker]]:
+    """Workers of good toolchains, which all tests share."""
+    workers: dict[str, Worker] = {}
+    yield workers
+    for worker in workers.values():
+        worker.kill()
+
+
+@pytest.fixture
+def workers(lent: dict[str, Worker]) -> Iterator[dict[str, Worker]]:
+    yield lent
+    for name in [name for name in lent if name.startswith("fake")]:
+        lent.pop(name).kill()
+
+
 @pytest.fixture(autouse=True)
 def in_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLLAGE_FAKE_IN_PARENT", str(os.getpid()))
+    monkeypatch.setattr(
+        tuning, "LIMITS", Limits(start_s=8.0, compile_s=8.0, try_s=8.0, run_s=8.0, memory_bytes=6 << 30)
+    )
 
 
+@pytest.fixture(scope="module")
+def alone(model: onnx.ModelProto, lent: dict[str, Worker], tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """What is known, and so was measured, where there is no bad toolchain on the menu."""
+    db = str(tmp_path_factory.mktemp("alone") / "t.sqlite")
+    options = collage.CompileOptions(db=db)
+    collage.compile(model, ["onnxruntime"], options=options, workers=lent)
+    return set(rows_of(db, "onnxruntime"))
+
+
+def rows_of(db: str, toolchain: str) -> dict[str, dict]:
+    with Database(db) as database:
+        return {
+            row["digest"]: row for row in listing(database) if row["parts"]["target"] == f"llvm -compiler={toolchain}"
+        }
+
+
+def compile_beside(
+    fake: FakeToolchain, model: onnx.ModelProto, db: str, workers: dict[str, Worker] | None = None, **options: object
+) -> Executable:
+    toolchains = Registry()
+    toolchains.add(fake)
+    return collage.compile(
+        model,
+        ["fake", "onnxruntime"],
+        options=collage.CompileOptions(db=db, **options),  # type: ignore[arg-type]
+        toolchains=toolchains,
+        workers=workers,
+    )
+
+
+def slow(*case: str) -> object:
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
+# What it does; how the whole model on it is filed; what the report says of it.
 CASES = [
-    ("import:segfault", "unsupported", "SIGSEGV"),
-    pytest.param("import:raise", "unsupported", "told to fail", marks=pytest.mark.slow),
-    pytest.param("import:exit", "unsupported", "code 3", marks=pytest.mark.slow),
-    pytest.param("compile:raise", "unsupported", "told to fail", marks=pytest.mark.slow),
-    ("compile:refuse", "unsupported", "told to refuse"),
-    pytest.param("compile:segfault", "unsupported", "SIGSEGV", marks=pytest.mark.slow),
-    ("compile:abort", "unsupported", "SIGABRT"),
-    pytest.param("compile:close", "unsupported", "worker", marks=pytest.mark.slow),
-    ("compile:memory", "unsupported", "memory"),
-    pytest.param("run:raise", "unsupported", "told to fail", marks=pytest.mark.slow),
-    ("run:segfault", "unsupported", "SIGSEGV"),
-    pytest.param("run:exit", "unsupported", "code 3", marks=pytest.mark.slow),
-    ("run:nan", "wrong", "NaN"),
-    pytest.param("run:shape", "wrong", "shape", marks=pytest.mark.slow),
-    ("run:wrong", "wrong", "differs"),
-    pytest.param("compile:flood", "ok", "", marks=pytest.mark.slow),
-    pytest.param("run:slow", "ok", "", marks=pytest.mark.slow),
+    slow("import:raise", "", "told to fail"),
+    slow("import:refuse", "", "told to refuse"),
+    ("import:segfault", "", "SIGSEGV"),
+    slow("import:abort", "", "SIGABRT"),
+    slow("import:exit", "", "code 3"),
+    slow("import:hang", "", "did not come up in 8 s"),
+    slow("import:children", "", "did not come up in 8 s"),
+    slow("import:flood", "ok", ""),
+    slow("import:close", "", "worker"),
+    slow("import:memory", "", "memory"),
+    slow("import:chdir", "ok", ""),
+    slow("import:orphans", "ok", ""),
+    slow("compile:raise", "compile error", "told to fail"),
+    slow("compile:refuse", "unsupported", "told to refuse"),
+    slow("compile:segfault", "crash", "SIGSEGV"),
+    ("compile:abort", "crash", "SIGABRT"),
+    slow("compile:exit", "crash", "code 3"),
+    slow("compile:hang", "time-out", "more than 8 s"),
+    slow("compile:children", "time-out", "more than 8 s"),
+    slow("compile:flood", "ok", ""),
+    slow("compile:close", "crash", "worker"),
+    slow("compile:memory", "out of memory", "memory"),
+    slow("compile:delete", "compile error", ""),
+    slow("compile:chdir", "ok", ""),
+    slow("compile:orphans", "ok", ""),
+    slow("run:raise", "compile error", "told to fail"),
+    slow("run:segfault", "crash", "SIGSEGV"),
+    slow("run:abort", "crash", "SIGABRT"),
+    slow("run:exit", "crash", "code 3"),
+    slow("run:hang", "time-out", "more than 8 s"),
+    slow("run:children", "time-out", "more than 8 s"),
+    slow("run:flood", "time-out", ""),
+    ("run:close", "crash", "worker"),
+    slow("run:memory", "out of memory", "memory"),
+    slow("run:nan", "wrong", "NaN"),
+    slow("run:shape", "wrong", "shape"),
+    slow("run:wrong", "wrong", "differs"),
+    ("run:later", "wrong", "differs"),
+    slow("run:slow", "ok", ""),
+    slow("run:delete", "ok", ""),
+    slow("run:chdir", "ok", ""),
 ]
 
 
-@pytest.mark.parametrize(("misbehaviour", "status", "said"), CASES, ids=str)
-def test_the_others_go_on(
-    model: onnx.ModelProto, misbehaviour: str, status: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("misbehaviour", "filed", "said"), CASES)
+def test_it_is_classified_and_the_others_go_on(
+    model: onnx.ModelProto,
+    misbehaviour: str,
+    filed: str,
+    said: str,
+    alone: set[str],
+    workers: dict[str, Worker],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tuning, "LIMITS", Limits(memory_bytes=6 << 30))
-    before = {process.pid for process in psutil.process_iter()}
-    toolchains = Registry()
-    toolchains.add(FakeToolchain(misbehaviour))
-    options = collage.CompileOptions(db=str(tmp_path / "t.sqlite"))
-    executable = collage.compile(model, ["fake", "onnxruntime"], options=options, toolchains=toolchains)
-    np.testing.assert_array_equal(executable.run({"x": np.float32([-1, 0, 1, 2])})["y"], [1, 0, 0, 0])
+    mark, here, db = uuid.uuid4().hex, Path.cwd(), str(tmp_path / "t.sqlite")
+    monkeypatch.setenv(VARIABLE, mark)
+    executable = compile_beside(FakeToolchain(misbehaviour), model, db, workers)
+    np.testing.assert_array_equal(executable.run({"x": X})["y"], [1, 0, 0, 0])
     assert [kernel.compiled.toolchain for kernel in executable.recipe.kernels] == ["onnxruntime"]
+    report = next(row for row in executable.report["singles"] if row["target"] == "llvm -compiler=fake")
+    assert said in (report["reason"] or ""), report
+    statuses = [row["status"] for row in rows_of(db, "fake").values()]
+    assert statuses[:1] == ([filed] if filed else []), statuses
+    others = rows_of(db, "onnxruntime")
+    assert alone <= others.keys()
+    assert {row["status"] for row in others.values()} == {"ok"}
+    assert Path.cwd() == here
+    workers.pop("fake").kill()
+    assert_none_left(mark)
+
+
+def test_a_toolchain_that_hangs_costs_its_time_out(model: onnx.ModelProto, tmp_path: Path) -> None:
+    executable = compile_beside(FakeToolchain("compile:children"), model, str(tmp_path / "t.sqlite"))
     row = next(row for row in executable.report["singles"] if row["target"] == "llvm -compiler=fake")
-    assert row["status"] == status
-    assert said in (row["reason"] or "")
-    left = [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and "python" in str(p.info["cmdline"])]
-    assert [p for p in left if p.ppid() in (os.getpid(), 1)] == []
-
-
-def test_a_kernel_that_is_right_once_and_wrong_later_is_caught_by_the_finals(
-    model: onnx.ModelProto, tmp_path: Path
-) -> None:
-    toolchains = Registry()
-    toolchains.add(FakeToolchain("run:later"))
-    options = collage.CompileOptions(db=str(tmp_path / "t.sqlite"))
-    executable = collage.compile(model, ["fake", "onnxruntime"], options=options, toolchains=toolchains)
-    assert [kernel.compiled.toolchain for kernel in executable.recipe.kernels] == ["onnxruntime"]
-
-
-def test_a_toolchain_that_hangs_costs_its_time_out(
-    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tuning, "LIMITS", Limits(compile_s=3.0))
-    toolchains = Registry()
-    toolchains.add(FakeToolchain("compile:children"))
-    options = collage.CompileOptions(db=str(tmp_path / "t.sqlite"))
-    executable = collage.compile(model, ["fake", "onnxruntime"], options=options, toolchains=toolchains)
-    row = next(row for row in executable.report["singles"] if row["target"] == "llvm -compiler=fake")
-    assert "more than 3 s" in row["reason"]
+    assert "more than 8 s" in row["reason"]
 
 
 def test_alone_on_the_menu_a_bad_toolchain_leaves_the_host(model: onnx.ModelProto, tmp_path: Path) -> None:
