@@ -34,6 +34,7 @@ from collage.fusion._rule import Found, FusionReport, FusionRule
 from collage.fusion._strategies import (
     PatternRow,
     classic_fuse_ops,
+    composites,
     consider_library,
     maximal_regions,
     only_patterns,
@@ -77,6 +78,7 @@ __all__ = [
     "anchors_of",
     "classic_fuse_ops",
     "collect_candidates",
+    "composites",
     "consider_library",
     "gather_fusion_specs",
     "greedy_cover",
