@@ -6,16 +6,19 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
-from collage.transform._pass import Pass
+from collage._errors import PassError
+from collage.transform._pass import Pass, as_pass
 
 __all__ = ["bisect_passes"]
 
 
-def bisect_passes(passes: Sequence[Pass], model: ir.Model, holds: Callable[[ir.Model], bool]) -> int | None:
+def bisect_passes(
+    passes: Sequence[Pass | ir.passes.PassBase], model: ir.Model, holds: Callable[[ir.Model], bool]
+) -> int | None:
     """Finds the first pass after which a property no longer holds, running the property O(log n) times.
 
     Args:
-        passes: A sequence of passes, which are run once each, in order.
+        passes: Passes of ours or of onnx_ir's, which are run once each, in order.
         model: A model for which the property holds.
         holds: The property; taken to stay broken once it is.
 
@@ -24,15 +27,22 @@ def bisect_passes(passes: Sequence[Pass], model: ir.Model, holds: Callable[[ir.M
 
     Raises:
         ValueError: The property does not hold to begin with.
+        PassError: A pass fails on a model for which the property still holds.
     """
-    states = [model]
-    for pass_ in passes:
-        states.append(pass_(states[-1]))
-    if not holds(states[0]):
+    if not holds(model):
         raise ValueError("the property does not hold before the first pass")
+    states, failure = [model], None
+    for pass_ in passes:
+        try:
+            states.append(as_pass(pass_)(states[-1]))
+        except PassError as error:
+            failure = error  # perhaps since an earlier pass broke the model
+            break
     if holds(states[-1]):
+        if failure is not None:
+            raise failure
         return None
-    good, bad = 0, len(passes)
+    good, bad = 0, len(states) - 1
     while bad - good > 1:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if holds(states[middle]) else (good, middle)

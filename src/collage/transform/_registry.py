@@ -21,12 +21,12 @@ _FACTORIES: dict[str, Callable[[], Pass]] = {}
 _NAMES: set[str] = set()
 
 
-def register_pass(name: str, factory: Callable[[], Pass], *, override: bool = False) -> None:
+def register_pass(name: str, factory: Pass | Callable[[], Pass], *, override: bool = False) -> None:
     """Makes a pass known by name.
 
     Args:
-        name: The name under which other passes require it.
-        factory: Makes the pass; called without arguments.
+        name: The name under which other passes require it; the one that the pass gives itself.
+        factory: The pass, or what makes it when called without arguments.
         override: Replace what has the name.
 
     Raises:
@@ -34,7 +34,10 @@ def register_pass(name: str, factory: Callable[[], Pass], *, override: bool = Fa
     """
     if name in _FACTORIES and not override:
         raise ConfigError(f"a pass called {name!r} is already registered; pass override=True to replace it")
-    _FACTORIES[name] = factory
+    from collage.transform._pass import Pass
+
+    made = factory
+    _FACTORIES[name] = (lambda: made) if isinstance(made, Pass) else made
     note_name(name)
 
 
@@ -42,7 +45,8 @@ def get_pass(name: str) -> Pass:
     """Makes the pass that was registered under a name.
 
     Raises:
-        ConfigError: There is none; near names are suggested.
+        ConfigError: There is none; near names are suggested. Or it has another name, so that switching off the one
+            that it was registered under would switch off nothing.
     """
     factory = _FACTORIES.get(name)
     if factory is None:
@@ -51,7 +55,10 @@ def get_pass(name: str) -> Pass:
             raise ConfigError(_unknown(name, _FACTORIES))
         factory = found[0].load()
         register_pass(name, factory)
-    return factory()
+    made = factory()
+    if made.info.name != name:
+        raise ConfigError(f"the pass that was registered as {name!r} is called {made.info.name!r}; register it as that")
+    return made
 
 
 def list_passes() -> tuple[str, ...]:

@@ -341,6 +341,12 @@ def test_registry():
     assert isinstance(get_pass("InferType"), InferType)
     with pytest.raises(ConfigError, match="already registered"):
         register_pass("InferType", InferType)
+    itself = create_module_pass("registered_itself", 0, lambda mod, ctx: mod)
+    register_pass("registered_itself", itself, override=True)
+    assert get_pass("registered_itself") is itself
+    register_pass("another_name", InferType, override=True)
+    with pytest.raises(ConfigError, match="registered as 'another_name' is called 'InferType'"):
+        get_pass("another_name")
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -517,6 +523,10 @@ def test_bisect_finds_the_first_pass_that_breaks_a_property(model):
     assert bisect_passes(passes, model, lambda m: True) is None
     with pytest.raises(ValueError, match="before the first"):
         bisect_passes(passes, model, lambda m: False)
+    stumbles = create_module_pass("stumbles", 0, lambda mod, ctx: None if "X" in mod.graph.name else mod)
+    assert bisect_passes([*passes, stumbles], model, lambda m: "X" not in m.graph.name) == 2
+    with pytest.raises(PassError, match="stumbles"):
+        bisect_passes([*passes, stumbles], model, lambda m: True)
 
 
 # --- other people's passes, convergence, cost -------------------------------------------------------------------------
