@@ -267,12 +267,14 @@ class Places:
         """A copy that somebody wrote: two places, each with its own scope."""
         self.copies.append(node)
         src, dst = copy_scopes(node)
-        source, result = self._add(f"the source of {_text_of_node(node)}"), self._add(node)
-        self._fix(source, src, "the source of a device_copy")
+        result = self.of_node[node] = self.of_value[node.outputs[0]] = self._add(node)
         self._fix(result, dst, "the destination of a device_copy")
-        self.of_node[node] = self.of_value[node.outputs[0]] = result
-        operand = node.inputs[0]
+        (operand,) = node.inputs
         assert operand is not None
+        source = self.of_value.get(operand)
+        if source is None or not src.is_free:
+            source = self._add(f"the source of {_text_of_node(node)}")
+            self._fix(source, src, "the source of a device_copy")
         self._read(operand, source, node, 0, node.graph)
 
     def _kernel(self, node: ir.Node, function: ir.Function) -> None:

@@ -273,7 +273,7 @@ class DevicePlan:
         """Inputs that nothing places: on the host if it reads them, else where they are read first."""
         reads: dict[ir.Value, list[Read]] = {}
         for read in self.places.reads:
-            if read.value in self.places.inputs and read.flow is not Flow.HARD:
+            if read.value in self.places.inputs and read.place != self.places.of_value[read.value]:
                 reads.setdefault(read.value, []).append(read)
         for value, readers in reads.items():
             place = self.places.of_value[value]

@@ -18,11 +18,8 @@ from collage.transform import is_random
 
 __all__ = ["settle_shapes"]
 
-_MOST_INTEGERS = 64
-"""Integer and boolean tensors of up to so many elements may be shapes; few shapes have more than eight."""
-
-_MOST_FLOATS = 8
-"""Others may be scale factors, one per dimension."""
+_MOST_ELEMENTS = 64
+"""Vectors of up to so many integers or truth values may be shapes; few shapes have more than eight dimensions."""
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _GROWING = frozenset({"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Range", "Resize", "Tile"})
@@ -121,7 +118,7 @@ class _Island:
     def _is_small(self, value: ir.Value) -> bool:
         if value in self._shapes:
             return True
-        if value.dtype is None or value.shape is None or not value.shape.is_static():
+        if value.dtype is None or value.shape is None or not value.shape.is_static() or len(value.shape) > 1:
             return False
-        most = _MOST_INTEGERS if value.dtype.is_integer() or value.dtype == ir.DataType.BOOL else _MOST_FLOATS
-        return math.prod(value.shape.numpy()) <= most
+        countable = value.dtype.is_integer() or value.dtype == ir.DataType.BOOL
+        return countable and math.prod(value.shape.numpy()) <= _MOST_ELEMENTS

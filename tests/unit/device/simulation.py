@@ -22,6 +22,9 @@ from collage.device import (
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20, "f" : 1]>\n'
 
+_TWICE = """<domain: "f", opset_import: ["" : 20]>
+twice (a, b) => (c, d) { s = Add(a, b) c = Relu(s) d = Mul(s, b) }"""
+
 HOST_INPUTS = {"Reshape": {1}, "Expand": {1}, "If": {0}, "Loop": {0, 1}, "Split": {1}, "Slice": {1, 2, 3, 4}}
 """Of the operators that the random models use, what the standard calls shapes, axes, counts and conditions."""
 
@@ -185,11 +188,8 @@ class _Writer:
         lines = self.lines(values, size, 2)
         outputs = list(dict.fromkeys(self.random.choice(values[3:], 3)))
         outs = ", ".join(f"float[2,3] {name}" for name in outputs)
-        return (
-            f"g (float[2,3] x, float[2,3] y) => ({outs}) <float[2,3] w = {{1,2,3,4,5,6}}> {{\n"
-            + "\n".join(lines)
-            + '\n}\n<domain: "f", opset_import: ["" : 20]>\ntwice (a, b) => (c, d) {\n s = Add(a, b)\n c = Relu(s)\n d = Mul(s, b)\n}'
-        )
+        head = f"g (float[2,3] x, float[2,3] y) => ({outs}) <float[2,3] w = {{1,2,3,4,5,6}}> {{"
+        return "\n".join([head, *lines, "}", _TWICE])
 
     def lines(self, values: list[str], size: int, depth: int) -> list[str]:
         """Nodes that read from ``values`` and add to it."""

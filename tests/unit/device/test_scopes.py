@@ -84,7 +84,9 @@ def test_plain_device_names_and_targets_are_scopes(text: str, expected: SEScope)
     assert VirtualDevice is SEScope
 
 
-@pytest.mark.parametrize("text", ["", "gpu", "cpu:", "cpu:x", "cpu:-1", "cuda[llvm]", "cpu/", "cpu/a b", "cpu:1:2", "cpu]"])
+@pytest.mark.parametrize(
+    "text", ["", "gpu", "cpu:", "cpu:x", "cpu:-1", "cuda[llvm]", "cpu/", "cpu/a b", "cpu:1:2", "cpu]"]
+)
 def test_what_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(TargetError):
         as_scope(text)
