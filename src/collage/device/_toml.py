@@ -272,7 +272,7 @@ def _assign(section: str, rules: Mapping[str, SEScope], things: list[tuple[str, 
     """The scope of everything that a rule fits."""
     assigned: dict[Any, SEScope] = {}
     by: dict[Any, tuple[str, bool]] = {}
-    for pattern, scope in sorted(rules.items(), key=lambda rule: not _is_wild(rule[0], things)):
+    for pattern, scope in sorted(rules.items(), key=lambda rule: _is_wild(rule[0], things)):
         wild = _is_wild(pattern, things)
         fitting = [thing for name, thing in things if (fnmatch.fnmatchcase(name, pattern) if wild else name == pattern)]
         if not fitting:
