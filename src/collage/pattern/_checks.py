@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -45,7 +45,8 @@ def holds(solver: Solver, constraint: Constraint) -> bool:
         case UsedBy():
             return _used_by(solver, constraint)
         case AttrEq():
-            return _attributes_equal(solver, bound, constraint.names)
+            made = all(solver.user_node(pattern) is not None for pattern in bound)
+            return made and attribute_clash(solver, bound, constraint.names) is None
         case SameShape():
             shapes = [dims_of(solver.bound[pattern]) for pattern in bound]
             return all(shape is not None and None not in shape and shape == shapes[0] for shape in shapes)
@@ -195,16 +196,17 @@ def _skip_along(solver: Solver, edge: UsedBy) -> bool:
     return way is not None
 
 
-def _attributes_equal(solver: Solver, patterns: list[Pattern], names: tuple[str, ...] | None) -> bool:
-    found: list[dict[str, Any]] = []
-    for node in map(solver.user_node, patterns):
-        if node is None:
-            return False
-        attributes = solver.scope.attributes(node)
-        if names is not None:
-            attributes = {name: attributes.get(name) for name in names}
-        found.append(attributes)
-    return all(attributes == found[0] for attributes in found)
+def attribute_clash(
+    solver: Solver, patterns: Sequence[Pattern], names: tuple[str, ...] | None
+) -> tuple[Pattern, str, Any, Any] | None:
+    """The first pattern whose node differs from the first one's in an attribute: pattern, name, and both values."""
+    found = [solver.scope.attributes(node) for p in patterns if (node := solver.user_node(p)) is not None]
+    for pattern, attributes in zip(patterns[1:], found[1:], strict=True):
+        first = found[0]
+        for name in names or sorted({*first, *attributes}):
+            if first.get(name) != attributes.get(name):
+                return pattern, name, first.get(name), attributes.get(name)
+    return None
 
 
 def _external_use_is(solver: Solver, values: tuple[ir.Value, ...], inside: Any, must: bool | None) -> bool:

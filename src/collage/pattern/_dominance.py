@@ -75,7 +75,7 @@ def ancestors(solver: Solver, constraint: Dominates) -> Iterator[ir.Node]:
             if producer is not None and producer not in seen:
                 seen.add(producer)
                 yield producer
-                if solver.matches_anew(constraint.path, value, any_output=True):
+                if solver.trace is not None or solver.matches_anew(constraint.path, value, any_output=True):
                     pending.append(producer)
 
 

@@ -6,6 +6,7 @@ attempt that is shown.
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -135,12 +136,13 @@ def _explain_in(pattern: PatternLike, scope: Scope, near: ir.Node | ir.Value | N
     for start in _starts(solver, near):
         try:
             for _ in solver.solutions([start]):
-                found, name = _found(solver), _name(solver.bound[plan.root])
-                return Explanation(True, _text(plan.root), len(found), found, "", name, f"it matches at {name}")
+                found, root = _found(solver), solver.bound[plan.root]
+                message = f"it matches at {_name(root)}"
+                return Explanation(True, _text(plan.root), len(found), found, "", _plain_name(root), message)
         except MatchBudgetExceeded:
             complete = False
             break
-    at = None if trace.subject is None else _name(trace.subject)
+    at = _plain_name(trace.subject)
     message = f"matched {len(trace.bound)} of {trace.nodes} nodes; {trace.text or 'there is no value to start from'}"
     return Explanation(False, _text(plan.root), trace.nodes, trace.bound, trace.text, at, message, complete)
 
@@ -167,7 +169,7 @@ def _wording(solver: Solver, reason: str, pattern: Pattern, subject: Any, detail
     what, where = _text(pattern), _name(subject)
     match reason:
         case "type":
-            return f"{what} was wanted, but {where} is a {subject.op_type}"
+            return f"{what} was wanted, but {where} is a {subject.op_type}{_meant(solver, pattern)}"
         case "no node":
             return f"{what} was wanted, but {where} is no result of a node of this graph"
         case "output":
@@ -202,7 +204,18 @@ def _wording(solver: Solver, reason: str, pattern: Pattern, subject: Any, detail
 def _predicate_wording(solver: Solver, what: str, subject: Any, predicate: Predicate) -> str:
     value = subject.outputs[0] if isinstance(subject, ir.Node) else subject
     found = predicate.found(solver.scope, value, value.producer()) if predicate.found else "it is not so"
-    return f"{what} at {_name(subject)}: {predicate.text} was wanted, but {found}"
+    place = "" if what == predicate.text else f"{what} at "
+    return f"{place}{_name(subject)}: {predicate.text} was wanted, but {found}"
+
+
+def _meant(solver: Solver, pattern: Pattern) -> str:
+    """A hint where no node is of the wanted type, but some are of one that is spelled much like it."""
+    there = {op_type.lower(): op_type for _, op_type in solver.scope.by_type}
+    wanted = pattern.op_types if isinstance(pattern, OpPattern) else ()
+    if any(op_type in there.values() for op_type in wanted):
+        return ""
+    near = [there[m] for op in wanted for m in difflib.get_close_matches(op.lower(), there, n=1, cutoff=0.8)]
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _constraint_wording(solver: Solver, pattern: Pattern, where: str, constraint: Constraint) -> str:
@@ -241,16 +254,12 @@ def _constraint_wording(solver: Solver, pattern: Pattern, where: str, constraint
 
 
 def _attribute_difference(solver: Solver, nodes: tuple[Pattern, ...], names: tuple[str, ...] | None) -> str:
-    found = [(p, n) for p in nodes if p in solver.bound and (n := solver.user_node(p))]
-    (first, base), *others = found
-    expected = solver.scope.attributes(base)
-    for other, node in others:
-        attributes = solver.scope.attributes(node)
-        for name in names or sorted({*expected, *attributes}):
-            if expected.get(name) != attributes.get(name):
-                here, there = expected.get(name), attributes.get(name)
-                return f"{name} must be equal: {here!r} at {_at(solver, first)}, {there!r} at {_at(solver, other)}"
-    return "attributes must be equal"
+    found = [p for p in nodes if p in solver.bound and solver.user_node(p) is not None]
+    clash = _checks.attribute_clash(solver, found, names)
+    if clash is None:
+        return "attributes are compared, but no node makes a value that is matched"
+    other, name, here, there = clash
+    return f"{name} must be equal: {here!r} at {_at(solver, found[0])}, {there!r} at {_at(solver, other)}"
 
 
 def _outside(solver: Solver, values: tuple[ir.Value, ...]) -> str:
@@ -279,6 +288,10 @@ def _at(solver: Solver, pattern: Pattern) -> str:
 
 def _text(pattern: Pattern) -> str:
     return f"{pattern.name} ({pattern.describe()})" if pattern.name else pattern.describe()
+
+
+def _plain_name(thing: Any) -> str | None:
+    return label(thing) if isinstance(thing, ir.Node) else thing.name if isinstance(thing, ir.Value) else None
 
 
 def _name(thing: Any) -> str:

@@ -231,7 +231,11 @@ class Solver:
 
     def _output(self, pattern: OutputPattern, value: ir.Value, any_output: bool, rest: Agenda) -> Outcome:
         node = value.producer()
-        if node is None or len(node.outputs) <= pattern.index:
+        if node is None:
+            return self._refuse("no node", pattern, value)
+        if isinstance(pattern.base, OpPattern) and not pattern.base.accepts_type(node):
+            return self._refuse("type", pattern.base, node)
+        if len(node.outputs) <= pattern.index:
             return self._refuse("output", pattern, value)
         if any_output:
             value = node.outputs[pattern.index]

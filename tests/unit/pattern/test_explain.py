@@ -7,7 +7,7 @@ import json
 import onnx_ir as ir
 import pytest
 
-from collage.pattern import NonLeafExternUse, closest, explain, is_const, is_op, wildcard
+from collage.pattern import NonLeafExternUse, closest, explain, is_const, is_input, is_op, wildcard
 
 from .graphs import graph
 
@@ -44,6 +44,22 @@ def test_the_failed_constraint_and_its_place_are_named(pattern, outputs, share, 
         assert word in found.message, (word, found.message)
     assert json.loads(found.to_json())["message"] == found.message
     assert found.to_text().splitlines()[0] == found.message
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        (lambda: is_op("conv"), "Conv 'n_c' is a Conv (did you mean 'Conv'?)"),
+        (lambda: is_op("Relu")(is_op("Split")[1]), "Split was wanted, but Add 'n_b' is a Add"),
+        (lambda: is_op("Conv")(wildcard(), is_input()), "; value 'w': a graph input was wanted, but it is computed"),
+        (lambda: is_op("Relu").dominates(is_op("Conv"), is_op("Tanh")), "but Add 'n_b' is not what the path may have"),
+        (lambda: is_op("Relu").where(lambda v: False, "is rare"), "Relu at Relu 'n_y': is rare was wanted"),
+    ],
+)
+def test_wording(pattern, message) -> None:
+    found = explain(pattern(), cbr())
+    assert message in found.message, found.message
+    assert found.at in ("n_c", "n_b", "n_y", "w")
 
 
 def test_attributes_that_differ_are_shown_with_both_values() -> None:
