@@ -4,12 +4,12 @@
 * `lazy_shortest_path`: costs are measured only where they matter.
 * `wide_shortest_path`: any candidates, also such as could feed each other.
 * `exact_cover`: the same as a constraint programme (extra ``exact``).
-* `coalesce`: joins adjacent kernels of one target afterwards.
+
+Joining adjacent kernels of one target afterwards is `collage.fusion.max_coalesce`.
 """
 
 from __future__ import annotations
 
-from collage.search._coalesce import coalesce
 from collage.search._exact import exact_cover
 from collage.search._lazy import LazyOptions, LazyResult, lazy_shortest_path
 from collage.search._shortest_path import k_best, shortest_path
@@ -34,7 +34,6 @@ __all__ = [
     "Partitioning",
     "Search",
     "SearchStatistics",
-    "coalesce",
     "exact_cover",
     "k_best",
     "lazy_shortest_path",

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from collage.graph import iterate_bits
 from collage.search._values import DependencyGraph
 
-__all__ = ["find_cycle", "kernel_successors", "nodes_of"]
-
-
-def nodes_of(bits: int) -> list[int]:
-    """Indices of the set bits, least first."""
-    nodes = []
-    while bits:
-        low = bits & -bits
-        nodes.append(low.bit_length() - 1)
-        bits ^= low
-    return nodes
+__all__ = ["find_cycle", "kernel_successors"]
 
 
 def kernel_successors(graph: DependencyGraph, kernels: Sequence[int]) -> list[set[int]]:
     """For each kernel, given as the bits of its nodes, the other kernels that consume its results."""
-    owner = {node: index for index, bits in enumerate(kernels) for node in nodes_of(bits)}
+    owner = {node: index for index, bits in enumerate(kernels) for node in iterate_bits(bits)}
     return [
-        {owner[after] for node in nodes_of(bits) for after in graph.consumers(node) if after in owner} - {index}
+        {owner[after] for node in iterate_bits(bits) for after in graph.consumers(node) if after in owner} - {index}
         for index, bits in enumerate(kernels)
     ]
 

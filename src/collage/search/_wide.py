@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 
 from collage.cost.cost import Cost
+from collage.graph import iterate_bits
 from collage.search._bounds import Heads
 from collage.search._dijkstra import DEFAULT_MAX_STATES, Edges, Found, Path, find_paths
 from collage.search._problem import Bools, Problem, trailing_ones
-from collage.search._quotient import find_cycle, kernel_successors, nodes_of
+from collage.search._quotient import find_cycle, kernel_successors
 from collage.search._shortest_path import as_partitioning, no_cover, weigh
 from collage.search._values import C, CostOf, DependencyGraph, NoCover, Partitioning, SearchStatistics
 from collage.search._weights import Weights
@@ -81,25 +82,25 @@ class _Flow:
         self._successors = [sum({1 << after for after in graph.consumers(node)}) for node in range(problem.n)]
         self._reach = [0] * problem.n
         for node in range(problem.n - 1, -1, -1):
-            for after in nodes_of(self._successors[node]):
+            for after in iterate_bits(self._successors[node]):
                 self._reach[node] |= self._reach[after] | 1 << after
         together = [0] * problem.n
         for candidate in problem.candidates:
-            for node in nodes_of(candidate.bits):
+            for node in iterate_bits(candidate.bits):
                 together[node] |= candidate.bits
         self._telling = [together[node] | ~self._reach[node] for node in range(problem.n)]
 
     def is_convex(self, bits: int) -> bool:
         """Whether nothing flows out of these nodes and back."""
         outside = 0
-        for node in nodes_of(bits):
+        for node in iterate_bits(bits):
             outside |= self._successors[node] & ~bits
-        return not any(self._reach[node] & bits for node in nodes_of(outside))
+        return not any(self._reach[node] & bits for node in iterate_bits(outside))
 
     def is_admitted(self, bits: int) -> bool:
         """Whether every consumer outside comes after the last exit; a node that nobody consumes is one."""
         outside, last = 0, -1
-        for node in nodes_of(bits):
+        for node in iterate_bits(bits):
             after = self._successors[node] & ~bits
             outside |= after
             if after or not self._successors[node]:
@@ -118,14 +119,14 @@ class _Flow:
         Pairs are left out that change nothing: between them data flows anyway, and no candidate holds both.
         """
         below = 0
-        for node in nodes_of(bits):
+        for node in iterate_bits(bits):
             if detours[node] & bits:
                 return None
             below |= self._reach[node] | detours[node]
         open_nodes = ~(covered | bits) & ((1 << self._problem.n) - 1)
         below &= open_nodes
         result = [0] * self._problem.n
-        for node in nodes_of(open_nodes):
+        for node in iterate_bits(open_nodes):
             row = detours[node]
             if (self._reach[node] | row) & bits:
                 row |= below

@@ -4,9 +4,9 @@ import math
 
 from tests.unit.fusion.oracles import mnist
 
-from collage.fusion import FusionSpec, classic_fuse_ops, collect_candidates, regions
+from collage.fusion import FusionSpec, classic_fuse_ops, collect_candidates, max_coalesce, regions
 from collage.graph import DataflowGraph
-from collage.search import LazyOptions, Partitioning, coalesce, exact_cover, lazy_shortest_path, shortest_path
+from collage.search import LazyOptions, Partitioning, exact_cover, lazy_shortest_path, shortest_path
 from collage.target import Target
 from collage.toolchains import Support
 
@@ -57,5 +57,5 @@ def test_lazily_it_is_the_same() -> None:
 def test_kernels_of_one_target_coalesce() -> None:
     graph, candidates = menu()
     singles = [c for c in candidates if c.bits.bit_count() == 1 and c.target == NATIVE]
-    groups = coalesce(singles, graph)
-    assert [len(group) for group in groups] == [len(singles)]
+    (joined,) = max_coalesce(graph, singles)
+    assert joined.bits == (1 << len(graph)) - 1
