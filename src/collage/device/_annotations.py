@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from collage._errors import ConfigError
+from collage._errors import ConfigError, TargetError
 from collage.device._scope import ScopeLike, SEScope, as_scope
 
 __all__ = [
@@ -155,8 +155,8 @@ def planned_value_scope(value: ir.Value) -> SEScope | None:
     node = value.producer()
     if node is None:
         return _read(value, SE_SCOPE)
-    text = node.metadata_props.get(f"{SE_SCOPE}:{value.index()}")
-    return planned_scope(node) if text is None else _parse(text)
+    own = f"{SE_SCOPE}:{value.index()}"
+    return _read(node, own if own in node.metadata_props else SE_SCOPE)
 
 
 def owner_of(what: Annotated) -> tuple[MutableMapping[str, str], str]:
@@ -184,7 +184,12 @@ def unknown_name(kind: str, name: str, known: list[str]) -> str:
 def _read(what: Annotated, key: str) -> SEScope | None:
     metadata, suffix = owner_of(what)
     text = metadata.get(key + suffix)
-    return None if text is None else _parse(text)
+    if text is None:
+        return None
+    try:
+        return _parse(text)
+    except TargetError as error:
+        raise TargetError(f"metadata {key + suffix!r} of {what.name!r}: {error}") from None
 
 
 _parse = lru_cache(1024)(SEScope.parse)

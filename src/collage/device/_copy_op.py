@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from collage._errors import ModelError
 from collage.device._scope import ScopeLike, SEScope, as_scope
 from collage.graph import KERNEL_DOMAIN
 
@@ -32,18 +33,20 @@ DST_SE_SCOPE = "dst_se_scope"
 PLANNED_COPY = "planned_copy"
 """Metadata key of copies that ``PlanDevices`` inserted; it removes and inserts them anew."""
 
+_IDENTIFIER = (KERNEL_DOMAIN, DEVICE_COPY, "")
 _DOMAIN_VERSION = 1
 _OLDEST_OPSET = 13
 
 
 def is_device_copy(node: ir.Node) -> bool:
     """Whether a node is a copy between scopes."""
-    return node.domain == KERNEL_DOMAIN and node.op_type == DEVICE_COPY
+    return node.op_identifier() == _IDENTIFIER
 
 
 def copy_scopes(node: ir.Node) -> tuple[SEScope, SEScope]:
     """The source and the destination of a copy, as far as they are given."""
-    return tuple(SEScope.parse(node.metadata_props.get(key, "?")) for key in (SRC_SE_SCOPE, DST_SE_SCOPE))  # type: ignore[return-value]
+    metadata = node.metadata_props
+    return SEScope.parse(metadata.get(SRC_SE_SCOPE, "?")), SEScope.parse(metadata.get(DST_SE_SCOPE, "?"))
 
 
 def device_copy(model: ir.Model, value: ir.Value, dst: ScopeLike, src: ScopeLike = "?") -> ir.Value:
@@ -62,7 +65,15 @@ def device_copy(model: ir.Model, value: ir.Value, dst: ScopeLike, src: ScopeLike
     assert graph is not None
     node = new_copy(model, value, str(as_scope(src)), str(as_scope(dst)), f"{value.name}_copy")
     insert_after_definition(graph, value, node)
+    import_domain(model)
     return node.outputs[0]
+
+
+def import_domain(model: ir.Model) -> None:
+    """Lets every function that copies, in its bodies too, import the operator's domain."""
+    for function in model.functions.values():
+        if any(map(is_device_copy, function.all_nodes())):
+            function.opset_imports.setdefault(KERNEL_DOMAIN, _DOMAIN_VERSION)
 
 
 def new_copy(model: ir.Model, value: ir.Value, src: str, dst: str, name: str) -> ir.Node:
@@ -83,7 +94,6 @@ def new_copy(model: ir.Model, value: ir.Value, src: str, dst: str, name: str) ->
 
 def insert_after_definition(graph: ir.Graph, value: ir.Value, node: ir.Node) -> None:
     """Puts a node where a value of a graph first exists."""
-    graph.opset_imports.setdefault(KERNEL_DOMAIN, _DOMAIN_VERSION)
     producer = value.producer()
     if producer is not None and producer.graph is graph:
         graph.insert_after(producer, node)
@@ -93,11 +103,29 @@ def insert_after_definition(graph: ir.Graph, value: ir.Value, node: ir.Node) -> 
         graph.append(node)
 
 
+def check_function(model: ir.Model) -> None:
+    """Refuses a model in which the name of the operator stands for something else.
+
+    Raises:
+        ModelError: Its function is no Identity.
+    """
+    function = model.functions.get(_IDENTIFIER)
+    if function is None:
+        return
+    nodes = list(function)
+    is_identity = len(nodes) == len(function.inputs) == len(function.outputs) == 1 and (
+        nodes[0].op_identifier() == ("", "Identity", "")
+        and nodes[0].inputs[0] is function.inputs[0]
+        and nodes[0].outputs[0] is function.outputs[0]
+    )
+    if not is_identity:
+        raise ModelError(f"function {KERNEL_DOMAIN}.{DEVICE_COPY} of the model is no Identity")
+
+
 def register(model: ir.Model) -> None:
     """Makes the operator known to a model."""
     model.graph.opset_imports.setdefault(KERNEL_DOMAIN, _DOMAIN_VERSION)
-    identifier = (KERNEL_DOMAIN, DEVICE_COPY, "")
-    if identifier in model.functions:
+    if _IDENTIFIER in model.functions:
         return
     x = ir.Value(name="x")
     node = ir.Node("", "Identity", [x], name="identity")
@@ -107,4 +135,4 @@ def register(model: ir.Model) -> None:
     function = ir.Function(KERNEL_DOMAIN, DEVICE_COPY, graph=body, attributes=())
     # Inlining it would lose the scopes.
     function.metadata_props["SkipOptimization"] = "1"
-    model.functions[identifier] = function
+    model.functions[_IDENTIFIER] = function

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from collage._errors import TargetError
 from collage.device._annotations import (
+    WHY,
     asked_scope,
     demanded_memory_scopes,
     is_result_fixed,
@@ -394,12 +395,15 @@ class Places:
     def _fix_node(self, node: ir.Node, place: int) -> None:
         if not node.metadata_props:
             return
-        for scope, cause in ((asked_scope(node), ANNOTATED), (planned_scope(node), PLANNED)):
+        for scope, cause in ((asked_scope(node), ANNOTATED), (planned_scope(node), _planned_why(node))):
             if scope is not None:
                 self._fix(place, scope, cause)
 
     def _fix_value(self, value: ir.Value, place: int) -> None:
-        for scope, cause in ((asked_scope(value), ANNOTATED), (planned_value_scope(value), PLANNED)):
+        for scope, cause in (
+            (asked_scope(value), ANNOTATED),
+            (planned_value_scope(value), _planned_why(value.producer())),
+        ):
             if scope is not None:
                 self._fix(place, scope, cause)
 
@@ -434,6 +438,12 @@ def _can_be_copied(value: ir.Value) -> bool:
         return isinstance(value.type, ir.TensorType) and value.dtype != ir.DataType.STRING
     node = value.producer()
     return node is None or not node.op_type.startswith(("Sequence", "SplitToSequence", "Optional", "String"))
+
+
+def _planned_why(node: ir.Node | None) -> str:
+    """That a place was planned earlier, and why."""
+    why = None if node is None else node.metadata_props.get(WHY)
+    return PLANNED if why is None else f"{PLANNED}: {why}"
 
 
 def _text_of_node(node: ir.Node) -> str:

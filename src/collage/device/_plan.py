@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import onnx_ir as ir
 
-from collage.device._annotations import asked_scope, planned_scope
+from collage.device._annotations import WHY, asked_scope, planned_scope
 from collage.device._config import CompilationConfig
 from collage.device._conflict import DeviceConflict, render_links
 from collage.device._copy_op import is_device_copy
@@ -230,8 +230,14 @@ class DevicePlan:
             return next(fixing.cause for fixing in fixings if fixing.place == place)
         return f"with {self.places.describe(fixings[0].place)}, {fixings[0].cause}"
 
-    def why_copy(self, copy: PlannedCopy) -> str:
-        """Why a copy is needed: what put its value, and its first reader, where they are."""
+    def why_copy(self, copy: PlannedCopy | ir.Node) -> str:
+        """Why a copy is needed: what put its value, and its first reader, where they are.
+
+        Args:
+            copy: A copy that the model lacks, or a node of a planned model that copies.
+        """
+        if isinstance(copy, ir.Node):
+            return copy.metadata_props.get(WHY, "somebody wrote it")
         first = copy.reads[0]
         others = f", and for {len(copy.reads) - 1} more" if len(copy.reads) > 1 else ""
         here = self._source_of(self.places.of_value[copy.value])

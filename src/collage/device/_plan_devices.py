@@ -13,6 +13,8 @@ from collage.device._copy_op import (
     DST_SE_SCOPE,
     PLANNED_COPY,
     SRC_SE_SCOPE,
+    check_function,
+    import_domain,
     insert_after_definition,
     is_device_copy,
     new_copy,
@@ -25,6 +27,10 @@ from collage.graph import NameSupply
 from collage.transform import ModulePass, PassContext, PassInfo
 
 __all__ = ["PlanDevices", "clear_plan"]
+
+
+_FIRST_IR_VERSION = 10
+"""The first with metadata on nodes and functions."""
 
 
 class PlanDevices(ModulePass):
@@ -61,11 +67,14 @@ class PlanDevices(ModulePass):
 
         Raises:
             DeviceConflict: Demands contradict each other.
+            ModelError: A function of the model takes the name of ``device_copy``.
             TargetError: A scope cannot be read, or is not configured.
         """
         config = self._config or CompilationConfig.of(
             self._devices, default=self._default, host=self._host, fallback_device=context.fallback_device
         )
+        check_function(model)
+        model.ir_version = max(model.ir_version, _FIRST_IR_VERSION)
         reasons = _remove_planned_copies(model)
         _Writer(model, DevicePlan(model, config), reasons).write()
         return model
@@ -107,6 +116,7 @@ class _Writer:
                 _redirect(read, result)
         for node in self._plan.explicit_copies:
             _drop_if_needless(node)
+        import_domain(self._model)
 
     def _describe_graphs(self) -> None:
         for graph in _all_graphs(self._model):
@@ -247,7 +257,7 @@ def _remove_planned_copies(model: ir.Model) -> dict[_CopyKey, str]:
     reasons: dict[_CopyKey, str] = {}
     for graph in _all_graphs(model):
         for node in list(graph):
-            if PLANNED_COPY not in node.metadata_props:
+            if PLANNED_COPY not in node.metadata_props or not is_device_copy(node):
                 continue
             (source,), (result,) = node.inputs, node.outputs
             assert source is not None

@@ -19,7 +19,10 @@ from collage.transform import is_random
 __all__ = ["settle_shapes"]
 
 _MOST_ELEMENTS = 64
-"""Vectors of up to so many integers or truth values may be shapes; few shapes have more than eight dimensions."""
+"""Up to so many integers or truth values may be a shape; few shapes have more than eight dimensions."""
+
+_MOST_DIMENSIONS = 2
+"""A shape is a vector; exporters reverse paddings as a matrix."""
 
 _STANDARD_DOMAINS = ("", "ai.onnx")
 _GROWING = frozenset({"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Range", "Resize", "Tile"})
@@ -118,7 +121,12 @@ class _Island:
     def _is_small(self, value: ir.Value) -> bool:
         if value in self._shapes:
             return True
-        if value.dtype is None or value.shape is None or not value.shape.is_static() or len(value.shape) > 1:
+        if (
+            value.dtype is None
+            or value.shape is None
+            or not value.shape.is_static()
+            or len(value.shape) > _MOST_DIMENSIONS
+        ):
             return False
         countable = value.dtype.is_integer() or value.dtype == ir.DataType.BOOL
         return countable and math.prod(value.shape.numpy()) <= _MOST_ELEMENTS
