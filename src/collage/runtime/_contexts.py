@@ -30,11 +30,11 @@ class ContextPool:
         self._free.put(make())
         self._made = 1
 
-    def run(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Runs on a context that is free."""
+    def run(self, values: Sequence[Any], is_empty: bool = False) -> Sequence[Any]:
+        """Runs on a context that is free; ``is_empty`` says that some input has no elements."""
         context = self.hold()
         try:
-            return context.run(values)
+            return context.run_empty(values) if is_empty else context.run(values)
         finally:
             self._free.put(context)
 

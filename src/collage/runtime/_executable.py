@@ -8,18 +8,21 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collage._errors import UsageError
 from collage.machine import usable_cores
 from collage.runtime._contexts import ContextPool
-from collage.runtime._executor import Executor, Rescue, Step
+from collage.runtime._executor import Executor, Step
 from collage.runtime._memory import page_out
 from collage.runtime._profile import Profile
 from collage.runtime._recipe import Recipe
 from collage.runtime._signature import Signature
 from collage.target import Target
 from collage.toolchains import LoadOptions, Registry, registry
+
+if TYPE_CHECKING:
+    from collage.runtime._sources import HostKernels
 
 __all__ = ["Executable"]
 
@@ -90,8 +93,8 @@ class Executable:
             InputError: A name, type or shape does not fit.
             ToolchainError: A kernel failed, and the host could not run its operators either.
         """
-        values, restore = self._bind(inputs)
-        results = self._contexts.run(values)
+        values, restore, is_empty = self._bind(inputs)
+        results = self._contexts.run(values, is_empty)
         if restore is not None:
             results = [restore(value) for value in results]
         if self._only_output is not None:  # A dictionary display is the faster one, and this is the usual model.
@@ -125,7 +128,7 @@ class Executable:
         try:
             for _ in range(-(-runs // 5) + runs):
                 began = time.perf_counter_ns()
-                values, _ = self._bind(inputs)
+                values = self._bind(inputs).values
                 _, kernels = context.trace(values)
                 totals_ns.append(time.perf_counter_ns() - began)
                 spans.append(kernels)
@@ -152,7 +155,7 @@ class Executable:
 
 
 class _Loader:
-    """Makes executors of a recipe."""
+    """Makes executors of a recipe, and is their host."""
 
     def __init__(self, recipe: Recipe, workspace: Path, toolchains: Registry, notes: list[str], debug: bool) -> None:
         self._recipe = recipe
@@ -160,7 +163,7 @@ class _Loader:
         self._toolchains = toolchains
         self._notes = notes
         self._debug = debug
-        self._host: Rescue | None = None
+        self._kernels: HostKernels | None = None
 
     def executor(self) -> Executor:
         """Loads every kernel anew."""
@@ -177,14 +180,23 @@ class _Loader:
         inputs, outputs = ([port.name for port in ports] for ports in (recipe.inputs, recipe.outputs))
         if self._debug:
             return Executor(self._checked(steps), inputs, outputs)
-        return Executor(steps, inputs, outputs, self._rescue)
+        return Executor(steps, inputs, outputs, self)
 
-    def _rescue(self, position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
-        if self._host is None:
-            from collage.runtime._sources import HostRescue
+    def run(self, position: int, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The host in place of a kernel; see ``HostKernels``."""
+        return self._host().run(position, inputs)
 
-            self._host = HostRescue(self._recipe, self._workspace, self._toolchains, self._notes)
-        return self._host(position, inputs, error)
+    def rescue(self, position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
+        """The host in place of a kernel that failed; see ``HostKernels``."""
+        return self._host().rescue(position, inputs, error)
+
+    def _host(self) -> HostKernels:
+        if self._kernels is None:
+            # Late, since hardly anybody needs it, and it needs all of the model's reader.
+            from collage.runtime._sources import HostKernels
+
+            self._kernels = HostKernels(self._recipe, self._workspace, self._toolchains, self._notes)
+        return self._kernels
 
     def _checked(self, steps: Sequence[Step]) -> list[Step]:
         from collage.runtime._debug import CheckedKernel

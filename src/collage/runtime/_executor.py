@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from collage.toolchains import Kernel
 
-__all__ = ["Executor", "Rescue", "Span", "Step"]
-
-Rescue = Callable[[int, Sequence[Any], Exception], Sequence[Any]]
-"""Told the position of a step, its inputs and why its kernel failed; returns the step's outputs, or raises."""
+__all__ = ["Executor", "Host", "Span", "Step"]
 
 Span = tuple[int, int]
 """When a step began and ended, in ns of ``time.perf_counter_ns``."""
@@ -37,6 +34,18 @@ class Step:
     outputs: tuple[str, ...]
 
 
+class Host(Protocol):
+    """Who can run a step's operators instead of its kernel."""
+
+    def run(self, position: int, inputs: Sequence[Any]) -> Sequence[Any]:
+        """The outputs of the step at a position."""
+        ...
+
+    def rescue(self, position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
+        """The outputs of a step whose kernel failed; or raises."""
+        ...
+
+
 class Executor:
     """Runs steps over slots; a value's slot is emptied after its last use, so that its memory can serve again.
 
@@ -46,11 +55,11 @@ class Executor:
         steps: In the order in which they run.
         inputs: Names of the model's inputs.
         outputs: Names of the model's outputs.
-        rescue: Asked for a step's outputs where its kernel failed; without it the failure is the run's.
+        host: Stands in where a kernel fails; without one the failure is the run's.
     """
 
     def __init__(
-        self, steps: Sequence[Step], inputs: Sequence[str], outputs: Sequence[str], rescue: Rescue | None = None
+        self, steps: Sequence[Step], inputs: Sequence[str], outputs: Sequence[str], host: Host | None = None
     ) -> None:
         names = list(dict.fromkeys([*inputs, *(name for step in steps for name in step.outputs)]))
         slot = {name: index for index, name in enumerate(names)}
@@ -73,7 +82,8 @@ class Executor:
         self._copied = tuple(name in lent for name in outputs)
         self._copies = any(self._copied)
         self._whole = self._only_kernel(steps, inputs, outputs)
-        self._rescue = rescue or _fail
+        self._host = host
+        self._rescue = host.rescue if host is not None else _fail
 
     def run(self, values: Sequence[Any]) -> Sequence[Any]:
         """Runs all steps on inputs in the model's order; returns outputs in the model's order."""
@@ -85,6 +95,24 @@ class Executor:
         else:
             results = self._run_steps(values)
         return self._owned(results) if self._copies else results
+
+    def run_empty(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Runs like ``run``, where an input has no elements: kernels that are given such a tensor are left to the host.
+
+        Toolchains get nothing wrong as often as nothing: one leaves reductions over it unwritten. Nor is there anything
+        to gain.
+        """
+        if self._host is None:
+            return self.run(values)
+        slots = self._slots(values)
+        for position, (_, inputs, _, _) in enumerate(self._steps):
+            given = [slots[i] for i in inputs]
+            if any(isinstance(value, np.ndarray) and not value.size for value in given):
+                made = self._host.run(position, given)
+            else:
+                made = self._call(position, slots)
+            self._settle(position, slots, made)
+        return self._owned([slots[i] for i in self._outputs])
 
     def trace(self, values: Sequence[Any]) -> tuple[Sequence[Any], list[Span]]:
         """Runs like ``run``, and tells when each step's kernel began and ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ml_dtypes  # noqa: F401  registers bfloat16 and its kin with NumPy
 import numpy as np
@@ -69,6 +69,20 @@ class Port:
         return cls(name, "string" if dtype == ir.DataType.STRING else dtype.numpy().name, axes)
 
 
+class Bound(NamedTuple):
+    """Inputs, bound.
+
+    Attributes:
+        values: Tensors in the model's order, row-major.
+        restore: What outputs become where an input was a tensor of PyTorch, else None.
+        is_empty: A length that the model leaves open is 0.
+    """
+
+    values: list[Any]
+    restore: Restore | None
+    is_empty: bool
+
+
 class Signature:
     """The inputs of an executable, and how what a caller passes becomes tensors for its kernels."""
 
@@ -77,14 +91,11 @@ class Signature:
         self._names = tuple(port.name for port in inputs)
         self._expected = tuple((port.name, port.shape, _numpy_dtype(port.dtype), port) for port in inputs)
 
-    def bind(self, feeds: Mapping[str, Any] | Sequence[Any]) -> tuple[list[Any], Restore | None]:
+    def bind(self, feeds: Mapping[str, Any] | Sequence[Any]) -> Bound:
         """Orders and checks inputs.
 
         Args:
             feeds: By name, or in the model's order.
-
-        Returns:
-            Tensors in the model's order, row-major, and what outputs become where an input was a tensor of PyTorch.
 
         Raises:
             InputError: A name, type or shape does not fit; the message says which and what was expected.
@@ -110,7 +121,7 @@ class Signature:
                 bound.append(_as_tensor(port, dtype, value, symbols))
         if len(feeds) != len(bound):
             raise InputError(self._names_message(feeds))
-        return bound, restore
+        return Bound(bound, restore, 0 in symbols.values())
 
     def _by_name(self, feeds: Sequence[Any]) -> Mapping[str, Any]:
         if isinstance(feeds, np.ndarray) or not isinstance(feeds, Sequence):
@@ -162,11 +173,11 @@ def _check_shape(port: Port, array: np.ndarray[Any, Any], symbols: dict[str, int
     if port.shape is None:
         return
     fits = len(array.shape) == len(port.shape)
-    for given, wanted in zip(array.shape, port.shape, strict=False):
+    for axis, (given, wanted) in enumerate(zip(array.shape, port.shape, strict=False)):
         if isinstance(wanted, int):
             fits = fits and given == wanted
-        elif isinstance(wanted, str):
-            fits = fits and symbols.setdefault(wanted, given) == given
+        else:
+            fits = fits and symbols.setdefault(wanted or f"{port.name}[{axis}]", given) == given
     if not fits:
         where = f" where {', '.join(f'{k}={v}' for k, v in symbols.items())}" if symbols else ""
         raise InputError(f"input {port.name!r} has shape {list(array.shape)}, but the model takes {port}{where}")

@@ -19,7 +19,7 @@ from collage.runtime._recipe import KernelRecord, Recipe
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Compiled, Kernel, LoadOptions, Registry
 
-__all__ = ["HostRescue", "KernelSources"]
+__all__ = ["HostKernels", "KernelSources"]
 
 
 class KernelSources:
@@ -48,11 +48,11 @@ class KernelSources:
         return toolchains.for_target(target).compile(self.model(record.name), target, workspace)
 
 
-class HostRescue:
-    """Runs on the host what a kernel gave up on, such as a length that its toolchain does not take.
+class HostKernels:
+    """The host in place of kernels that gave up on their inputs, such as a length that their toolchain does not take.
 
-    The host computes what ONNX says, at any shape, so that an executable is right there or says why it is not. It warns,
-    once for each kernel: this is slow.
+    The host computes what ONNX says, at any shape, so that an executable is right there or says why it is not. A rescue
+    is warned of, once for each kernel: this is slow.
 
     Args:
         recipe: The executable's.
@@ -68,34 +68,44 @@ class HostRescue:
         self._notes = notes
         self._turn = threading.Lock()
         self._kernels: dict[str, tuple[Kernel, Compiled]] = {}
+        self._rescued: set[str] = set()
 
-    def __call__(self, position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
-        """Runs a kernel's operators on the host.
+    def run(self, position: int, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Runs the operators of the kernel at a position.
+
+        Raises:
+            ToolchainError: The host cannot.
+        """
+        record = self._recipe.kernels[position]
+        values = dict(zip(record.inputs, inputs, strict=True))
+        with self._turn:
+            try:
+                kernel, compiled = self._kernel(record)
+                made = kernel([values[name] for name in compiled.inputs])
+            except Exception as error:
+                raise ToolchainError(f"the host cannot run {record.name}: {_reason(error)}") from error
+            outputs = dict(zip(compiled.outputs, made, strict=True))
+            return [np.array(outputs[name]) if kernel.reuses_outputs else outputs[name] for name in record.outputs]
+
+    def rescue(self, position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
+        """Runs the operators of a kernel that failed, and notes that it did.
 
         Raises:
             ToolchainError: The host cannot either.
         """
         record = self._recipe.kernels[position]
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        failure = f"kernel {record.name} ({record.target}) failed on {_shapes(record, inputs)}: {reason}"
+        failure = f"kernel {record.name} ({record.target}) failed on {_shapes(record, inputs)}: {_reason(error)}"
         if record.target == str(HOST_TARGET):
             raise ToolchainError(failure) from error
-        values = dict(zip(record.inputs, inputs, strict=True))
         try:
-            with self._turn:
-                kernel, compiled = self._kernel(record)
-                made = kernel([values[name] for name in compiled.inputs])
-                made = [np.array(y) if kernel.reuses_outputs else y for y in made]
-        except Exception as second:
-            raise ToolchainError(
-                f"{failure}; nor could the host run it: {' '.join(str(second).split())[:300]}"
-            ) from error
-        note = f"{failure}; the host ran it instead"
-        if not any(known.startswith(f"kernel {record.name} ") for known in self._notes):
-            self._notes.append(note)
-            warnings.warn(note, RuntimeWarning, stacklevel=2)
-        outputs = dict(zip(compiled.outputs, made, strict=True))
-        return [outputs[name] for name in record.outputs]
+            outputs = self.run(position, inputs)
+        except ToolchainError as second:
+            raise ToolchainError(f"{failure}; and {second}") from error
+        if record.name not in self._rescued:
+            self._rescued.add(record.name)
+            self._notes.append(f"{failure}; the host ran it instead")
+            warnings.warn(self._notes[-1], RuntimeWarning, stacklevel=2)
+        return outputs
 
     def _kernel(self, record: KernelRecord) -> tuple[Kernel, Compiled]:
         if record.name not in self._kernels:
@@ -115,3 +125,7 @@ class HostRescue:
 def _shapes(record: KernelRecord, inputs: Sequence[Any]) -> str:
     shown = [f"{name}{list(np.shape(x))}" for name, x in zip(record.inputs, inputs, strict=True)]
     return ", ".join(shown[:4]) or "no inputs"
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -6,9 +6,22 @@ import pytest
 import torch
 
 import collage.integrations.torch_compile  # noqa: F401  registers the backend
+from collage.cost.worker import Worker
 from collage.options import CompileOptions
 
-OPTIONS = {"targets": ["onnxruntime"], "options": CompileOptions(db="sqlite:///:memory:", finals=False)}
+WORKERS: dict[str, Worker] = {}
+OPTIONS = {
+    "targets": ["onnxruntime"],
+    "options": CompileOptions(db="sqlite:///:memory:", finals=False),
+    "workers": WORKERS,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def workers_end():
+    yield
+    for worker in WORKERS.values():
+        worker.kill()
 
 
 class Block(torch.nn.Module):
