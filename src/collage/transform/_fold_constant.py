@@ -11,6 +11,7 @@ from collage.frontend import lift_constants
 from collage.transform._context import PassContext
 from collage.transform._effects import bodies, is_pure
 from collage.transform._info import PassInfo
+from collage.transform._marks import marked_functions_hidden
 from collage.transform._outputs import output_names, restore_outputs
 from collage.transform._pass import ModulePass
 
@@ -40,15 +41,16 @@ class FoldConstant(ModulePass):
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
         """Folds in place."""
         names = output_names(model)
-        optimizer.fold_constants(
-            model,
-            onnx_shape_inference=True,
-            input_size_limit=_SMALL_BYTES,
-            output_size_limit=_SMALL_BYTES,
-            should_fold=_is_worth_folding,
-        )
-        _forget_untyped_shapes(model)
-        lift_constants(model)
+        with marked_functions_hidden(model):
+            optimizer.fold_constants(
+                model,
+                onnx_shape_inference=True,
+                input_size_limit=_SMALL_BYTES,
+                output_size_limit=_SMALL_BYTES,
+                should_fold=_is_worth_folding,
+            )
+            _forget_untyped_shapes(model)
+            lift_constants(model)
         restore_outputs(model, names)
         return model
 

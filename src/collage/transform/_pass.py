@@ -7,7 +7,7 @@ main graph, the model-local functions, and the bodies of control flow.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import onnx_ir as ir
@@ -15,6 +15,7 @@ import onnx_ir as ir
 from collage._errors import CollageError, PassError
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
+from collage.transform._marks import is_marked
 from collage.transform._registry import note_name
 from collage.transform._runner import Runner, run
 
@@ -25,8 +26,6 @@ FunctionLike = ir.Graph | ir.Function
 
 ModuleTransform = Callable[[ir.Model, PassContext], ir.Model]
 FunctionTransform = Callable[[FunctionLike, ir.Model, PassContext], FunctionLike]
-
-_SKIP_MARKS = ("SkipOptimization", "Primitive")
 
 
 class Pass(ABC):
@@ -124,7 +123,7 @@ class FunctionPass(Pass):
         return model
 
     def _transform(self, function: FunctionLike, model: ir.Model, context: PassContext, place: str) -> FunctionLike:
-        if _is_marked(function.metadata_props):
+        if is_marked(function.metadata_props):
             return function
         known = list(model.functions)
         try:
@@ -192,7 +191,3 @@ def as_pass(candidate: Any) -> Pass:
     if isinstance(candidate, ir.passes.PassBase):
         return _OnnxIrPass(candidate)
     raise TypeError(f"{candidate!r} is no pass; decorate functions with module_pass or function_pass")
-
-
-def _is_marked(metadata: Mapping[str, str]) -> bool:
-    return any(metadata.get(mark, "").lower() not in ("", "0", "false") for mark in _SKIP_MARKS)

@@ -9,6 +9,7 @@ from collage.transform._eliminate_identity import EliminateIdentity
 from collage.transform._fold_constant import FoldConstant
 from collage.transform._fold_scale_axis import FoldScaleAxis
 from collage.transform._infer_type import InferType
+from collage.transform._recognise import RecogniseOperators
 from collage.transform._sequential import Attempt, Repeat, Sequential
 from collage.transform._simplify_inference import SimplifyInference
 from collage.transform._standard import (
@@ -33,6 +34,7 @@ def default_passes() -> Sequential:
             Attempt(EliminateIdentity()),
             Attempt(SimplifyInference()),
             Attempt(FoldScaleAxis()),
+            Attempt(RecogniseOperators()),
             Attempt(DeadCodeElimination()),
             Attempt(InferType()),
         ],

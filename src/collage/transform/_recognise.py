@@ -1,7 +1,7 @@
 """What exporters write out in many operators becomes the one operator that ONNX has for it.
 
-Applied where the model's opset has the operator. Not part of the default preparation: the pieces can be spread over
-several kernels, and the toolchains that gain by the whole recognise it themselves.
+Applied where the model's opset has the operator. The default preparation does it from level 3 only: the pieces can be
+spread over several kernels, and the toolchains that gain most by the whole recognise it themselves.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from collage.pattern import (
 )
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
+from collage.transform._marks import marked_functions_hidden
 from collage.transform._pass import ModulePass
 from collage.transform._sequential import Sequential
 
@@ -46,8 +47,8 @@ _HALF_TO_SINGLE = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def RecogniseOperators() -> Sequential:
-    """All recognitions of this module."""
-    members = [RecogniseLayerNorm(), RecogniseRMSNorm(), RecogniseGelu(), RecogniseAttention()]
+    """The recognitions of operators that every toolchain of the menu takes, which is all but Attention."""
+    members = [RecogniseLayerNorm(), RecogniseRMSNorm(), RecogniseGelu()]
     return Sequential(members, opt_level=3, name="RecogniseOperators")
 
 
@@ -61,8 +62,12 @@ class _Recognise(ModulePass):
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
         """Rewrites a copy."""
-        result = rewrite(model, [rule() for rule in self.rules])
-        return result.model if result.applied else model
+        with marked_functions_hidden(model) as hidden:
+            result = rewrite(model, [rule() for rule in self.rules])
+        if not result.applied:
+            return model
+        result.model.functions.update(hidden)
+        return result.model
 
 
 class _LayerNorm(RewriteRule):
@@ -184,7 +189,7 @@ class RecogniseGelu(_Recognise):
 
 
 class RecogniseAttention(_Recognise):
-    """Attention, from opset 23."""
+    """Attention, from opset 23; not every toolchain takes it."""
 
     rules = (_Attention,)
 

@@ -10,6 +10,7 @@ from onnxscript.rewriter.rules import common as rules
 from collage.frontend import remove_unused
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
+from collage.transform._marks import is_marked, marked_functions_hidden
 from collage.transform._outputs import output_names, restore_outputs
 from collage.transform._pass import ModulePass
 from collage.transform._sequential import Sequential
@@ -31,7 +32,8 @@ class DeadCodeElimination(ModulePass):
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
         """Drops in place."""
-        remove_unused(model)
+        with marked_functions_hidden(model):
+            remove_unused(model)
         common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
         return model
 
@@ -44,8 +46,7 @@ class InlineFunctions(ModulePass):
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
         """Expands in place."""
-        marks = ("Primitive", "SkipOptimization")
-        common.InlinePass(lambda function: not any(mark in function.metadata_props for mark in marks))(model)
+        common.InlinePass(lambda function: not is_marked(function.metadata_props))(model)
         return model
 
 
@@ -70,8 +71,9 @@ class SimplifyExpr(ModulePass):
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
         """Rewrites in place."""
         names = output_names(model)
-        RewritePass(_COLLAPSING)(model)
-        remove_unused(model)
+        with marked_functions_hidden(model):
+            RewritePass(_COLLAPSING)(model)
+            remove_unused(model)
         restore_outputs(model, names)
         return model
 

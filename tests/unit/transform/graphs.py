@@ -43,6 +43,20 @@ def random_model(seed: int, nodes: int = 25) -> tuple[onnx.ModelProto, dict[str,
     return grower.finish()
 
 
+def inside_function(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same model, with all its nodes in one local function, and its weights as Constant nodes there."""
+    graph = proto.graph
+    names = [value.name for value in graph.input], [value.name for value in graph.output]
+    weights = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in graph.initializer]
+    opsets = [helper.make_opsetid("", 18)]
+    function = helper.make_function("local", "whole", *names, [*weights, *graph.node], opsets)
+    outer = helper.make_graph(
+        [helper.make_node("whole", *names, domain="local")], "outer", list(graph.input), list(graph.output)
+    )
+    opsets.append(helper.make_opsetid("local", 1))
+    return helper.make_model(outer, ir_version=10, opset_imports=opsets, functions=[function])
+
+
 class _Grower:
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)

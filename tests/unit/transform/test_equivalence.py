@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 from onnx.backend.test.case.node import collect_testcases
-from tests.unit.transform.graphs import assert_same, generic_passes, random_model, run
+from tests.unit.transform.graphs import assert_same, generic_passes, inside_function, random_model, run
 from tests.unit.transform.test_prepare_onnx_cases import _differs, _feeds, _reference
 
 from collage._errors import ModelError
 from collage.frontend import make_inputs, read_model
-from collage.transform import InferType, PassContext, Repeat, Sequential, default_passes, get_pass, is_random
+from collage.transform import InferType, PassContext, Repeat, Sequential, default_passes, get_pass, is_random, prepare
 from collage.transform._validity import check_valid
 
 SHIPPED = generic_passes()
@@ -55,6 +55,27 @@ def test_every_pass_alone_on_a_raw_model(name):
     for seed in range(300, 302):
         proto, inputs = random_model(seed, nodes=30)
         assert_same(run(proto, inputs), run(apply([name], ir.from_proto(proto)), inputs))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_pass_alone_on_a_function(name):
+    for seed in range(400, 404):
+        proto, inputs = random_model(seed, nodes=30)
+        model = ir.from_proto(inside_function(proto))
+        assert_same(run(proto, inputs), run(apply([name], model), inputs))
+
+
+@pytest.mark.parametrize("mark", ["Primitive", "SkipOptimization"])
+def test_marked_functions_are_left_as_they_are(mark):
+    for seed in range(410, 414):
+        model = ir.from_proto(inside_function(random_model(seed, nodes=30)[0]))
+        (function,) = model.functions.values()
+        function.metadata_props[mark] = "1"
+        before = str(function)
+        for result in [*(apply([name], model) for name in SHIPPED), apply(SHIPPED, model), prepare(model)]:
+            (kept,) = result.functions.values()
+            assert [node.op_type for node in kept] == [node.op_type for node in function]
+        assert str(function) == before
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
