@@ -22,8 +22,13 @@ from collage.pattern._rule import Builder, NotApplicable, RewriteRule
 from collage.pattern._scope import Scope, label, scopes_of
 from collage.pattern._solver import Budget, Solver
 
-MAX_ROUNDS = 100
-"""Rounds, beside one for each node, after which an iterative rewrite is held to have no end."""
+MAX_DEPTH = 100
+"""How often what replaced something may be replaced in turn before a rewrite is held to have no end.
+
+The model's own nodes have depth 0, and what replaces a match is one deeper than the shallowest node of the match. There
+are finitely many nodes of each depth, so a rewrite without end gets ever deeper; one that moves through a large model
+slowly does not.
+"""
 
 GROWTH = 4
 """How many times larger a model may get before a rewrite is held to have no end."""
@@ -124,7 +129,7 @@ def rewrite(
         since = seen.setdefault(state, len(run.applied))
         if since < len(run.applied):
             raise _loop(run.applied[since:], "came back to a model that it had before")
-        if rounds >= MAX_ROUNDS + _size(model) or _size(run.model) > limit:
+        if run.deepest > MAX_DEPTH or _size(run.model) > limit:
             raise _loop(run.applied[count:], f"found no end in {rounds} rounds, at {_size(run.model)} nodes")
     return RewriteResult(run.model, tuple(run.applied), tuple(run.refused), rounds)
 
@@ -147,6 +152,8 @@ class _Run:
         self.applied: list[Application] = []
         self.refused: dict[Application, None] = {}
         self.tensors: dict[int, object] = {}
+        self.deepest = 0
+        self._depths: dict[ir.Node, int] = {}
         self.names = NameSupply(reserved=_names(model))
 
     def sweep(self) -> None:
@@ -197,6 +204,10 @@ class _Run:
     def _commit(self, rule: RewriteRule, match: _match.Match, edit: _replace.Edit, scope: Scope) -> Scope:
         imports = [self.model.graph.opset_imports, scope.opset_imports]
         names = _names_of(match.nodes)
+        depth = 1 + min(self._depths.get(node, 0) for node in match.nodes)
+        self.deepest = max(self.deepest, depth)
+        for node in (*match.nodes, *edit.new_nodes):
+            self._depths[node] = max(depth, self._depths.get(node, 0))
         scope = _replace.commit(edit, rule.label, imports, self.names.fresh, scope)
         self.applied.append(Application(rule.label, names, _names_of(edit.new_nodes)))
         return scope

@@ -443,6 +443,22 @@ def test_a_rule_that_feeds_itself_is_named() -> None:
     assert types(rewrite(model("y = Relu(x)"), [grow], iterative=False).model) == ["Relu", "Relu"]
 
 
+def test_a_loop_at_one_place_of_a_large_model_is_found_soon() -> None:
+    text = "a0 = Sigmoid(x)\n" + "\n".join(f"a{i} = Neg(a{i - 1})" for i in range(1, 1000)) + "\ny = Neg(a999)"
+    sigmoid = is_op("Sigmoid")(wildcard("x"))
+    grow = Fold(sigmoid, lambda match, op: {sigmoid: op.Sigmoid(op.Abs(match["x"]))}, "grow")
+    with pytest.raises(RewriteLoop, match="101 rounds"):
+        rewrite(model(text), grow)
+    steep = is_op("LeakyRelu")(wildcard("x"))
+
+    def steeper(match, op):
+        alpha = match.node(steep).attributes["alpha"].as_float()
+        return {steep: op.LeakyRelu(match["x"], alpha=alpha * 1.5)}
+
+    with pytest.raises(RewriteLoop, match="101 rounds"):
+        rewrite(model("y = LeakyRelu{alpha=0.1}(x)"), Fold(steep, steeper, "steeper"))
+
+
 def test_slow_progress_is_no_loop() -> None:
     """Relu sinks below 150 Neg, one place a round."""
     text = "a0 = Sigmoid(x)\n" + "\n".join(f"a{i} = Neg(a{i - 1})" for i in range(1, 150)) + "\ny = Neg(a149)"
