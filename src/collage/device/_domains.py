@@ -55,6 +55,7 @@ class Domains:
         self._size: list[int] = []
         self._scope: dict[int, SEScope] = {}
         self._fixings: dict[int, list[Fixing]] = {}
+        self._own: dict[int, Fixing] = {}
         self._links: list[Link] = []
         self._neighbours: dict[int, list[Link]] | None = None
 
@@ -92,6 +93,7 @@ class Domains:
             raise Clash(other, fixing, self.chain(other.place, place))
         self._scope[root] = joined
         self._fixings.setdefault(root, []).append(fixing)
+        self._own.setdefault(place, fixing)
 
     def unify(self, one: int, other: int, cause: str) -> None:
         """Demands that two places agree.
@@ -126,6 +128,10 @@ class Domains:
     def roots(self) -> Iterator[int]:
         """The place of every domain that stands for it, in order."""
         return (place for place, parent in enumerate(self._parent) if place == parent)
+
+    def fixing_of(self, place: int) -> Fixing | None:
+        """The first constraint on this very place."""
+        return self._own.get(place)
 
     def fixings(self, place: int) -> list[Fixing]:
         """The constraints on a place's domain."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 
 import onnx_ir as ir
 
@@ -110,6 +111,7 @@ class Places:
             TargetError: A scope that cannot be read, or is not configured.
         """
         self.model, self.config = model, config
+        self._device_of = lru_cache(maxsize=None)(config.device_of)
         self.devices, self.memories = Domains(), Domains()
         self.of_value: dict[ir.Value, int] = {}
         self.of_node: dict[ir.Node, int] = {}
@@ -386,11 +388,12 @@ class Places:
     def _fix(self, place: int, scope: SEScope, cause: str) -> None:
         """Constrains device and memory; a target alone stands for the devices that are configured for it."""
         try:
-            device = self.config.device_of(scope)
+            device = self._device_of(scope)
         except TargetError as error:
             raise TargetError(f"{self.describe(place)}: {error}") from None
         self.devices.fix(place, device, cause)
-        self.memories.fix(place, SEScope(memory_scope=scope.memory_scope), cause)
+        if scope.memory_scope is not None:
+            self.memories.fix(place, SEScope(memory_scope=scope.memory_scope), cause)
 
     def _fix_node(self, node: ir.Node, place: int) -> None:
         if not node.metadata_props:

@@ -223,12 +223,11 @@ class DevicePlan:
         place = self.places.of_node.get(node)
         if place is None:
             return "where its contents are"
+        own = self.places.devices.fixing_of(place)
+        if own is not None:
+            return own.cause
         fixings = self.places.devices.fixings(place)
-        if not fixings:
-            return "default"
-        if any(fixing.place == place for fixing in fixings):
-            return next(fixing.cause for fixing in fixings if fixing.place == place)
-        return f"with {self.places.describe(fixings[0].place)}, {fixings[0].cause}"
+        return f"with {self.places.describe(fixings[0].place)}, {fixings[0].cause}" if fixings else "default"
 
     def why_copy(self, copy: PlannedCopy | ir.Node) -> str:
         """Why a copy is needed: what put its value, and its first reader, where they are.
@@ -315,8 +314,9 @@ class DevicePlan:
         return SEScope(device.device_type, device.virtual_device_id, None, memory)
 
     def _with_target(self, scope: SEScope, target: Target | None = None) -> SEScope:
-        known = target or self._canonical(scope).target
-        return SEScope(scope.device_type, scope.virtual_device_id, known, scope.memory_scope)
+        if target is None:
+            target = self._canonical(scope).target
+        return SEScope(scope.device_type, scope.virtual_device_id, target, scope.memory_scope)
 
     def _target_of(self, node: ir.Node) -> Target | None:
         """The target that is asked for, or that the kernel was compiled for; the finer one, if both."""

@@ -127,7 +127,8 @@ class _Writer:
     def _describe(self, node: ir.Node) -> None:
         scope = self._plan.scope_of(node)
         node.metadata_props[SE_SCOPE] = str(scope)
-        node.metadata_props.setdefault(WHY, self._plan.reason(node))
+        if WHY not in node.metadata_props:
+            node.metadata_props[WHY] = self._plan.reason(node)
         for index, value in enumerate(node.outputs):
             result = self._plan.scope_of_value(value)
             if result.storage != scope.storage or node not in self._plan.places.of_node:

@@ -52,11 +52,13 @@ class _Merger:
         one, other = self._group[producer], self._group[consumer]
         if one == other or self._is_between(one, other):
             return
+        if self._members[one].bit_count() < self._members[other].bit_count():
+            one, other = other, one
+        for node in iterate_bits(self._members[other]):
+            self._group[node] = one
         members = self._members[one] | self._members.pop(other)
         below = (self._below[one] | self._below.pop(other)) & ~members
         following = (self._next[one] | self._next.pop(other)) & ~members
-        for node in iterate_bits(members):
-            self._group[node] = one
         self._members[one], self._below[one], self._next[one] = members, below, following
         for group, reached in self._below.items():
             if reached & members:
