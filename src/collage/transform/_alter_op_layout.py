@@ -110,12 +110,14 @@ class _Alteration:
     def _alter(self, node: ir.Node, layout: Layout) -> None:
         inputs = list(node.inputs)
         for index, perm in layout.inputs.items():
-            operand = inputs[index]
+            operand = inputs[index] if index < len(inputs) else None
             if operand is not None:
                 inputs[index] = self._permute(operand, tuple(perm), before=node)
         domain = node.domain if layout.domain is None else layout.domain
         attributes = {**node.attributes, **{a.name: a for a in ir.convenience.convert_attributes(layout.attributes)}}
-        new = ir.Node(domain, layout.op_type or node.op_type, inputs, attributes.values(), name=node.name)
+        new = ir.Node(
+            domain, layout.op_type or node.op_type, inputs, attributes.values(), num_outputs=len(node.outputs)
+        )
         self._replace(node, new, layout.outputs)
         self.model.opset_imports.setdefault(domain, 1)
 
@@ -128,7 +130,7 @@ class _Alteration:
         inputs = [self._before(value, perm) for value in node.inputs]
         if any(old is not None and new is None for old, new in zip(node.inputs, inputs, strict=True)):
             return
-        new = ir.Node(node.domain, node.op_type, inputs, node.attributes.values(), name=node.name)
+        new = ir.Node(node.domain, node.op_type, inputs, node.attributes.values())
         self._replace(node, new, {0: _inverse(perm)})
 
     def _perm_of(self, value: ir.Value) -> Permutation | None:
@@ -169,6 +171,8 @@ class _Alteration:
 
     def _replace(self, node: ir.Node, new: ir.Node, outputs: Mapping[int, Sequence[int]]) -> None:
         """Puts ``new`` in the place of ``node``; results listed in ``outputs`` come permuted and are turned back."""
+        new.name = node.name
+        new.metadata_props.update(node.metadata_props)
         self.graph.insert_before(node, new)
         for index, (old, fresh) in enumerate(zip(node.outputs, new.outputs, strict=True)):
             perm = tuple(outputs.get(index, ()))

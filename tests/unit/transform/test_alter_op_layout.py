@@ -119,6 +119,26 @@ def test_a_toolchain_is_asked_where_its_target_is_current():
     assert altered.opset_imports["nhwc"] == 1
 
 
+def test_operators_with_several_results_and_absent_operands():
+    model = read("""g (float[2, 4, 3] x) => (float[2, 2, 3] y, float[2, 2, 3] z) {
+        a, b = Split <axis = 1, num_outputs = 2> (x)   y = Relu (a)   z = Neg (b)
+    }""")
+    model.graph[0].metadata_props["origin"] = "here"
+
+    def last(node: ir.Node) -> Layout | None:
+        if node.op_type != "Split":
+            return None
+        swap = (0, 2, 1)
+        return Layout(inputs={0: swap, 1: swap}, outputs={0: swap, 1: swap}, attributes={"axis": 2})
+
+    altered = alter(model, last)
+    ops = [node.op_type for node in altered.graph]
+    assert ops[:2] == ["Transpose", "Split"] and altered.graph[1].metadata_props == {"origin": "here"}
+    inputs = feeds(model)
+    assert_same(run(model, inputs), run(altered, inputs))
+    assert [value.name for value in altered.graph.outputs] == ["y", "z"]
+
+
 def test_it_does_nothing_below_its_level():
     model = read(CHAIN)
     assert AlterOpLayout(channels_last)(model) is model
