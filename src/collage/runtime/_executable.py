@@ -73,9 +73,12 @@ class Executable:
         self._bind = Signature(recipe.inputs).bind
         self._output_names = tuple(port.name for port in recipe.outputs)
         self._only_output = self._output_names[0] if len(self._output_names) == 1 else None
-        loader = _Loader(recipe, workspace, toolchains or registry(), self.notes, debug)
         cores = usable_cores()
         limit = contexts or max(1, cores // (recipe.threads or cores))
+        # A kernel alone may keep the machine to itself; with others, of the same toolchain too, it must be quiet between
+        # runs: threads that spin for the last kernel take the cores from the next one.
+        options = LoadOptions(recipe.threads, exclusive=len(recipe.kernels) * limit == 1)
+        loader = _Loader(recipe, workspace, toolchains or registry(), options, self.notes, debug)
         self._contexts = ContextPool(loader.executor, limit)
         if owns_workspace:
             weakref.finalize(self, shutil.rmtree, workspace, ignore_errors=True)
@@ -157,10 +160,19 @@ class Executable:
 class _Loader:
     """Makes executors of a recipe, and is their host."""
 
-    def __init__(self, recipe: Recipe, workspace: Path, toolchains: Registry, notes: list[str], debug: bool) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        workspace: Path,
+        toolchains: Registry,
+        options: LoadOptions,
+        notes: list[str],
+        debug: bool,
+    ) -> None:
         self._recipe = recipe
         self._workspace = workspace
         self._toolchains = toolchains
+        self._options = options
         self._notes = notes
         self._debug = debug
         self._kernels: HostKernels | None = None
@@ -168,13 +180,10 @@ class _Loader:
     def executor(self) -> Executor:
         """Loads every kernel anew."""
         recipe = self._recipe
-        # A kernel alone may keep the machine to itself; with others, of the same toolchain too, it must be quiet between
-        # runs: threads that spin for the last kernel take the cores from the next one.
-        options = LoadOptions(recipe.threads, exclusive=len(recipe.kernels) == 1)
         steps = []
         for record in recipe.kernels:
             toolchain = self._toolchains.get(record.compiled.toolchain)
-            kernel = toolchain.load(record.compiled, Target.parse(record.target), self._workspace, options)
+            kernel = toolchain.load(record.compiled, Target.parse(record.target), self._workspace, self._options)
             steps.append(Step(record.name, kernel, record.inputs, record.outputs))
         page_out(self._workspace)
         inputs, outputs = ([port.name for port in ports] for ports in (recipe.inputs, recipe.outputs))
