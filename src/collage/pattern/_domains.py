@@ -110,7 +110,7 @@ def _local(pattern: Pattern, scope: Scope, known: dict[tuple[object, ...], Domai
         }
     if scope.fuzzy_ops or not pattern.children:
         return known[key]
-    return {node: None for node in known[key] if pattern.fits_operands(node)}
+    return {node: None for node in known[key] if pattern.fits_operands(scope.makers(node))}
 
 
 def _arcs(plan: Plan, domains: dict[Pattern, Domain]) -> list[_Arc]:

@@ -133,13 +133,9 @@ def matches_at(solver: Solver, value: ir.Value, any_output: bool = False) -> Ite
 def _matches(solver: Solver, starts: Iterable[Agenda]) -> Iterator[Match]:
     """Solutions as matches, one for each assignment of node patterns and root."""
     seen: set[tuple[object, ...]] = set()
+    root, node_patterns = solver.plan.root, [p for p in solver.plan.order if isinstance(p, OpPattern)]
     for _ in solver.solutions(starts):
-        plan = solver.plan
-        nodes = solver.node_of
-        key = (
-            solver.bound[plan.root],
-            *(nodes.get(pattern) for pattern in plan.order if isinstance(pattern, OpPattern)),
-        )
+        key = (solver.bound[root], *map(solver.node_of.get, node_patterns))
         if key not in seen:
             seen.add(key)
             yield _match(solver)

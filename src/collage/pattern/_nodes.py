@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import EllipsisType
 from typing import Any
 
@@ -73,12 +73,9 @@ class OpPattern(Pattern):
             node.op_type in self.op_types and _operators.normal_domain(node.domain) == self.domain
         )
 
-    def fits_operands(self, node: ir.Node) -> bool:
-        """Whether each operator among the operands finds its type among the node's: a cheap look ahead."""
-        makers = [value.producer() for value in node.inputs if value is not None]
-        return all(
-            any(maker is not None and operand.accepts_type(maker) for maker in makers) for operand in self._operators
-        )
+    def fits_operands(self, makers: Sequence[ir.Node]) -> bool:
+        """Whether each operator among the operands finds its type among the makers of a node's: a cheap look ahead."""
+        return all(any(operand.accepts_type(maker) for maker in makers) for operand in self._operators)
 
     def clone(self, child: Callable[[Pattern], Pattern]) -> OpPattern:
         """See the base class."""

@@ -37,6 +37,7 @@ class Scope:
         self.opset_imports: dict[str, int] = self.graph.opset_imports or around
         self.fuzzy_ops = frozenset(fuzzy_ops)
         self._attributes: dict[ir.Node, dict[str, Any]] = {}
+        self._makers: dict[ir.Node, tuple[ir.Node, ...]] = {}
         self._users: dict[ir.Value, tuple[ir.Node, ...]] = {}
         self._changes = 0
 
@@ -85,6 +86,7 @@ class Scope:
             del self.position[node]
         for value in touched:
             self._users.pop(value, None)
+        self._makers.clear()
         for stale in ("nodes", "by_type", "values", "_owners", "_body_outputs"):
             self.__dict__.pop(stale, None)
 
@@ -141,6 +143,14 @@ class Scope:
         if node.graph is self.graph:
             return node
         return self._owners.get(node.graph)
+
+    def makers(self, node: ir.Node) -> tuple[ir.Node, ...]:
+        """The nodes that make a node's operands."""
+        found = self._makers.get(node)
+        if found is None:
+            made = (value.producer() for value in node.inputs if value is not None)
+            found = self._makers[node] = tuple(maker for maker in made if maker is not None)
+        return found
 
     def leaves(self, value: ir.Value) -> bool:
         """Whether a value is an output of this graph."""

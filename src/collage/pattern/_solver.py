@@ -227,7 +227,7 @@ class Solver:
         node = value.producer()
         if node is None or not alternative.accepts_type(node):
             return False
-        return bool(self.scope.fuzzy_ops) or alternative.fits_operands(node)
+        return bool(self.scope.fuzzy_ops) or alternative.fits_operands(self.scope.makers(node))
 
     def _output(self, pattern: OutputPattern, value: ir.Value, any_output: bool, rest: Agenda) -> Outcome:
         node = value.producer()
