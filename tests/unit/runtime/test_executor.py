@@ -5,6 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from collage.runtime import Executor, Step
 
@@ -89,3 +92,83 @@ def test_values_are_let_go_after_their_last_use() -> None:
     ]
     assert Executor(steps, ["x"], ["y"]).run([np.ones(1)]) == [10.0]
     assert gone == [True]
+
+
+@st.composite
+def wirings(draw: st.DrawFn) -> tuple[list[tuple[list[str], list[str]]], list[str], list[str]]:
+    """Random steps over named values: several outputs, values used twice or never, outputs that are inputs."""
+    inputs = [f"x{i}" for i in range(draw(st.integers(1, 3)))]
+    values = list(inputs)
+    wires = []
+    for i in range(draw(st.integers(0, 8))):
+        read = draw(st.lists(st.sampled_from(values), min_size=1, max_size=3))
+        made = [f"v{i}_{j}" for j in range(draw(st.integers(1, 3)))]
+        wires.append((read, made))
+        values += made
+    return wires, inputs, draw(st.lists(st.sampled_from(values), min_size=1, max_size=4))
+
+
+def mix(read: Sequence[Any], count: int) -> list[Any]:
+    return [sum(read) * (j + 2) + j for j in range(count)]
+
+
+class Instead:
+    """A host that computes the same."""
+
+    def __init__(self, wires: list[tuple[list[str], list[str]]]) -> None:
+        self.wires, self.asked = wires, 0
+
+    def run(self, position: int, inputs: Sequence[Any]) -> Sequence[Any]:
+        self.asked += 1
+        return mix(inputs, len(self.wires[position][1]))
+
+    def rescue(self, position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
+        return self.run(position, inputs)
+
+
+@given(wirings(), st.booleans(), st.sets(st.integers(0, 7)), st.integers(0, 2))
+def test_random_wirings_equal_a_dictionary(
+    wiring: tuple[list[tuple[list[str], list[str]]], list[str], list[str]], reuses: bool, broken: set[int], size: int
+) -> None:
+    """Whether memory is reused, kernels fail, or tensors are empty."""
+    wires, inputs, outputs = wiring
+
+    def kernel(position: int, count: int) -> Fake:
+        memory = [np.zeros(size) for _ in range(count)]
+
+        def call(*read: Any) -> list[Any]:
+            if position in broken:
+                raise ValueError("broken")
+            made = mix(read, count)
+            if not reuses:
+                return made
+            for place, value in zip(memory, made, strict=True):
+                place[:] = value
+            return list(memory)
+
+        return Fake(call, reuses)
+
+    host = Instead(wires)
+    steps = [Step(f"k{i}", kernel(i, len(made)), tuple(read), tuple(made)) for i, (read, made) in enumerate(wires)]
+    executor = Executor(steps, inputs, outputs, host)
+    for seed in range(2):
+        feeds = list(np.random.default_rng(seed).random((len(inputs), size)))
+        values = dict(zip(inputs, feeds, strict=True))
+        for read, made in wires:
+            values |= zip(made, mix([values[name] for name in read], len(made)), strict=True)
+        expected = [values[name] for name in outputs]
+        traced, spans = executor.trace(feeds)
+        assert len(spans) == len(wires)
+        for found in (executor.run(feeds), executor.run_empty(feeds), traced):
+            for actual, wanted in zip(found, expected, strict=True):
+                np.testing.assert_allclose(actual, wanted)
+            assert not any(actual is feed for actual in found for feed in feeds)
+    assert bool(host.asked) == (any(i in broken for i in range(len(wires))) or (size == 0 and bool(wires)))
+
+
+def test_without_a_host_a_failure_is_the_run_s() -> None:
+    def fail(x: Any) -> Any:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        Executor([step("k", Fake(fail), "x", "y")], ["x"], ["y"]).run([np.ones(1)])

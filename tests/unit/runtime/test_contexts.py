@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from collage.runtime._contexts import ContextPool
+from collage.runtime._executor import Executor
+
+
+class Gate(Executor):
+    """Waits inside a run until it is let through."""
+
+    def __init__(self, through: threading.Semaphore, inside: threading.Semaphore) -> None:
+        super().__init__([], ["x"], ["x"])
+        self._through, self._inside = through, inside
+
+    def run(self, values: Sequence[Any]) -> Sequence[Any]:
+        self._inside.release()
+        assert self._through.acquire(timeout=10)
+        return values
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4])
+def test_as_many_runs_as_contexts_and_no_more(limit: int) -> None:
+    through, inside = threading.Semaphore(0), threading.Semaphore(0)
+    made: list[Gate] = []
+
+    def make() -> Gate:
+        made.append(Gate(through, inside))
+        return made[-1]
+
+    pool = ContextPool(make, limit)
+    assert len(made) == 1  # The rest when they are needed.
+    threads = []
+    for i in range(limit + 2):
+        threads.append(threading.Thread(target=pool.run, args=([i],)))
+        threads[-1].start()
+        if i < limit:
+            assert inside.acquire(timeout=10)
+    assert not inside.acquire(timeout=0.1)
+    assert len(made) == limit
+    for _ in threads:
+        through.release()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert len(made) == limit
+
+
+def test_a_run_that_raises_gives_its_context_back() -> None:
+    class Broken(Executor):
+        def run(self, values: Sequence[Any]) -> Sequence[Any]:
+            raise ValueError(values)
+
+    pool = ContextPool(lambda: Broken([], ["x"], ["x"]), 1)
+    for _ in range(3):
+        with pytest.raises(ValueError):
+            pool.run([1])
