@@ -106,6 +106,12 @@ def test_operands_on_different_devices_meet_where_the_reader_is() -> None:
     assert copied(model) == [("right", "cuda:0", "cpu:0")]
 
 
+def test_an_annotation_that_constrains_nothing_only_allows_a_copy() -> None:
+    text = "g (float[2] x) => (float[2] z) {\n a = Relu(x)\n b = Neg(a)\n z = Sigmoid(b)\n}"
+    model = plan(text, a="?", z="cpu")
+    assert where(model)["a"] == "cuda:0" and copied(model) == [("a", "cuda:0", "cpu:0")]
+
+
 def test_operands_of_an_unannotated_producer_follow_its_reader() -> None:
     model = plan("g (float[2] x) => (float[2] z) {\n a = Relu(x)\n b = Neg(a)\n z = Sigmoid(b)\n}", z="cpu")
     assert set(where(model).values()) == {"cpu:0"} and not copied(model)

@@ -19,6 +19,7 @@ from collage.device import (
 from collage.transform import InferType, PassContext
 
 DEVICES = ("cpu:0", "cpu:1", "cuda:0")
+SCOPES = (*DEVICES, *DEVICES, "cpu:1/fast", "cuda:0/texture", "cuda", "cpu", "?")
 
 
 def demand(model: ir.Model, seed: int) -> PlanDevices:
@@ -26,13 +27,13 @@ def demand(model: ir.Model, seed: int) -> PlanDevices:
     random = np.random.default_rng(seed)
     for node in nodes_of(model):
         if node.op_type not in ("Constant", "If", "Loop", "Scan", "twice") and random.random() < 0.2:
-            on_device(node, str(random.choice(DEVICES)))
+            on_device(node, str(random.choice(SCOPES)))
     for value in model.graph.inputs:
         if random.random() < 0.3:
-            on_device(value, str(random.choice(DEVICES)))
+            on_device(value, str(random.choice(SCOPES)))
     for value in model.graph.outputs:
         if random.random() < 0.5:
-            require_output(model, value.name, str(random.choice(DEVICES)))
+            require_output(model, value.name, str(random.choice(SCOPES)))
     return PlanDevices(DEVICES, default=str(random.choice(DEVICES)))
 
 
