@@ -1,0 +1,285 @@
+"""Groups of operators that oneDNN computes in one call: convolutions and products with what follows them.
+
+Weights are packed once, into the blocked layout that oneDNN chooses for the shapes at hand; activations run in
+channels-last layout, in which oneDNN needs no reorder between two convolutions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from collage.toolchains._torch_ops import OPS, Call, Fused
+from collage.toolchains._torch_ops._neural import Window
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["find_groups"]
+
+_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
+_NAMES = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "HardSwish": "hardswish"}
+
+
+@dataclass(frozen=True)
+class _Epilogue:
+    """What follows a product, as oneDNN names it."""
+
+    name: str = "none"
+    scalars: tuple[float, ...] = ()
+    algorithm: str = ""
+    added: ir.Value | None = None
+
+
+def find_groups(graph: ir.Graph) -> list[Fused]:
+    """The groups of a graph; each node is in at most one."""
+    groups = []
+    taken: set[ir.Node] = set()
+    for node in graph:
+        make = _MAKERS.get(node.op_type) if node.domain == "" else None
+        group = make(node) if make is not None and _is_f32(node) else None
+        if group is not None and taken.isdisjoint(group.nodes):
+            taken.update(group.nodes)
+            groups.append(group)
+    return groups
+
+
+def _convolution(node: ir.Node) -> Fused | None:
+    w, b, call = _constant(node, 1), _constant(node, 2), _call(node)
+    if w is None or (len(node.inputs) > 2 and node.inputs[2] is not None and b is None) or w.ndim not in (3, 4, 5):
+        return None
+    shape = _static_shape(node.inputs[0])
+    if shape is None and call.get("auto_pad", "NOTSET").startswith("SAME"):
+        return None
+    where = Window(call, shape[2:] if shape else [0] * (w.ndim - 2), w.shape[2:])
+    if not where.symmetric:
+        return None
+    nodes, epilogue = _follow(node, addable=True)
+    function = _Convolution(w, b, where, call, shape, epilogue)
+    inputs = [node.inputs[0]] if epilogue.added is None else [node.inputs[0], epilogue.added]
+    return Fused(nodes, nodes[-1], tuple(v for v in inputs if v is not None), function)
+
+
+class _Convolution:
+    """A convolution of one, two or three dimensions; one dimension is two, the first of size 1."""
+
+    def __init__(
+        self, w: Any, b: Any, where: Window, call: Call, shape: Sequence[int] | None, epilogue: _Epilogue
+    ) -> None:
+        self._flat = w.ndim == 3
+        lift = [0] if self._flat else []
+        ones = [1] if self._flat else []
+        w = w.unsqueeze(2) if self._flat else w
+        self._layout = _LAYOUTS[w.ndim]
+        self._where = (lift + where.begin, ones + where.stride, ones + where.dilation, call.get("group", 1))
+        size = None if shape is None or 0 in shape else [*shape[:2], *ones, *shape[2:]]
+        self._plain: Callable[[Any], Any] = lambda x: OPS["Conv"].function(
+            call, x, w.squeeze(2) if self._flat else w, b
+        )
+        self._epilogue = epilogue
+        self._w, self._b = torch.ops.mkldnn._reorder_convolution_weight(w, *self._where, size), b
+
+    def __call__(self, x: Any, added: Any = None) -> Any:
+        if not x.numel():
+            return _apply(self._epilogue, self._plain(x), added)
+        x = (x.unsqueeze(2) if self._flat else x).contiguous(memory_format=self._layout)
+        e = self._epilogue
+        if added is None:
+            y = torch.ops.mkldnn._convolution_pointwise(
+                x, self._w, self._b, *self._where, e.name, list(e.scalars), e.algorithm
+            )
+        else:
+            added = (added.unsqueeze(2) if self._flat else added).contiguous(memory_format=self._layout)
+            y = torch.ops.mkldnn._convolution_pointwise.binary(
+                x, added, self._w, self._b, *self._where, "add", 1.0, None if e.name == "none" else e.name, [], None
+            )
+        return y.squeeze(2) if self._flat else y
+
+
+def _transposed(node: ir.Node) -> Fused | None:
+    w, b, call = _constant(node, 1), _constant(node, 2), _call(node)
+    plain = call.get("auto_pad", "NOTSET") == "NOTSET" and call.get("output_shape") is None
+    if w is None or w.ndim != 4 or not plain or (len(node.inputs) > 2 and b is None):
+        return None
+    where = Window(call, [0, 0], w.shape[2:])
+    extra, group = call.get("output_padding") or [0, 0], call.get("group", 1)
+    if not where.symmetric or any(e >= s for e, s in zip(extra, where.stride, strict=True)):
+        return None
+    nodes, e = _follow(node, addable=False)
+    parameters = (where.begin, extra, where.stride, where.dilation, group)
+    packed = torch.ops.mkldnn._reorder_convolution_transpose_weight(w, *parameters, None)
+
+    def run(x: Any) -> Any:
+        if not x.numel():
+            return _apply(e, OPS["ConvTranspose"].function(call, x, w, b), None)
+        x = x.contiguous(memory_format=torch.channels_last)
+        return torch.ops.mkldnn._convolution_transpose_pointwise(
+            x, packed, b, *parameters, e.name, list(e.scalars), e.algorithm
+        )
+
+    return Fused(nodes, nodes[-1], _first(node), run)
+
+
+def _product(node: ir.Node) -> Fused | None:
+    """``x @ w`` with constant weights, and a bias added by the node itself or by the next one."""
+    w, call = _constant(node, 1), _call(node)
+    x = node.inputs[0]
+    if w is None or w.ndim != 2 or x is None or x.shape is None or len(x.shape) < 2 or 0 in w.shape:
+        return None
+    before: tuple[ir.Node, ...] = (node,)
+    bias = None
+    if node.op_type == "Gemm":
+        plain = not call.get("transA", 0) and call.get("alpha", 1.0) == 1 and call.get("beta", 1.0) == 1
+        bias = _constant(node, 2)
+        if not plain or (len(node.inputs) > 2 and node.inputs[2] is not None and bias is None):
+            return None
+        w = w if call.get("transB", 0) else w.t()
+    else:
+        w = w.t()
+        following = _only_user(node)
+        if following is not None and following.op_type == "Add":
+            other = following.inputs[1 - list(following.inputs).index(node.outputs[0])]
+            added = None if other is None or other.const_value is None else _tensor(other)
+            if added is not None and added.ndim <= 1 and added.numel() == w.shape[0] and added.dtype == torch.float32:
+                bias, before = added, (node, following)
+    if bias is not None:
+        if bias.numel() != w.shape[0] or bias.ndim > 2 or (bias.ndim == 2 and bias.shape[0] != 1):
+            return None
+        bias = bias.reshape(-1).contiguous()
+    after, e = _follow(before[-1], addable=False)
+    nodes = (*before[:-1], *after)
+    w = w.contiguous()
+    packed = torch.ops.mkldnn._reorder_linear_weight(w, _rows(x))
+
+    def run(x: Any) -> Any:
+        if not x.numel():
+            return _apply(e, torch.nn.functional.linear(x, w, bias), None)
+        return torch.ops.mkldnn._linear_pointwise(x.contiguous(), packed, bias, e.name, list(e.scalars), e.algorithm)
+
+    return Fused(nodes, nodes[-1], _first(node), run)
+
+
+_MAKERS: dict[str, Callable[[Any], Fused | None]] = {
+    "Conv": _convolution,
+    "ConvTranspose": _transposed,
+    "Gemm": _product,
+    "MatMul": _product,
+}
+
+
+def _follow(node: ir.Node, addable: bool) -> tuple[tuple[ir.Node, ...], _Epilogue]:
+    """The nodes after ``node`` that become its epilogue."""
+    swish = _swish(node)
+    if swish is not None:
+        return (node, *swish), _Epilogue("swish")
+    user = _only_user(node)
+    if user is None:
+        return (node,), _Epilogue()
+    if (epilogue := _activation(user)) is not None:
+        return (node, user), epilogue
+    if addable and user.op_type == "Add" and (other := _equal_partner(user, node.outputs[0])) is not None:
+        last = _only_user(user)
+        if last is not None and last.op_type == "Relu":
+            return (node, user, last), _Epilogue("relu", added=other)
+        return (node, user), _Epilogue(added=other)
+    return (node,), _Epilogue()
+
+
+def _activation(node: ir.Node) -> _Epilogue | None:
+    if node.domain != "":
+        return None
+    call = _call(node)
+    if node.op_type in _NAMES:
+        return _Epilogue(_NAMES[node.op_type])
+    if node.op_type == "LeakyRelu":
+        return _Epilogue("leaky_relu", (call.get("alpha", 0.01),))
+    if node.op_type == "Gelu":
+        return _Epilogue("gelu", (), call.get("approximate", "none"))
+    if node.op_type == "Clip" and len(node.inputs) == 3:
+        low, high = _constant(node, 1), _constant(node, 2)
+        if low is not None and high is not None:
+            return _Epilogue("hardtanh", (float(low), float(high)))
+    return None
+
+
+def _swish(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
+    """``Sigmoid`` and ``Mul`` if they are all that follows, and multiply what they read."""
+    y = node.outputs[0]
+    users = [user for user, _ in y.uses()]
+    if y.is_graph_output() or len(users) != 2:
+        return None
+    sigmoid = next((user for user in users if user.op_type == "Sigmoid"), None)
+    product = next((user for user in users if user.op_type == "Mul"), None)
+    if sigmoid is None or product is None or _only_user(sigmoid) is not product:
+        return None
+    return sigmoid, product
+
+
+def _equal_partner(node: ir.Node, value: ir.Value) -> ir.Value | None:
+    """The other input of a sum of two different values of equal, known shapes."""
+    left, right = node.inputs
+    other = right if left is value else left
+    if other is None or other is value or other.const_value is not None:
+        return None
+    shape = _static_shape(value)
+    return other if shape is not None and shape == _static_shape(other) else None
+
+
+def _apply(epilogue: _Epilogue, y: Any, added: Any) -> Any:
+    """An epilogue on a result without elements: only its shape counts."""
+    return y if added is None else y + added
+
+
+def _only_user(node: ir.Node) -> ir.Node | None:
+    y = node.outputs[0]
+    uses = list(y.uses())
+    if len(uses) != 1 or y.is_graph_output():
+        return None
+    user: ir.Node = uses[0][0]
+    return user if user.graph is node.graph and user.domain == "" else None
+
+
+def _is_f32(node: ir.Node) -> bool:
+    x = node.inputs[0]
+    return x is not None and x.dtype is not None and x.dtype.name == "FLOAT"
+
+
+def _call(node: ir.Node) -> Call:
+    attributes = {name: _plain(attribute.value) for name, attribute in node.attributes.items()}
+    return Call(node.op_type, 21, attributes, 1)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple | list) else value
+
+
+def _first(node: ir.Node) -> tuple[ir.Value, ...]:
+    assert node.inputs[0] is not None
+    return (node.inputs[0],)
+
+
+def _constant(node: ir.Node, index: int) -> Any:
+    value = node.inputs[index] if index < len(node.inputs) else None
+    return None if value is None or value.const_value is None else _tensor(value)
+
+
+def _tensor(value: ir.Value) -> Any:
+    assert value.const_value is not None
+    return torch.from_numpy(np.array(value.const_value.numpy(), order="C"))
+
+
+def _static_shape(value: ir.Value | None) -> list[int] | None:
+    if value is None or value.shape is None:
+        return None
+    sizes = [size for size in value.shape if isinstance(size, int)]
+    return sizes if len(sizes) == len(value.shape) else None
+
+
+def _rows(x: ir.Value) -> int | None:
+    """Rows of a product, where they are known."""
+    shape = _static_shape(x)
+    return int(np.prod(shape[:-1])) if shape and 0 not in shape else None

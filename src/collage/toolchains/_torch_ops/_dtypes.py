@@ -1,0 +1,51 @@
+"""Element types: ONNX's, NumPy's and torch's, and tensors over NumPy's memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from collage._errors import Unsupported
+
+__all__ = ["TYPES", "from_array", "to_array", "torch_dtype"]
+
+TYPES: dict[int, Any] = {
+    1: torch.float32,
+    2: torch.uint8,
+    3: torch.int8,
+    5: torch.int16,
+    6: torch.int32,
+    7: torch.int64,
+    9: torch.bool,
+    11: torch.float64,
+}
+"""ONNX element type to torch's.
+
+Left out: strings, complex numbers, what torch's kernels mostly lack, and the two half-wide floats, where torch rounds
+intermediate results otherwise than ONNX's cases expect.
+"""
+
+
+def torch_dtype(number: int) -> Any:
+    """Torch's type for an ONNX element type.
+
+    Raises:
+        Unsupported: There is none that its operators compute in.
+    """
+    if number not in TYPES:
+        raise Unsupported(f"torch does not compute in ONNX element type {number}")
+    return TYPES[number]
+
+
+def from_array(x: Any) -> Any:
+    """A tensor over an array's memory; over a copy where torch cannot take the strides, or may not write."""
+    if not (x.flags.c_contiguous and x.flags.writeable):
+        x = np.array(x, order="C")
+    return torch.from_numpy(x)
+
+
+def to_array(x: Any) -> Any:
+    """An array over a tensor's memory, in row-major order."""
+    return x.contiguous().numpy()

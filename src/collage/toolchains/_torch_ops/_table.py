@@ -1,0 +1,90 @@
+"""The table itself: which ONNX operator is which torch call.
+
+An entry is a function of a ``Call`` (the node's attributes, decoded once) and its inputs. Inputs that say *how* rather
+than *what* (the shape of Reshape, the axes of ReduceSum) are ``host`` inputs: they come as NumPy arrays, never as
+tensors. Entries raise ``Unsupported`` for attributes that torch has no like of, and never approximate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["HOST_OPS", "OPS", "Call", "Entry", "host_op", "op"]
+
+Function = Callable[..., Any]
+"""``(call, *inputs)`` to a tensor, or to a tuple of them where the node has several outputs."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One node, as its entry sees it.
+
+    Attributes:
+        op_type: Name of the operator.
+        version: Opset version of the model.
+        attributes: Decoded attributes: ints, floats, strings, lists of them, NumPy arrays.
+        outputs: How many outputs the node has; trailing ones that nobody reads are left out.
+        frozen: Indices of the inputs that are constants of the kernel.
+        memo: What an entry computed once from frozen inputs.
+    """
+
+    op_type: str
+    version: int
+    attributes: Mapping[str, Any]
+    outputs: int
+    frozen: frozenset[int] = frozenset()
+    memo: dict[str, Any] = field(default_factory=dict)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute, or its default."""
+        return self.attributes.get(name, default)
+
+    def once(self, name: str, make: Callable[[], Any], *inputs: int) -> Any:
+        """What ``make`` returns, computed once if all of ``inputs`` are constants."""
+        if not self.frozen.issuperset(inputs):
+            return make()
+        if name not in self.memo:
+            self.memo[name] = make()
+        return self.memo[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of the table.
+
+    Attributes:
+        function: What to call.
+        host: Indices of its host inputs.
+    """
+
+    function: Function
+    host: frozenset[int] = frozenset()
+
+
+OPS: dict[str, Entry] = {}
+"""ONNX operator (default domain) to torch."""
+
+HOST_OPS: dict[str, Function] = {}
+"""Operators on shapes, as NumPy calls: what Shape yields stays on the host, and may hold symbolic sizes."""
+
+
+def op(*names: str, host: tuple[int, ...] = ()) -> Callable[[Function], Function]:
+    """Enters a function into the table under some operator names."""
+
+    def enter(function: Function) -> Function:
+        OPS.update(dict.fromkeys(names, Entry(function, frozenset(host))))
+        return function
+
+    return enter
+
+
+def host_op(*names: str) -> Callable[[Function], Function]:
+    """Enters a function on NumPy arrays into the table of operators on shapes."""
+
+    def enter(function: Function) -> Function:
+        HOST_OPS.update(dict.fromkeys(names, function))
+        return function
+
+    return enter

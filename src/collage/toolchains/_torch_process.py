@@ -1,0 +1,183 @@
+"""What toolchains that compute with torch share: availability, threads, checks, and how a kernel is called."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collage._errors import Unsupported
+from collage.toolchains._contract import Availability, Support
+from collage.toolchains._model_files import elem_type, load_threads, one_line, usable_cores
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from collage.target import Target
+    from collage.toolchains._contract import Compiled, LoadOptions, Tensor
+
+__all__ = ["TorchKernel", "check_by_running", "import_torch", "set_threads", "support", "torch_availability"]
+
+_SPIN_COUNT = "2000"
+"""Turns of a loop, some microseconds: enough for the next operator of a kernel, not for a neighbour to notice."""
+
+_TRIAL_ELEMENTS = 200_000_000
+"""Kernels with larger inputs are not tried on zeros."""
+
+
+def torch_availability() -> Availability:
+    """Version of torch, from its metadata: importing it takes a second."""
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return Availability(False, reason="torch is not installed", remedy="pip install torch")
+    return Availability(True, version, f"torch {version}", ("CPU",))
+
+
+def import_torch(exclusive: bool = False) -> Any:
+    """Torch; where this is the first import, with threads that are quiet between two runs unless ``exclusive``.
+
+    The library of its threads reads the environment when it is loaded, and only then.
+    """
+    if "torch" not in sys.modules and not exclusive:
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
+    import torch
+
+    return torch
+
+
+def set_threads(target: Target, options: LoadOptions) -> int:
+    """Sets torch's number of threads, of which there is one for the process, and returns it."""
+    torch = import_torch(options.exclusive)
+    count = load_threads(target, options) or usable_cores()
+    torch.set_num_threads(count)
+    return count
+
+
+def support(node: ir.Node) -> Support:
+    """Whether the table of torch calls takes a node."""
+    try:
+        import_torch()
+        from collage.toolchains._torch_ops import unsupported
+
+        graph = node.graph
+        version = graph.opset_imports.get("") if graph is not None and hasattr(graph, "opset_imports") else None
+        reason = unsupported(node, version)
+    except Exception as error:
+        reason = f"torch cannot be asked: {one_line(error)}"
+    return Support(reason is None, reason)
+
+
+def check_by_running(program: Callable[..., Sequence[Any]], kernel: ir.Model) -> None:
+    """Runs a program once on zeros, or on ones where zeros will not do, and compares types with the kernel's.
+
+    Whether torch has a kernel for a type, or a mode, is something that only running tells.
+
+    Raises:
+        Unsupported: It fails on both, or yields other types or shapes than the kernel says.
+    """
+    reason: BaseException | None = None
+    for fill in (0, 1):
+        inputs = [_filled(value, fill) for value in kernel.graph.inputs]
+        if any(x is None for x in inputs):
+            return
+        try:
+            with quiet():
+                outputs = program(*inputs)
+        except Unsupported:
+            raise
+        except Exception as error:
+            reason = error
+            continue
+        _check_outputs(outputs, kernel)
+        return
+    raise Unsupported(f"torch: {one_line(reason or ValueError('nothing was run'))}") from reason
+
+
+def _filled(value: ir.Value, fill: int) -> Any:
+    """A tensor of an input's type; 2 stands for symbolic sizes; None where the input is no tensor of known rank."""
+    torch = import_torch()
+    dtype = elem_type(value)
+    if dtype is None or value.shape is None:
+        return None
+    shape = [size if isinstance(size, int) else 2 for size in value.shape]
+    if np.prod(shape, dtype=np.float64) > _TRIAL_ELEMENTS:
+        return None
+    return torch.from_numpy(np.full(shape, fill, dtype.numpy()))
+
+
+def _check_outputs(outputs: Sequence[Any], kernel: ir.Model) -> None:
+    from collage.toolchains._torch_ops import torch_dtype
+
+    for value, y in zip(kernel.graph.outputs, outputs, strict=True):
+        dtype = elem_type(value)
+        if dtype is not None and y.dtype != torch_dtype(int(dtype)):
+            raise Unsupported(f"torch makes {y.dtype} of {value.name!r}, a {dtype.name.lower()}")
+        for wanted, size in zip(value.shape or (), y.shape, strict=value.shape is not None):
+            if isinstance(wanted, int) and wanted != size:
+                raise Unsupported(f"torch gives {value.name!r} the shape {list(y.shape)}")
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No gradients, and no warnings of torch's to the user."""
+    torch = import_torch()
+    with torch.inference_mode(), warnings.catch_warnings(action="ignore"):
+        yield
+
+
+class TorchKernel:
+    """A torch callable with NumPy at both ends; memory is shared where it may be.
+
+    Args:
+        program: Takes and returns torch tensors.
+        compiled: What it was made from.
+        threads: Threads that it may use.
+        constants: Tensors in whose memory an output may lie.
+    """
+
+    reuses_outputs = False
+
+    def __init__(
+        self, program: Callable[..., Sequence[Any]], compiled: Compiled, threads: int, constants: Sequence[Any] = ()
+    ) -> None:
+        from collage.toolchains._torch_ops import from_array
+
+        self._torch = import_torch()
+        self._program = program
+        self._threads = threads
+        self._from_array = from_array
+        self._bound: list[tuple[Tensor, Any] | None] = [None] * len(compiled.inputs)
+        self._constants = {x.untyped_storage().data_ptr() for x in constants}
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        torch = self._torch
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+        with torch.inference_mode():
+            tensors = [self._tensor(i, x) for i, x in enumerate(inputs)]
+            outputs = self._program(*tensors)
+            lent = self._constants.union(x.untyped_storage().data_ptr() for x in tensors)
+            return [self._array(y, lent) for y in outputs]
+
+    def _tensor(self, i: int, x: Tensor) -> Any:
+        bound = self._bound[i]
+        if bound is not None and bound[0] is x:
+            return bound[1]
+        tensor = self._from_array(x)
+        # What was copied is not bound: the caller may change it in place.
+        self._bound[i] = (x, tensor) if tensor.data_ptr() == x.ctypes.data else None
+        return tensor
+
+    def _array(self, y: Any, lent: set[int]) -> Tensor:
+        y = y.contiguous()
+        if y.untyped_storage().data_ptr() in lent:
+            y = y.clone()
+        array: Tensor = y.numpy()
+        return array

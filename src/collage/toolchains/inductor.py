@@ -1,0 +1,195 @@
+"""Inductor: sub-graphs compiled ahead of time by PyTorch's own compiler, weights frozen into a shared library.
+
+Its compiled form is native code for this machine, made by AOTInductor and a C++ compiler; loading it compiles nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collage._errors import CollageError, CompileError, Unsupported
+from collage.toolchains._base import ToolchainBase
+from collage.toolchains._contract import Availability, Compiled, LoadOptions, Support
+from collage.toolchains._model_files import check_options, kernel_name, one_line, save_kernel
+from collage.toolchains._torch_process import (
+    TorchKernel,
+    check_by_running,
+    import_torch,
+    set_threads,
+    support,
+    torch_availability,
+)
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from collage.target import Target
+    from collage.toolchains._contract import Kernel
+
+__all__ = ["InductorToolchain"]
+
+_COMPILERS = ("g++", "clang++")
+_UNROLLED = frozenset(("LSTM", "GRU", "RNN"))
+_DATA_DEPENDENT = frozenset(("NonZero", "Compress"))
+
+
+class InductorToolchain(ToolchainBase):
+    """Compiles kernels with AOTInductor for the CPU."""
+
+    name = "inductor"
+    targets = ("llvm -compiler=inductor",)
+    options = {"threads": "number of threads (default: one for each physical core); one number for the whole process"}
+
+    def availability(self) -> Availability:
+        """Version of torch, and whether there is a C++ compiler."""
+        found = torch_availability()
+        if found.available and not any(map(shutil.which, _COMPILERS)):
+            return replace(
+                found,
+                available=False,
+                reason="no C++ compiler, which builds its kernels",
+                remedy="install g++ or clang",
+            )
+        return found
+
+    def supports(self, node: ir.Node, target: Target) -> Support:
+        """What the table of torch calls takes, and the compiler too."""
+        reason = _refusal(node)
+        return Support(False, reason) if reason is not None else support(node)
+
+    def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
+        """Exports the kernel and compiles it to a shared library; caches and sources are left nowhere."""
+        check_options(target, {"threads": None})
+        name = kernel_name(kernel)
+        for node in kernel.graph.all_nodes():
+            if (reason := _refusal(node)) is not None:
+                raise Unsupported(reason)
+        _refuse_symbolic(kernel.graph)
+        import_torch()
+        from collage.toolchains._torch_ops import Program
+
+        draft = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=workspace))
+        try:
+            program = Program(_read_back(kernel, workspace))
+            check_by_running(program, kernel)
+            # By target, since a process that has loaded a library gets the same one again under the same name.
+            options = "".join(f".{option}={value}" for option, value in target.options)
+            library = workspace / f"{name}.inductor{options}.so"
+            _build(program, kernel, draft).replace(library)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        inputs = tuple(str(value.name) for value in kernel.graph.inputs)
+        outputs = tuple(str(value.name) for value in kernel.graph.outputs)
+        return Compiled(self.name, str(target), (library.name,), inputs, outputs, metadata={"library": library.name})
+
+    def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
+        """Loads the library."""
+        check_options(target, {"threads": None})
+        threads = set_threads(target, options)
+        torch = import_torch()
+        runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(workspace / compiled.metadata["library"]), 1)
+        return TorchKernel(_Runner(runner), compiled, threads)
+
+
+class _Runner:
+    """A library's entry, called with tensors.
+
+    An output may lie in the library's own constants, which no caller may write: outputs are told apart by copying
+    those that are constants, which the library keeps behind a map.
+    """
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+
+    def __call__(self, *inputs: Any) -> Sequence[Any]:
+        outputs: Sequence[Any] = self._runner.run(list(inputs))
+        return outputs
+
+
+def _refusal(node: ir.Node) -> str | None:
+    if node.op_type in _UNROLLED and node.domain == "":
+        return f"inductor would unroll {node.op_type} step by step"
+    if node.op_type in _DATA_DEPENDENT:
+        return f"inductor compiles no shapes that depend on data ({node.op_type})"
+    return None
+
+
+def _refuse_symbolic(graph: ir.Graph) -> None:
+    """Its code is for the shapes that it was compiled with: others would be read out of bounds."""
+    for value in graph.inputs:
+        if value.shape is None or not all(isinstance(size, int) for size in value.shape):
+            raise Unsupported(f"inductor's kernels are compiled for fixed shapes ({value.name!r} is {value.shape})")
+
+
+def _read_back(kernel: ir.Model, workspace: Path) -> ir.Model:
+    """The kernel as written and read again, so that its weights are checked to lie in the workspace."""
+    import onnx_ir as ir
+
+    files = save_kernel(kernel, workspace)
+    try:
+        return ir.load(workspace / files[0])
+    finally:
+        (workspace / files[0]).unlink()
+
+
+def _build(program: Any, kernel: ir.Model, draft: Path) -> Path:
+    torch = import_torch()
+    import numpy as np
+    import torch._inductor as inductor
+
+    zeros = [np.zeros([int(size) for size in v.shape or ()], v.dtype.numpy()) for v in kernel.graph.inputs if v.dtype]
+    examples = tuple(torch.from_numpy(x) for x in zeros)
+    settings = {
+        "aot_inductor.output_path": str(draft / "kernel.so"),
+        "compile_threads": 1,  # builds of several toolchains run side by side
+        "cpp.dynamic_threads": True,  # the number of threads is known when the kernel is loaded
+        "freezing": True,  # weights are constants, so packed for oneDNN
+    }
+    try:
+        with _caches_in(draft), _quiet_compiler(), torch.no_grad():
+            exported = torch.export.export(program, examples, strict=False)
+            return Path(str(inductor.aot_compile(exported.module(), examples, options=settings)))
+    except CollageError:
+        raise
+    except Exception as error:
+        raise CompileError(f"inductor: {one_line(error)}") from error
+
+
+@contextlib.contextmanager
+def _caches_in(folder: Path) -> Iterator[None]:
+    """Inductor's caches and temporary files in ``folder`` for as long as the context lasts."""
+    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
+    before = {name: os.environ.get(name) for name in names}
+    temporary = tempfile.tempdir
+    os.environ.update({name: str(folder) for name in names})
+    tempfile.tempdir = str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = temporary
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _quiet_compiler() -> Iterator[None]:
+    """No warnings and no log lines of torch's to the user."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logging.disable(level)

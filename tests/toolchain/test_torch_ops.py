@@ -1,0 +1,142 @@
+"""ONNX's own backend cases through the table of torch calls: right, or refused; never wrong, never a crash."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+import pytest
+from onnx.backend.test.loader import load_model_tests
+
+from collage._errors import Unsupported
+from collage.testing._toolchain_kernels import kernel
+
+torch = pytest.importorskip("torch")
+
+from collage.toolchains._torch_ops import OPS, Program, from_array, to_array  # noqa: E402
+
+_PASSED_WHEN_WRITTEN = 1100
+"""Cases; fewer would mean that operators were lost."""
+
+
+def cases() -> Sequence[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [case for case in load_model_tests(kind="node") if case.model is not None]
+
+
+def verdict(model: onnx.ModelProto, data: Any, rtol: float, atol: float) -> str:
+    """``right``, ``refused`` or what is wrong."""
+    try:
+        module = ir.serde.deserialize_model(model)
+        if module.functions:
+            passes.InlinePass()(module)
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(module)
+        program = Program(module)
+        for inputs, outputs in data:
+            with torch.inference_mode():
+                got = [to_array(torch.as_tensor(y)) for y in program(*(from_array(np.asarray(x)) for x in inputs))]
+            for y, wanted in zip(got, outputs, strict=True):
+                wanted = np.asarray(wanted)
+                if (y.dtype, y.shape) != (wanted.dtype, wanted.shape):
+                    return f"{y.dtype}{y.shape} for {wanted.dtype}{wanted.shape}"
+                np.testing.assert_allclose(y, wanted, rtol=rtol, atol=atol)
+    except Unsupported as refusal:
+        assert str(refusal)
+        return "refused"
+    except AssertionError as error:
+        return f"wrong: {error}"
+    return "right"
+
+
+def test_every_case_of_the_suite_is_right_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+    counts = {"right": 0, "refused": 0}
+    for case in cases():
+        data = [([_plain(x) for x in inputs], [_plain(y) for y in outputs]) for inputs, outputs in case.data_sets]
+        found = verdict(case.model, data, case.rtol, case.atol)
+        assert found in counts, f"{case.name}: {found}"
+        counts[found] += 1
+    assert counts["right"] >= _PASSED_WHEN_WRITTEN
+
+
+def _plain(value: Any) -> Any:
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def test_every_row_is_an_operator_of_onnx() -> None:
+    known = {schema.name for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == ""}
+    assert set(OPS) <= known
+    assert len(OPS) >= 140
+
+
+def run(text: str, inputs: Sequence[np.ndarray], weights: dict[str, np.ndarray] | None = None) -> list[np.ndarray]:
+    return [to_array(torch.as_tensor(y)) for y in Program(kernel("k", text, weights))(*map(from_array, inputs))]
+
+
+def test_shapes_are_computed_on_the_host_and_follow_the_input() -> None:
+    text = """(float[N,M] x) => (float[K,P] y) {
+        s = Shape (x) n = Gather (s, zero) d = Mul (n, two) r = Unsqueeze (d, zeros)
+        m = Concat <axis = 0> (r, minus) y = Reshape (x, m)}"""
+    weights = {
+        "zero": np.array(0),
+        "two": np.array(2),
+        "zeros": np.array([0]),
+        "minus": np.array([-1]),
+    }
+    program = Program(kernel("k", text, weights))
+    for shape in ((2, 4), (3, 6), (1, 2)):
+        x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        (y,) = program(from_array(x))
+        np.testing.assert_array_equal(to_array(y), x.reshape(2 * shape[0], -1))
+
+
+@pytest.mark.parametrize(("opset", "shape"), [(11, (6, 20)), (13, (24, 5))])
+def test_softmax_changed_its_meaning_in_opset_13(opset: int, shape: tuple[int, int]) -> None:
+    model = kernel("k", "(float[2,3,4,5] x) => (float[2,3,4,5] y) {y = Softmax <axis = A> (x)}".replace("A", "2"))
+    model.opset_imports[""] = opset
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
+    (y,) = Program(model)(from_array(x))
+    rows = (6, 20) if opset == 11 else None
+    wanted = np.exp(x.reshape(rows)) if rows else np.exp(x)
+    wanted = wanted / wanted.sum(axis=1 if rows else 2, keepdims=True)
+    np.testing.assert_allclose(to_array(y), wanted.reshape(x.shape), rtol=1e-5)
+    assert np.prod(shape) == x.size
+
+
+REFERENCE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "ReduceSum": lambda x: x.sum(axis=(0, 2), keepdims=True),
+    "ReduceMax": lambda x: x.max(axis=(0, 2), keepdims=True),
+    "ReduceProd": lambda x: x.prod(axis=(0, 2), keepdims=True),
+}
+
+
+@pytest.mark.parametrize("name", sorted(REFERENCE))
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int64])
+def test_reductions_keep_the_type(name: str, dtype: Any) -> None:
+    x = np.random.default_rng(0).integers(-3, 4, (2, 3, 4)).astype(dtype)
+    kind = {"float32": "float", "int32": "int32", "int64": "int64"}[x.dtype.name]
+    text = f"({kind}[2,3,4] x) => ({kind}[1,3,1] y) {{y = {name} (x, axes)}}"
+    (y,) = run(text, [x], {"axes": np.array([0, -1])})
+    assert y.dtype == x.dtype
+    np.testing.assert_array_equal(y, REFERENCE[name](x).astype(dtype))
+
+
+def test_random_slices_are_numpys() -> None:
+    chance = random.Random(0)
+    for _ in range(200):
+        x = np.arange(60, dtype=np.float32).reshape(5, 12)
+        first, last = chance.randint(-15, 15), chance.randint(-15, 15)
+        step = chance.choice([-3, -1, 1, 2, 5])
+        expected = x[:, slice(first, last, step)]
+        if last < -12 and step < 0:
+            expected = x[:, slice(first, None, step)]
+        weights = {k: np.array([v]) for k, v in (("s", first), ("e", last), ("a", 1), ("t", step))}
+        (y,) = run("(float[5,12] x) => (float[5,K] y) {y = Slice (x, s, e, a, t)}", [x], weights)
+        np.testing.assert_array_equal(y, expected)
