@@ -110,6 +110,7 @@ def find_paths(
     *,
     k: int = 1,
     prices: Ints | None = None,
+    cover: Path | None = None,
     max_states: int = DEFAULT_MAX_STATES,
 ) -> Found:
     """The ``k`` covers of least weight.
@@ -119,6 +120,7 @@ def find_paths(
         weights: Their weights.
         k: How many covers are wanted.
         prices: ``prices`` that an earlier search of the same problem ended with.
+        cover: A good cover, if one is known; its weight may be out of date.
         max_states: Cap on the states settled. Where it is hit, the result holds the covers found until then, or
             else a good one.
     """
@@ -130,24 +132,30 @@ def find_paths(
     shift = weights.coarse_shift
     if prices is None:
         prices = first_prices(problem, weights.coarse)
-    bound = Heads(problem, weights.valid).relax(weights.coarse, prices)
+    everyone = Heads(problem, weights.valid)
+    bound = everyone.relax(weights.coarse, prices)
     keep, limit = weights.valid, None
-    near = keep & (bound.slack <= _NEAR * bound.value // problem.n)
-    good = _dive(problem.n, Edges(problem, weights, bound, near)) or _dive(
-        problem.n, Edges(problem, weights, bound, keep)
-    )
-    if good is not None and k == 1:
-        upper = (good[0] >> shift) + bound.value + 1
-        bound, keep = _sharpen(problem, weights, bound, upper)
-        limit = (upper - bound.value) << shift
-        good = _dive(problem.n, Edges(problem, weights, bound, keep)) or good
+    if cover is None or not all(weights.valid[i] for i in cover.candidates):
+        near = keep & (bound.slack <= _NEAR * bound.value // problem.n)
+        good = _dive(problem.n, Edges(problem, weights, bound, near)) or _dive(
+            problem.n, Edges(problem, weights, bound, keep)
+        )
+        cover = _path(weights, _candidates(good)) if good else None
+    if cover is not None:
+        upper = (_path(weights, cover.candidates).weight >> shift) + 1
+        sharp, near = _sharpen(problem, weights, bound, upper)
+        if k == 1:
+            bound, keep, limit = sharp, near, (upper - sharp.value) << shift
+        else:  # Covers above the best one count too: the sharper prices, but for all candidates.
+            bound = max(bound, everyone.relax(weights.coarse, sharp.prices), key=lambda b: b.value)
     found = Found([], bound.value << shift, bound.prices, considered=int(keep.sum()))
-    ends = _settle(problem.n, Edges(problem, weights, bound, keep), k, limit, max_states, found)
-    if found.capped and not ends and good is not None:
-        ends = [good]
-    for end in ends:
-        candidates = _candidates(end)
-        found.paths.append(Path(candidates, sum(weights.exact(i) for i in candidates)))
+    edges = Edges(problem, weights, bound, keep)
+    ends = _settle(problem.n, edges, k, limit, max_states, found)
+    found.paths = [_path(weights, _candidates(end)) for end in ends]
+    if found.capped and not ends:
+        better = _dive(problem.n, edges)
+        chosen = _candidates(better) if better else cover.candidates if cover else ()
+        found.paths = [_path(weights, chosen)] if chosen else []
     if found.exact:
         found.lower_bound = found.paths[0].weight if found.paths else None
     return found
@@ -165,6 +173,10 @@ def _sharpen(problem: Problem[Any], weights: Weights, bound: Bound, upper: int) 
         if tightener.is_done or keep.sum() <= _FEW_PER_NODE * problem.n:
             return tightener.best, keep
         tightener.improve(Heads(problem, keep), upper, _STEPS_AT_ONCE)
+
+
+def _path(weights: Weights, candidates: tuple[int, ...]) -> Path:
+    return Path(candidates, sum(weights.exact(i) for i in candidates))
 
 
 def _candidates(label: Label) -> tuple[int, ...]:

@@ -17,10 +17,16 @@ import numpy as np
 
 from collage.cost.cost import Cost, CostLike
 from collage.search._dijkstra import DEFAULT_MAX_STATES, Found, Path, find_paths
-from collage.search._problem import Ints, Problem
+from collage.search._near import NearGraph
+from collage.search._problem import Floats, Ints, Problem
 from collage.search._shortest_path import as_partitioning, no_cover
 from collage.search._values import C, NoCover, Partitioning, SearchStatistics
 from collage.search._weights import Weights
+
+_MARGIN_BITS = 8
+_FINEST_MARGIN_BITS = 16
+_FEW_NEAR_STATES = 1_000
+_MAX_NEAR_ARCS = 60_000
 
 __all__ = ["LazyOptions", "LazyResult", "lazy_shortest_path"]
 
@@ -89,7 +95,7 @@ def lazy_shortest_path(
         n: Number of nodes.
         candidates: The candidate kernels; each satisfies the admission rule.
         bound_of: Seconds that a candidate not measured yet is hoped to cost, without its launch penalty. Asked again
-            in every round, so that it may learn.
+            in every round, so that it may learn; but only once if bounds are proofs.
         measure: Costs of a batch of candidates, in order; may build them in parallel.
         options: When to stop, and how much to measure at once.
         known_cost_of: Cost that is known without measuring, or None; asked once.
@@ -138,6 +144,11 @@ class _LazySearch(Generic[C]):
         for index, key in enumerate(self.keys):
             self.of_key.setdefault(key, []).append(index)
         self.prices: Ints | None = None
+        self.cover: Path | None = None
+        self.hoped: Floats | None = None
+        self.near: NearGraph | None = None
+        self.planned: tuple[Floats, Weights] | None = None
+        self.margin_bits = _MARGIN_BITS
         self.violations = 0
         self.rounds = self.states = self.transitions = self.measured = self.measured_keys = 0
         self.replan_max_s = self.measuring_s = 0.0
@@ -154,8 +165,8 @@ class _LazySearch(Generic[C]):
         if self.options.bounds_are_proofs:
             proof_bound_of = self.bound_of
         while True:
-            bounds = self._bounds(self.bound_of)
-            found, weights = self._plan(bounds, self.options.paths_per_round)
+            bounds = self._bounds()
+            found, weights = self._replan(bounds)
             if not found.paths:
                 return self._ended("states" if found.capped else "finished", proof_bound_of, (found, weights))
             batch = self._batch(found.paths, bounds)
@@ -164,22 +175,68 @@ class _LazySearch(Generic[C]):
                 return self._ended(stopped_by, proof_bound_of, (found, weights))
             self._measure(batch, bounds)
 
-    def _bounds(self, bound_of: Callable[[C], float] | None) -> np.ndarray:
+    def _bounds(self) -> Floats:
         """Known seconds where there are any, else bounds."""
-        seconds = self.seconds.copy()
-        for index in np.flatnonzero(~self.is_known).tolist():
+        if self.hoped is None or not self.options.bounds_are_proofs:
+            self.hoped = self._ask(self.bound_of)
+        return np.where(self.is_known, self.seconds, self.hoped)
+
+    def _ask(self, bound_of: Callable[[C], float] | None) -> Floats:
+        """Bounds of what is not known."""
+        seconds = np.zeros(len(self.keys))
+        for index in np.flatnonzero(~self.is_known).tolist() if bound_of else ():
             bound = bound_of(self.problem.candidates[index]) if bound_of else 0.0
             if not bound >= 0:
                 raise ValueError(f"the bound of {self.problem.candidates[index]} is {bound}; it must be zero or more")
             seconds[index] = bound
         return seconds
 
+    def _replan(self, seconds: Floats) -> tuple[Found, Weights]:
+        """The best paths; by a walk over the near graph where no cost fell and the best is still in it."""
+        if self.options.paths_per_round > 1:
+            return self._plan(seconds, self.options.paths_per_round)
+        began = time.perf_counter()
+        walked = self._walk_near(seconds)
+        if walked is None:
+            walked = self._plan(seconds)
+            self._build_near(seconds, *walked)
+        else:
+            self.rounds += 1
+        self.replan_max_s = max(self.replan_max_s, time.perf_counter() - began)
+        return walked
+
+    def _walk_near(self, seconds: Floats) -> tuple[Found, Weights] | None:
+        if self.near is None or self.planned is None or self.ranks.any():
+            return None
+        before, weights = self.planned
+        changed = np.flatnonzero(seconds != before)
+        if (seconds[changed] < before[changed]).any():
+            return None
+        for index in changed.tolist():
+            weights.learn(index, float(seconds[index] + self.penalties[index]))
+        self.planned = seconds, weights
+        path = self.near.best(weights)
+        if path is None:
+            return None
+        self.states += len(self.near)
+        return Found([path], path.weight, self.prices, considered=self.near.candidates, states=len(self.near)), weights
+
+    def _build_near(self, seconds: Floats, found: Found, weights: Weights) -> None:
+        self.near, self.planned = None, (seconds, weights)
+        if found.paths and self.margin_bits <= _FINEST_MARGIN_BITS:
+            margin = found.paths[0].weight >> self.margin_bits
+            self.near = NearGraph.around(self.problem, weights, found, margin, _MAX_NEAR_ARCS)
+            self.margin_bits += 1 if self.near is None else -(len(self.near) < _FEW_NEAR_STATES)
+
     def _plan(self, seconds: np.ndarray, k: int = 1) -> tuple[Found, Weights]:
         began = time.perf_counter()
         weights = Weights(self.problem, seconds + self.penalties, self.ranks)
-        found = find_paths(self.problem, weights, k=k, prices=self.prices, max_states=self.options.max_states)
+        found = find_paths(
+            self.problem, weights, k=k, prices=self.prices, cover=self.cover, max_states=self.options.max_states
+        )
         if found.prices is not None:
             self.prices = found.prices
+        self.cover = found.paths[0] if found.paths else self.cover
         self.rounds += 1
         self.states += found.states
         self.transitions += found.transitions
@@ -240,7 +297,8 @@ class _LazySearch(Generic[C]):
         found, weights = last if stopped_by == "finished" else self._plan_measured()
         lower = last[0].lower_bound
         if not (self.options.bounds_are_proofs or self.is_known.all()):
-            lower = self._plan(self._bounds(proof_bound_of))[0].lower_bound
+            proofs = np.where(self.is_known, self.seconds, self._ask(proof_bound_of))
+            lower = self._plan(proofs)[0].lower_bound
         statistics = SearchStatistics(
             candidates=len(self.problem.candidates),
             valid=int(weights.valid.sum()),

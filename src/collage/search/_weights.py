@@ -57,6 +57,12 @@ class Weights:
         """The same weights, some candidates being invalid."""
         return Weights(self._problem, np.where(dropped, np.inf, self._seconds), self._ranks)
 
+    def learn(self, candidate: int, seconds: float) -> None:
+        """Changes the seconds of one candidate; its coarse weight stays, a bound as long as costs only rise."""
+        self._seconds[candidate] = seconds
+        self.valid[candidate] = math.isfinite(seconds)
+        self._units[candidate] = round(seconds * _UNITS_PER_SECOND) if self.valid[candidate] else 0.0
+
     def exact(self, candidate: int) -> int:
         """The exact weight of one valid candidate."""
         units = (int(self._ranks[candidate]) << self._unit_bits) + int(self._units[candidate])
