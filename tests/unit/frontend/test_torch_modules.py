@@ -30,7 +30,7 @@ def test_example_inputs_are_asked_for(inputs: object) -> None:
 
 @pytest.mark.parametrize(
     ("module", "example", "said"),
-    [(Eigenvalues(), torch.eye(3), "No ONNX function found for.*linalg_eig"), (torch.nn.Linear(4, 2), torch.ones(3, 5), r"\[3, 5\]|3x5")],
+    [(Eigenvalues(), torch.eye(3), "No ONNX function found"), (torch.nn.Linear(4, 2), torch.ones(3, 5), r"\[3, 5\]")],
 )
 def test_what_cannot_be_exported_says_why_in_one_line(
     module: torch.nn.Module, example: torch.Tensor, said: str
