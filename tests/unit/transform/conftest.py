@@ -5,6 +5,15 @@ import pytest
 from onnx import parser
 from tests.unit.transform.recording import Recorder
 
+from collage.transform import _registry
+
+
+@pytest.fixture(autouse=True)
+def registry_of_its_own(monkeypatch) -> None:
+    """What a test registers is gone when it ends."""
+    monkeypatch.setattr(_registry, "_FACTORIES", dict(_registry._FACTORIES))
+    monkeypatch.setattr(_registry, "_NAMES", set(_registry._NAMES))
+
 
 @pytest.fixture
 def model() -> ir.Model:
