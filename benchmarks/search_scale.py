@@ -112,8 +112,9 @@ def draw_costs(
     costs = {}
     for candidate in candidates:
         gain = (0.75 + 0.25 / len(candidate.sub_graph) ** 0.5) * rng.uniform(0.95, 1.1)
-        costs[candidate.bits, candidate.target] = float(luck[candidate.target][list(candidate.sub_graph)].sum() * gain)
-    return lambda candidate: costs[candidate.bits, candidate.target]
+        seconds = luck[candidate.target][list(candidate.sub_graph)].sum() * gain
+        costs[candidate.first, candidate.bits, candidate.target] = float(seconds)
+    return lambda candidate: costs[candidate.first, candidate.bits, candidate.target]
 
 
 def run_eager(name: str, seed: int) -> None:
@@ -143,11 +144,11 @@ def run_lazy(name: str, seed: int) -> None:
     candidates = tuple(collect_candidates(graph, menu()))
     cost_of = draw_costs(graph, candidates, seed)
     rng = random.Random(seed)
-    bounds = {(c.bits, c.target): cost_of(c) * rng.uniform(0.6, 1.0) for c in candidates}
+    bounds = {(c.first, c.bits, c.target): cost_of(c) * rng.uniform(0.6, 1.0) for c in candidates}
     result = lazy_shortest_path(
         len(graph),
         candidates,
-        lambda c: bounds[c.bits, c.target],
+        lambda c: bounds[c.first, c.bits, c.target],
         lambda batch: [cost_of(c) for c in batch],
         options=LazyOptions(bounds_are_proofs=True),
         launch_penalty_of=lambda c: LAUNCH_S,

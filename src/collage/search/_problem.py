@@ -61,14 +61,20 @@ class Problem(Generic[C]):
         self.shapes: list[tuple[int, int, int]] = []
         runs: list[tuple[int, int]] = []
         offsets: list[int] = []
+        known: dict[
+            tuple[int, int], tuple[list[tuple[int, int]], tuple[int, int, int]]
+        ] = {}  # Targets share sub-graphs.
         for candidate in self.candidates:
-            first, bits = candidate.first, candidate.bits
-            if bits <= 0 or bits & -bits != 1 << first or bits >> n:
-                raise ValueError(f"{candidate} does not cover nodes of 0 to {n - 1} from node {first} on")
+            first, bits = key = candidate.first, candidate.bits
+            if key not in known:
+                if bits <= 0 or bits & -bits != 1 << first or bits >> n:
+                    raise ValueError(f"{candidate} does not cover nodes of 0 to {n - 1} from node {first} on")
+                ranges = list(_runs(bits, first))
+                stop = ranges[0][1]
+                known[key] = ranges, (bits >> first, stop, bits >> stop)
             offsets.append(len(runs))
-            runs.extend(_runs(bits, first))
-            stop = runs[offsets[-1]][1]
-            self.shapes.append((bits >> first, stop, bits >> stop))
+            runs += known[key][0]
+            self.shapes.append(known[key][1])
         self._starts, self._stops = np.array(runs, dtype=np.int64).reshape(-1, 2).T
         self._offsets: Ints = np.array(offsets, dtype=np.int64)
         self.first: Ints = self._starts[self._offsets]
