@@ -110,7 +110,6 @@ def find_paths(
     *,
     k: int = 1,
     prices: Ints | None = None,
-    cover: Path | None = None,
     max_states: int = DEFAULT_MAX_STATES,
 ) -> Found:
     """The ``k`` covers of least weight.
@@ -120,7 +119,6 @@ def find_paths(
         weights: Their weights.
         k: How many covers are wanted.
         prices: ``prices`` that an earlier search of the same problem ended with.
-        cover: A good cover, if one is known; its weight may be out of date.
         max_states: Cap on the states settled. Where it is hit, the result holds the covers found until then, or
             else a good one.
     """
@@ -135,14 +133,13 @@ def find_paths(
     everyone = Heads(problem, weights.valid)
     bound = everyone.relax(weights.coarse, prices)
     keep, limit = weights.valid, None
-    if cover is None or not all(weights.valid[i] for i in cover.candidates):
-        near = keep & (bound.slack <= _NEAR * bound.value // problem.n)
-        good = _dive(problem.n, Edges(problem, weights, bound, near)) or _dive(
-            problem.n, Edges(problem, weights, bound, keep)
-        )
-        cover = _path(weights, _candidates(good)) if good else None
+    near = keep & (bound.slack <= _NEAR * bound.value // problem.n)
+    good = _dive(problem.n, Edges(problem, weights, bound, near)) or _dive(
+        problem.n, Edges(problem, weights, bound, keep)
+    )
+    cover = _path(weights, _candidates(good)) if good else None
     if cover is not None:
-        upper = (_path(weights, cover.candidates).weight >> shift) + 1
+        upper = (cover.weight >> shift) + 1
         sharp, near = _sharpen(problem, weights, bound, upper)
         if k == 1:
             bound, keep, limit = sharp, near, (upper - sharp.value) << shift

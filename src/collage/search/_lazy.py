@@ -144,7 +144,6 @@ class _LazySearch(Generic[C]):
         for index, key in enumerate(self.keys):
             self.of_key.setdefault(key, []).append(index)
         self.prices: Ints | None = None
-        self.cover: Path | None = None
         self.hoped: Floats | None = None
         self.near: NearGraph | None = None
         self.planned: tuple[Floats, Weights] | None = None
@@ -231,12 +230,9 @@ class _LazySearch(Generic[C]):
     def _plan(self, seconds: np.ndarray, k: int = 1) -> tuple[Found, Weights]:
         began = time.perf_counter()
         weights = Weights(self.problem, seconds + self.penalties, self.ranks)
-        found = find_paths(
-            self.problem, weights, k=k, prices=self.prices, cover=self.cover, max_states=self.options.max_states
-        )
+        found = find_paths(self.problem, weights, k=k, prices=self.prices, max_states=self.options.max_states)
         if found.prices is not None:
             self.prices = found.prices
-        self.cover = found.paths[0] if found.paths else self.cover
         self.rounds += 1
         self.states += found.states
         self.transitions += found.transitions
