@@ -28,7 +28,21 @@ _HOME = {
     "Target": "collage.target",
     "CollageError": "collage._errors",
 }
-_ROOMS = ("backend", "fusion", "graph", "pattern", "search", "cost", "testing", "toolchains", "transform")
+_ROOMS = (
+    "backend",
+    "cost",
+    "device",
+    "frontend",
+    "fusion",
+    "graph",
+    "integrations",
+    "pattern",
+    "runtime",
+    "search",
+    "testing",
+    "toolchains",
+    "transform",
+)
 
 __all__ = ["CollageError", "CollageFuseOps", "CompileOptions", "Executable", "Target", "__version__", "compile", "load"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from collage.cost.race import Contestant, RacePlan, Standing, race
 from collage.cost.reference import capture_reference
 from collage.cost.workshop import Workshop
 from collage.frontend import make_inputs, place_weights, read_model
-from collage.runtime import Recipe, verify
+from collage.runtime import Recipe, unpack, verify
 from collage.target import Target, TargetLike
 from collage.toolchains import registry
 
@@ -37,7 +36,7 @@ def bench(
     """Times an artefact against single toolchains.
 
     Args:
-        artefact: What ``Executable.save`` wrote.
+        artefact: What ``Executable.save`` wrote, a folder or a zip.
         against: Targets; None is the menu that the artefact was compiled with.
         rounds: Rounds; each contestant has one turn in each.
         dims: Representative lengths of symbolic dimensions.
@@ -47,14 +46,17 @@ def bench(
         ``rows`` of name, median, p10 and p90 in µs, and the speed-up over the best single with its interval. The
         singles run the original model where it can still be found unchanged, else the artefact's copy of it.
     """
-    recipe, _ = verify(artefact)
-    toolchains = registry()
-    names = list(against or ()) or list(recipe.report.get("menu", ()))
-    targets = toolchains.parse_targets(names)
     with ExitStack() as stack:
         workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="collage-bench-")))
-        for entry in recipe.files_with_weights(artefact):
-            shutil.copyfile(artefact / entry, workspace / entry)
+        name = str(artefact)
+        if artefact.is_file():
+            unpacked = workspace / "unpacked"
+            unpacked.mkdir()
+            unpack(artefact, unpacked)
+            artefact = unpacked
+        recipe, _ = verify(artefact)
+        toolchains = registry()
+        targets = toolchains.parse_targets(list(against or ()) or list(recipe.report.get("menu", ())))
         original = workspace / "original"
         original.mkdir()
         model = place_weights(_original(artefact, recipe), original)
@@ -69,13 +71,8 @@ def bench(
         contestants = [
             Contestant(
                 OURS,
-                "collage.cost._race_service:RaceService",
-                {
-                    "recipe": recipe.as_json(),
-                    "workspace": str(workspace),
-                    "values": values,
-                    "factories": {name: registry().factory(name) for name in recipe.builds},
-                },
+                "collage.cost._race_service:ArtefactService",
+                {"artefact": str(artefact), "values": values},
                 len(recipe.kernels),
             )
         ]
@@ -85,7 +82,7 @@ def bench(
         result = race(contestants, model_tolerance(model), plan, say, winner=OURS)
     return {
         "schema": 1,
-        "artefact": str(artefact),
+        "artefact": name,
         "rows": [_row(standing) for standing in result.standings],
         "speedup_vs_best_single": result.speedup[0] if result.speedup else None,
         "speedup_interval": result.speedup[1].as_list() if result.speedup else None,

@@ -61,6 +61,7 @@ def compile(
     source: Any,
     targets: Iterable[TargetLike] | None = None,
     *,
+    example_inputs: Sequence[Any] | None = None,
     options: CompileOptions | None = None,
     toolchains: Registry | None = None,
     workers: dict[str, Worker] | None = None,
@@ -69,8 +70,9 @@ def compile(
     """Compiles a model into the fastest measured mix of toolchains.
 
     Args:
-        source: A path, bytes, ``onnx.ModelProto`` or ``onnx_ir.Model``.
+        source: A path, bytes, ``onnx.ModelProto``, ``onnx_ir.Model`` or ``torch.nn.Module``.
         targets: The menu: targets or aliases, preferred ones first. None is every toolchain that is usable here.
+        example_inputs: Positional inputs with which a ``torch.nn.Module`` is exported.
         options: See ``CompileOptions``.
         toolchains: Where toolchains are found; the installed ones by default.
         workers: Worker processes to use and to leave running, for callers that compile many models.
@@ -91,7 +93,7 @@ def compile(
     menu = choose_menu(targets, toolchains)
     started = time.monotonic()
     say("reading the model")
-    model = read_model(source)
+    model = read_model(source, example_inputs=example_inputs)
     facts: dict[str, Any] = {
         "path": str(source) if isinstance(source, str | Path) else "",
         "sha256": model_digest(model),

@@ -124,8 +124,8 @@ def lower(tuning: Tuning, plan: Plan) -> Recipe:
     ir.save(partition(tuning.model, specs), tuning.workspace / file)
     toolchains = dict.fromkeys(record.compiled.toolchain for record in records)
     return Recipe(
-        inputs=tuple(_port(value) for value in tuning.model.graph.inputs),
-        outputs=tuple(_port(value) for value in tuning.model.graph.outputs),
+        inputs=tuple(Port.of(value) for value in tuning.model.graph.inputs),
+        outputs=tuple(Port.of(value) for value in tuning.model.graph.outputs),
         kernels=tuple(records),
         threads=tuning.options.threads,
         model_file=file,
@@ -151,14 +151,3 @@ def kernel_attributes(target: Target, name: str) -> dict[str, str]:
     """The spec's attributes of a kernel function."""
     attributes = {"Primitive": "1", "global_symbol": name, "target": str(target)}
     return attributes if target.is_native else {**attributes, "Compiler": target.toolchain}
-
-
-def _port(value: ir.Value) -> Port:
-    tensor = value.dtype is not None and not isinstance(value.type, ir.SequenceType | ir.OptionalType)
-    shape = None
-    if value.shape is not None:
-        shape = tuple(axis if isinstance(axis, int) else axis.value for axis in value.shape)
-    dtype = None
-    if tensor and value.dtype is not None:
-        dtype = "string" if value.dtype == ir.DataType.STRING else value.dtype.numpy().name
-    return Port(str(value.name), dtype, shape if tensor else None)

@@ -38,7 +38,20 @@ def test_nothing_that_executes_data_is_used() -> None:
 
 @pytest.mark.parametrize(
     "room",
-    ["cost", "frontend", "fusion", "graph", "pattern", "runtime", "search", "testing", "toolchains", "transform"],
+    [
+        "cost",
+        "device",
+        "frontend",
+        "fusion",
+        "graph",
+        "integrations",
+        "pattern",
+        "runtime",
+        "search",
+        "testing",
+        "toolchains",
+        "transform",
+    ],
 )
 def test_every_public_name_exists_and_is_documented(room: str) -> None:
     module = importlib.import_module(f"collage.{room}")

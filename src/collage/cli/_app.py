@@ -63,7 +63,7 @@ Dims = Annotated[
 )
 def compile_(
     model: Annotated[Path, typer.Argument(help="An ONNX file.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the artefact (a folder).")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the artefact: a folder, or a .zip.")],
     target: Targets = None,
     db: Db = None,
     dim: Dims = None,
@@ -82,6 +82,9 @@ def compile_(
     percentile: Annotated[
         int, typer.Option(help="Percentile of a kernel's latencies that is its cost: 10, 50, 90.")
     ] = 50,
+    recipe_only: Annotated[
+        bool, typer.Option("--recipe-only", help="Leave compiled code out: kernels are built where it is loaded.")
+    ] = False,
     remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure anew, even what is known.")] = False,
     json: Json = False,
 ) -> None:
@@ -104,7 +107,7 @@ def compile_(
     with progress(quiet=False) as say:
         executable = compile(model, target or None, options=options, say=say)
         say(f"writing {output}")
-        executable.save(output)
+        executable.save(output, recipe_only=recipe_only)
     report = {**executable.report, "artefact": str(output)}
     if json:
         print_json(report)

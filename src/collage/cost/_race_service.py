@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from collage._errors import CompileError
 from collage.cost.numerics import compare
 from collage.cost.values import ValueStore
-from collage.runtime import Executable, Recipe
+from collage.runtime import Executable, Recipe, load
 from collage.target import Target
 from collage.toolchains import LoadOptions, Registry, Toolchain
 
-__all__ = ["RaceService", "VendorService"]
+__all__ = ["ArtefactService", "RaceService", "VendorService"]
 
 
 class _Service:
@@ -26,14 +27,20 @@ class _Service:
     Args:
         call: Runs the model on inputs by name; outputs by name.
         inputs: Names of its inputs.
+        notes: What is noted while it runs: kernels that fail, for which the host stands in.
         values: Folders of ``ValueStore``s with the model's inputs and reference outputs. It is checked on all of them, and
             timed on the first.
     """
 
     def __init__(
-        self, call: Callable[[Mapping[str, Any]], Mapping[str, Any]], inputs: Sequence[str], values: Sequence[str]
+        self,
+        call: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        inputs: Sequence[str],
+        values: Sequence[str],
+        notes: Sequence[str] = (),
     ) -> None:
         self._run = call
+        self._notes, self._noted = notes, len(notes)
         self._stores = [ValueStore(Path(folder)) for folder in values]
         self._feeds = [{name: np.array(store.get(name)) for name in inputs} for store in self._stores]
 
@@ -41,7 +48,10 @@ class _Service:
         """Runs once on each set of inputs and compares every output with the reference; the worst difference."""
         worst: dict[str, Any] = {"max_abs": 0.0, "max_rel": 0.0, "reason": None}
         for feeds, store in zip(self._feeds, self._stores, strict=True):
-            for name, value in self._run(feeds).items():
+            outputs = self._run(feeds)
+            if len(self._notes) > self._noted:
+                raise CompileError(self._notes[-1])
+            for name, value in outputs.items():
                 if name not in store:
                     continue
                 difference = compare(value, store.get(name), tolerance)
@@ -86,7 +96,20 @@ class RaceService(_Service):
         for factory, arguments in factories.values():
             toolchains.add(_make(factory, arguments))
         executable = Executable(Recipe.from_json(recipe), Path(workspace), toolchains=toolchains)
-        super().__init__(executable.run, [port.name for port in executable.inputs], values)
+        super().__init__(executable.run, [port.name for port in executable.inputs], values, executable.notes)
+
+
+class ArtefactService(_Service):
+    """Runs an artefact as its users do.
+
+    Args:
+        artefact: Its folder; verified, and rebuilt where it does not fit.
+        values: See ``_Service``.
+    """
+
+    def __init__(self, artefact: str, values: Sequence[str]) -> None:
+        executable = load(artefact)
+        super().__init__(executable.run, [port.name for port in executable.inputs], values, executable.notes)
 
 
 class VendorService(_Service):

@@ -4,7 +4,7 @@
 
     from collage.integrations import InferenceSession        # instead of: from onnxruntime import InferenceSession
 
-    import collage.integrations.torch_compile                # then: torch.compile(module, backend="collage")
+    torch.compile(module, backend="collage")                 # found by entry point, nothing to import
 
     import collage.backend                                   # prepare(model).run(inputs), as onnx.backend.base has it
 """

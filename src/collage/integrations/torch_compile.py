@@ -1,6 +1,6 @@
 """``torch.compile(module, backend="collage")``: the graph is exported to ONNX, compiled here, and called with tensors.
 
-Importing this module registers the backend. It is for inference: where gradients are asked for, lengths are symbolic, or
+PyTorch finds it by entry point. It is for inference: where gradients are asked for, lengths are symbolic, or
 anything fails on the way, PyTorch runs the graph itself, and a warning says so and why.
 """
 
@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._dynamo import register_backend
 
 from collage._errors import CollageError
 from collage.runtime import Executable
@@ -123,6 +122,3 @@ class _WithWeights(torch.nn.Module):  # type: ignore[misc]
 def _is_weight(node: torch.fx.Node, value: Any) -> bool:
     # Dynamo marks parameters and buffers so, for the sake of CUDA graphs.
     return isinstance(value, torch.nn.Parameter) or "_dynamo_static_input_type" in node.meta.get("tensor_dict", ())
-
-
-register_backend(compiler_fn=collage_backend, name="collage")

@@ -5,7 +5,6 @@ import warnings
 import pytest
 import torch
 
-import collage.integrations.torch_compile  # noqa: F401  registers the backend
 from collage.cost.worker import Worker
 from collage.options import CompileOptions
 
