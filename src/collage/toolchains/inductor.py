@@ -146,10 +146,15 @@ def _build(program: Any, kernel: ir.Model, draft: Path) -> Path:
     import numpy as np
     import torch._inductor as inductor
 
-    zeros = [np.zeros([int(size) for size in v.shape or ()], v.dtype.numpy()) for v in kernel.graph.inputs if v.dtype]
+    zeros = [
+        np.zeros([size for size in v.shape or () if isinstance(size, int)], v.dtype.numpy())
+        for v in kernel.graph.inputs
+        if v.dtype
+    ]
     examples = tuple(torch.from_numpy(x) for x in zeros)
     settings = {
         "aot_inductor.output_path": str(draft / "kernel.so"),
+        "aot_inductor.precompile_headers": False,  # torch remembers where they are; they are gone with the draft
         "compile_threads": 1,  # builds of several toolchains run side by side
         "cpp.dynamic_threads": True,  # the number of threads is known when the kernel is loaded
         "freezing": True,  # weights are constants, so packed for oneDNN
