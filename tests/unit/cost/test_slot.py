@@ -1,0 +1,98 @@
+"""One measurement alone, or any number of builds; across processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from collage._errors import UsageError
+from collage.cost import slot
+from collage.cost.slot import building_slot, measuring_slot
+
+CONTEXT = multiprocessing.get_context("fork")
+KINDS = {"measure": measuring_slot, "build": building_slot}
+
+
+class Tuner:
+    """A process that takes the slot, says so, and gives it back when told to."""
+
+    def __init__(self, kind: str) -> None:
+        self._pipe, theirs = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=self._hold, args=(kind, theirs))
+        self.process.start()
+
+    @staticmethod
+    def _hold(kind: str, pipe: Connection) -> None:
+        with KINDS[kind]():
+            pipe.send("in")
+            pipe.recv()
+        pipe.send("out")
+
+    def is_in(self, within_s: float = 0.3) -> bool:
+        return self._pipe.poll(within_s)
+
+    def leave(self) -> None:
+        self._pipe.recv()
+        self._pipe.send("leave")
+        assert self._pipe.poll(5)
+        self.process.join(5)
+
+
+@pytest.fixture(autouse=True)
+def own_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(slot, "_FOLDER", tmp_path)
+    yield
+    for process in multiprocessing.active_children():
+        process.kill()
+
+
+def test_builds_share_and_a_measurement_does_not() -> None:
+    one, other = Tuner("build"), Tuner("build")
+    assert one.is_in(5)
+    assert other.is_in(5)
+    measurement = Tuner("measure")
+    assert not measurement.is_in()
+    one.leave()
+    assert not measurement.is_in()
+    other.leave()
+    assert measurement.is_in(5)
+    second = Tuner("measure")
+    build = Tuner("build")
+    assert not second.is_in()
+    assert not build.is_in()
+    measurement.leave()
+    first = second if second.is_in(5) else build
+    first.leave()
+
+
+def test_a_stream_of_builds_keeps_no_measurement_waiting() -> None:
+    build = Tuner("build")
+    assert build.is_in(5)
+    measurement = Tuner("measure")
+    time.sleep(0.2)
+    late = Tuner("build")
+    assert not late.is_in()
+    build.leave()
+    assert measurement.is_in(5)
+    measurement.leave()
+    assert late.is_in(5)
+
+
+def test_a_killed_tuner_leaves_nothing_locked() -> None:
+    killed, next_ = Tuner("measure"), Tuner("measure")
+    first, second = (killed, next_) if killed.is_in(5) else (next_, killed)
+    os.kill(first.process.pid or 0, signal.SIGKILL)
+    assert second.is_in(5)
+
+
+def test_something_else_in_its_place_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "collage-slot-line").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="by which tuners take turns"), measuring_slot():
+        pass
