@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,14 @@ from collage.fusion import (
 )
 from collage.graph import DataflowGraph, KernelSpec, NameSupply, SubGraph, is_view, kernels_of, partition
 from collage.options import CompileOptions
+from collage.placement import prepare_and_place
 from collage.plans import Plan, kernel_attributes, single_plans
 from collage.report import compile_report
 from collage.runtime import Executable, Recipe
 from collage.search import LazyOptions, LazyResult, NoCover, k_best, lazy_shortest_path, shortest_path
 from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target, TargetLike
 from collage.toolchains import Registry, Support, registry
-from collage.transform import ModulePass, PassContext, PassInfo, prepare
+from collage.transform import ModulePass, PassContext, PassInfo
 from collage.tuning import Tuning
 
 __all__ = ["CollageFuseOps", "CompileOptions", "choose_menu", "compile"]
@@ -98,13 +100,25 @@ def compile(
         "path": str(source) if isinstance(source, str | Path) else "",
         "sha256": model_digest(model),
     }
-    prepared = prepare(model)
+    prepared, placement = prepare_and_place(model, options.devices)
+    if placement is not None and not options.threads:
+        options = replace(options, threads=placement.threads)
     with ExitStack() as stack:
         workspace = Path(tempfile.mkdtemp(prefix="collage-"))
         stack.callback(shutil.rmtree, workspace, ignore_errors=True)
         database = stack.enter_context(Database(options.db))
         tuning = stack.enter_context(
-            Tuning(prepared, menu, toolchains, database, workspace, options=options, workers=workers, say=say)
+            Tuning(
+                prepared,
+                menu,
+                toolchains,
+                database,
+                workspace,
+                options=options,
+                placement=placement,
+                workers=workers,
+                say=say,
+            )
         )
         if tuning.reference_failure is None:
             candidates = collect(tuning, gather_specs(tuning))
@@ -138,21 +152,44 @@ def choose_menu(targets: Iterable[TargetLike] | None, toolchains: Registry) -> t
 def gather_specs(tuning: Tuning) -> Sequence[FusionSpec]:
     """Phase 1: each target of the menu says how its candidates are found."""
     usable = [target for target in tuning.menu if tuning.survey[target].availability.available]
-    return gather_fusion_specs(usable, tuning.toolchains.for_target, tuning.coverage_of)
+    toolchain_of, placement = tuning.toolchains.for_target, tuning.placement
+    if placement is None:
+        return gather_fusion_specs(usable, toolchain_of, tuning.coverage_of)
+    # Rules that look for the largest kernels find those within one device only if they see nothing else.
+    return [
+        spec
+        for device in placement.devices
+        for spec in gather_fusion_specs(usable, toolchain_of, partial(tuning.coverage_on, device))
+    ]
 
 
 def collect(tuning: Tuning, specs: Sequence[FusionSpec]) -> CandidateKernelIndex:
     """Phase 2: the rules propose candidates; the host takes views, and what nobody else takes."""
     tuning.say("collecting candidate kernels")
-    proposed = collect_candidates(tuning.graph, specs, tuning.fusion)
+    proposed = tuning.within_devices(collect_candidates(tuning.graph, specs, tuning.fusion))
     covered = 0
     for candidate in proposed:
         covered |= candidate.bits
     rule = HostFusionRule(lambda node: is_view(node) or not covered >> tuning.graph.index_of(node) & 1)
     host = FusionSpec("host", rule, (HOST_TARGET,))
-    index = CandidateKernelIndex([*proposed, *host.all_candidates(tuning.graph, tuning.fusion)])
+    left_behind = tuning.within_devices(host.all_candidates(tuning.graph, tuning.fusion))
+    index = CandidateKernelIndex([*proposed, *left_behind])
+    _check_covered(tuning, index)
     tuning.introduce(index)
     return index
+
+
+def _check_covered(tuning: Tuning, index: CandidateKernelIndex) -> None:
+    """Raises NothingCanRun where devices leave an operator to nobody."""
+    covered = 0
+    for candidate in index:
+        covered |= candidate.bits
+    for i, node in enumerate(tuning.graph.nodes):
+        if tuning.placement is not None and not covered >> i & 1:
+            raise NothingCanRun(
+                f"{node.name!r} ({node.op_type}) is planned for {tuning.placement.scope_of(node)}, and no target of the "
+                f"menu that takes it refines that: {', '.join(map(str, tuning.menu))}"
+            )
 
 
 def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[CandidateKernel], Finals]:
@@ -164,7 +201,9 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
         if any(target.is_reduced for target in tuning.menu):
             covers = within_budget(tuning, covers, lambda: best_plans(tuning, index, search(tuning, index)))
         mixes = [plan for plan in covers if len(plan.kernels) > 1]
-        plans = [*single_plans(tuning), *mixes[: tuning.options.finalists]]
+        singles = single_plans(tuning)
+        mixes = [plan for plan in mixes if not any(plan.same_kernels(single) for single in singles)]
+        plans = [*singles, *mixes[: tuning.options.finalists]]
         earlier = previous_winner(tuning)
         if earlier is not None and not any(earlier.same_kernels(plan) for plan in plans):
             plans.append(earlier)

@@ -193,7 +193,9 @@ def plan_signature(tuning: Tuning, fact: str, plans: Sequence[Plan]) -> dict[str
 
 def _circumstances(tuning: Tuning, fact: str) -> dict[str, Any]:
     values = tuning.workshop.values
+    devices = {} if tuning.placement is None else {"devices": tuning.placement.digest}
     return {
+        **devices,
         "fact": fact,
         "model": structural_hash(tuning.model),
         "shapes": [list(values.get(str(v.name)).shape) for v in tuning.model.graph.inputs if v.name in values],

@@ -45,7 +45,12 @@ class Machine:
 
 def usable_cores() -> int:
     """Number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(usable_core_numbers()) or os.cpu_count() or 1
+
+
+def usable_core_numbers() -> frozenset[int]:
+    """The processors that this thread may use; none where the system cannot tell, and so not choose either."""
+    return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
 @functools.cache

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from collage._errors import UsageError
+
+if TYPE_CHECKING:
+    from collage.device import DeviceRequests
 
 __all__ = ["CompileOptions"]
 
@@ -32,6 +36,8 @@ class CompileOptions:
         finals: Race end to end at all. Without, the plan of the least predicted cost is returned.
         min_gain: Stop searching when even the most hopeful plan is not this share better than the best measured one.
         seed: Seed of made-up inputs.
+        devices: Where operators run and outputs lie: the path of a plan of devices in TOML, or what was read of one. None
+            is what annotations in the model say, if there are any.
     """
 
     threads: int = 0
@@ -47,6 +53,7 @@ class CompileOptions:
     finals: bool = True
     min_gain: float = 0.02
     seed: int = 0
+    devices: str | Path | DeviceRequests | None = None
 
     def __post_init__(self) -> None:
         if self.percentile not in (10, 50, 90):

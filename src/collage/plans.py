@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from collage._errors import NothingCanRun
+from collage.device import RESULT_SE_SCOPE, SEScope
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, KernelSpec, SubGraph, partition
+from collage.placement import DevicePlacement, lay_out
 from collage.runtime import KernelRecord, Port, Recipe
 from collage.search import Partitioning
 from collage.target import HOST_TARGET, Target
@@ -56,9 +61,21 @@ class Plan:
 
 
 def single_plans(tuning: Tuning) -> list[Plan]:
-    """Every target alone; one that takes only parts of the model is completed by the host."""
+    """Every target alone; one that takes only parts of the model is completed by the host.
+
+    Where operators are placed on devices, alone means: on every device that the target may serve, by one kernel for each
+    range of operators there.
+    """
     everything = IndexSet((1 << len(tuning.graph)) - 1)
     plans = []
+    if tuning.placement is not None:
+        right = [t for t, found in tuning.survey.items() if found.whole.time is None or tuning.is_right(found.whole)]
+        found_plans = [_alone_on_devices(tuning, target, tuning.placement) for target in right]
+        plans = [plan for plan in found_plans if plan is not None]
+        by_host = (
+            None if any(plan.single for plan in plans) else _alone_on_devices(tuning, HOST_TARGET, tuning.placement)
+        )
+        return plans if by_host is None else [*plans, by_host]
     for target, found in tuning.survey.items():
         whole = found.whole
         if (
@@ -74,8 +91,42 @@ def single_plans(tuning: Tuning) -> list[Plan]:
     return plans
 
 
+def _alone_on_devices(tuning: Tuning, target: Target, placement: DevicePlacement) -> Plan | None:
+    """A target wherever it may serve, the host elsewhere; None where that is nowhere, or not allowed."""
+    owners: list[tuple[SEScope, Target]] = []
+    for node in tuning.graph.nodes:
+        device = placement.scope_of(node).device
+        takers = [target] if target == HOST_TARGET or tuning.coverage_on(device, target)(node).ok else []
+        owner = next((t for t in (*takers, HOST_TARGET) if placement.allows([node], t)), None)
+        if owner is None:
+            return None
+        owners.append((device, owner))
+    if all(owner != target for _, owner in owners):
+        return None
+    kernels, start = [], 0
+    for (_, owner), members in itertools.groupby(owners):
+        stop = start + len(list(members))
+        sub_graph = SubGraph(tuning.graph, IndexSet.range(start, stop))
+        if sub_graph.why_invalid() is not None:
+            return None
+        kernels.append(Placement(sub_graph, owner, "alone on a device"))
+        start = stop
+    if all(place.target == target for place in kernels):
+        return Plan(str(target), tuple(kernels), target)
+    return Plan(f"partition_for({target.short})", tuple(kernels))
+
+
 def on_the_host(tuning: Tuning) -> Plan:
-    """The whole model on the host: what is left where nobody on the menu takes it."""
+    """The whole model on the host: what is left where nobody on the menu takes it.
+
+    Raises:
+        NothingCanRun: The plan of devices does not let the host run everything.
+    """
+    if tuning.placement is not None and len(tuning.graph):
+        plan = _alone_on_devices(tuning, HOST_TARGET, tuning.placement)
+        if plan is None:
+            raise NothingCanRun("the plan of devices leaves operators to targets that do not take them")
+        return plan
     everything = SubGraph(tuning.graph, IndexSet((1 << len(tuning.graph)) - 1))
     return Plan(str(HOST_TARGET), (Placement(everything, HOST_TARGET, "whole"),) if len(tuning.graph) else ())
 
@@ -109,7 +160,10 @@ def lower(tuning: Tuning, plan: Plan) -> Recipe:
     for place in plan.kernels:
         kernel = tuning.kernels.model(place.sub_graph, place.target)
         name = str(kernel.graph.name)
-        specs.append(KernelSpec(place.sub_graph, name, kernel_attributes(place.target, name)))
+        attributes = kernel_attributes(place.target, name)
+        if tuning.placement is not None:
+            attributes[RESULT_SE_SCOPE] = str(tuning.placement.result_scope(place.sub_graph.nodes, place.target))
+        specs.append(KernelSpec(place.sub_graph, name, attributes))
         compiled = tuning.workshop.build(kernel, place.target)
         records.append(
             KernelRecord(
@@ -120,8 +174,13 @@ def lower(tuning: Tuning, plan: Plan) -> Recipe:
                 compiled=compiled,
             )
         )
-    file = f"{records[0].name}_and_{len(records) - 1}_more.onnx" if records else "empty.onnx"
-    ir.save(partition(tuning.model, specs), tuning.workspace / file)
+    # Plans that differ in one kernel, or only in where kernels run, are different files of one workspace.
+    which = hashlib.sha256("\n".join([plan.name, *(record.name for record in records)]).encode()).hexdigest()[:12]
+    file = f"{records[0].name}_and_{len(records) - 1}_more_{which}.onnx" if records else "empty.onnx"
+    model, devices = partition(tuning.model, specs), None
+    if tuning.placement is not None:
+        model, records, devices = lay_out(model, records, tuning.placement)
+    ir.save(model, tuning.workspace / file)
     toolchains = dict.fromkeys(record.compiled.toolchain for record in records)
     return Recipe(
         inputs=tuple(Port.of(value) for value in tuning.model.graph.inputs),
@@ -131,6 +190,7 @@ def lower(tuning: Tuning, plan: Plan) -> Recipe:
         model_file=file,
         model={},
         builds={name: tuning.workshop.availability(name).build for name in toolchains},
+        devices=devices,
     )
 
 

@@ -54,6 +54,7 @@ def compile_report(
                 "operators": _operators(place),
                 "rule": place.rule,
                 "estimate_us": _us(seconds),
+                **({} if record.device is None else {"device": record.device}),
             }
             for record, place, seconds in zip(finals.recipe.kernels, plan.kernels, estimates, strict=True)
         ],
@@ -67,6 +68,7 @@ def compile_report(
         "search": _search(tuning, index, result, wall_s, finals.recorded),
         "numerics": _numerics(tuning, plan, standing),
         "warnings": _warnings(finals),
+        **({} if tuning.placement is None else {"devices": tuning.placement.as_json()}),
     }
 
 

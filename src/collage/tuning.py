@@ -26,10 +26,12 @@ from collage.cost.survey import Survey, TargetSurvey, survey_model
 from collage.cost.values import ValueStore
 from collage.cost.worker import Worker
 from collage.cost.workshop import Limits, Workshop
+from collage.device import SEScope
 from collage.frontend import make_inputs, place_weights
 from collage.fusion import CandidateKernel, FusionReport
 from collage.graph import DataflowGraph, IndexSet, SubGraph
 from collage.options import CompileOptions
+from collage.placement import DevicePlacement
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Registry, Support
 
@@ -56,6 +58,7 @@ class Tuning:
         database: Where timings are kept.
         workspace: Folder for kernels and values.
         options: See ``CompileOptions``.
+        placement: Where operators are to run, if anybody asked for anything.
         workers: Worker processes lent by the caller.
         say: Told what is going on.
 
@@ -79,6 +82,7 @@ class Tuning:
         workspace: Path,
         *,
         options: CompileOptions,
+        placement: DevicePlacement | None = None,
         workers: dict[str, Worker] | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -86,6 +90,7 @@ class Tuning:
         self.database = database
         self.workspace = workspace
         self.options = options
+        self.placement = placement
         self.say = say
         self.model = place_weights(prepared, workspace)
         self.graph = DataflowGraph(self.model)
@@ -243,6 +248,25 @@ class Tuning:
         """Which nodes a target takes, as a predicate with reasons."""
         support = self.survey[target].support
         return lambda node: support.get(self.graph.index_of(node), Support(False, "not asked"))
+
+    def coverage_on(self, device: SEScope, target: Target) -> Callable[[ir.Node], Support]:
+        """Which nodes of one device a target takes, and may take."""
+        placement, covers = self.placement, self.coverage_of(target)
+        assert placement is not None
+
+        def ask(node: ir.Node) -> Support:
+            if placement.scope_of(node).device != device:
+                return Support(False, f"it is planned for {placement.scope_of(node)}")
+            if not placement.allows([node], target):
+                return Support(False, f"{target} does not refine {placement.scope_of(node)}")
+            return covers(node)
+
+        return ask
+
+    def within_devices(self, candidates: Iterable[CandidateKernel]) -> list[CandidateKernel]:
+        """Those of some candidates that span no two devices, and whose target refines what is planned for every node."""
+        placement = self.placement
+        return [c for c in candidates if placement is None or placement.allows(c.sub_graph.nodes, c.target)]
 
     def key_of(self, sub_graph: SubGraph, target: Target) -> tuple[Hashable, Target]:
         """Kernels of equal keys cost the same: twelve equal layers are measured once."""

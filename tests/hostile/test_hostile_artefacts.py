@@ -104,7 +104,7 @@ def nest(value: Any, times: int) -> Any:
 
 MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "an old version": lambda m: m.update(schema=0),
-    "a newer version": lambda m: m.update(schema=3),
+    "a newer version": lambda m: m.update(schema=4),
     "a version that is no number": lambda m: m.update(schema="1"),
     "no version": lambda m: m.pop("schema"),
     "no files": lambda m: m.pop("files"),
@@ -137,6 +137,17 @@ MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a type that does not exist": lambda m: m["inputs"][0].update(dtype="float31"),
     "a type that is an object": lambda m: m["inputs"][0].update(dtype=["O"]),
     "a shape of nonsense": lambda m: m["inputs"][0].update(shape=[{}]),
+    "a device without cores": lambda m: m.update(devices={"cores": {"cpu:0": []}, "copies": [], "inputs": {}}),
+    "a core that is no number": lambda m: m.update(devices={"cores": {"cpu:0": ["0"]}, "copies": [], "inputs": {}}),
+    "a core of another world": lambda m: m.update(devices={"cores": {"cpu:0": [10**9]}, "copies": [], "inputs": {}}),
+    "devices that nothing runs on": lambda m: m.update(devices={"cores": {}, "copies": [], "inputs": {}}),
+    "a kernel on a device of no recipe": lambda m: m["kernels"][0].update(
+        device="cpu:0", reads=[None], writes=["cpu:0"]
+    ),
+    "a copy of nothing": lambda m: m.update(
+        devices={"cores": {}, "copies": [{"source": "a", "result": "b", "src": "c", "dst": "d"}], "inputs": {}},
+        kernels=[],
+    ),
     "deep nesting": lambda m: m.update(report=nest(0, 100_000)),
 }
 

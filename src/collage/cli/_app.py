@@ -59,6 +59,8 @@ Dims = Annotated[
       collage compile model.onnx -o model.collage --dim seq=128 --time-budget 2m
 
       collage compile model.onnx -o model.collage --accuracy-budget 1e-2
+
+      collage compile model.onnx -o model.collage --devices plan.toml
     """,
 )
 def compile_(
@@ -86,6 +88,9 @@ def compile_(
         bool, typer.Option("--recipe-only", help="Leave compiled code out: kernels are built where it is loaded.")
     ] = False,
     remeasure: Annotated[bool, typer.Option("--remeasure", help="Measure anew, even what is known.")] = False,
+    devices: Annotated[
+        Path | None, typer.Option(metavar="PLAN.toml", help="Which operators run on which device; see docs/devices.md.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compiles a model."""
@@ -103,6 +108,7 @@ def compile_(
         percentile=percentile,
         measure_budget=measure_budget,
         remeasure=remeasure,
+        devices=devices,
     )
     with progress(quiet=False) as say:
         executable = compile(model, target or None, options=options, say=say)

@@ -13,6 +13,7 @@ from collage.device._annotations import (
 from collage.device._config import CompilationConfig
 from collage.device._conflict import DeviceConflict
 from collage.device._copy_op import DEVICE_COPY, copy_scopes, device_copy, is_device_copy
+from collage.device._kept import KeptAnnotations, LostAnnotation, has_demands
 from collage.device._operators import register_host_operands
 from collage.device._partition_by_scope import PartitionBySEScope
 from collage.device._plan import DevicePlan, PlannedCopy, may_take, targets_for
@@ -30,6 +31,8 @@ __all__ = [
     "DeviceConflict",
     "DevicePlan",
     "DeviceRequests",
+    "KeptAnnotations",
+    "LostAnnotation",
     "MergeAndAnnotate",
     "PartitionBySEScope",
     "PlanDevices",
@@ -44,6 +47,7 @@ __all__ = [
     "copy_scopes",
     "demand_memory_scope",
     "device_copy",
+    "has_demands",
     "is_device_copy",
     "may_take",
     "on_device",

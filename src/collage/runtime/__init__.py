@@ -5,12 +5,14 @@ from collage.runtime._executable import Executable
 from collage.runtime._executor import Executor, Step
 from collage.runtime._manifest import MANIFEST, verify
 from collage.runtime._profile import KernelTime, Profile
-from collage.runtime._recipe import KernelRecord, Recipe
+from collage.runtime._recipe import CopyRecord, DeviceLayout, KernelRecord, Recipe
 from collage.runtime._signature import Port, Signature
 from collage.runtime._zip import unpack
 
 __all__ = [
     "MANIFEST",
+    "CopyRecord",
+    "DeviceLayout",
     "Executable",
     "Executor",
     "KernelRecord",

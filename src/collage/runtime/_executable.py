@@ -7,6 +7,7 @@ import shutil
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,10 @@ from collage.runtime._contexts import ContextPool
 from collage.runtime._executor import Executor, Step
 from collage.runtime._memory import page_out
 from collage.runtime._profile import Profile
-from collage.runtime._recipe import Recipe
+from collage.runtime._recipe import DeviceLayout, KernelRecord, Recipe
 from collage.runtime._signature import Signature
 from collage.target import Target
-from collage.toolchains import LoadOptions, Registry, registry
+from collage.toolchains import Kernel, LoadOptions, Registry, registry
 
 if TYPE_CHECKING:
     from collage.runtime._sources import HostKernels
@@ -74,7 +75,8 @@ class Executable:
         self._output_names = tuple(port.name for port in recipe.outputs)
         self._only_output = self._output_names[0] if len(self._output_names) == 1 else None
         cores = usable_cores()
-        limit = contexts or max(1, cores // (recipe.threads or cores))
+        wanted = cores if recipe.devices is not None else recipe.threads or cores
+        limit = contexts or max(1, cores // wanted)
         # A kernel alone may keep the machine to itself; with others, of the same toolchain too, it must be quiet between
         # runs: threads that spin for the last kernel take the cores from the next one.
         options = LoadOptions(recipe.threads, exclusive=len(recipe.kernels) * limit == 1)
@@ -180,16 +182,53 @@ class _Loader:
     def executor(self) -> Executor:
         """Loads every kernel anew."""
         recipe = self._recipe
-        steps = []
-        for record in recipe.kernels:
-            toolchain = self._toolchains.get(record.compiled.toolchain)
-            kernel = toolchain.load(record.compiled, Target.parse(record.target), self._workspace, self._options)
-            steps.append(Step(record.name, kernel, record.inputs, record.outputs))
+        if recipe.devices is not None:
+            return self._on_devices(recipe.devices)
+        kernels = self._checked([self._load(record, self._options) for record in recipe.kernels])
         page_out(self._workspace)
+        steps = [
+            Step(record.name, kernel, record.inputs, record.outputs)
+            for record, kernel in zip(recipe.kernels, kernels, strict=True)
+        ]
         inputs, outputs = ([port.name for port in ports] for ports in (recipe.inputs, recipe.outputs))
+        return Executor(steps, inputs, outputs, None if self._debug else self)
+
+    def _on_devices(self, layout: DeviceLayout) -> Executor:
+        """Loads every kernel anew, each on its device."""
+        from collage.runtime._parallel import (
+            CoreSets,
+            DeviceExecutor,
+            checked_steps,
+            missing_cores,
+            shared_memory_steps,
+        )
+
+        recipe, problem = self._recipe, missing_cores(layout)
+        if (
+            problem is not None
+            and (note := f"{problem}: kernels run one after the other, on any core") not in self._notes
+        ):
+            self._notes.append(note)
+        cores = layout.cores if problem is None else {}
+        devices = CoreSets({name: cores.get(name, ()) for name in dict.fromkeys(str(k.device) for k in recipe.kernels)})
+        kernels = []
+        for record in recipe.kernels:
+            threads = len(cores.get(str(record.device), ())) or self._options.threads
+            load = partial(self._load, record, LoadOptions(threads))
+            kernels.append(devices.call(str(record.device), load))
+        page_out(self._workspace)
+        inputs = [port.name for port in recipe.inputs]
         if self._debug:
-            return Executor(self._checked(steps), inputs, outputs)
-        return Executor(steps, inputs, outputs, self)
+            steps, outputs = checked_steps(recipe, self._checked(kernels))
+            return DeviceExecutor(steps, inputs, outputs, devices, None, layout.inputs)
+        steps, outputs = shared_memory_steps(recipe, kernels)
+        if not cores:
+            return Executor([placed.step for placed in steps], inputs, outputs, self)
+        return DeviceExecutor(steps, inputs, outputs, devices, self)
+
+    def _load(self, record: KernelRecord, options: LoadOptions) -> Kernel:
+        toolchain = self._toolchains.get(record.compiled.toolchain)
+        return toolchain.load(record.compiled, Target.parse(record.target), self._workspace, options)
 
     def run(self, position: int, inputs: Sequence[Any]) -> Sequence[Any]:
         """The host in place of a kernel; see ``HostKernels``."""
@@ -207,12 +246,15 @@ class _Loader:
             self._kernels = HostKernels(self._recipe, self._workspace, self._toolchains, self._notes)
         return self._kernels
 
-    def _checked(self, steps: Sequence[Step]) -> list[Step]:
+    def _checked(self, kernels: Sequence[Kernel]) -> Sequence[Kernel]:
+        """In debug mode, kernels that are checked at their borders."""
+        if not self._debug:
+            return kernels
         from collage.runtime._debug import CheckedKernel
         from collage.runtime._sources import KernelSources
 
         sources = KernelSources(self._workspace / self._recipe.model_file)
         return [
-            Step(step.name, CheckedKernel(step.kernel, record, sources.model(record.name)), step.inputs, step.outputs)
-            for step, record in zip(steps, self._recipe.kernels, strict=True)
+            CheckedKernel(kernel, record, sources.model(record.name))
+            for kernel, record in zip(kernels, self._recipe.kernels, strict=True)
         ]

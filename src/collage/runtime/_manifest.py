@@ -19,8 +19,9 @@ __all__ = ["MANIFEST", "SCHEMAS", "machine_facts", "manifest_of", "verify"]
 
 MANIFEST = "manifest.json"
 
-SCHEMAS = (1, 2)
-"""Versions of the manifest that are read. 1: every kernel is there, compiled. 2: kernels may have to be built.
+SCHEMAS = (1, 2, 3)
+"""Versions of the manifest that are read. 1: every kernel is there, compiled. 2: kernels may have to be built. 3: kernels
+may be placed on devices.
 
 The oldest version that can say it is what is written, so that as many readers as possible understand it.
 """
@@ -34,13 +35,19 @@ def manifest_of(recipe: Recipe, files: Iterable[Path]) -> bytes:
     from collage import __version__
 
     manifest = {
-        "schema": 1 if all(kernel.is_built for kernel in recipe.kernels) else 2,
+        "schema": _schema_of(recipe),
         "collage": __version__,
         "machine": machine_facts(),
         **recipe.as_json(),
         "files": {file.name: {"sha256": _sha256(file), "bytes": file.stat().st_size} for file in files},
     }
     return json.dumps(manifest, indent=1, allow_nan=False).encode()
+
+
+def _schema_of(recipe: Recipe) -> int:
+    if recipe.devices is not None:
+        return 3
+    return 1 if all(kernel.is_built for kernel in recipe.kernels) else 2
 
 
 def machine_facts() -> dict[str, str]:

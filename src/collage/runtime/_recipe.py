@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,61 @@ from collage.runtime._signature import Port
 from collage.target import Target
 from collage.toolchains import Compiled
 
-__all__ = ["WEIGHTS", "KernelRecord", "Recipe"]
+__all__ = ["WEIGHTS", "CopyRecord", "DeviceLayout", "KernelRecord", "Recipe"]
 
 WEIGHTS = "weights.bin"
 """File of a workspace or artefact that holds large weights, once."""
+
+
+_MAX_CORE = 4096
+_ON_DEVICES = ("device", "reads", "writes")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRecord:
+    """A value that goes from one device to another.
+
+    Attributes:
+        source: Name of the value.
+        result: Name of its copy.
+        src: Where the value lies.
+        dst: Where the copy lies.
+    """
+
+    source: str
+    result: str
+    src: str
+    dst: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLayout:
+    """The devices of an executable whose kernels were placed on some. Devices and scopes are texts such as ``cpu:1``.
+
+    Attributes:
+        cores: The core set of each device that has one.
+        copies: In an order in which they can be made.
+        inputs: Where each input of the model arrives.
+    """
+
+    cores: Mapping[str, tuple[int, ...]]
+    copies: tuple[CopyRecord, ...] = ()
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON values only."""
+        cores = {device: list(numbers) for device, numbers in self.cores.items()}
+        return {"cores": cores, "copies": [asdict(copy) for copy in self.copies], "inputs": dict(self.inputs)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DeviceLayout:
+        """Reads what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
+        copies = [tuple(copy[name] for name in ("source", "result", "src", "dst")) for copy in data["copies"]]
+        return cls(
+            {str(device): _core_numbers(numbers) for device, numbers in dict(data["cores"]).items()},
+            tuple(CopyRecord(*_names(copy)) for copy in copies),
+            {str(name): str(scope) for name, scope in dict(data["inputs"]).items()},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +78,9 @@ class KernelRecord:
         inputs: Names of the model's values that it reads, in the order of its own inputs.
         outputs: Names of the model's values that it makes, in order.
         compiled: What its toolchain made of it.
+        device: The device that it runs on, where the recipe has devices; likewise:
+        reads: In which scope it reads each input; None where it does not matter.
+        writes: In which scope it leaves each output.
     """
 
     name: str
@@ -34,6 +88,9 @@ class KernelRecord:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     compiled: Compiled
+    device: str | None = None
+    reads: tuple[str | None, ...] = ()
+    writes: tuple[str, ...] = ()
 
     @property
     def is_built(self) -> bool:
@@ -48,7 +105,8 @@ class KernelRecord:
     def as_json(self) -> dict[str, Any]:
         """JSON values only."""
         compiled = {**asdict(self.compiled), "metadata": dict(self.compiled.metadata)} if self.is_built else None
-        return {**asdict(self), "compiled": compiled}
+        data = {**asdict(self), "compiled": compiled}
+        return {key: value for key, value in data.items() if self.device is not None or key not in _ON_DEVICES}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelRecord:
@@ -62,7 +120,14 @@ class KernelRecord:
             compiled = Compiled(**fields)
             if not compiled.files:
                 raise ValueError(f"kernel {data['name']!r} has no files")
-        return cls(str(data["name"]), str(target), inputs, outputs, compiled)
+        record = cls(str(data["name"]), str(target), inputs, outputs, compiled)
+        if data.get("device") is None:
+            return record
+        reads = tuple(None if scope is None else str(scope) for scope in list(data["reads"]))
+        writes = _names(data["writes"])
+        if (len(reads), len(writes)) != (len(inputs), len(outputs)):
+            raise ValueError(f"kernel {record.name!r} does not say where all that it reads and makes lies")
+        return replace(record, device=str(data["device"]), reads=reads, writes=writes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +143,7 @@ class Recipe:
         model: Facts about the original model: path, sha256, number of nodes.
         builds: Build of each toolchain used.
         report: What ``compile`` found out, as JSON (design section 10).
+        devices: Where kernels run, if they were placed on devices.
     """
 
     inputs: tuple[Port, ...]
@@ -88,6 +154,7 @@ class Recipe:
     model: Mapping[str, Any]
     builds: Mapping[str, str]
     report: Mapping[str, Any] = field(default_factory=dict)
+    devices: DeviceLayout | None = None
 
     @property
     def toolchains(self) -> tuple[str, ...]:
@@ -115,23 +182,33 @@ class Recipe:
             "model_file": self.model_file,
             "kernels": [kernel.as_json() for kernel in self.kernels],
             "report": dict(self.report),
+            **({} if self.devices is None else {"devices": self.devices.as_json()}),
         }
 
     def check_wiring(self) -> None:
-        """Checks that every value is made once, before it is used.
+        """Checks that every value is made once, before it is used; with devices, that it lies where it is read.
 
         Raises:
-            ValueError: The first value that is not.
+            ValueError: The first value that is not, or does not.
         """
-        made = {port.name for port in self.inputs}
+        arrivals = {} if self.devices is None else self.devices.inputs
+        made = {port.name: arrivals.get(port.name, "") for port in self.inputs}
+        copies = [] if self.devices is None else list(self.devices.copies)
         for kernel in self.kernels:
-            for name in kernel.inputs:
+            copies = _copied(copies, made)
+            if (kernel.device is None) != (self.devices is None):
+                raise ValueError(f"kernel {kernel.name!r} is on a device, or on none, unlike the recipe")
+            for name, scope in zip(kernel.inputs, kernel.reads or (None,) * len(kernel.inputs), strict=True):
                 if name not in made:
                     raise ValueError(f"kernel {kernel.name!r} reads {name!r}, which nothing before it makes")
-            for name in kernel.outputs:
+                if scope not in (None, made[name]):
+                    raise ValueError(f"kernel {kernel.name!r} reads {name!r} in {scope}, but it lies in {made[name]}")
+            for name, scope in zip(kernel.outputs, kernel.writes or ("",) * len(kernel.outputs), strict=True):
                 if name in made:
                     raise ValueError(f"kernel {kernel.name!r} makes {name!r}, which is there already")
-                made.add(name)
+                made[name] = scope
+        if copies := _copied(copies, made):
+            raise ValueError(f"{copies[0].source!r} is copied, and nothing makes it")
         for port in self.outputs:
             if port.name not in made:
                 raise ValueError(f"nothing makes output {port.name!r}")
@@ -148,7 +225,30 @@ class Recipe:
             model=dict(data["model"]),
             builds=dict(data["toolchains"]),
             report=dict(data["report"]),
+            devices=None if data.get("devices") is None else DeviceLayout.from_json(data["devices"]),
         )
+
+
+def _copied(copies: Sequence[CopyRecord], made: dict[str, str]) -> list[CopyRecord]:
+    """Makes the copies whose source is there, in place; returns the others."""
+    left = []
+    for copy in copies:
+        if copy.source not in made:
+            left.append(copy)
+            continue
+        if copy.result in made:
+            raise ValueError(f"{copy.result!r}, a copy, is there already")
+        if made[copy.source] != copy.src:
+            raise ValueError(f"{copy.source!r} is copied from {copy.src}, but it lies in {made[copy.source]}")
+        made[copy.result] = copy.dst
+    return left
+
+
+def _core_numbers(data: Any) -> tuple[int, ...]:
+    numbers = tuple(data) if isinstance(data, list | tuple) else ()
+    if not numbers or not all(type(number) is int and 0 <= number < _MAX_CORE for number in numbers):
+        raise ValueError(f"{str(data)[:80]!r} is no set of cores")
+    return numbers
 
 
 def _names(data: Any) -> tuple[str, ...]:

@@ -1,0 +1,120 @@
+"""Annotations across passes that know nothing of them: what is replaced hands its annotation on, or it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from collage._errors import ConfigError
+from collage.device._annotations import ON_DEVICE
+from collage.device._copy_op import is_device_copy
+from collage.device._scope import SEScope
+
+__all__ = ["KeptAnnotations", "LostAnnotation", "has_demands"]
+
+
+@dataclass(frozen=True, slots=True)
+class LostAnnotation:
+    """An annotated node that nothing has taken the place of.
+
+    Attributes:
+        name: Its name.
+        op_type: Its operator.
+        is_constant: Whether its results became constants; these lie wherever they are read.
+    """
+
+    name: str
+    op_type: str
+    is_constant: bool
+
+    def __str__(self) -> str:
+        became = "became a constant, which lies wherever it is read" if self.is_constant else "was simplified away"
+        return f"{self.name!r} ({self.op_type}) {became}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    name: str
+    op_type: str
+    results: tuple[str, ...]
+    demands: dict[str, str]
+
+
+def has_demands(model: ir.Model) -> bool:
+    """Whether a model says anything about devices: annotations, or copies that somebody wrote."""
+    graphs = any(_demands(graph.metadata_props) for graph in model.graphs())
+    return graphs or any(_demands(node.metadata_props) or is_device_copy(node) for node in _nodes(model))
+
+
+class KeptAnnotations:
+    """The annotations of a model, to be restored on what other passes made of it.
+
+    Args:
+        model: The model; it is not kept.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._graph = _demands(model.graph.metadata_props)
+        self._nodes = [
+            _Kept(str(node.name), node.op_type, tuple(str(v.name) for v in node.outputs), demands)
+            for node in _nodes(model)
+            if (demands := _demands(node.metadata_props))
+        ]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of annotated nodes, and of their results."""
+        return frozenset(name for kept in self._nodes for name in (kept.name, *kept.results))
+
+    def restore(self, model: ir.Model) -> list[LostAnnotation]:
+        """Annotates what has taken the place of annotated nodes: what has their name, else what makes their results.
+
+        Args:
+            model: The model that passes made; changed in place.
+
+        Returns:
+            The nodes that nothing has taken the place of.
+
+        Raises:
+            ConfigError: Nodes with demands that contradict each other were merged.
+        """
+        for key, text in self._graph.items():
+            model.graph.metadata_props.setdefault(key, text)
+        by_name = {str(node.name): node for node in _nodes(model)}
+        by_result = {str(value.name): node for node in _nodes(model) for value in node.outputs}
+        constants = {name for graph in model.graphs() for name in graph.initializers}
+        restored: dict[ir.Node, _Kept] = {}
+        lost = []
+        for kept in self._nodes:
+            heirs = [by_name.get(kept.name), *(by_result.get(name) for name in kept.results)]
+            heir = next((node for node in heirs if node is not None), None)
+            if heir is not None:
+                _hand_on(kept, heir, restored.setdefault(heir, kept))
+            else:
+                lost.append(LostAnnotation(kept.name, kept.op_type, not constants.isdisjoint(kept.results)))
+        return lost
+
+
+def _hand_on(kept: _Kept, heir: ir.Node, first: _Kept) -> None:
+    for key, text in kept.demands.items():
+        there = heir.metadata_props.setdefault(key, text)
+        if there == text:
+            continue
+        is_scope = key.partition(":")[0] == ON_DEVICE
+        joined = SEScope.parse(there).join(SEScope.parse(text)) if is_scope else None
+        if joined is None:
+            raise ConfigError(
+                f"{first.name!r} ({first.op_type}) is to be in {there} and {kept.name!r} ({kept.op_type}) in {text}, but "
+                f"the preparation of the model made one operator of them, {heir.name!r}; place both alike"
+            )
+        heir.metadata_props[key] = str(joined)
+
+
+def _demands(metadata: dict[str, str]) -> dict[str, str]:
+    return {key: text for key, text in metadata.items() if key.startswith(ON_DEVICE)}
+
+
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    return model.graph.all_nodes()
