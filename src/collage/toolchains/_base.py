@@ -25,6 +25,7 @@ class ToolchainBase:
     targets: tuple[str, ...]
     options: Mapping[str, str] = {}
     optimises_whole_graphs = True
+    on_default_menu = True
 
     def pattern_table(self) -> Sequence[PatternEntry]:
         """No patterns: decided by operator."""

@@ -151,6 +151,8 @@ class Toolchain(Protocol):
         options: Target options that it understands, each with a sentence for people.
         optimises_whole_graphs: True if it merges operators by itself, so that large regions are worth offering
             (region fusion); False if it fuses by rule, kernel by kernel.
+
+    A toolchain that takes long to build kernels may set ``on_default_menu = False``: it is then only used where it is named.
     """
 
     name: str

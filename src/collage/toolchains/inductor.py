@@ -47,6 +47,7 @@ class InductorToolchain(ToolchainBase):
 
     name = "inductor"
     targets = ("llvm -compiler=inductor",)
+    on_default_menu = False
     options = {"threads": "number of threads (default: one for each physical core); one number for the whole process"}
 
     def availability(self) -> Availability:

@@ -38,6 +38,7 @@ class OneDnnToolchain(ToolchainBase):
 
     name = "onednn"
     targets = ("llvm -libs=onednn",)
+    on_default_menu = False
     options = {"threads": "number of threads (default: one for each physical core); one number for the whole process"}
 
     def availability(self) -> Availability:
