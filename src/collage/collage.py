@@ -135,13 +135,14 @@ def compile(
 
 
 def choose_menu(targets: Iterable[TargetLike] | None, toolchains: Registry) -> tuple[Target, ...]:
-    """The menu: what was asked for, or the first target of every toolchain.
+    """The menu: what was asked for, or the CPU targets of every toolchain that wants to be on it unasked.
 
     Raises:
         TargetError: An unknown target, or an empty menu.
     """
     if targets is None:
-        cpu = [stem for toolchain in toolchains for stem in toolchain.targets if stem.split()[0] == "llvm"]
+        wanted = [toolchain for toolchain in toolchains if getattr(toolchain, "on_default_menu", True)]
+        cpu = [stem for toolchain in wanted for stem in toolchain.targets if stem.split()[0] == "llvm"]
         targets = [stem for stem in cpu if toolchains.parse_target(stem).toolchain != HOST_TOOLCHAIN]
     menu = tuple(toolchains.parse_targets([targets] if isinstance(targets, str | Target) else targets))
     if not menu:
