@@ -54,6 +54,11 @@ def _is_overheads(value: Any) -> bool:
     return isinstance(value, dict) and is_finite(value.get("dispatch_s")) and is_finite(value.get("launch_s"))
 
 
+def _is_peak(value: Any) -> bool:
+    rates = [value.get("flops_per_s"), value.get("bytes_per_s")] if isinstance(value, dict) else [None]
+    return all(is_finite(rate) and rate > 0 for rate in rates)
+
+
 def _is_verdict(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("ok"), bool) and _is_text_or_none(value.get("reason"))
 
@@ -91,8 +96,10 @@ def _is_race(value: Any) -> bool:
 
 
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "keeps-1": _is_support,
     "machine": lambda value: isinstance(value, dict),
     "overheads-1": _is_overheads,
+    "peak-1": _is_peak,
     "profile": _is_profile,
     "quarantine": _is_quarantine,
     "race-1": _is_race,

@@ -301,6 +301,8 @@ FORMS = [
     ("support", {"reason": None}, [[], None, {"reason": 3}, {}, 5]),
     ("profile", [1.0, 0.0], [["a"], [-1.0], {}, "x"]),
     ("overheads-1", {"dispatch_s": 1e-6, "launch_s": 0.0}, [{}, {"dispatch_s": "x", "launch_s": 0.0}, []]),
+    ("peak-1", {"flops_per_s": 1e9, "bytes_per_s": 1e9}, [[], {}, {"flops_per_s": 0.0, "bytes_per_s": 1.0}]),
+    ("keeps-1", {"max_abs": 0.0, "reason": "differs"}, [[], {}, {"reason": 3}]),
     ("quarantine", {"since_s": 1.0, "reason": "died"}, [{}, {"since_s": "x", "reason": ""}]),
     ("share-1", {"ok": False, "reason": "crash"}, [{"ok": 1}, []]),
     (
