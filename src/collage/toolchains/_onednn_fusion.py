@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from collage.toolchains._torch_ops import OPS, Call, Fused
+from collage.toolchains._torch_ops import OPS, Call, Fused, constant_array
 from collage.toolchains._torch_ops._neural import Window
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def _constant(node: ir.Node, index: int) -> Any:
 
 def _tensor(value: ir.Value) -> Any:
     assert value.const_value is not None
-    return torch.from_numpy(np.array(value.const_value.numpy(), order="C"))
+    return torch.from_numpy(constant_array(value.const_value))
 
 
 def _static_shape(value: ir.Value | None) -> list[int] | None:

@@ -9,7 +9,7 @@ import torch
 
 from collage._errors import Unsupported
 
-__all__ = ["TYPES", "from_array", "to_array", "torch_dtype"]
+__all__ = ["TYPES", "constant_array", "from_array", "to_array", "torch_dtype"]
 
 TYPES: dict[int, Any] = {
     1: torch.float32,
@@ -44,6 +44,18 @@ def from_array(x: Any) -> Any:
     if not (x.flags.c_contiguous and x.flags.writeable):
         x = np.array(x, order="C")
     return torch.from_numpy(x)
+
+
+def constant_array(tensor: Any) -> Any:
+    """A constant's values in memory of their own.
+
+    A tensor in a file maps the whole file for itself; with hundreds of them that exceeds what a worker may address. So
+    what was mapped is let go.
+    """
+    array = np.array(tensor.numpy(), order="C")
+    if hasattr(tensor, "release"):
+        tensor.release()
+    return array
 
 
 def to_array(x: Any) -> Any:

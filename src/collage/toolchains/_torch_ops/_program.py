@@ -12,7 +12,7 @@ import torch
 
 from collage._errors import Unsupported
 from collage.toolchains._model_files import elem_type
-from collage.toolchains._torch_ops._dtypes import TYPES, from_array
+from collage.toolchains._torch_ops._dtypes import TYPES, constant_array, from_array
 from collage.toolchains._torch_ops._table import HOST_OPS, OPS, Call
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class Program(torch.nn.Module):  # type: ignore[misc]
         if (value, host) in self._slots:
             return self._slots[value, host]
         if value.const_value is not None:
-            array = value.const_value.numpy()
+            array = constant_array(value.const_value)
             slot = self._new(value, host, array if host else from_array(array))
             self._frozen.add(slot)
             return slot
