@@ -55,7 +55,7 @@ def _is_overheads(value: Any) -> bool:
 
 
 def _is_peak(value: Any) -> bool:
-    rates = [value.get("flops_per_s"), value.get("bytes_per_s")] if isinstance(value, dict) else [None]
+    rates: list[Any] = [value.get("flops_per_s"), value.get("bytes_per_s")] if isinstance(value, dict) else [None]
     return all(is_finite(rate) and rate > 0 for rate in rates)
 
 
