@@ -23,6 +23,8 @@ from collage.device import (
     PlanDevices,
     SEScope,
     asked_scope,
+    copies_from_identities,
+    copies_to_identities,
     copy_scopes,
     has_demands,
     is_device_copy,
@@ -145,13 +147,17 @@ def prepare_and_place(
     for section in ("nodes", "values"):
         named |= set(requests.rules.get(section, {}))
     kept = KeptAnnotations(model)
+    copies_from_identities(model)
     with _without_merging():
         prepared = prepare(model)
     lost = kept.restore(prepared)
     for annotation in lost:
         if annotation.name in named and not annotation.is_constant:
             raise ConfigError(f"{annotation} while the model was prepared; annotate an operator beside it")
-    return prepared, DevicePlacement(prepared, requests, [str(annotation) for annotation in lost])
+    placement = DevicePlacement(prepared, requests, [str(annotation) for annotation in lost])
+    # A copy is planned anew between the kernels that come of it; here its place is what counts.
+    copies_to_identities(prepared)
+    return prepared, placement
 
 
 def lay_out(

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 import collage
 from collage._errors import ConfigError, NothingCanRun
-from collage.device import DeviceConflict, on_device, read_device_plan, require_output
+from collage.device import DeviceConflict, PlanDevices, device_copy, on_device, read_device_plan, require_output
 from collage.frontend import read_model
 from collage.graph import kernels_of
 from collage.runtime import CopyRecord
@@ -266,3 +266,23 @@ def test_equal_operators_on_two_devices_stay_two() -> None:
     executable = collage.compile(model, SMALL, options=options(plan('[nodes]\nhere = "main"\nthere = "small"\n')))
     devices = devices_of(executable)
     assert (devices["here"], devices["there"]) == ("cpu:0", "cpu:1")
+
+
+@pytest.mark.parametrize("how", ["written", "planned"])
+def test_copies_and_plans_that_are_in_the_file_count(model: Path, tmp_path: Path, how: str) -> None:
+    annotated = read_model(model)
+    relu = next(node for node in annotated.graph if node.name == "block/relu").outputs[0]
+    readers = list(relu.uses())
+    copied = device_copy(annotated, relu, "cpu:1")
+    for use in readers:
+        use.node.replace_input_with(use.idx, copied)
+    on_device("block/up", "cpu:0", model=annotated)
+    if how == "planned":
+        annotated = PlanDevices(["cpu:0", "cpu:1"], default="cpu:0")(annotated)
+    ir.save(annotated, tmp_path / "copied.onnx")
+    executable = collage.compile(tmp_path / "copied.onnx", SMALL, options=collage.CompileOptions(finals=False))
+    devices = devices_of(executable)
+    assert {devices[name] for name in ("embedding", "block/up", "block/bias", "block/relu")} == {"cpu:0"}
+    assert {devices[name] for name in ("block/down", "residual", "head")} == {"cpu:1"}
+    assert {(copy.source, copy.dst) for copy in executable.recipe.devices.copies} == {("r1", "cpu:1"), ("e", "cpu:1")}
+    assert_right(executable, model)

@@ -12,7 +12,14 @@ from collage.device._annotations import (
 )
 from collage.device._config import CompilationConfig
 from collage.device._conflict import DeviceConflict
-from collage.device._copy_op import DEVICE_COPY, copy_scopes, device_copy, is_device_copy
+from collage.device._copy_op import (
+    DEVICE_COPY,
+    copies_from_identities,
+    copies_to_identities,
+    copy_scopes,
+    device_copy,
+    is_device_copy,
+)
 from collage.device._kept import KeptAnnotations, LostAnnotation, has_demands
 from collage.device._operators import register_host_operands
 from collage.device._partition_by_scope import PartitionBySEScope
@@ -44,6 +51,8 @@ __all__ = [
     "asked_scope",
     "candidates_of",
     "clear_plan",
+    "copies_from_identities",
+    "copies_to_identities",
     "copy_scopes",
     "demand_memory_scope",
     "device_copy",

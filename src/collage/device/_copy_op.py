@@ -17,6 +17,8 @@ __all__ = [
     "DST_SE_SCOPE",
     "PLANNED_COPY",
     "SRC_SE_SCOPE",
+    "copies_from_identities",
+    "copies_to_identities",
     "copy_scopes",
     "device_copy",
     "is_device_copy",
@@ -67,6 +69,23 @@ def device_copy(model: ir.Model, value: ir.Value, dst: ScopeLike, src: ScopeLike
     insert_after_definition(graph, value, node)
     import_domain(model)
     return node.outputs[0]
+
+
+def copies_from_identities(model: ir.Model) -> None:
+    """Makes copies, in place, of the Identity nodes that the front door made of copies in a file."""
+    for node in model.graph.all_nodes():
+        if node.op_identifier() == ("", "Identity", "") and DST_SE_SCOPE in node.metadata_props:
+            register(model)
+            node.domain, node.op_type = KERNEL_DOMAIN, DEVICE_COPY
+
+
+def copies_to_identities(model: ir.Model) -> None:
+    """Makes Identity nodes, in place, of all copies: for those who plan them by themselves."""
+    for node in model.graph.all_nodes():
+        if is_device_copy(node):
+            node.domain, node.op_type = "", "Identity"
+    if model.functions.pop(_IDENTIFIER, None) is not None and not model.functions:
+        model.graph.opset_imports.pop(KERNEL_DOMAIN, None)
 
 
 def import_domain(model: ir.Model) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage._errors import ConfigError
-from collage.device._annotations import ON_DEVICE
-from collage.device._copy_op import is_device_copy
+from collage.device._annotations import ON_DEVICE, SE_SCOPE
+from collage.device._copy_op import DST_SE_SCOPE
 from collage.device._scope import SEScope
 
 __all__ = ["KeptAnnotations", "LostAnnotation", "has_demands"]
@@ -43,9 +43,9 @@ class _Kept:
 
 
 def has_demands(model: ir.Model) -> bool:
-    """Whether a model says anything about devices: annotations, or copies that somebody wrote."""
+    """Whether a model from the front door says anything about devices: annotations, a plan, or copies."""
     graphs = any(_demands(graph.metadata_props) for graph in model.graphs())
-    return graphs or any(_demands(node.metadata_props) or is_device_copy(node) for node in _nodes(model))
+    return graphs or any(_demands(node.metadata_props) or DST_SE_SCOPE in node.metadata_props for node in _nodes(model))
 
 
 class KeptAnnotations:
@@ -65,8 +65,9 @@ class KeptAnnotations:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of annotated nodes, and of their results."""
-        return frozenset(name for kept in self._nodes for name in (kept.name, *kept.results))
+        """Names of nodes that somebody annotated, and of their results; a plan made earlier does not count."""
+        annotated = [kept for kept in self._nodes if any(key.startswith(ON_DEVICE) for key in kept.demands)]
+        return frozenset(name for kept in annotated for name in (kept.name, *kept.results))
 
     def restore(self, model: ir.Model) -> list[LostAnnotation]:
         """Annotates what has taken the place of annotated nodes: what has their name, else what makes their results.
@@ -102,7 +103,7 @@ def _hand_on(kept: _Kept, heir: ir.Node, first: _Kept) -> None:
         there = heir.metadata_props.setdefault(key, text)
         if there == text:
             continue
-        is_scope = key.partition(":")[0] == ON_DEVICE
+        is_scope = key.partition(":")[0] in (ON_DEVICE, SE_SCOPE)
         joined = SEScope.parse(there).join(SEScope.parse(text)) if is_scope else None
         if joined is None:
             raise ConfigError(
@@ -113,7 +114,7 @@ def _hand_on(kept: _Kept, heir: ir.Node, first: _Kept) -> None:
 
 
 def _demands(metadata: dict[str, str]) -> dict[str, str]:
-    return {key: text for key, text in metadata.items() if key.startswith(ON_DEVICE)}
+    return {k: text for k, text in metadata.items() if k.startswith(ON_DEVICE) or k.partition(":")[0] == SE_SCOPE}
 
 
 def _nodes(model: ir.Model) -> Iterator[ir.Node]:

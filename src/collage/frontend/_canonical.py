@@ -41,8 +41,16 @@ def canonicalise(model: ir.Model) -> None:
     model.ir_version = min(max(model.ir_version, MIN_IR_VERSION), MAX_IR_VERSION)
 
 
+_COPY = ("collage", "device_copy", "")
+"""The function by which a model says that a tensor goes to another device: an Identity, its scopes in metadata."""
+
+
 def inline_functions(model: ir.Model) -> None:
-    """Expands every call of a model-local function, and drops the functions."""
+    """Expands every call of a model-local function, and drops the functions.
+
+    A copy between devices becomes an Identity that keeps its metadata.
+    """
+    _expand_copies(model)
     versions = model.opset_imports
     differ = any(
         versions.get(domain, version) != version
@@ -56,6 +64,27 @@ def inline_functions(model: ir.Model) -> None:
     except Exception as error:
         raise ModelError(f"the functions of the model cannot be expanded: {error}") from None
     model.functions.clear()
+
+
+def _expand_copies(model: ir.Model) -> None:
+    function = model.functions.get(_COPY)
+    if function is None or "" not in model.opset_imports or not _is_identity(function):
+        return
+    callers = [function.graph for function in model.functions.values() if "" in function.opset_imports]
+    for graph in (model.graph, *callers):
+        for node in graph.all_nodes():
+            if node.op_identifier() == _COPY and len(node.inputs) == len(node.outputs) == 1:
+                node.domain, node.op_type = "", "Identity"
+
+
+def _is_identity(function: ir.Function) -> bool:
+    nodes = list(function)
+    return (
+        len(nodes) == len(function.inputs) == len(function.outputs) == 1
+        and nodes[0].op_identifier() == ("", "Identity", "")
+        and nodes[0].inputs[0] is function.inputs[0]
+        and nodes[0].outputs[0] is function.outputs[0]
+    )
 
 
 def _inline_with_conversion(model: ir.Model) -> None:
