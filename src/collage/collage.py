@@ -44,7 +44,7 @@ from collage.fusion import (
 )
 from collage.graph import DataflowGraph, KernelSpec, NameSupply, SubGraph, is_view, kernels_of, partition
 from collage.options import CompileOptions
-from collage.placement import prepare_and_place
+from collage.placement import DevicePlacement, place, prepare_and_place
 from collage.plans import Plan, kernel_attributes, single_plans
 from collage.report import compile_report
 from collage.runtime import Executable, Recipe
@@ -305,23 +305,31 @@ class CollageFuseOps(ModulePass):
         if not context.get_config("collage.enable_collage") or kernels_of(model):
             return model
         model = read_model(model)
+        placement = place(model, self._options.devices)
         graph = DataflowGraph(model)
-        plan = self._measured(model) if self._estimator is None else self._estimated(graph, self._estimator)
+        plan = (
+            self._measured(model, placement)
+            if self._estimator is None
+            else self._estimated(graph, self._estimator, placement)
+        )
         names = NameSupply("collage")
         specs = []
-        for place in plan.kernels:
+        for kernel in plan.kernels:
             # The plan's graph may be that of a copy; its nodes have the same indices.
-            sub_graph = SubGraph(graph, place.sub_graph.inside, place.sub_graph.nested)
-            name = names.fresh(kernel_name(sub_graph, place.target))
-            specs.append(KernelSpec(sub_graph, name, kernel_attributes(place.target, name)))
+            sub_graph = SubGraph(graph, kernel.sub_graph.inside, kernel.sub_graph.nested)
+            name = names.fresh(kernel_name(sub_graph, kernel.target))
+            scope = None if placement is None else placement.result_scope(sub_graph.nodes, kernel.target)
+            specs.append(KernelSpec(sub_graph, name, kernel_attributes(kernel.target, name, scope)))
         return partition(model, specs)
 
-    def _measured(self, model: ir.Model) -> Plan:
+    def _measured(self, model: ir.Model, placement: DevicePlacement | None) -> Plan:
         with ExitStack() as stack:
             workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="collage-")))
             database = stack.enter_context(Database(self._options.db))
             tuning = stack.enter_context(
-                Tuning(model, self._menu, self._toolchains, database, workspace, options=self._options)
+                Tuning(
+                    model, self._menu, self._toolchains, database, workspace, options=self._options, placement=placement
+                )
             )
             if tuning.reference_failure is not None:
                 raise NothingCanRun(tuning.reference_failure)
@@ -330,7 +338,7 @@ class CollageFuseOps(ModulePass):
                 raise NothingCanRun(result.missing.reason if result.missing else "no cover was found in time")
             return Plan.of(result.partitioning, "collage")
 
-    def _estimated(self, graph: DataflowGraph, estimator: CostEstimator) -> Plan:
+    def _estimated(self, graph: DataflowGraph, estimator: CostEstimator, placement: DevicePlacement | None) -> Plan:
         def supports(target: Target) -> Callable[[ir.Node], Support]:
             toolchain = self._toolchains.for_target(target)
             return lambda node: toolchain.supports(node, target)
@@ -345,9 +353,12 @@ class CollageFuseOps(ModulePass):
             return estimator.estimate(kernels.model(candidate.sub_graph, candidate.target), candidate.target)
 
         priorities = {target: rank for rank, target in enumerate((*self._menu, HOST_TARGET))}
-        found = shortest_path(
-            len(graph), tuple(collect_candidates(graph, specs)), cost_of, priority_of=lambda c: priorities[c.target]
-        )
+        candidates = [
+            candidate
+            for candidate in collect_candidates(graph, specs)
+            if placement is None or placement.allows(candidate.sub_graph.nodes, candidate.target)
+        ]
+        found = shortest_path(len(graph), candidates, cost_of, priority_of=lambda c: priorities[c.target])
         if isinstance(found, NoCover):
             raise NothingCanRun(found.reason)
         return Plan.of(found, "collage")

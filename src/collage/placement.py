@@ -36,7 +36,7 @@ from collage.runtime import CopyRecord, DeviceLayout, KernelRecord
 from collage.target import Target
 from collage.transform import PassContext, prepare
 
-__all__ = ["DevicePlacement", "lay_out", "prepare_and_place"]
+__all__ = ["DevicePlacement", "lay_out", "place", "prepare_and_place"]
 
 _MERGING = "EliminateCommonSubexpr"
 """The pass that makes one operator of equal ones, wherever they are to run."""
@@ -158,6 +158,27 @@ def prepare_and_place(
     # A copy is planned anew between the kernels that come of it; here its place is what counts.
     copies_to_identities(prepared)
     return prepared, placement
+
+
+def place(model: ir.Model, devices: str | Path | DeviceRequests | None) -> DevicePlacement | None:
+    """The placement of a model's operators as it is, without preparing it; None if nothing is asked for.
+
+    Args:
+        model: A model from ``read_model``. It gets the annotations.
+        devices: As for ``prepare_and_place``.
+
+    Raises:
+        ConfigError: A plan that makes no sense, or a conflict.
+    """
+    requests = read_device_plan(devices) if isinstance(devices, str | Path) else devices
+    if requests is None and not has_demands(model):
+        return None
+    requests = requests or DeviceRequests()
+    requests.annotate(model)
+    copies_from_identities(model)
+    placement = DevicePlacement(model, requests)
+    copies_to_identities(model)
+    return placement
 
 
 def lay_out(

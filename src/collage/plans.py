@@ -160,10 +160,9 @@ def lower(tuning: Tuning, plan: Plan) -> Recipe:
     for place in plan.kernels:
         kernel = tuning.kernels.model(place.sub_graph, place.target)
         name = str(kernel.graph.name)
-        attributes = kernel_attributes(place.target, name)
-        if tuning.placement is not None:
-            attributes[RESULT_SE_SCOPE] = str(tuning.placement.result_scope(place.sub_graph.nodes, place.target))
-        specs.append(KernelSpec(place.sub_graph, name, attributes))
+        placement = tuning.placement
+        scope = None if placement is None else placement.result_scope(place.sub_graph.nodes, place.target)
+        specs.append(KernelSpec(place.sub_graph, name, kernel_attributes(place.target, name, scope)))
         compiled = tuning.workshop.build(kernel, place.target)
         records.append(
             KernelRecord(
@@ -207,7 +206,9 @@ def predicted_s(tuning: Tuning, plan: Plan) -> float | None:
     return total
 
 
-def kernel_attributes(target: Target, name: str) -> dict[str, str]:
-    """The spec's attributes of a kernel function."""
+def kernel_attributes(target: Target, name: str, result_scope: SEScope | None = None) -> dict[str, str]:
+    """The spec's attributes of a kernel function; with devices, where its results lie."""
     attributes = {"Primitive": "1", "global_symbol": name, "target": str(target)}
+    if result_scope is not None:
+        attributes[RESULT_SE_SCOPE] = str(result_scope)
     return attributes if target.is_native else {**attributes, "Compiler": target.toolchain}

@@ -11,6 +11,7 @@ import onnxruntime as ort
 import pytest
 
 import collage
+from collage.device import PlanDevices, on_device
 from collage.frontend import read_model
 from collage.graph import kernels_of
 from collage.testing import MockCostEstimator
@@ -85,3 +86,17 @@ def test_a_mix_gives_the_same_answers_in_any_runtime(mnist: ir.Model, tmp_path: 
         ort.InferenceSession(str(tmp_path / f"{file}.onnx")).run(None, {name: x})[0] for file in ("plain", "mixed")
     )
     np.testing.assert_allclose(other, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_what_was_planned_for_devices_is_respected(mnist: ir.Model) -> None:
+    planned = mnist.clone()
+    first = next(node for node in planned.graph if node.op_type == "Conv")
+    on_device(first, "cpu:1[llvm -compiler=onnxruntime]")
+    planned = PlanDevices(["cpu:0", "cpu:1[llvm -compiler=onnxruntime]"], default="cpu:0")(planned)
+    fused = fuse(planned, {ORT: 2.0, OV: 0.5})
+    kernels = {
+        call.metadata["result_se_scope"].partition("[")[0]: call.metadata["target"] for call in kernels_of(fused)
+    }
+    assert kernels == {"cpu:0": OV, "cpu:1": ORT}
+    (there,) = (call for call in kernels_of(fused) if call.metadata["target"] == ORT)
+    assert [node.op_type for node in there.function if node.op_type in ("Conv", "Relu", "MaxPool")] == ["Conv"]
