@@ -45,7 +45,7 @@ from collage.fusion import (
 from collage.graph import DataflowGraph, KernelSpec, NameSupply, SubGraph, is_view, kernels_of, partition
 from collage.options import CompileOptions
 from collage.placement import DevicePlacement, place, prepare_and_place
-from collage.plans import Plan, kernel_attributes, single_plans
+from collage.plans import Plan, kernel_attributes, predicted_s, single_plans
 from collage.report import compile_report
 from collage.runtime import Executable, Recipe
 from collage.search import LazyOptions, LazyResult, NoCover, k_best, lazy_shortest_path, shortest_path
@@ -198,7 +198,7 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
     finals = None
     while True:
         result = search(tuning, index)
-        covers = best_plans(tuning, index, result)
+        covers = in_one_process(tuning, index, best_plans(tuning, index, result))
         if any(target.is_reduced for target in tuning.menu):
             covers = within_budget(tuning, covers, lambda: best_plans(tuning, index, search(tuning, index)))
         mixes = [plan for plan in covers if len(plan.kernels) > 1]
@@ -213,6 +213,18 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
         finals = choose(tuning, plans)
         if not calibrate(tuning, finals):
             return result, finals
+
+
+def in_one_process(tuning: Tuning, index: CandidateKernelIndex, covers: list[Plan]) -> list[Plan]:
+    """Covers whose toolchains can share a process; where the best one's cannot, the search is held within those that can."""
+    if not covers or tuning.shares_process(covers[0].targets):
+        return [plan for plan in covers if tuning.shares_process(plan.targets)]
+    usable = [target for target in tuning.menu if tuning.survey[target].availability.available]
+    found = []
+    for group in tuning.sharing.compatible_sets([*usable, HOST_TARGET]):
+        inside = CandidateKernelIndex([candidate for candidate in index if candidate.target in group])
+        found += best_plans(tuning, inside, search(tuning, inside))
+    return sorted(found, key=lambda plan: predicted_s(tuning, plan) or float("inf"))
 
 
 def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateKernel]:

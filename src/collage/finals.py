@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collage._errors import NothingCanRun, ToolchainError
+from collage.cost.key import runtime_settings
 from collage.cost.outcome import Status
 from collage.cost.race import Contestant, Result, Standing, race
 from collage.cost.statistics import Interval, Summary
@@ -59,7 +60,7 @@ def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
         return _least_predicted(tuning, plans)
     signature = plan_signature(tuning, "race-2", plans)
     told = None if tuning.options.remeasure else tuning.database.local_fact(**signature)
-    if told is not None:
+    if told is not None and set(told["standings"]) <= {plan.name for plan in plans}:
         return _recorded(tuning, plans, told)
     recipes: dict[str, Recipe] = {}
     failures: dict[str, Standing] = {}
@@ -70,7 +71,11 @@ def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
         except ToolchainError as error:
             failures[plan.name] = Standing(race_contestant(tuning, plan, None), Status.COMPILE_ERROR, reason=str(error))
     contestants = [race_contestant(tuning, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
-    result = race(contestants, tuning.tolerance, tuning.race_plan, tuning.say)
+    try:
+        result = race(contestants, tuning.tolerance, tuning.race_plan, tuning.say)
+    except KeyboardInterrupt:
+        tuning.say("interrupted: returning the best single, as measured by itself")
+        return _least_predicted(tuning, [plan for plan in plans if plan.single] or plans)
     standings = {**failures, **{standing.contestant.name: standing for standing in result.standings}}
     finals = _finals(plans, recipes, result, standings)
     if finals.plan is not None:
@@ -93,8 +98,10 @@ def previous_winner(tuning: Tuning) -> Plan | None:
         )
         for target, nodes in told["kernels"]
     ]
-    wanted = {*tuning.menu, HOST_TARGET}
-    return Plan("previous winner", tuple(kernels)) if all(place.target in wanted for place in kernels) else None
+    wanted, nodes = {*tuning.menu, HOST_TARGET}, [node for place in kernels for node in place.sub_graph.inside]
+    covers = sorted(nodes) == list(range(len(tuning.graph)))
+    usable = covers and all(place.target in wanted for place in kernels)
+    return Plan("previous winner", tuple(kernels)) if usable else None
 
 
 def _keep_winner(tuning: Tuning, plan: Plan) -> None:
@@ -201,6 +208,7 @@ def _circumstances(tuning: Tuning, fact: str) -> dict[str, Any]:
         "shapes": [list(values.get(str(v.name)).shape) for v in tuning.model.graph.inputs if v.name in values],
         "machine": this_machine().fingerprint,
         "threads": tuning.options.threads,
+        "settings": runtime_settings(),
         "tolerance": tuning.tolerance,
     }
 

@@ -48,6 +48,11 @@ class Plan:
     kernels: tuple[Placement, ...]
     single: Target | None = None
 
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """The targets of its kernels, each once."""
+        return tuple(dict.fromkeys(place.target for place in self.kernels))
+
     def same_kernels(self, other: Plan) -> bool:
         """Whether both run the same nodes in the same kernels, whoever proposed them."""
         mine, theirs = ([(place.sub_graph.inside, place.target) for place in plan.kernels] for plan in (self, other))

@@ -22,6 +22,7 @@ from collage.cost.overheads import Overheads, measure_overheads
 from collage.cost.race import RacePlan
 from collage.cost.reference import capture_reference, unrepeatable_values
 from collage.cost.roofline import Roofline, measure_peak
+from collage.cost.sharing import Sharing
 from collage.cost.survey import Survey, TargetSurvey, survey_model
 from collage.cost.values import ValueStore
 from collage.cost.worker import Worker
@@ -109,6 +110,7 @@ class Tuning:
         )
         self.menu = tuple(menu) if options.accuracy_budget is None else self._with_reduced_precision(menu)
         self.estimator = MeasuringCostEstimator(self.workshop, model_bytes(self.model))
+        self.sharing = Sharing(toolchains, database, lambda name: self.workshop.availability(name).build, say)
         self.survey: Survey = {}
         self.overheads: dict[Target, Overheads] = {}
         self.reference_failure: str | None = None
@@ -267,6 +269,13 @@ class Tuning:
         """Those of some candidates that span no two devices, and whose target refines what is planned for every node."""
         placement = self.placement
         return [c for c in candidates if placement is None or placement.allows(c.sub_graph.nodes, c.target)]
+
+    def shares_process(self, targets: Sequence[Target]) -> bool:
+        """Whether the toolchains of these targets can share a process; asked once, in processes that may die."""
+        verdict = self.sharing.verdict(targets)
+        if not verdict.ok:
+            self.say(f"not in one process: {verdict.reason}")
+        return verdict.ok
 
     def key_of(self, sub_graph: SubGraph, target: Target) -> tuple[Hashable, Target]:
         """Kernels of equal keys cost the same: twelve equal layers are measured once."""

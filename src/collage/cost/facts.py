@@ -15,6 +15,7 @@ from collage.cost.outcome import Status
 __all__ = ["is_finite", "is_valid_fact"]
 
 _MOST_DEEP = 32
+_MOST_NODES = 1 << 20
 
 
 def is_valid_fact(name: Mapping[str, Any], value: Any) -> bool:
@@ -95,6 +96,17 @@ def _is_race(value: Any) -> bool:
     )
 
 
+def _is_winner(value: Any) -> bool:
+    kernels = value.get("kernels") if isinstance(value, dict) else None
+    return value is None or (isinstance(kernels, list) and all(map(_is_kernel, kernels)))
+
+
+def _is_kernel(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], list):
+        return False
+    return isinstance(value[0], str) and all(isinstance(n, int) and 0 <= n < _MOST_NODES for n in value[1])
+
+
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "keeps-1": _is_support,
     "machine": lambda value: isinstance(value, dict),
@@ -106,4 +118,5 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "race-2": _is_race,
     "share-1": _is_verdict,
     "support": _is_support,
+    "winner-1": _is_winner,
 }

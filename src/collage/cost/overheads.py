@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage.cost.database import Database
+from collage.cost.key import runtime_settings
 from collage.cost.workshop import Workshop
 from collage.machine import this_machine
 from collage.target import Target
@@ -35,6 +36,7 @@ def measure_overheads(target: Target, workshop: Workshop, database: Database) ->
         "build": workshop.availability(target.toolchain).build,
         "machine": this_machine().fingerprint,
         "threads": workshop.threads,
+        "settings": runtime_settings(),
     }
     found = database.fact(**name)
     if found is None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from collage._errors import ToolchainError, Unsupported, WorkerDied
 from collage.cost.outcome import Status
+from collage.cost.slot import building_slot, measuring_slot
 from collage.cost.statistics import Interval, Summary, ratio_of_medians, summarise
 from collage.cost.worker import Worker, WorkerOutOfMemory, WorkerTimeout
 
@@ -161,7 +162,8 @@ def race(
     try:
         for number, runner in enumerate(runners, 1):
             say(f"finalist {number} of {len(runners)}: {runner.contestant.name}")
-            _guard(runner, partial(_qualify, runner, tolerance, plan))
+            with building_slot():
+                _guard(runner, partial(_qualify, runner, tolerance, plan))
         track, rivals = _until_told(_with_a_chance(runners, plan.hopeless), plan, say)
         # Whoever was too slow to be raced still finishes before those that did not finish at all.
         rivals = rivals or [runner for runner in runners if runner.failure is None]
@@ -235,10 +237,11 @@ def _run_rounds(
     for number in range(rounds):
         say(f"finals, {phase}: round {number + 1} of {rounds}, {len(track)} finalists")
         order.shuffle(track)
-        for runner in track:
-            # The first run of a block finds cold caches and sleeping threads; in a block of one, so does everybody's.
-            warm_up = 1 if runner.block > 1 else 0
-            _guard(runner, partial(_run_block, runner, phase, warm_up, plan))
+        with measuring_slot():
+            for runner in track:
+                # The first run of a block finds cold caches and sleeping threads; in a block of one, so does everybody's.
+                warm_up = 1 if runner.block > 1 else 0
+                _guard(runner, partial(_run_block, runner, phase, warm_up, plan))
         track = [runner for runner in track if runner.failure is None]
     return track
 

@@ -41,6 +41,7 @@ class TargetSurvey:
         outcomes: What came of measuring each of them.
         profile: Seconds per node inside these ranges, where its toolchain can tell.
         refusal: Why it cannot take the whole model, or None.
+        refusal_status: What happened when it was tried on the whole model.
     """
 
     target: Target
@@ -50,6 +51,7 @@ class TargetSurvey:
     outcomes: tuple[Outcome, ...] = ()
     profile: Mapping[int, float] = field(default_factory=dict)
     refusal: str | None = None
+    refusal_status: Status = Status.UNSUPPORTED
 
     @property
     def whole(self) -> Outcome:
@@ -57,7 +59,7 @@ class TargetSurvey:
         if not self.availability.available:
             return Outcome(Status.UNSUPPORTED, self.availability.reason or "not available")
         if self.refusal is not None:
-            return Outcome(Status.UNSUPPORTED, self.refusal)
+            return Outcome(self.refusal_status, self.refusal)
         return self.outcomes[0]
 
 
@@ -124,6 +126,7 @@ class _Surveyor:
             tuple(outcomes),
             profile,
             whole.reason or whole.status.value,
+            whole.status,
         )
 
     def _measure(self, ranges: Sequence[int], hopeless_s: float) -> list[Outcome]:
