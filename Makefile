@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 OUT ?= .cache/demo
 MODELS ?=
+# Tests that time nothing run side by side; those that compile have the machine to themselves.
+CALM := tests/unit tests/hostile tests/toolchain
+TIMED := tests/crash tests/e2e
 
 .PHONY: demo test test-all lint bench clean
 
@@ -11,10 +14,12 @@ demo: $(VENV)/demo.stamp  ## compile, run and bench two real models
 	$(BIN)/python examples/demo.py $(OUT)
 
 test: $(VENV)/dev.stamp lint  ## the default tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n 2 $(CALM)
+	$(BIN)/python -m pytest -m "not slow" $(TIMED)
 
 test-all: $(VENV)/dev.stamp lint  ## the long ones too
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 $(CALM)
+	$(BIN)/python -m pytest $(TIMED)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

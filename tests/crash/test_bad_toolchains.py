@@ -167,6 +167,7 @@ def test_it_is_classified_and_the_others_go_on(
     assert_none_left(mark)
 
 
+@pytest.mark.slow
 def test_a_toolchain_that_hangs_costs_its_time_out(model: onnx.ModelProto, tmp_path: Path) -> None:
     executable = compile_beside(FakeToolchain("compile:children"), model, str(tmp_path / "t.sqlite"))
     row = next(row for row in executable.report["singles"] if row["target"] == "llvm -compiler=fake")

@@ -43,6 +43,7 @@ def test_a_contradicted_sum_is_corrected_and_searched_again(model: Path) -> None
     assert not again["search"]["raced"]
 
 
+@pytest.mark.slow
 def test_the_last_winner_is_a_finalist_again_where_the_search_is_cut_short(model: Path, tmp_path: Path) -> None:
     toolchains = Registry()
     toolchains.add(TaxedToolchain("third", {"Relu": 1.0, "Tanh": 40.0}))
