@@ -225,7 +225,8 @@ class _LazySearch(Generic[C]):
         if found.paths and self.margin_bits <= _FINEST_MARGIN_BITS:
             margin = found.paths[0].weight >> self.margin_bits
             self.near = NearGraph.around(self.problem, weights, found, margin, _MAX_NEAR_ARCS)
-            self.margin_bits += 1 if self.near is None else -(len(self.near) < _FEW_NEAR_STATES)
+            finer = 1 if self.near is None else -(len(self.near) < _FEW_NEAR_STATES)
+            self.margin_bits = max(0, self.margin_bits + finer)
 
     def _plan(self, seconds: np.ndarray, k: int = 1) -> tuple[Found, Weights]:
         began = time.perf_counter()
