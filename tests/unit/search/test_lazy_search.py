@@ -201,20 +201,12 @@ def test_deterministic() -> None:
 
 def test_a_search_of_many_small_rounds_ends() -> None:
     # Hopes that fall make each round plan anew, and on so small a graph it finds few covers near the best one, every time.
-    for seed in range(5):
-        costs = chain_menu(4, 4, seed)
-        hope = 1.0
+    costs, hope = chain_menu(4, 4, 0), [1.0]
 
-        def measure(batch: Sequence[Candidate], costs: Menu = costs) -> list[float]:
-            nonlocal hope
-            hope *= 0.9
-            return [costs[c] for c in batch]
+    def measure(batch: Sequence[Candidate]) -> list[float]:
+        hope[0] *= 0.9
+        return [costs[c] for c in batch]
 
-        lazy = lazy_shortest_path(
-            4,
-            list(costs),
-            lambda c, costs=costs: hope * costs[c],
-            measure,
-            options=LazyOptions(batch_size=1),  # type: ignore[misc]
-        )
-        assert lazy.partitioning is not None
+    options = LazyOptions(batch_size=1)
+    lazy = lazy_shortest_path(4, list(costs), lambda c: hope[0] * costs[c], measure, options=options)
+    assert lazy.partitioning is not None
