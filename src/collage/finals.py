@@ -90,7 +90,7 @@ def previous_winner(tuning: Tuning) -> Plan | None:
     Without ``remeasure`` the search sees the same costs as then, and finds it by itself.
     """
     told = tuning.options.remeasure and tuning.database.local_fact(**_circumstances(tuning, "winner-1"))
-    if not told:
+    if not told or not told["kernels"]:
         return None
     kernels = [
         Placement(
@@ -108,7 +108,7 @@ def _keep_winner(tuning: Tuning, plan: Plan) -> None:
     """Notes the winner for later races, unless it is a single or its kernels are more than sets of nodes."""
     mixed = len(plan.kernels) > 1 and not any(place.sub_graph.nested for place in plan.kernels)
     kernels = [[str(place.target), list(place.sub_graph.inside)] for place in plan.kernels]
-    told = {"kernels": kernels} if mixed else None
+    told = {"kernels": kernels if mixed else []}
     tuning.database.keep_local_fact(told, **_circumstances(tuning, "winner-1"))
 
 

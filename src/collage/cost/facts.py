@@ -98,7 +98,7 @@ def _is_race(value: Any) -> bool:
 
 def _is_winner(value: Any) -> bool:
     kernels = value.get("kernels") if isinstance(value, dict) else None
-    return value is None or (isinstance(kernels, list) and all(map(_is_kernel, kernels)))
+    return isinstance(kernels, list) and all(map(_is_kernel, kernels))
 
 
 def _is_kernel(value: Any) -> bool:
