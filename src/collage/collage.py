@@ -73,7 +73,7 @@ def compile(
 
     Args:
         source: A path, bytes, ``onnx.ModelProto``, ``onnx_ir.Model`` or ``torch.nn.Module``.
-        targets: The menu: targets or aliases, preferred ones first. None is every toolchain that is usable here.
+        targets: The menu: targets or aliases, preferred ones first. None is what ``choose_menu`` says.
         example_inputs: Positional inputs with which a ``torch.nn.Module`` is exported.
         options: See ``CompileOptions``.
         toolchains: Where toolchains are found; the installed ones by default.
@@ -287,7 +287,7 @@ class CollageFuseOps(ModulePass):
     before. Specification 003.
 
     Args:
-        targets: The menu; None is every toolchain that is usable here.
+        targets: The menu; None is what ``choose_menu`` says.
         estimator: Tells what kernels cost. None measures them, lazily; with one of your own every candidate is estimated,
             and what a toolchain takes is what its ``supports`` says.
         options: See ``CompileOptions``; nothing is raced here.

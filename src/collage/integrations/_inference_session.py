@@ -57,7 +57,7 @@ class InferenceSession:
         sess_options: ONNX Runtime's options; ``intra_op_num_threads`` is honoured, the rest means nothing here.
         providers: Execution providers; only the CPU's is there, and a list without it is warned of.
         provider_options: Ignored.
-        targets: The menu; None is every toolchain that is usable here.
+        targets: The menu; None is what ``choose_menu`` says.
         options: See ``CompileOptions``.
         cache_dir: Where compiled models are kept; None is ``collage/sessions`` in the user's cache folder.
 
