@@ -34,7 +34,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 Targets = Annotated[
     list[str] | None,
     typer.Option(
-        "--target", "-t", metavar="T", help="A target or alias; may be repeated. Default: all usable ones that are quick to build."
+        "--target",
+        "-t",
+        metavar="T",
+        help="A target or alias; may be repeated. Default: all that are usable and quick to build.",
     ),
 ]
 Threads = Annotated[
