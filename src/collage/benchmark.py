@@ -23,6 +23,8 @@ from collage.toolchains import registry
 __all__ = ["bench"]
 
 OURS = "collage"
+_LEGS = 3
+"""Processes of each contestant, one after the other: the interval tells how much chance there is in where one happens to lie."""
 
 
 def bench(
@@ -78,7 +80,7 @@ def bench(
         ]
         for target in targets:
             contestants.append(_vendor(target, original, values, recipe.threads))
-        plan = RacePlan(choosing_rounds=(), reporting_rounds=rounds, hopeless=20.0)
+        plan = RacePlan(choosing_rounds=(), reporting_rounds=rounds, legs=_LEGS, hopeless=20.0)
         result = race(contestants, model_tolerance(model), plan, say, winner=OURS)
     return {
         "schema": 1,

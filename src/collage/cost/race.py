@@ -3,7 +3,8 @@
 Every contestant lives in a process of its own, which loads only the runtimes that it uses, so that a crash costs a
 contestant and nobody is slowed by a neighbour that it would not have. They run in turns, in blocks short enough for slow
 drifts of the machine to meet all of them alike. The rounds that choose the winner are not the rounds that are reported:
-the best of several noisy figures is too good to be true.
+the best of several noisy figures is too good to be true. They do not even run in the same processes, since where a process
+happens to find its memory makes it some per cent faster or slower for as long as it lives.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class RacePlan:
         choosing_s: Seconds of running after which no further look is planned.
         worthwhile: Share by which the leader has to lead to be worth another look.
         reporting_rounds: Rounds that are reported.
+        legs: Into how many parts the reporting rounds are divided; new processes run each.
+        near: Singles up to this many times slower than the winner are reported on again.
         block_s: Seconds that one contestant runs before the next has its turn.
         hopeless: A contestant this many times slower than the best of the first round does not run again.
         timeout_s: Seconds that loading, checking or one block may take.
@@ -63,6 +66,8 @@ class RacePlan:
     choosing_s: float = 60.0
     worthwhile: float = 0.005
     reporting_rounds: int = 11
+    legs: int = 1
+    near: float = 1.1
     block_s: float = 0.12
     hopeless: float = 1.6
     timeout_s: float = 300.0
@@ -170,8 +175,12 @@ def race(
         if not rivals:
             return Result(None, None, None, [runner.standing() for runner in runners])
         chosen = next((r for r in track if r.contestant.name == winner), None) or _choose(rivals)
-        track = [runner for runner in track if runner.contestant.incumbent and runner is not chosen] + [chosen]
-        _run_rounds(track, "reporting", plan.reporting_rounds, plan, say)
+        if winner is None:
+            track = _witnesses(track, chosen, plan.near)
+        for leg in range(plan.legs):
+            track = _started_afresh(track, plan)
+            rounds = len(range(leg, plan.reporting_rounds, plan.legs))
+            track = _run_rounds(track, "reporting", rounds, plan, say)
         return _result(runners, chosen, free=winner is None)
     finally:
         for runner in runners:
@@ -228,6 +237,22 @@ def _undecided(track: Sequence[_Runner], worthwhile: float) -> list[_Runner]:
     chosen = _choose(track)
     ahead = [runner for runner in track if runner.median_s < (1.0 - worthwhile) * chosen.median_s]
     return [chosen, *ahead] if ahead else []
+
+
+def _witnesses(track: Sequence[_Runner], chosen: _Runner, near: float) -> list[_Runner]:
+    """The chosen one, and the singles that it has to be compared with: the best, and those near it."""
+    singles = [runner for runner in track if runner.contestant.incumbent and runner is not chosen]
+    best = min(singles, key=lambda runner: runner.median_s, default=None)
+    return [*(r for r in singles if r is best or r.median_s <= near * chosen.median_s), chosen]
+
+
+def _started_afresh(track: Sequence[_Runner], plan: RacePlan) -> list[_Runner]:
+    """Gives each runner a new process; those that come up again."""
+    for runner in track:
+        runner.worker.kill()
+        with building_slot():
+            _guard(runner, partial(runner.worker.call, "run", plan.timeout_s, runs=1, warm_up=1))
+    return [runner for runner in track if runner.failure is None]
 
 
 def _run_rounds(
