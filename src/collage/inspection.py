@@ -85,6 +85,8 @@ def describe_environment() -> dict[str, Any]:
         "machine": {
             "cpu": machine.cpu,
             "cores": machine.cores,
+            "physical_cores": machine.physical_cores,
+            "quota": machine.quota,
             "memory_bytes": machine.memory_bytes,
             "system": platform.platform(),
             "fingerprint": machine.fingerprint,

@@ -7,12 +7,15 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 __all__ = ["Machine", "this_machine"]
 
 _CPUINFO = Path("/proc/cpuinfo")
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class Machine:
         isa: Digest of the processor's instruction-set flags.
         flags: These flags, sorted.
         cores: Number of processors that this process may use.
+        physical_cores: Number of cores that these belong to: two threads of one core are slower than two cores.
+        quota: Share of a processor's time, or number of processors' time, that a container may take; None is no limit.
         memory_bytes: Physical memory.
         system: Operating system and architecture.
     """
@@ -32,6 +37,8 @@ class Machine:
     isa: str
     flags: tuple[str, ...]
     cores: int
+    physical_cores: int
+    quota: float | None
     memory_bytes: int
     system: str
 
@@ -53,6 +60,23 @@ def usable_core_numbers() -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
+def physical_cores(processors: Iterable[int], topology: Path = _TOPOLOGY) -> int:
+    """Number of cores, in all packages, that some processors belong to; where the system does not say, their own number."""
+    return len({_core_of(number, topology) for number in processors})
+
+
+def processor_quota(cgroups: Path = _CGROUPS) -> float | None:
+    """How many processors' time a container leaves to this process, from version 2 or 1 of control groups."""
+    try:
+        if (unified := cgroups / "cpu.max").exists():
+            quota, period = unified.read_text().split()
+        else:
+            quota, period = ((cgroups / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return None if quota.strip() in ("max", "-1") else round(int(quota) / int(period), 2)
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
 @functools.cache
 def this_machine() -> Machine:
     """The machine this process runs on."""
@@ -65,9 +89,19 @@ def this_machine() -> Machine:
         isa=hashlib.sha256(" ".join(flags).encode()).hexdigest()[:16],
         flags=tuple(flags),
         cores=usable_cores(),
+        physical_cores=physical_cores(usable_core_numbers()),
+        quota=processor_quota(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.machine()}",
     )
+
+
+def _core_of(number: int, topology: Path) -> tuple[str, ...]:
+    facts = topology / f"cpu{number}" / "topology"
+    try:
+        return tuple((facts / name).read_text().strip() for name in ("physical_package_id", "core_id"))
+    except OSError:
+        return ("processor", str(number))
 
 
 def _cpuinfo() -> dict[str, str]:
