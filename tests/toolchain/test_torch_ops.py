@@ -21,8 +21,11 @@ torch = pytest.importorskip("torch")
 
 from collage.toolchains._torch_ops import OPS, Program, from_array, to_array  # noqa: E402
 
-_PASSED_WHEN_WRITTEN = 1100
+_PASSED_WHEN_WRITTEN = 1260
 """Cases; fewer would mean that operators were lost."""
+
+_FLOAT16_UNITS = 2 * 2.0**-10
+"""Two units in the last place of a float16, relatively: ONNX rounds after every step where torch rounds once."""
 
 
 def cases() -> Sequence[Any]:
@@ -46,7 +49,8 @@ def verdict(model: onnx.ModelProto, data: Any, rtol: float, atol: float) -> str:
                 wanted = np.asarray(wanted)
                 if (y.dtype, y.shape) != (wanted.dtype, wanted.shape):
                     return f"{y.dtype}{y.shape} for {wanted.dtype}{wanted.shape}"
-                np.testing.assert_allclose(y, wanted, rtol=rtol, atol=atol)
+                units = _FLOAT16_UNITS if y.dtype == np.float16 else 0.0
+                np.testing.assert_allclose(y, wanted, rtol=max(rtol, units), atol=atol)
     except Unsupported as refusal:
         assert str(refusal)
         return "refused"

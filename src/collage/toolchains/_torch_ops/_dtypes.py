@@ -19,12 +19,12 @@ TYPES: dict[int, Any] = {
     6: torch.int32,
     7: torch.int64,
     9: torch.bool,
+    10: torch.float16,
     11: torch.float64,
 }
 """ONNX element type to torch's.
 
-Left out: strings, complex numbers, what torch's kernels mostly lack, and the two half-wide floats, where torch rounds
-intermediate results otherwise than ONNX's cases expect.
+Left out: strings, complex numbers, what torch's kernels mostly lack, and bfloat16, which NumPy has no name for.
 """
 
 

@@ -63,6 +63,7 @@ class Program(torch.nn.Module):  # type: ignore[misc]
 
     Attributes:
         steps: Calls, in order.
+        reads_values_on_host: Whether a shape or an axis is computed from what is in an input, not only from its shape.
 
     Args:
         model: The kernel.
@@ -89,6 +90,7 @@ class Program(torch.nn.Module):  # type: ignore[misc]
         self._output_slots = [self._slot(value, False) for value in model.graph.outputs]
         self.steps = list(self._with_weights_folded(self.steps))
         self._release_plan = _last_uses(self.steps, self._output_slots)
+        self.reads_values_on_host = any(step.function is _to_host for step in self.steps)
 
     def constants(self) -> list[Any]:
         """The tensors that are bound. Not buffers: exported modules would hold them twice."""

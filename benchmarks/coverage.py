@@ -1,0 +1,340 @@
+"""How much of what a toolchain can do its integration lets through: ONNX's backend suite, case by case, twice.
+
+::
+
+    python benchmarks/coverage.py [--toolchain openvino] [--sample 200 --seed 1] [--only conv] [--json coverage.json]
+    python benchmarks/coverage.py --toolchain inductor --sample 60        # every case is a run of a C++ compiler
+
+For each toolchain, the cases that it passes when it is *used directly*, within the suite's tolerances; and of those,
+the share that its integration takes (``supports`` on every operator, ``compile``, ``load``, run) and gets right: at least
+95 %. ``wrong`` counts what the integration gets wrong and the toolchain does not: there must be none. ``inherited`` are
+answers that the toolchain itself gives wrong (random numbers and last digits among them); no integration hides them, and
+in a compilation the check against the reference throws such kernels out.
+
+"Directly" is the vendor's own Python interface on the case's own file: an ``InferenceSession``; ``compile_model``, told to
+stay in float32; TVM's importer, ``tvm.compile`` and a virtual machine. The host stands for ONNX Runtime and ONNX's reference
+implementation. PyTorch reads no ONNX, so there the nearest thing is the table of operators itself, called one by one
+(``onednn``) or through ``torch.compile`` (``inductor``), without the integration's checks, fusion and packing. As that says
+nothing about operators that the table lacks, the share of the whole suite is printed too.
+
+Each toolchain works in child processes: one that dies or hangs costs a case. With ``--state`` a run is continued where it
+was stopped. Exit code 1 if a share is below the bar, or an answer wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import random
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from backend_suite import Case, cases, same
+
+BAR = 0.95
+RIGHT, WRONG, REFUSED, FAILED, DIED, HUNG = "right", "wrong", "refused", "failed", "died", "hung"
+BAD = (WRONG, DIED, HUNG)
+
+Runner = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one case on one toolchain.
+
+    Attributes:
+        toolchain: Name.
+        case: Name.
+        direct: How it went directly: one of the words above.
+        ours: How it went through the integration.
+        reason: Why, where it was not right.
+    """
+
+    toolchain: str
+    case: str
+    direct: str
+    ours: str
+    reason: str = ""
+
+
+def onnxruntime_itself(model: onnx.ModelProto) -> Runner:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [port.name for port in session.get_inputs()]
+    return lambda inputs: session.run(None, dict(zip(names, inputs, strict=True)))
+
+
+def reference_itself(model: onnx.ModelProto) -> Runner:
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(model)
+    names = [value.name for value in model.graph.input]
+    return lambda inputs: evaluator.run(None, dict(zip(names, inputs, strict=True)))
+
+
+def openvino_itself(model: onnx.ModelProto) -> Runner:
+    import openvino as ov
+
+    core = ov.Core()
+    core.set_property("CPU", {"LOG_LEVEL": "LOG_NONE"})
+    compiled = core.compile_model(
+        core.read_model(model.SerializeToString()), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
+    names = {name for port in compiled.inputs for name in port.get_names()}
+    given = [(i, value.name) for i, value in enumerate(model.graph.input)]
+    return lambda inputs: list(compiled({name: inputs[i] for i, name in given if name in names}).values())
+
+
+def tvm_itself(model: onnx.ModelProto) -> Runner:
+    import tvm
+    from tvm import relax
+    from tvm.relax.frontend.onnx import from_onnx
+
+    machine = relax.VirtualMachine(tvm.compile(from_onnx(model), target="llvm"), tvm.cpu())
+
+    def run(inputs: Sequence[Any]) -> Sequence[Any]:
+        result = machine["main"](*[tvm.runtime.tensor(np.asarray(x)) for x in inputs])
+        return [y.numpy() for y in (result if len(model.graph.output) > 1 else (result,))]
+
+    return run
+
+
+def table_itself(model: onnx.ModelProto, compiled: bool = False) -> Runner:
+    import onnx_ir as ir
+    import onnx_ir.passes.common as passes
+    import torch
+
+    from collage.toolchains._torch_ops import Program, from_array, to_array
+
+    module = ir.serde.deserialize_model(model)
+    if module.functions:
+        passes.InlinePass()(module)
+    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(module)
+    program = Program(module)
+    call = torch.compile(program) if compiled else program
+
+    def run(inputs: Sequence[Any]) -> Sequence[Any]:
+        with torch.inference_mode():
+            return [to_array(torch.as_tensor(y)) for y in call(*(from_array(np.asarray(x)) for x in inputs))]
+
+    return run
+
+
+DIRECT: Mapping[str, Sequence[Callable[[onnx.ModelProto], Runner]]] = {
+    "host": (onnxruntime_itself, reference_itself),
+    "tvm": (tvm_itself,),
+    "onnxruntime": (onnxruntime_itself,),
+    "openvino": (openvino_itself,),
+    "onednn": (table_itself,),
+    "inductor": (lambda model: table_itself(model, compiled=True),),
+}
+
+
+def integrated(model: onnx.ModelProto, name: str, workspace: Path) -> Runner:
+    """The case as one kernel, the way Collage offers it: through the front door, prepared, asked operator by operator."""
+    from collage._errors import Unsupported
+    from collage.frontend import read_model
+    from collage.target import Target
+    from collage.toolchains import LoadOptions, registry
+    from collage.transform import prepare
+
+    toolchain = registry().get(name)
+    target = Target.parse(toolchain.targets[0])
+    kernel = prepare(read_model(model))
+    for node in kernel.graph:
+        support = toolchain.supports(node, target)
+        if not support.ok:
+            raise Unsupported(f"{node.op_type}: {support.reason}")
+    kernel.graph.name = f"case{len(list(workspace.iterdir()))}"
+    loaded = toolchain.load(toolchain.compile(kernel, target, workspace), target, workspace, LoadOptions())
+    return lambda inputs: loaded(list(inputs))
+
+
+def attempt(make: Callable[[onnx.ModelProto], Runner], case: Case) -> tuple[str, str]:
+    """Builds a case and runs it on all of its data: how it went, and why."""
+    from collage._errors import Unsupported
+
+    try:
+        run = make(case.model)
+        for inputs, outputs in case.data:
+            got = list(run([np.asarray(x) if isinstance(x, np.generic) else x for x in inputs]))
+            if not same(got, list(outputs), case.rtol, case.atol):
+                return WRONG, difference(got, outputs)
+    except Unsupported as refusal:
+        return REFUSED, str(refusal)
+    except Exception as error:
+        return FAILED, f"{type(error).__name__}: {error}"[:300]
+    return RIGHT, ""
+
+
+def difference(got: Sequence[Any], wanted: Sequence[Any]) -> str:
+    """The first outputs that differ, in few words."""
+    for y, expected in zip(got, wanted, strict=False):
+        if not (isinstance(y, np.ndarray) and isinstance(expected, np.ndarray)):
+            continue
+        if (y.dtype, y.shape) != (expected.dtype, expected.shape):
+            return f"{y.dtype}{list(y.shape)} for {expected.dtype}{list(expected.shape)}"
+        if not np.array_equal(y, expected):
+            return f"{y.reshape(-1)[:4]} for {expected.reshape(-1)[:4]}"
+    return f"{len(got)} outputs for {len(wanted)}"
+
+
+def serve(name: str, chosen: Sequence[Case], workspace: Path, pipe: multiprocessing.connection.Connection) -> None:
+    """A child: tries case after case, and says what it begins before it begins."""
+    warnings.simplefilter("ignore")
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)
+    for case in chosen:
+        pipe.send("directly")
+        direct = FAILED
+        for itself in DIRECT[name]:
+            direct, _ = attempt(itself, case)
+            if direct in (RIGHT, WRONG):
+                break
+        pipe.send(direct)
+        ours, reason = attempt(functools.partial(integrated, name=name, workspace=workspace), case)
+        pipe.send(Verdict(name, case.name, direct, ours, " ".join(reason.split())))
+    os._exit(0)  # some toolchains crash when their threads are torn down
+
+
+def tried(name: str, chosen: Sequence[Case], chunk: int, timeout_s: float) -> Iterator[Verdict]:
+    """Verdicts in order; a child that dies or hangs is replaced, and so is one that has done its ``chunk`` of cases."""
+    context = multiprocessing.get_context("fork")  # the suite is loaded once; nothing here has started a thread
+    done = 0
+    while done < len(chosen):
+        ours, theirs = context.Pipe(duplex=False)
+        with tempfile.TemporaryDirectory() as folder:
+            part = chosen[done : done + chunk]
+            child = context.Process(target=serve, args=(name, part, Path(folder), theirs), daemon=True)
+            child.start()
+            theirs.close()
+            for case in part:
+                verdict = one_verdict(name, case, ours, timeout_s)
+                done += 1
+                yield verdict
+                if {verdict.direct, verdict.ours} & {DIED, HUNG}:
+                    break
+            child.kill()
+            child.join()
+
+
+def one_verdict(name: str, case: Case, pipe: multiprocessing.connection.Connection, timeout_s: float) -> Verdict:
+    """Waits for one case; what the child said last tells where it died or hung."""
+    direct: str | None = None
+    while True:
+        try:
+            message = pipe.recv() if pipe.poll(timeout_s) else HUNG
+        except EOFError:
+            message = DIED
+        if isinstance(message, Verdict):
+            return message
+        if message in (DIED, HUNG):
+            return Verdict(name, case.name, direct or message, message if direct else REFUSED, message)
+        if message != "directly":
+            direct = message
+
+
+def summary(name: str, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Counts of one toolchain, and whether it keeps the bar."""
+    able = [v for v in verdicts if v.direct == RIGHT]
+    right = sum(v.ours == RIGHT for v in able)
+    wrong = sum(v.ours in BAD and v.direct not in BAD for v in verdicts)
+    share = right / len(able) if able else 0.0
+    return {
+        "toolchain": name,
+        "cases": len(verdicts),
+        "directly": len(able),
+        "integrated": right,
+        "share": share,
+        "of_suite": sum(v.ours == RIGHT for v in verdicts) / max(len(verdicts), 1),
+        "wrong": wrong,
+        "inherited": sum(v.ours in BAD and v.direct in BAD for v in verdicts),
+        "kept": share >= BAR and wrong == 0,
+    }
+
+
+def missed(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    """Cases that the toolchain passes directly and not through us, and all that we get wrong."""
+    return [v for v in verdicts if (v.direct == RIGHT and v.ours != RIGHT) or v.ours in BAD]
+
+
+def print_missed(verdicts: Sequence[Verdict]) -> None:
+    inherited = [v.case for v in verdicts if v.ours in BAD and v.direct in BAD]
+    for v in missed(verdicts):
+        if v.case not in inherited:
+            print(f"  {v.case}: {v.ours}: {v.reason}")
+    if inherited:
+        print(f"  inherited: {', '.join(inherited)}")
+
+
+def main() -> None:
+    """Entry point of the script."""
+    parser = argparse.ArgumentParser(description="The share of a toolchain's reach that its integration lets through.")
+    parser.add_argument("--toolchain", action="append", choices=sorted(DIRECT), help="all CPU toolchains without it")
+    parser.add_argument("--sample", type=int, help="so many cases drawn at random; all without it")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--chunk", type=int, default=300, help="cases for each child process")
+    parser.add_argument("--timeout", type=float, default=180.0, help="seconds for each of the two attempts at a case")
+    parser.add_argument("--state", type=Path, help="folder in which verdicts are kept, to continue from")
+    parser.add_argument("--json", type=Path, help="write counts and missed cases here")
+    options = parser.parse_args()
+    os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+    chosen = [case for case in cases() if options.only in case.name]
+    if options.sample:
+        chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
+    rows: list[dict[str, Any]] = []
+    found: list[Verdict] = []
+    print("toolchain       cases  directly  integrated   share  of suite  wrong  inherited")
+    for name in options.toolchain or DIRECT:
+        verdicts = resumed(name, chosen, options)
+        row = summary(name, verdicts)
+        print(
+            f"{name:<14}{row['cases']:>7}{row['directly']:>10}{row['integrated']:>12}{row['share']:>8.1%}"
+            f"{row['of_suite']:>10.1%}{row['wrong']:>7}{row['inherited']:>11}  {'' if row['kept'] else 'BELOW THE BAR'}",
+            flush=True,
+        )
+        print_missed(verdicts)
+        rows.append(row)
+        found += verdicts
+    if options.json:
+        report = {"bar": BAR, "toolchains": rows, "missed": [asdict(v) for v in missed(found)]}
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    print("reasons:", dict(Counter(v.ours for v in missed(found))))
+    sys.exit(not all(row["kept"] for row in rows))
+
+
+def resumed(name: str, chosen: Sequence[Case], options: argparse.Namespace) -> Sequence[Verdict]:
+    """Verdicts on all chosen cases: those kept from before, and the rest tried now."""
+    kept: dict[str, Verdict] = {}
+    path = options.state / f"{name}.jsonl" if options.state else None
+    if path is not None and path.exists():
+        known = (Verdict(**json.loads(line)) for line in path.read_text().splitlines())
+        kept = {verdict.case: verdict for verdict in known}
+    for verdict in tried(name, [c for c in chosen if c.name not in kept], options.chunk, options.timeout):
+        kept[verdict.case] = verdict
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a") as file:
+                file.write(json.dumps(asdict(verdict)) + "\n")
+    return [kept[case.name] for case in chosen]
+
+
+if __name__ == "__main__":
+    main()
