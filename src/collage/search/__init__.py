@@ -3,6 +3,7 @@
 * `shortest_path` and `k_best`: all costs known; exact.
 * `lazy_shortest_path`: costs are measured only where they matter.
 * `wide_shortest_path`: any candidates, also such as could feed each other.
+* `placed_shortest_path`, `lazy_placed_path`: candidates on several devices, with copies between them.
 * `exact_cover`: the same as a constraint programme (extra ``exact``).
 
 Joining adjacent kernels of one target afterwards is `collage.fusion.max_coalesce`.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collage.search._exact import exact_cover
 from collage.search._lazy import LazyOptions, LazyResult, lazy_shortest_path
+from collage.search._placed import PlacedCandidate, Transfer, lazy_placed_path, placed_shortest_path
 from collage.search._shortest_path import k_best, shortest_path
 from collage.search._values import (
     Candidate,
@@ -32,11 +34,15 @@ __all__ = [
     "LazyResult",
     "NoCover",
     "Partitioning",
+    "PlacedCandidate",
     "Search",
     "SearchStatistics",
+    "Transfer",
     "exact_cover",
     "k_best",
+    "lazy_placed_path",
     "lazy_shortest_path",
+    "placed_shortest_path",
     "shortest_path",
     "wide_shortest_path",
 ]
