@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from collage._errors import UsageError
 from collage.machine import usable_cores
 from collage.runtime._contexts import ContextPool
+from collage.runtime._device_chain import executor_of
 from collage.runtime._executor import Executor, Step
 from collage.runtime._memory import page_out
 from collage.runtime._profile import Profile
@@ -191,7 +192,7 @@ class _Loader:
             for record, kernel in zip(recipe.kernels, kernels, strict=True)
         ]
         inputs, outputs = ([port.name for port in ports] for ports in (recipe.inputs, recipe.outputs))
-        return Executor(steps, inputs, outputs, None if self._debug else self)
+        return executor_of(steps, inputs, outputs, None if self._debug else self)
 
     def _on_devices(self, layout: DeviceLayout) -> Executor:
         """Loads every kernel anew, each on its device."""

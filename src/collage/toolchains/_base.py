@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from collage.toolchains._contract import PatternEntry, Support
+from collage.toolchains._contract import Availability, PatternEntry, Support
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -23,9 +23,18 @@ class ToolchainBase:
 
     name: str
     targets: tuple[str, ...]
+    availability: Callable[[], Availability]
     options: Mapping[str, str] = {}
     optimises_whole_graphs = True
     on_default_menu = True
+
+    def availability_of(self, target: Target) -> Availability:
+        """Whether it can be used for one of its targets: the same for all, unless it serves several kinds of device."""
+        return self.availability()
+
+    def ran_on(self, target: Target) -> str | None:
+        """Where its tests have passed: hardware that the author had, None if none. The processor counts as one."""
+        return "CPU"
 
     def pattern_table(self) -> Sequence[PatternEntry]:
         """No patterns: decided by operator."""

@@ -10,7 +10,7 @@ artefact runs. Specification 003, "Robust BYOC integrations"; design section 8.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -27,10 +27,15 @@ if TYPE_CHECKING:
 __all__ = [
     "Availability",
     "Compiled",
+    "Device",
+    "DeviceKernel",
+    "InPlaceKernel",
     "Kernel",
+    "Layout",
     "LoadOptions",
     "PatternEntry",
     "Profiler",
+    "Recording",
     "Support",
     "Toolchain",
 ]
@@ -119,6 +124,126 @@ class Kernel(Protocol):
         """Runs the kernel on inputs in the order of its model's inputs; returns outputs in the model's order.
 
         Inputs are not changed and are read only during the call. Not reentrant: one call at a time.
+        """
+        ...
+
+
+class Recording(Protocol):
+    """Work that a device does again at one word of the host.
+
+    Attributes:
+        outputs: The tensors that it writes, the same ones each time.
+    """
+
+    outputs: Sequence[Any]
+
+    def replay(self) -> None:
+        """Has the device do all of it; does not wait."""
+        ...
+
+
+class Device(Protocol):
+    """Memory and a queue of work, both apart from the host's. Its tensors speak DLPack and are row-major.
+
+    Attributes:
+        name: Such as ``cuda:0``. Devices of equal name share memory and queue.
+    """
+
+    name: str
+
+    def upload(self, x: Tensor) -> Any:
+        """A tensor with an array's values."""
+        ...
+
+    def fill(self, tensor: Any, x: Any) -> None:
+        """Overwrites a tensor with the values of an array, or of another tensor; raises where shapes differ."""
+        ...
+
+    def download(self, x: Any) -> Tensor:
+        """An array with a tensor's values, in memory of its own."""
+        ...
+
+    def copy(self, tensor: Any) -> Any:
+        """A tensor with the same values in memory of its own."""
+        ...
+
+    def seconds(self, work: Callable[[], Any]) -> float:
+        """How long the device takes for ``work``, by its own clock."""
+        ...
+
+    def evict(self, size_bytes: int) -> None:
+        """Touches as much memory, so that its caches forget what they held."""
+        ...
+
+    def record(self, work: Callable[[], Sequence[Any]]) -> Recording:
+        """Records what ``work`` has the device do. May raise anything: some work cannot be recorded."""
+        ...
+
+
+@runtime_checkable
+class DeviceKernel(Protocol):
+    """A kernel that also takes and returns tensors of a device, so that these need not leave it between two kernels.
+
+    Optional: who runs kernels asks for it, and calls any other kernel with arrays.
+
+    Attributes:
+        device: Where it runs.
+        capturable: True if calls on inputs of equal shapes have the device do the same work, and never wait for it, so
+            that they can be recorded with their neighbours' and replayed.
+    """
+
+    reuses_outputs: bool
+    device: Device
+    capturable: bool
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Runs on arrays; see ``Kernel``."""
+        ...
+
+    def on_device(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Runs on tensors of the device, and returns such; their work may still be going on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a buffer must be like to be written to.
+
+    Attributes:
+        dtype: Name of the element type.
+        shape: No length is 0.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@runtime_checkable
+class InPlaceKernel(Protocol):
+    """A kernel that can also write its outputs into buffers that it is given, so that nobody copies them.
+
+    Optional: who runs kernels asks for it, and plans buffers for such kernels ahead.
+
+    Attributes:
+        layouts: Of each output: known before the first call, and the same for all.
+    """
+
+    reuses_outputs: bool
+    layouts: tuple[Layout, ...]
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Runs into buffers of its own; see ``Kernel``."""
+        ...
+
+    def run_into(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Runs the kernel, and writes every element of every output.
+
+        Arrays that it was given before, the same objects, may be known to it still, and cost it less; their memory is
+        theirs, but the last ones of each output are not let go before others come.
+
+        Args:
+            inputs: As for a call.
+            outputs: Row-major and writeable, of these layouts; in memory apart from the inputs, and from each other.
         """
         ...
 
