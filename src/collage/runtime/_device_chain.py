@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -44,26 +45,28 @@ class _ChainExecutor(Executor):
     """An executor whose steps are chains, or single kernels of the host."""
 
     def __init__(self, steps: Sequence[Step], inputs: Sequence[str], outputs: Sequence[str], host: Host | None) -> None:
-        self._members = steps
+        self._names = (tuple(inputs), tuple(outputs))
         self._groups = list(_groups(steps, outputs))
-        merged = [_merged(steps, group) for group in self._groups]
-        super().__init__(merged, inputs, outputs, None if host is None else _ChainHost(host, steps, self._groups))
+        self._merged = [_merged(steps, group) for group in self._groups]
+        stand_in = None if host is None else _ChainHost(host, steps, self._groups)
+        super().__init__(self._merged, inputs, outputs, stand_in)
 
     def trace(self, values: Sequence[Any]) -> tuple[Sequence[Any], list[Span]]:
-        """Runs like ``run``, each kernel by itself, and tells when each began, and when its device was done with it."""
+        """Runs each kernel by itself, and tells when it began, and when its device was done with it."""
+        inputs, outputs = self._names
         spans: list[Span] = []
-        slots = self._slots(values)
-        for position, group in enumerate(self._groups):
-            if group.chain is None:
-                began = time.perf_counter_ns()
-                made = self._call(position, slots)
-                spans.append((began, time.perf_counter_ns()))
-            else:
-                _, inputs, _, _ = self._steps[position]
-                made, chain_spans = group.chain.trace([slots[i] for i in inputs])
+        known = dict(zip(inputs, values, strict=True))
+        for step, group in zip(self._merged, self._groups, strict=True):
+            given = [known[name] for name in step.inputs]
+            if group.chain is not None:
+                made, chain_spans = group.chain.trace(given)
                 spans += chain_spans
-            self._settle(position, slots, made)
-        return self._owned([slots[i] for i in self._outputs]), spans
+            else:
+                began = time.perf_counter_ns()
+                made = step.kernel(given)
+                spans.append((began, time.perf_counter_ns()))
+            known.update(zip(step.outputs, made, strict=True))
+        return [copy(known[name]) for name in outputs], spans
 
 
 class _ChainHost:
