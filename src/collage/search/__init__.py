@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collage.search._exact import exact_cover
 from collage.search._lazy import LazyOptions, LazyResult, lazy_shortest_path
-from collage.search._placed import PlacedCandidate, Transfer, lazy_placed_path, placed_shortest_path
+from collage.search._placed import PlacedCandidate, Transfer, copies_of, lazy_placed_path, placed_shortest_path
 from collage.search._shortest_path import k_best, shortest_path
 from collage.search._values import (
     Candidate,
@@ -38,6 +38,7 @@ __all__ = [
     "Search",
     "SearchStatistics",
     "Transfer",
+    "copies_of",
     "exact_cover",
     "k_best",
     "lazy_placed_path",

@@ -33,7 +33,7 @@ from collage.search._shortest_path import as_partitioning, no_cover, weigh
 from collage.search._values import Candidate, CostOf, NoCover, Partitioning, SearchStatistics
 from collage.search._weights import _UNITS_PER_SECOND, Weights
 
-__all__ = ["PlacedCandidate", "Transfer", "lazy_placed_path", "placed_shortest_path"]
+__all__ = ["PlacedCandidate", "Transfer", "copies_of", "lazy_placed_path", "placed_shortest_path"]
 
 _BEAM_WIDTHS = (4, 64)
 _NOWHERE = -1
@@ -53,7 +53,7 @@ class PlacedCandidate(Candidate, Protocol):
 
     @property
     def device(self) -> int:
-        """Where it would run: devices are numbered from 0, and in a tie lower numbers win."""
+        """Where it would run. Devices are numbered from 0; of those that cost the same, the lowest number wins."""
         ...
 
 
@@ -84,8 +84,8 @@ def placed_shortest_path(
     n: int,
     candidates: Sequence[P],
     cost_of: CostOf[P],
-    transfers: Sequence[Transfer],
     *,
+    transfers: Sequence[Transfer],
     launch_penalty_of: Callable[[P], float] | None = None,
     priority_of: Callable[[P], int] | None = None,
     max_states: int = DEFAULT_MAX_STATES,
@@ -101,11 +101,11 @@ def placed_shortest_path(
         cost_of: Cost of each there.
         transfers: What the nodes hand to each other. Values that cost nothing to copy anywhere may be left out.
         launch_penalty_of: Seconds that each kernel costs beyond its own cost.
-        priority_of: Priority of a candidate's target and device, 0 preferred most.
+        priority_of: Priority of a candidate's target, 0 preferred most.
         max_states: Cap on labels settled; where it is hit, a good cover comes back that is not proved optimal.
     """
     began = time.perf_counter()
-    problem = Problem(n, candidates, priority_of)
+    problem = Problem(n, candidates, _with_devices(candidates, priority_of))
     weights = weigh(problem, [Cost.of(cost_of(c)) for c in problem.candidates], launch_penalty_of)
     found = _find_placed(problem, weights, transfers, max_states=max_states)
     statistics = SearchStatistics(
@@ -126,10 +126,10 @@ def placed_shortest_path(
 def lazy_placed_path(
     n: int,
     candidates: Sequence[P],
-    transfers: Sequence[Transfer],
     bound_of: Callable[[P], float],
     measure: Callable[[Sequence[P]], Sequence[CostLike]],
     *,
+    transfers: Sequence[Transfer],
     options: LazyOptions | None = None,
     known_cost_of: Callable[[P], CostLike | None] | None = None,
     key_of: Callable[[P], Hashable] | None = None,
@@ -143,7 +143,7 @@ def lazy_placed_path(
     The arguments are those of `lazy_shortest_path`, and the transfers of `placed_shortest_path`. Copies are not measured
     here: they cost what the transfers say.
     """
-    problem = Problem(n, candidates, priority_of)
+    problem = Problem(n, candidates, _with_devices(candidates, priority_of))
     search = _LazyPlacedSearch(problem, bound_of, measure, options or LazyOptions(), key_of, should_stop)
     search.transfers = transfers
     search.penalties += [launch_penalty_of(c) if launch_penalty_of else 0.0 for c in problem.candidates]
@@ -152,6 +152,12 @@ def lazy_placed_path(
         if cost is not None:
             search.learn(index, Cost.of(cost))
     return search.run(proof_bound_of)
+
+
+def _with_devices(candidates: Sequence[P], priority_of: Callable[[P], int] | None) -> Callable[[P], int]:
+    """Priorities by target first, then by device."""
+    devices = 1 + max((c.device for c in candidates), default=0)
+    return lambda candidate: (priority_of(candidate) if priority_of else 0) * devices + candidate.device
 
 
 class _LazyPlacedSearch(_LazySearch[P]):
@@ -185,13 +191,13 @@ class _LazyPlacedSearch(_LazySearch[P]):
 def _with_copies(partitioning: Partitioning[P], transfers: Sequence[Transfer]) -> Partitioning[P]:
     """A partitioning whose cost has the copies in it."""
     copies_s = math.fsum(
-        transfer.copy_s[src][dst] for transfer, src, dst in _copies(partitioning.candidates, transfers)
+        transfer.copy_s[src][dst] for transfer, src, dst in copies_of(partitioning.candidates, transfers)
     )
     return replace(partitioning, cost=partitioning.cost + Cost(seconds=copies_s))
 
 
-def _copies(candidates: Sequence[P], transfers: Sequence[Transfer]) -> list[tuple[Transfer, int, int]]:
-    """The copies of a placed cover: each value once to each device that it is not on."""
+def copies_of(candidates: Sequence[P], transfers: Sequence[Transfer]) -> list[tuple[Transfer, int, int]]:
+    """The copies of a placed cover, with source and destination: each value once to each device that it is not on."""
     device_of = {node: c.device for c in candidates for node in iterate_bits(c.bits)}
     kernel_of = {node: i for i, c in enumerate(candidates) for node in iterate_bits(c.bits)}
     copies = []
@@ -385,7 +391,7 @@ def _find_placed(
     end = best or (good if found.capped else None)
     if end is not None:
         chosen = _candidates(end)
-        copies = [t.copy_s[src][dst] for t, src, dst in _copies([problem.candidates[i] for i in chosen], transfers)]
+        copies = [t.copy_s[src][dst] for t, src, dst in copies_of([problem.candidates[i] for i in chosen], transfers)]
         weight = sum(weights.exact(i) for i in chosen) + sum(_price(weights, seconds) or 0 for seconds in copies)
         found.paths = [Path(chosen, weight)]
     if found.exact:

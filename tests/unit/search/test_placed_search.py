@@ -104,7 +104,7 @@ def test_equals_brute_force(chunk: int) -> None:
     found = 0
     for seed in range(chunk * 40, chunk * 40 + 40):
         graph, candidates, costs, transfers = random_problem(seed, most=6)
-        result = placed_shortest_path(graph.n, candidates, costs.__getitem__, transfers)
+        result = placed_shortest_path(graph.n, candidates, costs.__getitem__, transfers=transfers)
         valid = [c for c in candidates if costs[c] < math.inf]
         best = min((cost_with_copies(c, costs, transfers) for c in covers(graph.n, valid)), default=math.inf)
         if best == math.inf:
@@ -128,9 +128,14 @@ def test_a_lazy_search_ends_with_the_same_cost_and_measures_less(seed: int) -> N
         measured.extend(batch)
         return [costs[c] for c in batch]
 
-    exact = placed_shortest_path(graph.n, candidates, costs.__getitem__, transfers)
+    exact = placed_shortest_path(graph.n, candidates, costs.__getitem__, transfers=transfers)
     lazy = lazy_placed_path(
-        graph.n, candidates, transfers, bounds.__getitem__, measure, options=LazyOptions(bounds_are_proofs=True)
+        graph.n,
+        candidates,
+        bounds.__getitem__,
+        measure,
+        transfers=transfers,
+        options=LazyOptions(bounds_are_proofs=True),
     )
     assert len(set(measured)) == len(measured)
     if isinstance(exact, NoCover):
@@ -147,7 +152,7 @@ def test_on_one_device_it_is_the_plain_search(seed: int) -> None:
     candidates = [Placed(c.bits, c.first, c.target, 0) for c in random_candidates(rng, graph)]
     costs = {c: rng.randint(1, 16) * 2.0**-20 for c in candidates}
     plain = shortest_path(graph.n, candidates, costs.__getitem__)
-    result = placed_shortest_path(graph.n, candidates, costs.__getitem__, [])
+    result = placed_shortest_path(graph.n, candidates, costs.__getitem__, transfers=[])
     assert type(plain) is type(result)
     if isinstance(plain, Partitioning) and isinstance(result, Partitioning):
         assert (result.candidates, result.cost) == (plain.candidates, plain.cost)
@@ -162,7 +167,7 @@ def test_a_faster_device_is_worth_its_copies_or_not() -> None:
     values = [Transfer(0, {1: None}, DEAR), Transfer(1, {2: None}, DEAR)]
     for gain, there in ((11.0, 1), (9.0, 0)):
         cost = {c: 20.0 for c in CHAIN} | {CHAIN[3]: 20.0 - gain, CHAIN[1]: 99.0, CHAIN[5]: 99.0}
-        result = placed_shortest_path(3, CHAIN, cost.__getitem__, values)
+        result = placed_shortest_path(3, CHAIN, cost.__getitem__, transfers=values)
         assert isinstance(result, Partitioning)
         assert [c.device for c in result.candidates] == [0, there, 0]
         assert result.cost.seconds == min(60.0, 70.0 - gain)
@@ -171,7 +176,7 @@ def test_a_faster_device_is_worth_its_copies_or_not() -> None:
 def test_a_copy_is_paid_once_for_each_destination_whoever_reads_it() -> None:
     nodes = [placed([0], 0), *(placed([node], 1) for node in range(1, 6)), placed([6], 2)]
     prices = [[0.0, 5.0, 7.0], [0.0] * 3, [0.0] * 3]
-    result = placed_shortest_path(7, nodes, lambda c: 1.0, [Transfer(0, dict.fromkeys(range(1, 7)), prices)])
+    result = placed_shortest_path(7, nodes, lambda c: 1.0, transfers=[Transfer(0, dict.fromkeys(range(1, 7)), prices)])
     assert isinstance(result, Partitioning)
     assert result.cost.seconds == 7 * 1.0 + 5.0 + 7.0
 
@@ -180,22 +185,22 @@ def test_a_copy_for_an_output_serves_readers_too() -> None:
     nodes = [placed([0], 0), placed([1], 1)]
     for delivered in (frozenset(), frozenset({1}), frozenset({0, 1})):
         value = Transfer(0, {1: None}, DEAR, delivered=delivered)
-        result = placed_shortest_path(2, nodes, lambda c: 1.0, [value])
+        result = placed_shortest_path(2, nodes, lambda c: 1.0, transfers=[value])
         assert isinstance(result, Partitioning) and result.cost.seconds == 7.0
 
 
 def test_an_input_is_copied_from_where_it_lies_and_a_shape_to_the_host() -> None:
     values = [Transfer(None, {0: None}, DEAR, home=0), Transfer(0, {1: HOST}, DEAR)]
-    result = placed_shortest_path(2, [placed([0], 1), placed([1], 1)], lambda c: 1.0, values)
+    result = placed_shortest_path(2, [placed([0], 1), placed([1], 1)], lambda c: 1.0, transfers=values)
     assert isinstance(result, Partitioning) and result.cost.seconds == 12.0
-    inside = placed_shortest_path(2, [placed([0, 1], 1)], lambda c: 1.0, values)
+    inside = placed_shortest_path(2, [placed([0, 1], 1)], lambda c: 1.0, transfers=values)
     assert isinstance(inside, Partitioning) and inside.cost.seconds == 6.0, "inside of a kernel nothing is copied"
 
 
 def test_of_equal_plans_the_one_with_fewer_copies_and_the_first_device_wins() -> None:
     free = [[0.0, 0.0], [0.0, 0.0]]
     values = [Transfer(0, {1: None}, free), Transfer(1, {2: None}, free)]
-    result = placed_shortest_path(3, CHAIN[::-1], lambda c: 1.0, values, priority_of=lambda c: c.device)
+    result = placed_shortest_path(3, CHAIN[::-1], lambda c: 1.0, transfers=values)
     assert isinstance(result, Partitioning)
     assert [c.device for c in result.candidates] == [0, 0, 0]
 
@@ -203,10 +208,10 @@ def test_of_equal_plans_the_one_with_fewer_copies_and_the_first_device_wins() ->
 def test_what_cannot_be_copied_stays_together_and_says_so_where_it_cannot() -> None:
     wall = [[0.0, math.inf], [math.inf, 0.0]]
     value = Transfer(0, {1: None}, wall)
-    apart = placed_shortest_path(2, [placed([0], 0), placed([1], 1)], lambda c: 1.0, [value])
+    apart = placed_shortest_path(2, [placed([0], 0), placed([1], 1)], lambda c: 1.0, transfers=[value])
     assert isinstance(apart, NoCover) and apart.node == 1 and "in reach" in apart.reason
     menu = [placed([0], 0), placed([0], 1), placed([1], 1)]
-    together = placed_shortest_path(2, menu, lambda c: 1.0 + 9.0 * c.device, [value])
+    together = placed_shortest_path(2, menu, lambda c: 1.0 + 9.0 * c.device, transfers=[value])
     assert isinstance(together, Partitioning) and [c.device for c in together.candidates] == [1, 1]
 
 
@@ -216,7 +221,7 @@ def test_the_cap_on_labels_leaves_a_good_cover_that_is_not_called_optimal() -> N
     costs = {c: rng.uniform(1.0, 2.0) for c in nodes}
     prices = [[0.0 if i == j else 0.3 for j in range(3)] for i in range(3)]
     values = [Transfer(a, dict.fromkeys(rng.sample(range(a + 1, 40), min(3, 39 - a))), prices) for a in range(39)]
-    capped = placed_shortest_path(40, nodes, costs.__getitem__, values, max_states=5)
+    capped = placed_shortest_path(40, nodes, costs.__getitem__, transfers=values, max_states=5)
     assert isinstance(capped, Partitioning)
     assert not capped.optimal and capped.statistics.caps == ("states",) and capped.gap > 0
     assert capped.cost.seconds == pytest.approx(cost_with_copies(capped.candidates, costs, values))
