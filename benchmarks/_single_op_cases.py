@@ -1,0 +1,116 @@
+"""The operators and small groups of ``single_ops.py``: kinds on which CPU toolchains differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from collage.testing._toolchain_kernels import KernelCase
+
+__all__ = ["CASES"]
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def weights(*shape: int, seed: int = 1) -> np.ndarray:
+    return numbers(*shape, seed=seed) / np.float32(np.sqrt(np.prod(shape[1:]) or 1))
+
+
+def integers(high: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, high, shape)
+
+
+def case(name: str, shape: Sequence[int], rank: int, body: str, **constants: np.ndarray) -> KernelCase:
+    """A kernel of one input ``x`` and one output ``y`` of the given rank."""
+    sizes, unknown = ",".join(map(str, shape)), ",".join("ABCDEF"[:rank])
+    return KernelCase(name, f"(float[{sizes}] x) => (float[{unknown}] y) {{{body}}}", [numbers(*shape)], constants)
+
+
+def convolution(
+    name: str, shape: Sequence[int], filters: Sequence[int], attributes: str, after: str = "y = Identity (c)"
+) -> KernelCase:
+    body = f"c = Conv <{attributes}> (x, w, b) {after}"
+    return case(name, shape, len(shape), body, w=weights(*filters), b=numbers(filters[0], seed=2))
+
+
+def transposed(name: str, shape: Sequence[int], filters: Sequence[int], attributes: str, after: str) -> KernelCase:
+    body = f"c = ConvTranspose <{attributes}> (x, w, b) {after}"
+    return case(name, shape, len(shape), body, w=weights(*filters), b=numbers(filters[1], seed=2))
+
+
+def recurrent(
+    name: str, op_type: str, steps: int, inner: int, hidden: int, more: str = "", batch: int = 1
+) -> KernelCase:
+    gates, ways = {"LSTM": 4, "GRU": 3}[op_type], 2 if "bidirectional" in more else 1
+    shapes = {"w": (ways, gates * hidden, inner), "r": (ways, gates * hidden, hidden), "b": (ways, 2 * gates * hidden)}
+    made = {k: numbers(*v, seed=i) / np.float32(np.sqrt(hidden)) for i, (k, v) in enumerate(shapes.items())}
+    return case(name, (steps, batch, inner), 4, f"y = {op_type} <hidden_size = {hidden}{more}> (x, w, r, b)", **made)
+
+
+RELU, SILU = "y = Relu (c)", "s = Sigmoid (c) y = Mul (c, s)"
+SAME3, SAME3D = "pads = [1,1,1,1]", "pads = [1,1,1,1,1,1]"
+
+CASES: Sequence[KernelCase] = (
+    # Recurrent layers
+    recurrent("GRU 512, 50 steps", "GRU", 50, 512, 512, ", linear_before_reset = 1"),
+    recurrent("LSTM 256, 100 steps", "LSTM", 100, 256, 256),
+    recurrent("LSTM 512, 40 steps, batch 16", "LSTM", 40, 512, 512, batch=16),
+    recurrent("BiLSTM 256, 80 steps", "LSTM", 80, 128, 256, ', direction = "bidirectional"'),
+    # Convolutions
+    convolution("conv1d 512 k3, length 1500", (1, 512, 1500), (512, 512, 3), "pads = [1,1]"),
+    convolution("conv 64 3x3 56x56+ReLU", (1, 64, 56, 56), (64, 64, 3, 3), SAME3, RELU),
+    convolution("conv 64 3x3 56x56+SiLU", (1, 64, 56, 56), (64, 64, 3, 3), SAME3, SILU),
+    convolution("conv3d 64 [8,28,28]", (1, 64, 8, 28, 28), (64, 64, 3, 3, 3), SAME3D),
+    convolution("depthwise 7x7, 96, 56x56", (1, 96, 56, 56), (96, 1, 7, 7), "pads = [3,3,3,3], group = 96"),
+    convolution("depthwise 3x3, 144, 56x56+ReLU", (1, 144, 56, 56), (144, 1, 3, 3), f"{SAME3}, group = 144", RELU),
+    convolution("grouped conv x2, 64 of 32, 56x56", (1, 32, 56, 56), (64, 1, 3, 3), f"{SAME3}, group = 32", RELU),
+    convolution("filter 5x5 on one channel, 512x512", (1, 1, 512, 512), (1, 1, 5, 5), "pads = [2,2,2,2]"),
+    transposed("conv transpose 256-128 k4 s2+ReLU", (1, 256, 16, 16), (256, 128, 4, 4), f"strides = [2,2], {SAME3}", RELU),
+    transposed("conv transpose 3d 32-16 k4 s2", (1, 32, 8, 16, 16), (32, 16, 4, 4, 4), f"strides = [2,2,2], {SAME3D}",
+               "y = Identity (c)"),
+    # Products
+    case("MatMul 16x1024x4096", (16, 1024), 2, "y = MatMul (x, w)", w=weights(1024, 4096)),
+    case("linear+GELU 128x768x3072", (128, 768), 2, "m = MatMul (x, w) a = Add (m, b) y = Gelu (a)",
+         w=weights(768, 3072), b=numbers(3072)),
+    case("attention, 12 heads, 256x64", (1, 12, 256, 64), 4,
+         "t = Transpose <perm = [0,1,3,2]> (x) s = MatMul (x, t) d = Mul (s, f) p = Softmax (d) y = MatMul (p, x)",
+         f=np.array(0.125, np.float32)),
+    # Normalisation and softmax
+    case("Softmax [12,512,512]", (12, 512, 512), 3, "y = Softmax (x)"),
+    case("LayerNorm [197,768]", (197, 768), 2, "y = LayerNormalization (x, s, b)", s=numbers(768), b=numbers(768)),
+    case("residual+LayerNorm+GELU [512,1024]", (512, 1024), 2,
+         "t = Tanh (x) r = Add (x, t) n = LayerNormalization (r, s, b) y = Gelu (n)", s=numbers(1024), b=numbers(1024)),
+    case("GroupNorm+SiLU [1,320,64,64]", (1, 320, 64, 64), 4,
+         f"c = GroupNormalization <num_groups = 32> (x, u, b) {SILU}", u=numbers(320, seed=1), b=numbers(320, seed=2)),
+    # Elementwise
+    case("GELU [512,3072]", (512, 3072), 2, "y = Gelu (x)"),
+    case("chain of 6 elementwise [1,256,64,64]", (1, 256, 64, 64), 4,
+         "a = Exp (x) b = Add (a, x) c = Tanh (b) d = Mul (c, x) e = Sqrt (a) y = Sub (d, e)"),
+    # Layouts, gathers and scatters
+    case("transpose+scale+shift [1,64,112,112] to NHWC", (1, 64, 112, 112), 4,
+         "t = Transpose <perm = [0,2,3,1]> (x) m = Mul (t, u) a = Add (m, b) y = Relu (a)", u=numbers(64), b=numbers(64)),
+    case("window shuffle+scale [1,56,56,96]", (1, 56, 56, 96), 4,
+         "r = Reshape (x, a) t = Transpose <perm = [0,1,3,2,4,5]> (r) g = Mul (t, u) y = Reshape (g, c)",
+         a=np.array([1, 8, 7, 8, 7, 96]), c=np.array([64, 7, 7, 96]), u=numbers(96)),
+    case("embedding of 4096 rows+scale+position", (30000, 64), 2, "g = Gather (x, i) m = Mul (g, f) y = Add (m, p)",
+         i=integers(30000, 4096), f=np.array(8, np.float32), p=numbers(4096, 64, seed=3)),
+    case("gather columns+ReLU [512,2048]", (512, 2048), 2, "g = Gather <axis = 1> (x, i) y = Relu (g)",
+         i=integers(2048, 1024)),
+    case("scatter add 20000x64 into 2000", (20000, 64), 2,
+         'y = ScatterElements <axis = 0, reduction = "add"> (z, i, x)',
+         z=np.zeros((2000, 64), np.float32), i=np.repeat(integers(2000, 20000, 1), 64, axis=1)),
+    case("max over the middle axis [64,512,64]", (64, 512, 64), 2, "y = ReduceMax <keepdims = 0> (x, k)", k=np.array([1])),
+    # Images, sorting, running sums
+    case("Resize bicubic x2 [1,64,64,64]", (1, 64, 64, 64), 4, 'y = Resize <mode = "cubic"> (x, , k)',
+         k=np.array([1, 1, 2, 2], np.float32)),
+    case("Resize nearest x2+add [1,64,64,64]", (1, 64, 64, 64), 4,
+         'r = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"> (x, , k) '
+         "a = Add (r, b) y = Relu (a)", k=np.array([1, 1, 2, 2], np.float32), b=numbers(64, 1, 1)),
+    case("max pool 3x3 s2 [1,64,112,112]", (1, 64, 112, 112), 4,
+         f"y = MaxPool <kernel_shape = [3,3], strides = [2,2], {SAME3}> (x)"),
+    case("Sort [64,4096]", (64, 4096), 2, "y, i = TopK (x, k)", k=np.array([4096])),
+    case("CumSum [64,4096]", (64, 4096), 2, "y = CumSum (x, k)", k=np.array(1)),
+)  # fmt: skip
