@@ -321,44 +321,43 @@ class CudaKernel:
         run: Takes and returns contiguous tensors on the device; launches its work on torch's current stream.
         device: The device.
         capturable: Whether what it does for inputs of one shape is the same launches on every call.
-        tf32: Whether torch's own calls may round products to TF32. It says so for the process, so on every call.
+        tf32: Whether torch's own calls may round products to TF32.
     """
 
     reuses_outputs = False
 
     def __init__(
-        self,
-        run: Callable[..., Sequence[Any]],
-        device: TorchDevice,
-        *,
-        capturable: bool = True,
-        tf32: bool = False,
+        self, run: Callable[..., Sequence[Any]], device: TorchDevice, *, capturable: bool = True, tf32: bool = False
     ) -> None:
-        import torch
-
         self.device = device
         self.capturable = capturable
         self._run = run
-        self._rounding = "tf32" if tf32 else "ieee"
-        self._backends = (torch.backends.cuda.matmul, torch.backends.cudnn.conv)
-        self._inference_mode = torch.inference_mode
+        self._tf32 = tf32
 
     def on_device(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Runs on tensors of the device; returns such tensors, and does not wait for them."""
-        with self._inference_mode(), self._as_precise():
+        with _settings(self._tf32):
             return self._run(*inputs)
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         made = self.on_device([self.device.upload(x) for x in inputs])
         return [self.device.download(y) for y in made]
 
-    @contextlib.contextmanager
-    def _as_precise(self) -> Iterator[None]:
-        before = [backend.fp32_precision for backend in self._backends]
-        for backend in self._backends:
-            backend.fp32_precision = self._rounding
-        try:
+
+@contextlib.contextmanager
+def _settings(tf32: bool) -> Iterator[None]:
+    """What torch has one setting of for the process: rounding, and whether cuDNN tries its algorithms first.
+
+    The older of its two ways to set rounding is the one that leaves both in agreement; torch's operators refuse to run
+    where they are not.
+    """
+    import torch
+
+    products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    products.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = tf32, tf32, True
+    try:
+        with torch.inference_mode():
             yield
-        finally:
-            for backend, rounding in zip(self._backends, before, strict=True):
-                backend.fp32_precision = rounding
+    finally:
+        products.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before

@@ -96,6 +96,10 @@ class Program(torch.nn.Module):  # type: ignore[misc]
         """The tensors that are bound. Not buffers: exported modules would hold them twice."""
         return [x for x in self._initial if isinstance(x, torch.Tensor)]
 
+    def place(self, device: str) -> None:
+        """Moves the constants to a device."""
+        self._initial = [x.to(device) if isinstance(x, torch.Tensor) else x for x in self._initial]
+
     def forward(self, *inputs: Any) -> list[Any]:
         """Runs the steps."""
         values = self._initial.copy()
@@ -222,7 +226,7 @@ def _to_host(x: Any) -> Any:
 def _to_device(x: Any) -> Any:
     if x.dtype == object:
         return torch.stack([torch.as_tensor(size) for size in x.reshape(-1)]).reshape(x.shape)
-    return torch.from_numpy(np.array(x))
+    return torch.from_numpy(np.array(x)).to(torch.get_default_device())
 
 
 def _attributes(node: ir.Node) -> dict[str, Any]:
