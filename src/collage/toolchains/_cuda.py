@@ -39,6 +39,7 @@ __all__ = [
     "cuda_device",
     "find_gpu",
     "package_version",
+    "queue_of",
     "ran_on",
     "require_gpu",
     "tensor_cores",
@@ -306,6 +307,36 @@ class _Graph:
     def replay(self) -> None:
         """Launches all recorded work."""
         self._graph.replay()
+
+
+@contextlib.contextmanager
+def queue_of(device: TorchDevice, *, fixed: bool = False) -> Iterator[int]:
+    """The handle of a stream for a toolchain's work, in order with torch's work before and after.
+
+    The default stream will not do: some toolchains wait for it after every call, others take its handle, 0, for none.
+    Tensors are to be allocated before, so that they belong to torch's stream.
+
+    Args:
+        device: The device.
+        fixed: Always the same stream, for what is told once which; else torch's current one where that will do.
+    """
+    import torch
+
+    current = torch.cuda.current_stream(device.name)
+    if current.cuda_stream and not fixed:
+        yield current.cuda_stream
+        return
+    aside = _aside(device.name)
+    aside.wait_stream(current)
+    yield aside.cuda_stream
+    current.wait_stream(aside)
+
+
+@functools.cache
+def _aside(name: str) -> Any:
+    import torch
+
+    return torch.cuda.Stream(name)
 
 
 @functools.cache
