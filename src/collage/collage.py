@@ -48,9 +48,20 @@ from collage.placement import DevicePlacement, place, prepare_and_place
 from collage.plans import Plan, kernel_attributes, predicted_s, single_plans
 from collage.report import compile_report
 from collage.runtime import Executable, Recipe
-from collage.search import LazyOptions, LazyResult, NoCover, k_best, lazy_shortest_path, shortest_path
+from collage.search import (
+    LazyOptions,
+    LazyResult,
+    NoCover,
+    Partitioning,
+    k_best,
+    lazy_placed_path,
+    lazy_shortest_path,
+    placed_shortest_path,
+    shortest_path,
+)
 from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target, TargetLike
 from collage.toolchains import Registry, Support, registry
+from collage.transfers import transfers_of
 from collage.transform import ModulePass, PassContext, PassInfo
 from collage.tuning import Tuning
 
@@ -244,7 +255,7 @@ def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateK
             return [tuning.measured_cost(candidate) for candidate in batch]
 
     options = tuning.options
-    return lazy_shortest_path(
+    return _search_for(tuning)(
         len(tuning.graph),
         tuple(index),
         tuning.expected_s,
@@ -264,10 +275,19 @@ def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateK
     )
 
 
+def _search_for(tuning: Tuning) -> Callable[..., LazyResult[CandidateKernel]]:
+    """The lazy search; one that also places kernels, where devices leave that open."""
+    if tuning.placement is None or not tuning.placement.is_free:
+        return lazy_shortest_path
+    return partial(lazy_placed_path, transfers=transfers_of(tuning))
+
+
 def best_plans(tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[CandidateKernel]) -> list[Plan]:
-    """The best few covers that were measured through, the best first."""
+    """The best few covers that were measured through, the best first; of placed ones only the best is known."""
     if result.partitioning is None:
         return []
+    if tuning.placement is not None and tuning.placement.is_free:
+        return [Plan.of(result.partitioning, "mix 1")]
     best = k_best(
         len(tuning.graph),
         tuple(index),
@@ -330,7 +350,7 @@ class CollageFuseOps(ModulePass):
             # The plan's graph may be that of a copy; its nodes have the same indices.
             sub_graph = SubGraph(graph, kernel.sub_graph.inside, kernel.sub_graph.nested)
             name = names.fresh(kernel_name(sub_graph, kernel.target))
-            scope = None if placement is None else placement.result_scope(sub_graph.nodes, kernel.target)
+            scope = None if placement is None else placement.result_scope(sub_graph.nodes, kernel.target, kernel.device)
             specs.append(KernelSpec(sub_graph, name, kernel_attributes(kernel.target, name, scope)))
         return partition(model, specs)
 
@@ -365,12 +385,13 @@ class CollageFuseOps(ModulePass):
             return estimator.estimate(kernels.model(candidate.sub_graph, candidate.target), candidate.target)
 
         priorities = {target: rank for rank, target in enumerate((*self._menu, HOST_TARGET))}
-        candidates = [
-            candidate
-            for candidate in collect_candidates(graph, specs)
-            if placement is None or placement.allows(candidate.sub_graph.nodes, candidate.target)
-        ]
-        found = shortest_path(len(graph), candidates, cost_of, priority_of=lambda c: priorities[c.target])
+        candidates = list(collect_candidates(graph, specs))
+        find: Callable[..., Partitioning[CandidateKernel] | NoCover] = shortest_path
+        if placement is not None:
+            candidates = list(placement.within(candidates))
+            if placement.is_free:
+                find = partial(placed_shortest_path, transfers=placement.transfers(graph))
+        found = find(len(graph), candidates, cost_of, priority_of=lambda c: priorities[c.target])
         if isinstance(found, NoCover):
             raise NothingCanRun(found.reason)
         return Plan.of(found, "collage")

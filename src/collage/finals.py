@@ -106,7 +106,7 @@ def previous_winner(tuning: Tuning) -> Plan | None:
 
 def _keep_winner(tuning: Tuning, plan: Plan) -> None:
     """Notes the winner for later races, unless it is a single or its kernels are more than sets of nodes."""
-    mixed = len(plan.kernels) > 1 and not any(place.sub_graph.nested for place in plan.kernels)
+    mixed = len(plan.kernels) > 1 and not any(place.sub_graph.nested or place.device for place in plan.kernels)
     kernels = [[str(place.target), list(place.sub_graph.inside)] for place in plan.kernels]
     told = {"kernels": kernels if mixed else []}
     tuning.database.keep_local_fact(told, **_circumstances(tuning, "winner-1"))
@@ -190,12 +190,15 @@ def race_contestant(tuning: Tuning, plan: Plan, recipe: Recipe | None) -> Contes
 
 def plan_signature(tuning: Tuning, fact: str, plans: Sequence[Plan]) -> dict[str, Any]:
     """Everything that a fact about running these plans end to end depends on: the name under which it is kept."""
-    contestants = [
-        [plan.name, [[str(place.target), list(place.sub_graph.inside)] for place in plan.kernels]] for plan in plans
-    ]
+    contestants = [[plan.name, [_kernel_name(place) for place in plan.kernels]] for plan in plans]
     toolchains = sorted({place.target.toolchain for plan in plans for place in plan.kernels})
     builds = {name: tuning.workshop.availability(name).build for name in toolchains}
     return {**_circumstances(tuning, fact), "contestants": contestants, "builds": builds}
+
+
+def _kernel_name(place: Placement) -> list[Any]:
+    name = [str(place.target), list(place.sub_graph.inside)]
+    return name if place.device is None else [*name, str(place.device)]
 
 
 def _circumstances(tuning: Tuning, fact: str) -> dict[str, Any]:

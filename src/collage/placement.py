@@ -1,15 +1,19 @@
 """Devices in a compilation: what a user demands is planned on the prepared model, and the search stays within it.
 
-Specification 001 decides where every operator runs; specification 003, phase 1, which targets may run it there: those
-that refine what was planned. A kernel runs on one device. Where the plan leaves operators free, they go to its default.
+Specification 001 decides where operators run that somebody demands something of; specification 003, phase 1, which
+targets may run them there: those that refine what was planned. A kernel runs on one device. What is left free goes to the
+default, if there is one; else the search places it (design section 4.3): each candidate then comes once for every device
+that may run it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +31,41 @@ from collage.device import (
     copies_to_identities,
     copy_scopes,
     has_demands,
+    host_operands,
     is_device_copy,
     read_device_plan,
+    required_output,
+    unread_operands,
 )
-from collage.graph import bodies
+from collage.fusion import CandidateKernel
+from collage.graph import DataflowGraph, bodies, value_nbytes
 from collage.machine import usable_core_numbers
 from collage.runtime import CopyRecord, DeviceLayout, KernelRecord
+from collage.search import Transfer
 from collage.target import Target
 from collage.transform import PassContext, prepare
 
-__all__ = ["DevicePlacement", "lay_out", "place", "prepare_and_place"]
+__all__ = ["DevicePlacement", "PlacedKernel", "lay_out", "place", "prepare_and_place"]
 
 _MERGING = "EliminateCommonSubexpr"
 """The pass that makes one operator of equal ones, wherever they are to run."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedKernel(CandidateKernel):
+    """A candidate on one of the devices that may run it.
+
+    Attributes:
+        scope: The device.
+        device: Its number among the devices of the placement.
+    """
+
+    scope: SEScope
+    device: int
+
+
 class DevicePlacement:
-    """Where the operators of a prepared model run.
+    """Where the operators of a prepared model run, or may run.
 
     Args:
         model: The model, annotated.
@@ -59,68 +81,220 @@ class DevicePlacement:
         config: The devices.
         cores: The core set of each device that has one.
         notes: As given.
+        devices: The devices on which anything runs, or may run; those that win where all else is equal come first.
+        is_free: Whether there are operators that the search places.
     """
 
     def __init__(self, model: ir.Model, requests: DeviceRequests, notes: Sequence[str] = ()) -> None:
         _check_cores(requests)
-        self.config = requests.config(PassContext.current().fallback_device)
+        fallback = PassContext.current().fallback_device
+        self.config = requests.config(fallback)
         self.cores = requests.cores
         self.notes = tuple(notes)
         plan = DevicePlan(model, self.config)
-        self._scopes: dict[str, SEScope] = {}
-        self._targets: dict[str, set[Target]] = {}
-        for node in model.graph:
-            scope = self._scopes[str(node.name)] = plan.scope_of(node)
-            inner = [n for body in bodies(node) for n in body.all_nodes() if not is_device_copy(n)]
-            targets = (where.target for where in (scope, *map(plan.required, inner)))
-            self._targets[str(node.name)] = {target for target in targets if target is not None}
+        self._planned = {str(node.name): plan.scope_of(node) for node in model.graph}
+        inside = {
+            node: [n for b in bodies(node) for n in b.all_nodes() if not is_device_copy(n)] for node in model.graph
+        }
+        self._inside = {str(node.name): [plan.required(n).target for n in inner] for node, inner in inside.items()}
+        self._demanded = {str(node.name): _demanded(plan, node, inner) for node, inner in inside.items()}
+        self._tied = {str(value.name) for value in plan.values if plan.is_tied(value)}
+        arrivals = {str(value.name): plan.arrival(value) for value in model.graph.inputs}
+        deliveries = {str(value.name): required_output(model.graph, str(value.name)) for value in model.graph.outputs}
+        self._arrivals = {name: self.config.canonical(s).device for name, s in arrivals.items() if not s.is_free}
+        self._deliveries = {name: self.config.canonical(s).device for name, s in deliveries.items() if s is not None}
+        scopes = [*self._planned.values(), *self._arrivals.values(), *self._deliveries.values(), *self.config.scopes]
+        self.devices: tuple[SEScope, ...] = tuple(sorted({scope.device for scope in scopes}, key=self._rank))
+        is_open = requests.default is None and fallback == PassContext().fallback_device
+        self.is_free = is_open and any(len(self._devices_of(name)) > 1 for name in self._demanded)
+        if not self.is_free:
+            self.devices = tuple(dict.fromkeys(scope.device for scope in self._planned.values()))
+        for node, inner in inside.items():
             for n in inner:
-                _check_inside(node, scope, n)
-
-    @property
-    def devices(self) -> tuple[SEScope, ...]:
-        """The devices on which anything runs, in the order of the model."""
-        return tuple(dict.fromkeys(scope.device for scope in self._scopes.values()))
+                _check_inside(node, (self._demanded if self.is_free else self._planned)[str(node.name)], n)
 
     @property
     def threads(self) -> int:
         """Threads that kernels are timed with: what the smallest core set has; 0 where there is none."""
         return min(map(len, self.cores.values()), default=0)
 
-    def scope_of(self, node: ir.Node) -> SEScope:
-        """Where a node of the main graph runs, and what it is to be compiled for."""
-        return self._scopes[str(node.name)]
+    def scope_of(self, node: ir.Node, rest: SEScope | None = None) -> SEScope:
+        """Where a node of the main graph runs, and what it is to be compiled for.
+
+        Args:
+            node: The node.
+            rest: The device that free nodes go to, if it may run them; None is the default.
+        """
+        name = str(node.name)
+        if not self.is_free or rest is None or rest not in self._devices_of(name):
+            return self._planned[name]
+        return self._on(name, rest)
+
+    def why_not(self, node: ir.Node, device: SEScope, target: Target) -> str | None:
+        """Why a kernel for a target that runs on a device cannot contain a node; None if it can."""
+        name = str(node.name)
+        if device not in self._devices_of(name):
+            return f"it is planned for {self._planned[name]}"
+        wanted = [self._on(name, device).target, *self._inside[name]]
+        fits = all(planned is None or target.refines(planned) for planned in wanted)
+        return None if fits else f"{target} does not refine {self._on(name, device)}"
+
+    def devices_for(self, nodes: Iterable[ir.Node], target: Target) -> tuple[SEScope, ...]:
+        """The devices on which a kernel for a target may consist of these nodes."""
+        nodes = list(nodes)
+        return tuple(d for d in self.devices if all(self.why_not(node, d, target) is None for node in nodes))
 
     def allows(self, nodes: Iterable[ir.Node], target: Target) -> bool:
         """Whether a kernel for a target may consist of these nodes: one device, and the target refines every plan."""
-        nodes = list(nodes)
-        if len({self.scope_of(node).device for node in nodes}) > 1:
-            return False
-        wanted = {planned for node in nodes for planned in self._targets[str(node.name)]}
-        return all(target.refines(planned) for planned in wanted)
+        return bool(self.devices_for(nodes, target))
 
-    def result_scope(self, nodes: Iterable[ir.Node], target: Target) -> SEScope:
-        """Where the results of a kernel lie, and what it is compiled for (``result_se_scope``)."""
-        scopes = [self.scope_of(node) for node in nodes]
+    def within(self, candidates: Iterable[CandidateKernel]) -> Iterator[CandidateKernel]:
+        """Those of some candidates that are allowed; once for each device, where the search is to choose one."""
+        for candidate in candidates:
+            devices = self.devices_for(candidate.sub_graph.nodes, candidate.target)
+            if not self.is_free:
+                yield from [candidate] if devices else []
+                continue
+            for device in devices:
+                yield PlacedKernel(
+                    candidate.sub_graph,
+                    candidate.target,
+                    candidate.spec,
+                    candidate.rules,
+                    device,
+                    self.devices.index(device),
+                )
+
+    def result_scope(self, nodes: Iterable[ir.Node], target: Target, device: SEScope | None = None) -> SEScope:
+        """Where the results of a kernel lie, and what it is compiled for (``result_se_scope``).
+
+        Args:
+            nodes: The kernel's nodes.
+            target: Its target.
+            device: The device that the search chose; None is the one that was planned.
+        """
+        scopes = [self.scope_of(node, device) for node in nodes]
         memory = scopes[0].memory_scope if len({scope.memory_scope for scope in scopes}) == 1 else None
         return SEScope(scopes[0].device_type, scopes[0].virtual_device_id, target, memory)
+
+    def transfers(
+        self,
+        graph: DataflowGraph,
+        copy_s: Callable[[SEScope, SEScope, int], float] = lambda src, dst, nbytes: 0.0,
+        nbytes_of: Callable[[ir.Value], int] = lambda value: value_nbytes(value) or 0,
+    ) -> list[Transfer]:
+        """What operators hand to each other, and what it costs to copy it from device to device.
+
+        Inputs arrive in the host's memory, and outputs are delivered there, unless something else is demanded. Sets of
+        this machine's cores all see that memory, so where there is no other device, only demands count.
+
+        Args:
+            graph: The prepared model's.
+            copy_s: Seconds of a copy from one device to another, given its bytes. By default copies cost nothing, but of
+                equal plans the one with fewer of them wins.
+            nbytes_of: Size of a value.
+        """
+        readers: dict[ir.Value, dict[int, int | None]] = {}
+        host = self.devices.index(self.config.host.device)
+        for index, node in enumerate(graph.nodes):
+            for value in graph.inputs_of(index):
+                use = _use_of(node, value)
+                if use is not _Use.UNREAD:
+                    readers.setdefault(value, {})[index] = host if use is _Use.ON_HOST else None
+        anywhere = all(device.device_type == self.config.host.device_type for device in self.devices)
+        found = []
+        for value in dict.fromkeys([*readers, *graph.graph.outputs]):
+            name, producer = str(value.name), value.producer()
+            made = graph.index_of(producer) if producer is not None and producer in graph else None
+            home = self._arrivals.get(name)
+            if made is None and home is None and not anywhere:
+                home = self.config.host.device
+            delivered = self._deliveries.get(name)
+            if delivered is None and graph.is_output(value) and not anywhere:
+                delivered = self.config.host.device
+            if (made is None and home is None) or (value not in readers and delivered is None):
+                continue
+            size = nbytes_of(value)
+            prices = [[self._price(name, src, dst, copy_s, size) for dst in self.devices] for src in self.devices]
+            found.append(
+                Transfer(
+                    made,
+                    readers.get(value, {}),
+                    prices,
+                    None if home is None else self.devices.index(home),
+                    frozenset() if delivered is None else frozenset({self.devices.index(delivered)}),
+                )
+            )
+        return found
 
     @property
     def digest(self) -> str:
         """Of everything that decides where a plan's kernels run: races on other devices are other races."""
-        scopes = {name: str(scope) for name, scope in self._scopes.items()}
+        scopes = {name: str(scope) for name, scope in self._planned.items()}
         cores = sorted((str(device), list(numbers)) for device, numbers in self.cores.items())
-        return hashlib.sha256(json.dumps([scopes, cores], sort_keys=True).encode()).hexdigest()[:16]
+        free = [str(device) for device in self.devices] if self.is_free else []
+        return hashlib.sha256(json.dumps([scopes, cores, *free], sort_keys=True).encode()).hexdigest()[:16]
 
     def as_json(self) -> dict[str, Any]:
         """For the report."""
         return {
             "devices": [str(device) for device in self.devices],
             "cores": {str(device): list(numbers) for device, numbers in self.cores.items()},
-            "default": str(self.config.default),
+            "default": None if self.is_free else str(self.config.default),
             "host": str(self.config.host),
             "notes": list(self.notes),
         }
+
+    def _devices_of(self, name: str) -> tuple[SEScope, ...]:
+        """The devices that a node may run on."""
+        demanded = self._demanded[name]
+        return tuple(device for device in self.devices if demanded.join(device) is not None)
+
+    def _on(self, name: str, device: SEScope) -> SEScope:
+        """The scope of a node on a device; its target is what is demanded, or configured there."""
+        planned = self._planned[name]
+        return (
+            planned if planned.device == device else self.config.canonical(self._demanded[name].join(device) or device)
+        )
+
+    def _rank(self, device: SEScope) -> tuple[bool, int, str]:
+        configured = [scope.device for scope in self.config.scopes]
+        known = configured.index(device) if device in configured else len(configured)
+        return device != self.config.default.device, known, str(device)
+
+    def _price(
+        self, name: str, src: SEScope, dst: SEScope, copy_s: Callable[[SEScope, SEScope, int], float], size: int
+    ) -> float:
+        if src == dst:
+            return 0.0
+        return math.inf if name in self._tied else copy_s(src, dst, size)
+
+
+class _Use(Enum):
+    """How a node reads a value."""
+
+    DATA = auto()
+    ON_HOST = auto()
+    UNREAD = auto()
+
+
+def _use_of(node: ir.Node, value: ir.Value) -> _Use:
+    """How a node reads one of its values; what its bodies capture they read as data."""
+    indices = [index for index, operand in enumerate(node.inputs) if operand is value]
+    read = set(indices) - set(unread_operands(node))
+    if not indices or not read <= host_operands(node):
+        return _Use.DATA
+    return _Use.ON_HOST if read else _Use.UNREAD
+
+
+def _demanded(plan: DevicePlan, node: ir.Node, inside: Sequence[ir.Node]) -> SEScope:
+    """What is demanded of a node; of control flow, what is annotated in it, or of its results."""
+    demanded = plan.required(node)
+    annotated: Sequence[ir.Node | ir.Value] = (*inside, *node.outputs) if inside else ()
+    for scope in map(asked_scope, annotated):
+        if scope is not None:
+            demanded = demanded.join(plan.config.device_of(scope)) or demanded
+    return demanded
 
 
 def prepare_and_place(

@@ -13,10 +13,11 @@ from collage._errors import NothingCanRun
 from collage.device import RESULT_SE_SCOPE, SEScope
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, KernelSpec, SubGraph, partition
-from collage.placement import DevicePlacement, lay_out
+from collage.placement import DevicePlacement, PlacedKernel, lay_out
 from collage.runtime import KernelRecord, Port, Recipe
-from collage.search import Partitioning
+from collage.search import Partitioning, copies_of
 from collage.target import HOST_TARGET, Target
+from collage.transfers import transfers_of
 from collage.tuning import Tuning
 
 __all__ = ["Placement", "Plan", "kernel_attributes", "lower", "on_the_host", "predicted_s", "single_plans"]
@@ -27,11 +28,15 @@ _HOPELESS = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One kernel of a plan: which nodes, for which target, and which rule proposed it."""
+    """One kernel of a plan: which nodes, for which target, and which rule proposed it.
+
+    The device is None where it was not for the search, or the plan, to choose.
+    """
 
     sub_graph: SubGraph
     target: Target
     rule: str
+    device: SEScope | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +60,26 @@ class Plan:
 
     def same_kernels(self, other: Plan) -> bool:
         """Whether both run the same nodes in the same kernels, whoever proposed them."""
-        mine, theirs = ([(place.sub_graph.inside, place.target) for place in plan.kernels] for plan in (self, other))
+        mine, theirs = ([(p.sub_graph.inside, p.target, p.device) for p in plan.kernels] for plan in (self, other))
         return mine == theirs
 
     @classmethod
     def of(cls, cover: Partitioning[CandidateKernel], name: str) -> Plan:
         """The plan of a cover that the search found."""
         ordered = sorted(cover.candidates, key=lambda c: c.sub_graph.exit.last)
-        return cls(name, tuple(Placement(c.sub_graph, c.target, " > ".join(c.rules)) for c in ordered))
+        return cls(name, tuple(_placement_of(c) for c in ordered))
+
+
+def _placement_of(candidate: CandidateKernel) -> Placement:
+    device = candidate.scope if isinstance(candidate, PlacedKernel) else None
+    return Placement(candidate.sub_graph, candidate.target, " > ".join(candidate.rules), device)
 
 
 def single_plans(tuning: Tuning) -> list[Plan]:
     """Every target alone; one that takes only parts of the model is completed by the host.
 
     Where operators are placed on devices, alone means: on every device that the target may serve, by one kernel for each
-    range of operators there.
+    range of operators there. What is free goes to the device on which that takes the fewest kernels.
     """
     everything = IndexSet((1 << len(tuning.graph)) - 1)
     plans = []
@@ -98,23 +108,30 @@ def single_plans(tuning: Tuning) -> list[Plan]:
 
 def _alone_on_devices(tuning: Tuning, target: Target, placement: DevicePlacement) -> Plan | None:
     """A target wherever it may serve, the host elsewhere; None where that is nowhere, or not allowed."""
+    rests = placement.devices if placement.is_free else (None,)
+    plans = [plan for rest in rests if (plan := _alone_with_rest(tuning, target, placement, rest)) is not None]
+    return min(plans, key=lambda plan: len(plan.kernels), default=None)
+
+
+def _alone_with_rest(tuning: Tuning, target: Target, placement: DevicePlacement, rest: SEScope | None) -> Plan | None:
+    """The same, where free operators go to one device."""
     owners: list[tuple[SEScope, Target]] = []
     for node in tuning.graph.nodes:
-        device = placement.scope_of(node).device
+        device = placement.scope_of(node, rest).device
         takers = [target] if target == HOST_TARGET or tuning.coverage_on(device, target)(node).ok else []
-        owner = next((t for t in (*takers, HOST_TARGET) if placement.allows([node], t)), None)
+        owner = next((t for t in (*takers, HOST_TARGET) if placement.why_not(node, device, t) is None), None)
         if owner is None:
             return None
         owners.append((device, owner))
     if all(owner != target for _, owner in owners):
         return None
     kernels, start = [], 0
-    for (_, owner), members in itertools.groupby(owners):
+    for (device, owner), members in itertools.groupby(owners):
         stop = start + len(list(members))
         sub_graph = SubGraph(tuning.graph, IndexSet.range(start, stop))
         if sub_graph.why_invalid() is not None:
             return None
-        kernels.append(Placement(sub_graph, owner, "alone on a device"))
+        kernels.append(Placement(sub_graph, owner, "alone on a device", device if placement.is_free else None))
         start = stop
     if all(place.target == target for place in kernels):
         return Plan(str(target), tuple(kernels), target)
@@ -166,7 +183,7 @@ def lower(tuning: Tuning, plan: Plan) -> Recipe:
         kernel = tuning.kernels.model(place.sub_graph, place.target)
         name = str(kernel.graph.name)
         placement = tuning.placement
-        scope = None if placement is None else placement.result_scope(place.sub_graph.nodes, place.target)
+        scope = None if placement is None else placement.result_scope(place.sub_graph.nodes, place.target, place.device)
         specs.append(KernelSpec(place.sub_graph, name, kernel_attributes(place.target, name, scope)))
         compiled = tuning.workshop.build(kernel, place.target)
         records.append(
@@ -199,8 +216,8 @@ def lower(tuning: Tuning, plan: Plan) -> Recipe:
 
 
 def predicted_s(tuning: Tuning, plan: Plan) -> float | None:
-    """Seconds that the kernels' own times add up to, launch penalties included; None if one was not measured."""
-    total = 0.0
+    """Seconds that kernels, launches and copies between devices add up to; None if a kernel was not measured."""
+    total = _copies_s(tuning, plan)
     for place in plan.kernels:
         outcome = tuning.outcome_of(place.sub_graph, place.target)
         if outcome is None or outcome.time is None:
@@ -209,6 +226,15 @@ def predicted_s(tuning: Tuning, plan: Plan) -> float | None:
         if len(plan.kernels) > 1:
             total += tuning.launch_penalty_s(place.target)
     return total
+
+
+def _copies_s(tuning: Tuning, plan: Plan) -> float:
+    """Seconds of the copies between devices, where the search placed kernels on them."""
+    if tuning.placement is None or any(place.device is None for place in plan.kernels):
+        return 0.0
+    devices = tuning.placement.devices
+    placed = [(p.sub_graph.inside.bits, devices.index(p.device)) for p in plan.kernels if p.device is not None]
+    return sum(transfer.copy_s[src][dst] for transfer, src, dst in copies_of(placed, transfers_of(tuning)))
 
 
 def kernel_attributes(target: Target, name: str, result_scope: SEScope | None = None) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -252,23 +253,19 @@ class Tuning:
         return lambda node: support.get(self.graph.index_of(node), Support(False, "not asked"))
 
     def coverage_on(self, device: SEScope, target: Target) -> Callable[[ir.Node], Support]:
-        """Which nodes of one device a target takes, and may take."""
+        """Which nodes a target takes, and may take on one device."""
         placement, covers = self.placement, self.coverage_of(target)
         assert placement is not None
 
         def ask(node: ir.Node) -> Support:
-            if placement.scope_of(node).device != device:
-                return Support(False, f"it is planned for {placement.scope_of(node)}")
-            if not placement.allows([node], target):
-                return Support(False, f"{target} does not refine {placement.scope_of(node)}")
-            return covers(node)
+            refusal = placement.why_not(node, device, target)
+            return covers(node) if refusal is None else Support(False, refusal)
 
         return ask
 
     def within_devices(self, candidates: Iterable[CandidateKernel]) -> list[CandidateKernel]:
-        """Those of some candidates that span no two devices, and whose target refines what is planned for every node."""
-        placement = self.placement
-        return [c for c in candidates if placement is None or placement.allows(c.sub_graph.nodes, c.target)]
+        """Those of some candidates that one device may run, and whose target refines what is planned for every node."""
+        return list(candidates if self.placement is None else self.placement.within(candidates))
 
     def shares_process(self, targets: Sequence[Target]) -> bool:
         """Whether the toolchains of these targets can share a process; asked once, in processes that may die."""
@@ -325,6 +322,11 @@ class Tuning:
         shape = value.const_value.shape if value.const_value is not None else value.shape
         axes = tuple(shape) if shape is not None else (None,)
         return tuple(axis for axis in axes if isinstance(axis, int)) if all(isinstance(a, int) for a in axes) else None
+
+    def nbytes_of(self, value: ir.Value) -> int:
+        """Size of a value in the reference run, or as the model states it; 0 where neither tells."""
+        shape = self._shape_of(value)
+        return 0 if shape is None or value.dtype is None else math.prod(shape) * value.dtype.bitwidth // 8
 
     def launch_penalty_s(self, target: Target) -> float:
         """Seconds that each kernel of a chain costs beyond its own."""

@@ -17,10 +17,12 @@ from onnx import TensorProto, helper
 
 import collage
 from collage._errors import ConfigError, NothingCanRun
+from collage.cost.database import Database
 from collage.device import DeviceConflict, PlanDevices, device_copy, on_device, read_device_plan, require_output
 from collage.frontend import read_model
 from collage.graph import kernels_of
 from collage.runtime import CopyRecord
+from collage.transfers import measure_hand_over
 from tests.e2e.conftest import MENU, model_of
 from tests.e2e.test_cli import run
 
@@ -66,6 +68,9 @@ def plan(rest: str, **devices: str) -> bytes:
 EMBEDDING = plan('[nodes]\nembedding = "small"\n')
 """Keep the embedding on cpu:1, the rest may go anywhere."""
 
+APART = b'default = "main"\n' + EMBEDDING
+"""Keep the embedding on cpu:1, the rest on cpu:0."""
+
 OUTPUT = plan('[nodes]\n"*" = "small"\n[outputs]\nlogits = "host"\n')
 """This output must be in host memory."""
 
@@ -87,10 +92,10 @@ def assert_right(executable: collage.Executable, model: Path) -> None:
 
 @pytest.fixture(scope="module")
 def embedded(model: Path) -> collage.Executable:
-    return collage.compile(model, MENU, options=collage.CompileOptions(devices=read_device_plan(EMBEDDING)))
+    return collage.compile(model, MENU, options=collage.CompileOptions(devices=read_device_plan(APART)))
 
 
-def test_keep_the_embedding_there_the_rest_may_go_anywhere(embedded: collage.Executable, model: Path) -> None:
+def test_keep_the_embedding_there_and_the_rest_here(embedded: collage.Executable, model: Path) -> None:
     devices = devices_of(embedded)
     assert devices.pop("embedding") == "cpu:1"
     assert set(devices.values()) == {"cpu:0"}
@@ -99,6 +104,39 @@ def test_keep_the_embedding_there_the_rest_may_go_anywhere(embedded: collage.Exe
     before = os.sched_getaffinity(0)
     assert_right(embedded, model)
     assert os.sched_getaffinity(0) == before
+
+
+def test_keep_the_embedding_there_the_rest_may_go_anywhere(model: Path) -> None:
+    """Cheapest is where it already is: there is nothing to copy, and one kernel will do."""
+    executable = collage.compile(model, SMALL, options=options(EMBEDDING))
+    assert set(devices_of(executable).values()) == {"cpu:1"}
+    assert len(executable.recipe.kernels) == 1 and not executable.recipe.devices.copies
+    assert executable.report["devices"]["default"] is None
+    assert_right(executable, model)
+
+
+def test_of_what_is_pinned_apart_the_rest_goes_where_the_fewest_copies_are(model: Path) -> None:
+    """Between an embedding here and a head there, the one value to copy is the last."""
+    source = plan('[nodes]\nembedding = "small"\nhead = "main"\n[values]\nhidden = "small"\n')
+    executable = collage.compile(model, MENU, options=options(source))
+    devices = devices_of(executable)
+    assert devices.pop("head") == "cpu:0"
+    assert set(devices.values()) == {"cpu:1"}
+    (copy,) = executable.recipe.devices.copies
+    assert (copy.source, copy.src, copy.dst) == ("hidden", "cpu:1", "cpu:0")
+    assert executable.report["search"]["optimal"] in (True, False)
+    assert_right(executable, model)
+    assert_right(collage.load(executable.save(model.with_name("apart.collage")), debug=True), model)
+
+
+def test_what_copies_cost_is_measured_once_and_kept(model: Path, database: str) -> None:
+    facts = {}
+    for _ in range(2):
+        with Database(database) as kept:
+            facts[measure_hand_over((CORES[0],), (CORES[1],), kept)] = None
+    (found,) = facts
+    assert 0 < found.latency_s < 0.01 and 0 <= found.s_per_byte < 1e-6
+    assert found.seconds(1 << 20) >= found.seconds(0) == found.latency_s
 
 
 def test_the_partitioned_model_says_where_and_runs_anywhere(embedded: collage.Executable, model: Path) -> None:
@@ -123,12 +161,17 @@ def test_an_output_must_be_in_host_memory(model: Path) -> None:
 def test_annotations_in_the_model_are_enough(model: Path) -> None:
     annotated = read_model(model)
     on_device("e", "cpu:1", model=annotated)
+    on_device("block/relu", "cpu:0", model=annotated)
     require_output(annotated, "hidden", "cpu:1")
     executable = collage.compile(annotated, SMALL, options=collage.CompileOptions(finals=False))
     devices = devices_of(executable)
-    assert devices.pop("embedding") == "cpu:1"
-    assert set(devices.values()) == {"cpu:0"}
-    assert {copy.result for copy in executable.recipe.devices.copies} == {"e_to_cpu_0", "hidden"}
+    assert devices["embedding"] == "cpu:1"
+    assert devices["block/relu"] == "cpu:0"
+    made = {
+        name: where for row in executable.recipe.kernels for name, where in zip(row.outputs, row.writes, strict=True)
+    }
+    made |= {copy.result: copy.dst for copy in executable.recipe.devices.copies}
+    assert made["hidden"] == "cpu:1", "wherever it is computed"
     assert_right(executable, model)
 
 

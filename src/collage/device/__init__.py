@@ -9,6 +9,7 @@ from collage.device._annotations import (
     planned_scope,
     planned_value_scope,
     require_output,
+    required_output,
 )
 from collage.device._config import CompilationConfig
 from collage.device._conflict import DeviceConflict
@@ -21,7 +22,7 @@ from collage.device._copy_op import (
     is_device_copy,
 )
 from collage.device._kept import KeptAnnotations, LostAnnotation, has_demands
-from collage.device._operators import register_host_operands
+from collage.device._operators import host_operands, register_host_operands, unread_operands
 from collage.device._partition_by_scope import PartitionBySEScope
 from collage.device._plan import DevicePlan, PlannedCopy, may_take, targets_for
 from collage.device._plan_devices import PlanDevices, clear_plan
@@ -57,6 +58,7 @@ __all__ = [
     "demand_memory_scope",
     "device_copy",
     "has_demands",
+    "host_operands",
     "is_device_copy",
     "may_take",
     "on_device",
@@ -65,5 +67,7 @@ __all__ = [
     "read_device_plan",
     "register_host_operands",
     "require_output",
+    "required_output",
     "targets_for",
+    "unread_operands",
 ]

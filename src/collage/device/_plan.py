@@ -89,6 +89,8 @@ class DevicePlan:
             if read.value in self.places.constants:
                 self._constant_reads.setdefault(read.value, []).append(read)
         self._required = {node: self._demanded(node) for node in self.places.of_node}
+        self._tied = {read.value for read in self.places.reads if read.flow is Flow.HARD}
+        self._arrivals = {value: self.places.devices.scope(self.places.of_value[value]) for value in self.places.inputs}
         self._unify_devices()
         self._devices = {root: self._settled(root) for root in self.places.devices.roots()}
         self._homes: dict[int, SEScope] = {}
@@ -168,6 +170,14 @@ class DevicePlan:
     def required(self, node: ir.Node) -> SEScope:
         """What annotations, kernels and shape computations demand of a node; free fields are up to a search."""
         return self._required.get(node, ANYWHERE)
+
+    def arrival(self, value: ir.Value) -> SEScope:
+        """The device on which an input of the model is demanded to arrive; free where nobody cares."""
+        return self._arrivals[value]
+
+    def is_tied(self, value: ir.Value) -> bool:
+        """Whether a value has to be read where it lies, so that no copy may come between."""
+        return value in self._tied
 
     def allows(self, node: ir.Node, target: Target, *, placed: bool = False) -> bool:
         """Whether a kernel that is compiled for a target may contain a node (specification 003, phase 1).

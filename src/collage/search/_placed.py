@@ -191,15 +191,20 @@ class _LazyPlacedSearch(_LazySearch[P]):
 def _with_copies(partitioning: Partitioning[P], transfers: Sequence[Transfer]) -> Partitioning[P]:
     """A partitioning whose cost has the copies in it."""
     copies_s = math.fsum(
-        transfer.copy_s[src][dst] for transfer, src, dst in copies_of(partitioning.candidates, transfers)
+        transfer.copy_s[src][dst] for transfer, src, dst in copies_of(_places(partitioning.candidates), transfers)
     )
     return replace(partitioning, cost=partitioning.cost + Cost(seconds=copies_s))
 
 
-def copies_of(candidates: Sequence[P], transfers: Sequence[Transfer]) -> list[tuple[Transfer, int, int]]:
-    """The copies of a placed cover, with source and destination: each value once to each device that it is not on."""
-    device_of = {node: c.device for c in candidates for node in iterate_bits(c.bits)}
-    kernel_of = {node: i for i, c in enumerate(candidates) for node in iterate_bits(c.bits)}
+def copies_of(kernels: Sequence[tuple[int, int]], transfers: Sequence[Transfer]) -> list[tuple[Transfer, int, int]]:
+    """The copies of a placed cover, with source and destination: each value once to each device that it is not on.
+
+    Args:
+        kernels: The nodes of each kernel, as bits, and its device.
+        transfers: What the nodes hand to each other.
+    """
+    kernel_of = {node: i for i, (bits, _) in enumerate(kernels) for node in iterate_bits(bits)}
+    device_of = {node: kernels[i][1] for node, i in kernel_of.items()}
     copies = []
     for transfer in transfers:
         home = transfer.home if transfer.producer is None else device_of[transfer.producer]
@@ -208,9 +213,13 @@ def copies_of(candidates: Sequence[P], transfers: Sequence[Transfer]) -> list[tu
             wanted.setdefault(kernel_of[reader], []).append(reader)
         if transfer.producer is not None:
             wanted.pop(kernel_of[transfer.producer], None)
-        places = {_read_on(transfer, readers, candidates[kernel].device) for kernel, readers in wanted.items()}
+        places = {_read_on(transfer, readers, kernels[kernel][1]) for kernel, readers in wanted.items()}
         copies += [(transfer, home, place) for place in places | transfer.delivered if home not in (None, place)]
     return copies
+
+
+def _places(candidates: Sequence[P]) -> list[tuple[int, int]]:
+    return [(candidate.bits, candidate.device) for candidate in candidates]
 
 
 def _read_on(transfer: Transfer, readers: Sequence[int], device: int) -> int:
@@ -391,7 +400,9 @@ def _find_placed(
     end = best or (good if found.capped else None)
     if end is not None:
         chosen = _candidates(end)
-        copies = [t.copy_s[src][dst] for t, src, dst in copies_of([problem.candidates[i] for i in chosen], transfers)]
+        copies = [
+            t.copy_s[src][dst] for t, src, dst in copies_of(_places([problem.candidates[i] for i in chosen]), transfers)
+        ]
         weight = sum(weights.exact(i) for i in chosen) + sum(_price(weights, seconds) or 0 for seconds in copies)
         found.paths = [Path(chosen, weight)]
     if found.exact:

@@ -1,0 +1,130 @@
+"""What it costs to hand a tensor from one device to another: measured once on this machine, and kept.
+
+Sets of this machine's cores share its memory, so nothing is copied between them. It is not free either: the other core
+set's thread has to be woken, and has to fetch the tensor from the caches of the cores that wrote it. Both are measured, the
+way the executor hands kernels on. Devices that are names only, without cores of their own, cost nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collage.cost.database import Database
+from collage.cost.slot import measuring_slot
+from collage.device import SEScope
+from collage.machine import this_machine
+from collage.runtime._parallel import CoreSets
+from collage.search import Transfer
+from collage.tuning import Tuning
+
+__all__ = ["HandOver", "measure_hand_over", "transfers_of"]
+
+_ROUNDS = 101
+_SMALL_BYTES = 64
+_LARGE_BYTES = 1 << 20
+"""Of a size that fits into a core's own cache, where most intermediate values are."""
+
+Cores = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """What a tensor costs when another core set reads it, beyond what the core set that wrote it would pay.
+
+    Attributes:
+        latency_s: Seconds until the other thread is awake.
+        s_per_byte: Seconds for each byte that it fetches.
+    """
+
+    latency_s: float = 0.0
+    s_per_byte: float = 0.0
+
+    def seconds(self, nbytes: int) -> float:
+        """Of a tensor of this size."""
+        return self.latency_s + nbytes * self.s_per_byte
+
+
+def measure_hand_over(src: Cores, dst: Cores, database: Database, remeasure: bool = False) -> HandOver:
+    """What handing a tensor from one core set to another costs, from the database if it is known for this machine.
+
+    Args:
+        src: The cores that write it.
+        dst: The cores that read it; empty for any.
+        database: Where facts are kept.
+        remeasure: Measure anew what is known.
+    """
+    name = {"fact": "hand-over-1", "machine": this_machine().fingerprint, "src": list(src), "dst": list(dst)}
+    known = None if remeasure else _believable(database.local_fact(**name))
+    if known is not None:
+        return known
+    with measuring_slot():
+        devices = CoreSets({"src": src, "dst": dst})
+        small, large = (_extra_s(devices, nbytes) for nbytes in (_SMALL_BYTES, _LARGE_BYTES))
+    found = HandOver(small, max(0.0, large - small) / _LARGE_BYTES)
+    database.keep_local_fact({"latency_s": found.latency_s, "s_per_byte": found.s_per_byte}, **name)
+    return found
+
+
+def transfers_of(tuning: Tuning) -> list[Transfer]:
+    """What the operators of a model hand to each other, and what it costs, where the search is to place them."""
+    placement = tuning.placement
+    assert placement is not None
+    costs: dict[tuple[SEScope, SEScope], HandOver] = {}
+
+    def copy_s(src: SEScope, dst: SEScope, nbytes: int) -> float:
+        if (src, dst) not in costs:
+            costs[src, dst] = _hand_over(tuning, src, dst, placement.cores)
+        return costs[src, dst].seconds(nbytes)
+
+    return placement.transfers(tuning.graph, copy_s, tuning.nbytes_of)
+
+
+def _hand_over(tuning: Tuning, src: SEScope, dst: SEScope, cores: Mapping[SEScope, Cores]) -> HandOver:
+    if src.device_type != dst.device_type or not (cores.get(src) or cores.get(dst)):
+        return HandOver()
+    return measure_hand_over(cores.get(src, ()), cores.get(dst, ()), tuning.database, tuning.options.remeasure)
+
+
+def _believable(told: Any) -> HandOver | None:
+    """A fact as it was kept; None where there is none, or it makes no sense."""
+    figures = [told.get("latency_s"), told.get("s_per_byte")] if isinstance(told, dict) else []
+    if len(figures) != 2 or not all(isinstance(figure, int | float) and 0 <= figure < 1 for figure in figures):
+        return None
+    return HandOver(*(float(figure) for figure in figures if figure is not None))
+
+
+def _extra_s(devices: CoreSets, nbytes: int) -> float:
+    """How much longer it takes until a tensor was read on the other device than on its own; never negative."""
+    array = np.zeros(max(1, nbytes // 8))
+    times: Mapping[str, list[float]] = {"src": [], "dst": []}
+    for turn in range(_ROUNDS):
+        for reader in times:
+            times[reader].append(_handed_s(devices, array, float(turn), reader))
+    there, here = (statistics.median(times[reader][_ROUNDS // 10 :]) for reader in ("dst", "src"))
+    return max(0.0, there - here)
+
+
+def _handed_s(devices: CoreSets, array: np.ndarray[Any, Any], content: float, reader: str) -> float:
+    """Seconds from a tensor's being written on one device to its having been read on another, or the same."""
+    done, span = threading.Event(), [0.0, 0.0]
+
+    def read() -> None:
+        array.sum()
+        span[1] = time.perf_counter()
+        done.set()
+
+    def write() -> None:
+        array.fill(content)
+        span[0] = time.perf_counter()
+        devices.submit(reader, read)
+
+    devices.submit("src", write)
+    done.wait()
+    return span[1] - span[0]
