@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from collage._errors import CollageError, PassError
 from collage.transform._context import PassContext
+from collage.transform._draft import Draft, bodies_of, functions_of, main_graph_of, source
 from collage.transform._info import PassInfo
 from collage.transform._marks import is_marked
 from collage.transform._registry import note_name
@@ -110,22 +111,25 @@ class FunctionPass(Pass):
 
     def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
         """Runs ``transform_function`` on every function that is not marked."""
-        graph = self._transform(model.graph, model, runner.context, f"graph {model.graph.name!r}")
-        if graph is not model.graph:
-            assert isinstance(graph, ir.Graph)
-            model.graph = graph
-        for identifier, function in list(model.functions.items()):
-            result = self._transform(function, model, runner.context, f"function {function.name!r}")
+        graph = main_graph_of(model)
+        result = self._transform(graph, model, runner.context, f"graph {source(graph).name!r}")
+        if result is not graph:
+            assert isinstance(result, ir.Graph)
+            model.graph = result
+        for function in functions_of(model):
+            name, identifier = source(function).name, source(function).identifier()
+            result = self._transform(function, model, runner.context, f"function {name!r}")
             assert isinstance(result, ir.Function)
-            if result.identifier() != identifier:
-                raise PassError(f"function {function.name!r} was renamed, which a function pass cannot do")
-            model.functions[identifier] = result
+            if source(result).identifier() != identifier:
+                raise PassError(f"function {result.name!r} was renamed, which a function pass cannot do")
+            if result is not function:
+                model.functions[identifier] = result
         return model
 
     def _transform(self, function: FunctionLike, model: ir.Model, context: PassContext, place: str) -> FunctionLike:
-        if is_marked(function.metadata_props):
+        if is_marked(source(function).metadata_props):
             return function
-        known = list(model.functions)
+        known = list(source(model).functions)
         try:
             result = self.transform_function(function, model, context)
         except CollageError:
@@ -135,25 +139,14 @@ class FunctionPass(Pass):
         expected = ir.Function if isinstance(function, ir.Function) else ir.Graph
         if not isinstance(result, expected):
             raise PassError(f"in {place}: it returned {type(result).__name__}, not a {expected.__name__}")
-        if list(model.functions) != known:
+        if list(source(model).functions) != known:
             raise PassError(f"in {place}: a function pass cannot add or delete functions; use a module pass")
-        for node in list(result):
-            self._transform_bodies(node, model, context)
+        for body in bodies_of(result):
+            replacement = self._transform(body.graph, model, context, f"body {body.name!r} of node {body.node.name!r}")
+            if replacement is not body.graph:
+                assert isinstance(replacement, ir.Graph)
+                body.replace_by(replacement)
         return result
-
-    def _transform_bodies(self, node: ir.Node, model: ir.Model, context: PassContext) -> None:
-        for attribute in list(node.attributes.values()):
-            place = f"body {attribute.name!r} of node {node.name!r}"
-            if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
-                body = attribute.as_graph()
-                result = self._transform(body, model, context, place)
-                if result is not body:
-                    assert isinstance(result, ir.Graph)
-                    node.attributes[attribute.name] = ir.AttrGraph(attribute.name, result)
-            elif attribute.type == ir.AttributeType.GRAPHS and not attribute.is_ref():
-                for body in attribute.as_graphs():
-                    if self._transform(body, model, context, place) is not body:
-                        raise PassError(f"in {place}: a list of bodies can be changed in place only")
 
 
 class _OnnxIrPass(ModulePass):
@@ -176,7 +169,9 @@ class _ForOnnxIr(ir.passes.FunctionalPass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         result = self._inner(model)
         if result is model:
-            return ir.passes.PassResult(model.clone(), modified=False)
+            draft = Draft(model)
+            draft.fill()
+            return ir.passes.PassResult(draft, modified=False)
         return ir.passes.PassResult(result, modified=True)
 
 
