@@ -221,8 +221,9 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
             plans.append(earlier)
         if finals is not None and {plan.kernels for plan in plans} <= {plan.kernels for plan in finals.plans}:
             return result, finals
+        rejected = tuning.rejections
         finals = choose(tuning, plans)
-        if not calibrate(tuning, finals):
+        if not calibrate(tuning, finals) and tuning.rejections == rejected:
             return result, finals
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from collage._errors import NothingCanRun, ToolchainError
 from collage.cost.key import runtime_settings
 from collage.cost.outcome import Status
-from collage.cost.race import Contestant, Result, Standing, race
+from collage.cost.race import Contestant, Result, Standing, race, why_wrong
 from collage.cost.statistics import Interval, Summary
 from collage.graph import IndexSet, SubGraph, structural_hash
 from collage.machine import this_machine
@@ -61,17 +61,12 @@ def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
     signature = plan_signature(tuning, "race-2", plans)
     told = None if tuning.options.remeasure else tuning.database.local_fact(**signature)
     if told is not None and set(told["standings"]) <= {plan.name for plan in plans}:
-        return _recorded(tuning, plans, told)
-    recipes: dict[str, Recipe] = {}
-    failures: dict[str, Standing] = {}
-    for plan in plans:
-        tuning.say(f"building finalist {plan.name}")
-        try:
-            recipes[plan.name] = lower(tuning, plan)
-        except ToolchainError as error:
-            failures[plan.name] = Standing(race_contestant(tuning, plan, None), Status.COMPILE_ERROR, reason=str(error))
-    contestants = [race_contestant(tuning, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
+        finals = _recorded(tuning, plans, told)
+        if finals is not None:
+            return finals
     try:
+        recipes, failures = _built(tuning, plans)
+        contestants = [race_contestant(tuning, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
         result = race(contestants, tuning.tolerance, tuning.race_plan, tuning.say)
     except KeyboardInterrupt:
         tuning.say("interrupted: returning the best single, as measured by itself")
@@ -82,6 +77,34 @@ def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
         tuning.database.keep_local_fact(_as_fact(finals), **signature)
         _keep_winner(tuning, finals.plan)
     return finals
+
+
+def _built(tuning: Tuning, plans: Sequence[Plan]) -> tuple[dict[str, Recipe], dict[str, Standing]]:
+    """The plans that can be raced, and how the others failed: a kernel could not be built, or is wrong where it is."""
+    recipes: dict[str, Recipe] = {}
+    failures: dict[str, Standing] = {}
+    for plan in plans:
+        tuning.say(f"building finalist {plan.name}")
+        entry = race_contestant(tuning, plan, None)
+        try:
+            recipe, wrong = lower(tuning, plan), _wrong_kernel(tuning, plan)
+        except ToolchainError as error:
+            failures[plan.name] = Standing(entry, Status.COMPILE_ERROR, reason=str(error))
+            continue
+        if wrong is None:
+            recipes[plan.name] = recipe
+        else:
+            failures[plan.name] = Standing(entry, Status.WRONG, reason=wrong)
+    return recipes, failures
+
+
+def _wrong_kernel(tuning: Tuning, plan: Plan) -> str | None:
+    """Which kernel of a mix is wrong, and why; what runs the model alone is checked by its outputs, in the race."""
+    for place in plan.kernels if len(plan.kernels) > 1 else ():
+        reason = tuning.why_wrong(place.sub_graph, place.target)
+        if reason is not None:
+            return f"kernel {tuning.kernels.model(place.sub_graph, place.target).graph.name}: {reason}"
+    return None
 
 
 def previous_winner(tuning: Tuning) -> Plan | None:
@@ -232,13 +255,22 @@ def _as_fact(finals: Finals) -> dict[str, Any]:
     }
 
 
-def _recorded(tuning: Tuning, plans: Sequence[Plan], told: dict[str, Any]) -> Finals:
-    """The result of a race that was held before; only the winner has to be built."""
+def _recorded(tuning: Tuning, plans: Sequence[Plan], told: dict[str, Any]) -> Finals | None:
+    """The result of a race that was held before; only the winner has to be built, and checked.
+
+    The race may have been that of a model with other weights, for which other kernels are right: then it does not count.
+    """
     by_name = {plan.name: plan for plan in plans}
     standings = {
         name: Standing(race_contestant(tuning, by_name[name], None), Status(s[0]), s[1] and Summary(*s[1]), *s[2:])
         for name, s in told["standings"].items()
     }
     plan = by_name[told["winner"]]
+    recipe = lower(tuning, plan)
+    tuning.say(f"checking {plan.name}, which won before")
+    reason = why_wrong(race_contestant(tuning, plan, recipe), tuning.tolerance)
+    if reason is not None:
+        tuning.say(f"it does not run here as it did: {reason}")
+        return None
     speedup = told["speedup"] and (told["speedup"][0], Interval(*told["speedup"][1:]))
-    return Finals(lower(tuning, plan), plan, plans, standings, Summary(*told["time"]), speedup, recorded=True)
+    return Finals(recipe, plan, plans, standings, Summary(*told["time"]), speedup, recorded=True)

@@ -18,8 +18,9 @@ from collage.cost.database import Database
 from collage.cost.estimator import MeasuringCostEstimator, model_bytes, model_tolerance
 from collage.cost.expectation import Expectation
 from collage.cost.kernels import KernelMaker
-from collage.cost.outcome import Outcome
+from collage.cost.outcome import Outcome, Status
 from collage.cost.overheads import Overheads, measure_overheads
+from collage.cost.probing import parts_to_measure, profile_from_parts
 from collage.cost.race import RacePlan
 from collage.cost.reference import capture_reference, unrepeatable_values
 from collage.cost.roofline import Roofline, measure_peak
@@ -45,6 +46,10 @@ _MEASURE_BUDGET = 80
 _ATTEMPTS = 3
 _HOLES = 0.3
 _LARGER = 3
+_ONE_AND_THE_HOST = 2
+_TWO_PARTS = 2
+_LEAST_SHARE = 0.1
+"""What is at least left of a kernel's time when the cost of the call is taken off."""
 
 LIMITS = Limits()
 """What workers may use."""
@@ -121,6 +126,7 @@ class Tuning:
         self.race_plan = RacePlan()
         self.fusion = FusionReport()
         self._outcomes: dict[tuple[Hashable, Target], Outcome] = {}
+        self._rejected: set[tuple[SubGraph, Target]] = set()
         self._twins: dict[tuple[Hashable, Target], list[CandidateKernel]] = {}
         self.batch_size = _BATCH_SIZE
         self.measure_budget = _MEASURE_BUDGET if options.measure_budget is None else options.measure_budget
@@ -166,8 +172,36 @@ class Tuning:
             if found.profile:
                 self._expectation.learn_profile(target, found.profile)
         for target, found in self.survey.items():
+            takes = any(outcome.status in (Status.OK, Status.WRONG) for outcome in found.outcomes)
+            if takes and not found.profile and len(usable) > _ONE_AND_THE_HOST:
+                self._probe(target, op_types)
+        for target, found in self.survey.items():
             for bits, outcome in zip(found.ranges, found.outcomes, strict=True):
                 self._learn(SubGraph(self.graph, IndexSet(bits)), target, outcome)
+
+    def _probe(self, target: Target, op_types: Sequence[str]) -> None:
+        """Finds out where the time goes on a toolchain that cannot tell."""
+        found = self.survey[target]
+        taken = [i for bits in found.ranges for i in IndexSet(bits)]
+        weights = self._expectation.weights(taken)
+        parts = parts_to_measure(op_types, weights)
+        if len(parts) < _TWO_PARTS or self.asked + len(parts) > self.measure_budget or self.search_budget_s <= 0:
+            return
+        self.say(f"asking {target.short} where the time goes")
+        places = [SubGraph(self.graph, IndexSet(1 << i)) for i in parts]
+        outcomes = self.estimator.measure([(self.kernels.model(place, target), target) for place in places])
+        self.asked += len(parts)
+        dispatch_s = self.overheads[target].dispatch_s
+        seconds = {
+            i: max(outcome.time.median_s - dispatch_s, _LEAST_SHARE * outcome.time.median_s)
+            for i, outcome in zip(parts, outcomes, strict=True)
+            if outcome.time is not None
+        }
+        whole = [outcome.time.median_s for outcome in found.outcomes if outcome.time is not None]
+        total_s = sum(whole) if len(whole) == len(found.outcomes) else None
+        self._expectation.learn_profile(target, profile_from_parts(op_types, weights, seconds, total_s))
+        for place, outcome in zip(places, outcomes, strict=True):
+            self._learn(place, target, outcome)
 
     def _capture(self) -> str | None:
         """Runs the model on given or made-up inputs; why that cannot be done, or None.
@@ -302,10 +336,30 @@ class Tuning:
     def known_cost(self, candidate: CandidateKernel) -> Cost | None:
         """Cost of a candidate that was measured in this session, its error priced in, or None."""
         outcome = self.outcome_of(candidate.sub_graph, candidate.target)
+        if (candidate.sub_graph, candidate.target) in self._rejected:
+            return Cost.INVALID
         if outcome is None or not outcome.ok or outcome.time is None:
             return None if outcome is None else Cost.INVALID
         price_s = self.error_price_s * (outcome.error or 0.0) if candidate.target.is_reduced else 0.0
         return Cost(seconds=outcome.time.at(self.options.percentile) + price_s)
+
+    def why_wrong(self, sub_graph: SubGraph, target: Target) -> str | None:
+        """Why this very kernel is wrong; from then on no search has it. None if it is right.
+
+        What was measured may be another kernel of equal key, with other weights and on other values.
+
+        Raises:
+            ToolchainError: It could not be built or run.
+        """
+        reason = self.estimator.why_wrong(self.kernels.model(sub_graph, target), target)
+        if reason is not None:
+            self._rejected.add((sub_graph, target))
+        return reason
+
+    @property
+    def rejections(self) -> int:
+        """How many kernels turned out to be wrong where another of equal key was right."""
+        return len(self._rejected)
 
     def expected_s(self, candidate: CandidateKernel) -> float:
         """Expected seconds of a candidate that was not measured."""

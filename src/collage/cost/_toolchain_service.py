@@ -91,19 +91,40 @@ class ToolchainService:
         Returns:
             ``{"samples": [seconds], "error": share, "wrong": reason or None}``.
         """
+        found = self.check(compiled, target, workspace, threads, values, inputs, expected, tolerance)
+        if found["wrong"]:
+            return {**found, "samples": []}
+        kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
+        arrays = _arrays(ValueStore(Path(values[0])), inputs)
+        return {**found, "samples": sample(lambda: kernel(arrays), arrays, SamplingPlan(**plan))}
+
+    def check(
+        self,
+        compiled: dict[str, Any],
+        target: str,
+        workspace: str,
+        threads: int,
+        values: Sequence[str],
+        inputs: Sequence[str],
+        expected: Sequence[str],
+        tolerance: float,
+    ) -> dict[str, Any]:
+        """Runs a kernel on the model's real values and compares what it returns; for the arguments see ``measure``.
+
+        Returns:
+            ``{"error": share, "wrong": reason or None}``.
+        """
         kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
         error = 0.0
         for folder in reversed(values):
             store = ValueStore(Path(folder))
-            arrays = [np.array(store.get(name)) for name in inputs]
-            outputs = list(kernel(arrays))
+            outputs = list(kernel(_arrays(store, inputs)))
             checked = [(out, store.get(name)) for out, name in zip(outputs, expected, strict=True) if name in store]
             difference = compare_all([a for a, _ in checked], [e for _, e in checked], tolerance)
             error = max(error, difference.max_rel)
             if not difference.ok:
-                return {"samples": [], "error": error, "wrong": difference.reason}
-        samples = sample(lambda: kernel(arrays), arrays, SamplingPlan(**plan))
-        return {"samples": samples, "error": error, "wrong": None}
+                return {"error": error, "wrong": difference.reason}
+        return {"error": error, "wrong": None}
 
     def profile(
         self, compiled: dict[str, Any], target: str, workspace: str, values: str, inputs: Sequence[str], repeats: int
@@ -111,8 +132,7 @@ class ToolchainService:
         """Seconds per node name, or None if the toolchain cannot tell."""
         if not isinstance(self._toolchain, Profiler):
             return None
-        store = ValueStore(Path(values))
-        arrays = [np.array(store.get(name)) for name in inputs]
+        arrays = _arrays(ValueStore(Path(values)), inputs)
         made = Compiled(**compiled)
         return dict(self._toolchain.profile(made, Target.parse(target), Path(workspace), arrays, repeats))
 
@@ -157,3 +177,7 @@ class ToolchainService:
                 raise CompileError(f"{self._toolchain.name} was handed a kernel of {made.toolchain}")
             self._loaded[key] = self._toolchain.load(made, target, workspace, LoadOptions(threads=threads))
         return self._loaded[key]
+
+
+def _arrays(store: ValueStore, names: Sequence[str]) -> list[np.ndarray[Any, Any]]:
+    return [np.array(store.get(name)) for name in names]

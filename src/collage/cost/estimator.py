@@ -89,6 +89,14 @@ class MeasuringCostEstimator:
         jobs = [self.job(module, target, hopeless_s) for module, target in kernels]
         return self._workshop.measure(jobs)
 
+    def why_wrong(self, module: ir.Model, target: Target) -> str | None:
+        """Why this very kernel, with its weights and on its values, is wrong; None if it is right.
+
+        Raises:
+            ToolchainError: It could not be built or run.
+        """
+        return self._workshop.check(self.job(module, target))
+
     def job(self, module: ir.Model, target: Target, hopeless_s: float = float("inf")) -> Job:
         """The job of measuring a kernel."""
         graph = module.graph

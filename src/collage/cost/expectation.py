@@ -13,7 +13,7 @@ Design section 6, "Lazy": expected bounds. A measurement is never an expectation
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collage.graph import iterate_bits
@@ -94,6 +94,10 @@ class Expectation:
         for node, value in seconds.items():
             self._best_base[node] = min(self._best_base.get(node, math.inf), value)
         self._estimates.clear()
+
+    def weights(self, nodes: Iterable[int]) -> dict[int, float]:
+        """What nodes cost inside larger kernels, on whatever is fastest for each."""
+        return {i: self._best_base.get(i, 0.0) + _LEAST_S for i in nodes}
 
     def learn_measurement(self, target: Hashable, nodes: int, seconds: float) -> None:
         """Takes over what a kernel really took."""

@@ -22,7 +22,7 @@ from collage.cost.slot import building_slot, measuring_slot
 from collage.cost.statistics import Interval, Summary, ratio_of_medians, summarise
 from collage.cost.worker import Worker, WorkerOutOfMemory, WorkerTimeout
 
-__all__ = ["Contestant", "RacePlan", "Result", "Standing", "race"]
+__all__ = ["Contestant", "RacePlan", "Result", "Standing", "race", "why_wrong"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +187,27 @@ def race(
             runner.worker.kill()
 
 
-def _qualify(runner: _Runner, tolerance: float, plan: RacePlan) -> None:
-    """Loads, checks and times once."""
-    worker = runner.worker
-    found = worker.call("check", plan.timeout_s, tolerance=tolerance)
+def why_wrong(contestant: Contestant, tolerance: float, plan: RacePlan = RacePlan()) -> str | None:
+    """Why a contestant fails, or computes something else than the reference; None if it does not."""
+    runner = _Runner(contestant, Worker(contestant.service, dict(contestant.arguments)))
+    with runner.worker, building_slot():
+        _guard(runner, partial(_check, runner, tolerance, plan))
+    return runner.failure and runner.failure[1]
+
+
+def _check(runner: _Runner, tolerance: float, plan: RacePlan) -> None:
+    found = runner.worker.call("check", plan.timeout_s, tolerance=tolerance)
     runner.max_abs, runner.max_rel = found["max_abs"], found["max_rel"]
     if found["reason"]:
         runner.failure = (Status.WRONG, found["reason"])
+
+
+def _qualify(runner: _Runner, tolerance: float, plan: RacePlan) -> None:
+    """Loads, checks and times once."""
+    _check(runner, tolerance, plan)
+    if runner.failure is not None:
         return
+    worker = runner.worker
     once = worker.call("run", plan.timeout_s, runs=1, warm_up=0)[0]
     runner.qualifying = worker.call("run", plan.timeout_s, runs=3, warm_up=1) if once < 1.0 else [once]
     runner.block = min(max(math.ceil(plan.block_s / max(min(runner.qualifying), 1e-6)), 1), 2000)

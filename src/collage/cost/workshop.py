@@ -158,6 +158,7 @@ class Workshop:
         self._abandoned = threading.Event()
         self._builds: dict[str, Availability] = {}
         self._compiled: dict[tuple[str, str], dict[str, Any]] = {}
+        self._verified: set[tuple[str, str]] = set()
         self.value_folders = [workspace / "values"]
         self.values = ValueStore(self.value_folders[0])
         self.counters = Counters()
@@ -245,6 +246,25 @@ class Workshop:
         except ToolchainError as error:
             return str(error)[:500]
         return None
+
+    def check(self, job: Job) -> str | None:
+        """Why a kernel is wrong on this model's values, or None if it is right.
+
+        A latency may be that of another kernel of equal key, which has other weights and met other values.
+
+        Raises:
+            ToolchainError: It could not be built or run.
+        """
+        name = str(job.kernel.graph.name), str(job.target)
+        if name in self._verified:
+            return None
+        self.build(job.kernel, job.target)
+        with building_slot():
+            told = self._checked(job, self._compiled[name])
+            found = self._call(job.target.toolchain, "check", self._limits.run_s, **told)
+        if not found["wrong"]:
+            self._verified.add(name)
+        return found["wrong"] or None
 
     def overheads(self, kernel: ir.Model, target: Target) -> Mapping[str, float]:
         """What calling a toolchain costs, measured with a kernel that does next to nothing.
@@ -395,28 +415,32 @@ class Workshop:
 
     def _measure(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
         plan = SamplingPlan(evict_bytes=job.context_bytes // _MIB * _MIB, hopeless_s=job.hopeless_s)
+        as_json = dataclasses.asdict(dataclasses.replace(plan, hopeless_s=min(plan.hopeless_s, 1e9)))
         try:
             found = self._call(
-                job.target.toolchain,
-                "measure",
-                self._limits.run_s,
-                compiled=compiled,
-                target=str(job.target),
-                workspace=str(self.workspace),
-                threads=self.threads,
-                values=[str(folder) for folder in self.value_folders],
-                inputs=list(job.inputs),
-                expected=["" if name in self._unrepeatable else name for name in job.outputs],
-                tolerance=job.tolerance,
-                plan=dataclasses.asdict(dataclasses.replace(plan, hopeless_s=min(plan.hopeless_s, 1e9))),
+                job.target.toolchain, "measure", self._limits.run_s, **self._checked(job, compiled), plan=as_json
             )
         except Quarantined:
             raise
         except ToolchainError as error:
             return _failed(error, build_s)
+        self._verified.add((str(job.kernel.graph.name), str(job.target)))
         if found["wrong"]:
             return Outcome(Status.WRONG, found["wrong"], None, found["error"], build_s)
         return Outcome(Status.OK, None, summarise(found["samples"]), found["error"], build_s)
+
+    def _checked(self, job: Job, compiled: dict[str, Any]) -> dict[str, Any]:
+        """What a worker has to be told to run a kernel on the model's values, and to check it."""
+        return {
+            "compiled": compiled,
+            "target": str(job.target),
+            "workspace": str(self.workspace),
+            "threads": self.threads,
+            "values": [str(folder) for folder in self.value_folders],
+            "inputs": list(job.inputs),
+            "expected": ["" if name in self._unrepeatable else name for name in job.outputs],
+            "tolerance": job.tolerance,
+        }
 
     def _write(self, kernel: ir.Model) -> str:
         """Writes a kernel into the workspace, beside the weights that it refers to."""
