@@ -7,6 +7,7 @@
     │   ├── TargetError            a target string that names nothing, or contradicts itself
     │   ├── InputError             inputs of a wrong name, shape or type
     │   └── ConfigError            an unknown pass or option
+    │       └── DeviceConflict     demands on devices that contradict each other, and how they meet
     ├── ModelError                 a file that is no valid, or no safe, model (exit code 5)
     ├── ArtefactError              an artefact that was tampered with or does not fit (exit code 5)
     ├── NothingCanRun              an operator that no toolchain and no fallback takes (exit code 3)
@@ -28,6 +29,7 @@ __all__ = [
     "CollageError",
     "CompileError",
     "ConfigError",
+    "DeviceConflict",
     "InputError",
     "ModelError",
     "NothingCanRun",
@@ -64,6 +66,24 @@ class InputError(UsageError):
 
 class ConfigError(UsageError):
     """An unknown pass name or configuration key, or a value of the wrong type."""
+
+
+class DeviceConflict(ConfigError):
+    """Two demands on devices or memories that contradict each other (specification 001).
+
+    Attributes:
+        one: The one end: what is demanded, of what, and by whom.
+        other: The other end.
+        chain: The steps between them, each a sentence.
+        remedies: What would resolve it, best first.
+    """
+
+    def __init__(self, one: str, other: str, chain: tuple[str, ...], remedies: tuple[str, ...]) -> None:
+        lines = [f"two demands on devices contradict each other: {one}; {other}"]
+        lines += [f"  because {step}" for step in chain]
+        lines += [f"  to resolve it, {remedy}" for remedy in remedies]
+        super().__init__("\n".join(lines))
+        self.one, self.other, self.chain, self.remedies = one, other, chain, remedies
 
 
 class ModelError(CollageError):

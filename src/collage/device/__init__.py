@@ -1,5 +1,6 @@
 """Device, target and memory-scope planning (specification 001). ``docs/devices.md`` is the tutorial."""
 
+from collage._errors import DeviceConflict
 from collage.device._annotate import AnnotateSEScopes, CompositePattern, MergeAndAnnotate, candidates_of
 from collage.device._annotations import (
     RESULT_SE_SCOPE,
@@ -12,7 +13,6 @@ from collage.device._annotations import (
     required_output,
 )
 from collage.device._config import CompilationConfig
-from collage.device._conflict import DeviceConflict
 from collage.device._copy_op import (
     DEVICE_COPY,
     copies_from_identities,

@@ -1,31 +1,13 @@
-"""The error of a conflict: two demands that cannot both be met, and how they meet."""
+"""Conflicts, for people: two demands that cannot both be met, and how they meet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from collage._errors import ConfigError
+from collage._errors import DeviceConflict
 from collage.device._domains import Clash, Link
 
-__all__ = ["DeviceConflict", "conflict_from", "render_links"]
-
-
-class DeviceConflict(ConfigError):
-    """Two demands on devices or memories that contradict each other.
-
-    Attributes:
-        one: The one end: what is demanded, of what, and by whom.
-        other: The other end.
-        chain: The steps between them, each a sentence.
-        remedies: What would resolve it, best first.
-    """
-
-    def __init__(self, one: str, other: str, chain: tuple[str, ...], remedies: tuple[str, ...]) -> None:
-        lines = [f"two demands on devices contradict each other: {one}; {other}"]
-        lines += [f"  because {step}" for step in chain]
-        lines += [f"  to resolve it, {remedy}" for remedy in remedies]
-        super().__init__("\n".join(lines))
-        self.one, self.other, self.chain, self.remedies = one, other, chain, remedies
+__all__ = ["conflict_from", "render_links"]
 
 
 _REMEDIES = {

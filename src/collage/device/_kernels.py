@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -12,7 +13,7 @@ from collage.device._scope import ANYWHERE, SEScope
 from collage.graph import PRIMITIVE
 from collage.target import Target
 
-__all__ = ["KernelSignature", "is_opaque", "kernel_signature"]
+__all__ = ["KernelSignature", "is_opaque", "kernel_signature", "planned_graphs"]
 
 _OPAQUE_MARKS = (PRIMITIVE, "SkipOptimization", RESULT_SE_SCOPE)
 _TARGET = "target"
@@ -38,6 +39,15 @@ class KernelSignature:
 def is_opaque(function: ir.Function) -> bool:
     """Whether a function is one step in one place: a kernel, or a region made by ``PartitionBySEScope``."""
     return any(mark in function.metadata_props for mark in _OPAQUE_MARKS)
+
+
+def planned_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """Every graph in which something is planned: all but the insides of kernels."""
+    yield from model.graphs()
+    for function in model.functions.values():
+        if not is_opaque(function):
+            yield function.graph
+            yield from function.graph.subgraphs()
 
 
 def kernel_signature(function: ir.Function) -> KernelSignature:

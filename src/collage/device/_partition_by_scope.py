@@ -9,7 +9,7 @@ import onnx_ir as ir
 from collage._errors import ConfigError, PassError
 from collage.device._annotations import RESULT_SE_SCOPE, SE_SCOPE, WHY, planned_scope
 from collage.device._copy_op import is_device_copy
-from collage.device._kernels import is_opaque
+from collage.device._kernels import is_opaque, planned_graphs
 from collage.device._regions import convex_regions
 from collage.device._scope import SEScope
 from collage.graph import (
@@ -21,6 +21,7 @@ from collage.graph import (
     NameSupply,
     NestedSubGraph,
     SubGraph,
+    bits_of,
     bodies,
     partition,
 )
@@ -36,9 +37,10 @@ class PartitionBySEScope(ModulePass):
 
     A function's ``result_se_scope`` says where its results lie and for what it is to be compiled. It is a kernel
     (``Primitive``, ``Compiler``) where the target names a toolchain; other functions stay open to further passes. What
-    ``MergeAndAnnotate`` matched becomes a function inside, with its ``Composite`` label. Copies, kernels that exist, and
-    what reads or makes sequences stay outside; control flow is taken whole where all of it is in one scope, otherwise
-    its bodies are partitioned. Doing it twice equals once.
+    ``MergeAndAnnotate`` matched becomes a function inside, with its ``Composite`` label. Copies, kernels that exist, what
+    reads or makes sequences, and what takes an attribute from the function around it stay outside. Control flow, and calls
+    of plain functions, are taken whole where all of it is in one scope; otherwise the bodies are partitioned. Doing it
+    twice equals once.
 
     Args:
         by: Which parts of the scope count: of ``device``, ``target``, ``memory``. The device always does, since a
@@ -63,24 +65,44 @@ class PartitionBySEScope(ModulePass):
         """
         names = NameSupply("region", reserved=[name for _, name, _ in model.functions])
         specs = list(self._regions(model, model.graph, names))
+        result = partition(model, specs) if specs else model
+        for identifier, function in list(model.functions.items()):
+            if not is_opaque(function) and not self._is_one_region(model, function):
+                result = self._with_regions_inside(result, identifier, names)
+        return result if result is model else _described(result)
+
+    def _is_one_region(self, model: ir.Model, function: ir.Function) -> bool:
+        """Whether all of a function is in one scope, so that its calls are parts of regions."""
+        keys = {self._key(model, node) for node in function if SE_SCOPE in node.metadata_props}
+        return len(keys) <= 1 and None not in keys
+
+    def _with_regions_inside(self, model: ir.Model, identifier: ir.OperatorIdentifier, names: NameSupply) -> ir.Model:
+        """The model with a plain function partitioned, as if its body were the main graph."""
+        function = model.functions[identifier]
+        alone = ir.Model(function.graph, ir_version=model.ir_version, functions=list(model.functions.values()))
+        specs = list(self._regions(alone, alone.graph, names))
         if not specs:
             return model
-        result = partition(model, specs)
-        for graph in result.graphs():
-            for node in graph:
-                function = result.functions.get(node.op_identifier())
-                if function is not None and RESULT_SE_SCOPE in function.metadata_props:
-                    node.metadata_props.setdefault(SE_SCOPE, function.metadata_props[RESULT_SE_SCOPE])
-                    node.metadata_props.setdefault(WHY, "a region of one scope")
-        for function in result.functions.values():
-            if RESULT_SE_SCOPE in function.metadata_props and "Compiler" not in function.metadata_props:
-                function.metadata_props.pop(PRIMITIVE, None)
-        return result
+        inside = partition(alone, specs)
+        body = ir.Function(*identifier[:2], identifier[2], graph=inside.graph, attributes=function.attributes.values())
+        functions = [body if name == identifier else other for name, other in inside.functions.items()]
+        return ir.Model(
+            model.graph,
+            ir_version=max(model.ir_version, inside.ir_version),
+            producer_name=model.producer_name,
+            producer_version=model.producer_version,
+            domain=model.domain,
+            model_version=model.model_version,
+            doc_string=model.doc_string,
+            functions=functions,
+            metadata_props=dict(model.metadata_props),
+        )
 
     def _regions(self, model: ir.Model, graph: ir.Graph, names: NameSupply) -> Iterator[KernelSpec]:
         """The regions of a graph, and those of bodies in it that are not taken whole."""
         dataflow = DataflowGraph(graph, model=model)
         barred = dataflow.no_border_bits | dataflow.kernel_call_bits
+        barred |= bits_of(i for i, node in enumerate(dataflow.nodes) if _takes_attributes(node))
         keys = [None if barred >> i & 1 else self._key(model, node) for i, node in enumerate(dataflow.nodes)]
         parts = _composites(dataflow)
         for inside in convex_regions(dataflow, keys):
@@ -121,6 +143,28 @@ def _planned(node: ir.Node) -> SEScope:
     if scope is None:
         raise PassError(f"node {node.name!r} ({node.op_type}) has no planned scope; run PlanDevices first")
     return scope
+
+
+def _described(model: ir.Model) -> ir.Model:
+    """Notes, in place, where the calls of regions run, and that those for no toolchain are no kernels."""
+    regions = {name: f.metadata_props for name, f in model.functions.items() if RESULT_SE_SCOPE in f.metadata_props}
+    for graph in planned_graphs(model):
+        for node in graph:
+            metadata = regions.get(node.op_identifier())
+            if metadata is not None:
+                node.metadata_props.setdefault(SE_SCOPE, metadata[RESULT_SE_SCOPE])
+                node.metadata_props.setdefault(WHY, "a region of one scope")
+    for metadata in regions.values():
+        if "Compiler" not in metadata:
+            metadata.pop(PRIMITIVE, None)
+    return model
+
+
+def _takes_attributes(node: ir.Node) -> bool:
+    """Whether an attribute of a node, or of one in its bodies, is one of the function around it."""
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        return True
+    return any(_takes_attributes(inner) for body in bodies(node) for inner in body)
 
 
 def _attributes(scope: SEScope) -> dict[str, str]:

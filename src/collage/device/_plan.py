@@ -8,9 +8,10 @@ from functools import lru_cache
 
 import onnx_ir as ir
 
+from collage._errors import DeviceConflict
 from collage.device._annotations import WHY, asked_scope, planned_scope
 from collage.device._config import CompilationConfig
-from collage.device._conflict import DeviceConflict, render_links
+from collage.device._conflict import render_links
 from collage.device._copy_op import is_device_copy
 from collage.device._domains import Domains
 from collage.device._kernels import is_opaque, kernel_signature

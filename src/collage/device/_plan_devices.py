@@ -19,7 +19,7 @@ from collage.device._copy_op import (
     is_device_copy,
     new_copy,
 )
-from collage.device._kernels import is_opaque
+from collage.device._kernels import planned_graphs
 from collage.device._places import Read
 from collage.device._plan import DevicePlan, PlannedCopy
 from collage.device._scope import ScopeLike, SEScope
@@ -83,7 +83,7 @@ class PlanDevices(ModulePass):
 def clear_plan(model: ir.Model) -> None:
     """Forgets, in place, what was planned; annotations and copies that somebody else wrote stay."""
     _remove_planned_copies(model)
-    for graph in _all_graphs(model):
+    for graph in planned_graphs(model):
         for metadata in (graph.metadata_props, *(node.metadata_props for node in graph)):
             for key in [key for key in metadata if key.partition(":")[0] in (SE_SCOPE, WHY)]:
                 del metadata[key]
@@ -98,8 +98,8 @@ class _Writer:
 
     def __init__(self, model: ir.Model, plan: DevicePlan, reasons: Mapping[_CopyKey, str]) -> None:
         self._model, self._plan, self._reasons = model, plan, reasons
-        values = (v.name for g in _all_graphs(model) for v in _values_of(g))
-        nodes = (n.name for g in _all_graphs(model) for n in g)
+        values = (v.name for g in planned_graphs(model) for v in _values_of(g))
+        nodes = (n.name for g in planned_graphs(model) for n in g)
         self._names = NameSupply(reserved=[name for name in (*values, *nodes) if name])
         self._last_copy: dict[ir.Value, ir.Node] = {}
 
@@ -119,7 +119,7 @@ class _Writer:
         import_domain(self._model)
 
     def _describe_graphs(self) -> None:
-        for graph in _all_graphs(self._model):
+        for graph in planned_graphs(self._model):
             for value in (*graph.inputs, *graph.initializers.values()):
                 if value in self._plan.places.of_value:
                     graph.metadata_props[f"{SE_SCOPE}:{value.name}"] = str(self._plan.scope_of_value(value))
@@ -256,7 +256,7 @@ def _drop_if_needless(node: ir.Node) -> None:
 def _remove_planned_copies(model: ir.Model) -> dict[_CopyKey, str]:
     """Undoes what an earlier run inserted; returns its reasons."""
     reasons: dict[_CopyKey, str] = {}
-    for graph in _all_graphs(model):
+    for graph in planned_graphs(model):
         for node in list(graph):
             if PLANNED_COPY not in node.metadata_props or not is_device_copy(node):
                 continue
@@ -269,15 +269,6 @@ def _remove_planned_copies(model: ir.Model) -> dict[_CopyKey, str]:
             if was_output:
                 source.name = result.name
     return reasons
-
-
-def _all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Every graph in which something is planned."""
-    yield from model.graphs()
-    for function in model.functions.values():
-        if not is_opaque(function):
-            yield function.graph
-            yield from function.graph.subgraphs()
 
 
 def _values_of(graph: ir.Graph) -> Iterator[ir.Value]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
@@ -266,6 +267,31 @@ def test_the_old_flow_is_these_four_passes() -> None:
     assert sorted(set(composites)) == ["some.add", "some.exp_neg"]
     for one, other in zip(run(partitioned, inputs), run(model, inputs), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+SPANNING = """g (float[2,3] x) => (float[2,3] y, float[2,3] z) {
+    s = Neg(x)
+    y = f.both <slope = 0.5> (s)
+    z = f.both <slope = 0.5> (y)
+}
+<domain: "f", opset_import: ["" : 20]>
+both <slope> (p) => (r) { m = Exp(p) n = Abs(m) o = LeakyRelu <alpha : float = @slope> (n) q = Sin(o) r = Cos(q) }"""
+
+
+def test_plain_functions_that_span_scopes_are_partitioned_inside() -> None:
+    before = planned(SPANNING, n="cpu:1", o="cpu:0", r="cpu:0")
+    model = PartitionBySEScope()(before)
+    assert sorted(regions(model)["cpu:1[llvm]"]) == ["Exp+Abs", "Neg"]
+    assert sorted(regions(model)["cpu:0[llvm]"]) == ["Sin+Cos"], "what takes an attribute of the function stays in it"
+    (function,) = (f for f in model.functions.values() if f.name == "both")
+    assert [node.op_type for node in function if node.domain == ""] == ["LeakyRelu"]
+    assert list(function.attributes) == ["slope"]
+    assert all(planned_scope(node) is not None for node in function)
+    inputs = {"x": np.ones((2, 3), np.float32)}
+    for one, other in zip(run(model, inputs), run(before, inputs), strict=True):
+        np.testing.assert_array_equal(one, other)
+    onnx.checker.check_model(ir.to_proto(model), full_check=True)
+    assert ir.to_proto(PartitionBySEScope()(model)) == ir.to_proto(model)
 
 
 def test_bodies_and_functions_are_annotated_too() -> None:
