@@ -103,25 +103,40 @@ class _Convolution:
 def _transposed(node: ir.Node) -> Fused | None:
     w, b, call = _constant(node, 1), _constant(node, 2), _call(node)
     plain = call.get("auto_pad", "NOTSET") == "NOTSET" and call.get("output_shape") is None
-    if w is None or w.ndim != 4 or not plain or (len(node.inputs) > 2 and b is None):
+    bound = len(node.inputs) < 3 or node.inputs[2] is None or b is not None
+    if w is None or w.ndim not in (3, 4, 5) or not plain or not bound:
         return None
-    where = Window(call, [0, 0], w.shape[2:])
-    extra, group = call.get("output_padding") or [0, 0], call.get("group", 1)
+    where = Window(call, [0] * (w.ndim - 2), w.shape[2:])
+    extra = call.get("output_padding") or [0] * (w.ndim - 2)
     if not where.symmetric or any(e >= s for e, s in zip(extra, where.stride, strict=True)):
         return None
-    nodes, e = _follow(node, addable=False)
-    parameters = (where.begin, extra, where.stride, where.dilation, group)
-    packed = torch.ops.mkldnn._reorder_convolution_transpose_weight(w, *parameters, None)
+    nodes, epilogue = _follow(node, addable=False)
+    return Fused(nodes, nodes[-1], _first(node), _Transposed(w, b, where, extra, call, epilogue))
 
-    def run(x: Any) -> Any:
+
+class _Transposed:
+    """A transposed convolution of one, two or three dimensions; one dimension is two, the first of size 1."""
+
+    def __init__(self, w: Any, b: Any, where: Window, extra: list[int], call: Call, epilogue: _Epilogue) -> None:
+        self._flat = w.ndim == 3
+        self._plain: Callable[[Any], Any] = lambda x: OPS["ConvTranspose"].function(call, x, w, b)
+        lift, ones = ([0], [1]) if self._flat else ([], [])
+        lifted = w.unsqueeze(2) if self._flat else w
+        self._layout = _LAYOUTS[lifted.ndim]
+        strides = (ones + where.stride, ones + where.dilation, call.get("group", 1))
+        self._where = (lift + where.begin, lift + extra, *strides)
+        self._epilogue = epilogue
+        self._w, self._b = torch.ops.mkldnn._reorder_convolution_transpose_weight(lifted, *self._where, None), b
+
+    def __call__(self, x: Any) -> Any:
+        e = self._epilogue
         if not x.numel():
-            return _apply(e, OPS["ConvTranspose"].function(call, x, w, b), None)
-        x = x.contiguous(memory_format=torch.channels_last)
-        return torch.ops.mkldnn._convolution_transpose_pointwise(
-            x, packed, b, *parameters, e.name, list(e.scalars), e.algorithm
+            return _apply(e, self._plain(x), None)
+        x = (x.unsqueeze(2) if self._flat else x).contiguous(memory_format=self._layout)
+        y = torch.ops.mkldnn._convolution_transpose_pointwise(
+            x, self._w, self._b, *self._where, e.name, list(e.scalars), e.algorithm
         )
-
-    return Fused(nodes, nodes[-1], _first(node), run)
+        return y.squeeze(2) if self._flat else y
 
 
 def _product(node: ir.Node) -> Fused | None:
@@ -150,17 +165,30 @@ def _product(node: ir.Node) -> Fused | None:
         if bias.numel() != w.shape[0] or bias.ndim > 2 or (bias.ndim == 2 and bias.shape[0] != 1):
             return None
         bias = bias.reshape(-1).contiguous()
-    after, e = _follow(before[-1], addable=False)
+    after, e = _follow(before[-1], addable=True)
+    if e.added is not None:
+        after, e = after[:2], _Epilogue(added=e.added)  # oneDNN's product takes a sum, or an activation
     nodes = (*before[:-1], *after)
-    w = w.contiguous()
-    packed = torch.ops.mkldnn._reorder_linear_weight(w, _rows(x))
+    inputs = (x,) if e.added is None else (x, e.added)
+    return Fused(nodes, nodes[-1], inputs, _Product(w.contiguous(), bias, _rows(x), e))
 
-    def run(x: Any) -> Any:
+
+class _Product:
+    """A product with constant weights [columns, rows] and what follows it."""
+
+    def __init__(self, w: Any, bias: Any, rows: int | None, epilogue: _Epilogue) -> None:
+        self._plain: Callable[[Any], Any] = lambda x: torch.nn.functional.linear(x, w, bias)
+        self._bias, self._epilogue = bias, epilogue
+        self._w = torch.ops.mkldnn._reorder_linear_weight(w, rows)
+
+    def __call__(self, x: Any, added: Any = None) -> Any:
+        e = self._epilogue
         if not x.numel():
-            return _apply(e, torch.nn.functional.linear(x, w, bias), None)
-        return torch.ops.mkldnn._linear_pointwise(x.contiguous(), packed, bias, e.name, list(e.scalars), e.algorithm)
-
-    return Fused(nodes, nodes[-1], _first(node), run)
+            return _apply(e, self._plain(x), added)
+        x, call = x.contiguous(), torch.ops.mkldnn._linear_pointwise
+        if added is not None:
+            return call.binary(x, added.contiguous(), self._w, self._bias, "add")
+        return call(x, self._w, self._bias, e.name, list(e.scalars), e.algorithm)
 
 
 _MAKERS: dict[str, Callable[[Any], Fused | None]] = {
