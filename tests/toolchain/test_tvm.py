@@ -98,7 +98,7 @@ def test_tiles_beat_the_loops_that_tvm_makes(tmp_path: Path, monkeypatch: pytest
 
     case = product((256, 256), (256, 256), "y = Relu (c)")
     toolchain, seconds = TvmToolchain(), []
-    for name, rule in (("tiles", _tvm_schedules._schedule), ("loops", lambda func: None)):
+    for name, rule in (("tiles", _tvm_schedules._schedule), ("loops", lambda sch, place: None)):
         monkeypatch.setattr(_tvm_schedules, "_schedule", rule)
         workspace = tmp_path / name
         workspace.mkdir()

@@ -6,6 +6,7 @@ No toolchain's name occurs outside this room. Third parties add theirs through t
 
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import (
+    TUNED,
     Availability,
     Compiled,
     Device,
@@ -19,10 +20,13 @@ from collage.toolchains._contract import (
     Recording,
     Support,
     Toolchain,
+    Tuner,
+    TuningSession,
 )
 from collage.toolchains._registry import Registry, registry
 
 __all__ = [
+    "TUNED",
     "Availability",
     "Compiled",
     "Device",
@@ -38,5 +42,7 @@ __all__ = [
     "Support",
     "Toolchain",
     "ToolchainBase",
+    "Tuner",
+    "TuningSession",
     "registry",
 ]

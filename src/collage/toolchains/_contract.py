@@ -11,6 +11,7 @@ artefact runs. Specification 003, "Robust BYOC integrations"; design section 8.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     """A tensor as it crosses a kernel's border: row-major NumPy; ml_dtypes types where NumPy has none."""
 
 __all__ = [
+    "TUNED",
     "Availability",
     "Compiled",
     "Device",
@@ -38,7 +40,12 @@ __all__ = [
     "Recording",
     "Support",
     "Toolchain",
+    "Tuner",
+    "TuningSession",
 ]
+
+TUNED = "collage.tuned"
+"""Property of a kernel's model: the records of a ``Tuner`` by workload, as a JSON object of texts."""
 
 
 @dataclass(frozen=True)
@@ -314,6 +321,58 @@ class Toolchain(Protocol):
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Makes a compiled kernel callable in this process; its constants are bound once, here."""
+        ...
+
+
+@dataclass(frozen=True)
+class TuningSession:
+    """What a tuner may use.
+
+    Attributes:
+        budget_s: Seconds that it may take.
+        threads: Threads that the kernel will run with; 0 is the toolchain's own default.
+        known: Records of workloads that need not be tuned again.
+        building: Entered while something is built: nobody measures on this machine meanwhile.
+        measuring: Entered while something is timed: nobody builds or measures on this machine meanwhile.
+    """
+
+    budget_s: float
+    threads: int = 0
+    known: Mapping[str, str] = field(default_factory=dict)
+    building: Callable[[], AbstractContextManager[Any]] = nullcontext
+    measuring: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+@runtime_checkable
+class Tuner(Protocol):
+    """A toolchain that finds faster code for a kernel by trying.
+
+    Optional. Its targets take the options ``trials`` and ``seed``; such a target is another one than that without, so that
+    timings never mix. Records are texts of the toolchain's own, kept by workload: what it tunes in a kernel, such as one
+    loop nest, under a name that is the same for equal ones in every model. A kernel whose model has the property ``TUNED``
+    is compiled with the records in it.
+    """
+
+    def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
+        """What can be tuned in a kernel; empty if nothing can.
+
+        Raises:
+            Unsupported: The toolchain cannot take this kernel.
+        """
+        ...
+
+    def tune(self, kernel: ir.Model, target: Target, workspace: Path, session: TuningSession) -> Mapping[str, str]:
+        """Records of those workloads of a kernel that were tuned before the time was over.
+
+        Args:
+            kernel: As for ``compile``.
+            target: Its options ``trials`` and ``seed`` say how much is tried for each workload, and which.
+            workspace: A folder for what is written meanwhile.
+            session: What may be used.
+
+        Raises:
+            ToolchainError: Nothing can be tuned.
+        """
         ...
 
 

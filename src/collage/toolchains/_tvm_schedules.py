@@ -14,7 +14,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from tvm.s_tir.dlight.base import try_inline_contiguous_spatial
 
-__all__ = ["Cautious", "RegisterTiles"]
+__all__ = ["Cautious", "RegisterTiles", "tiled_otherwise"]
 
 _LANES = 16
 _TILE_COLUMNS = (64, 48, 32, 16, 8, 4)
@@ -44,11 +44,35 @@ class RegisterTiles:
 
     def apply(self, func: tirx.PrimFunc, target: Any, tunable: bool) -> s_tir.Schedule | None:
         """A schedule of ``func``, or None where the rule is not meant for it."""
-        return _schedule(func)
+        return _schedule(s_tir.Schedule(func), 0)
 
 
-def _schedule(func: tirx.PrimFunc) -> s_tir.Schedule | None:
-    sch = s_tir.Schedule(func)
+def tiled_otherwise(module: tvm.IRModule) -> list[s_tir.Schedule]:
+    """The function ``main`` of a module with every tiling that fits it, the rule's own choice first.
+
+    Tuning measures these: which tile suits a processor's registers, and which order of tiles its caches, is a guess
+    otherwise. Empty where there is no reduction to tile.
+    """
+    found = list[s_tir.Schedule]()
+    while (sch := Cautious(_Tiling(len(found))).apply(module, None, True)) is not None:
+        found.append(sch)
+    return found
+
+
+class _Tiling:
+    """The rule with the n-th tiling instead of the first."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def apply(self, module: tvm.IRModule, target: Any, tunable: bool) -> s_tir.Schedule | None:
+        sch = s_tir.Schedule(module)
+        blocks = normalize_prim_func(sch)
+        tiles = blocks is not None and not all(block.is_injective() for block in blocks)
+        return _schedule(sch, self._place) if tiles else None
+
+
+def _schedule(sch: s_tir.Schedule, place: int) -> s_tir.Schedule | None:
     blocks = normalize_prim_func(sch)
     if blocks is None or sum(not block.is_injective() for block in blocks) > 1:
         return None
@@ -58,13 +82,13 @@ def _schedule(func: tirx.PrimFunc) -> s_tir.Schedule | None:
         for block in blocks:
             _elementwise(sch, block)
         return sch
-    place = kinds.index(False)
-    epilogue = blocks[place + 1] if len(blocks) == place + 2 else None
-    if len(blocks) > place + 2:
+    anchor = kinds.index(False)
+    epilogue = blocks[anchor + 1] if len(blocks) == anchor + 2 else None
+    if len(blocks) > anchor + 2:
         return None
-    for block in blocks[:place]:
+    for block in blocks[:anchor]:
         _elementwise(sch, block)
-    _reduction(sch, blocks[place], epilogue)
+    _reduction(sch, blocks[anchor], epilogue, place)
     return sch
 
 
@@ -81,7 +105,7 @@ def _elementwise(sch: s_tir.Schedule, block: SBlockInfo) -> None:
     _parallel(sch, outer, work)
 
 
-def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | None) -> None:
+def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | None, place: int) -> None:
     loops = sch.get_loops(block.block_rv)
     spatial = [loop for loop, it in zip(loops, block.iters, strict=True) if it.kind == "S"]
     reduced = [loop for loop, it in zip(loops, block.iters, strict=True) if it.kind == "R"]
@@ -89,11 +113,8 @@ def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | No
     # Either way the tile is finished outside the array that it is added up in, which then can live in registers.
     last = epilogue.block_rv if epilogue is not None else sch.cache_write(block.block_rv, 0, "global")
     *batch, column = spatial
-    columns = _divisor(_extent(sch, column), _TILE_COLUMNS)
-    if not columns:
-        raise ValueError("nothing to vectorise")
     row = next((loop for loop in reversed(batch) if _extent(sch, loop) > 1), None)
-    rows = _divisor(_extent(sch, row), [r for r in _TILE_ROWS if r * columns * 4 <= _TILE_BYTES]) if row else None
+    columns, rows, columns_first = _tile(_extent(sch, column), _extent(sch, row) if row else 0, place)
     column_outer, column_inner = sch.split(column, [None, columns])
     inner = [column_inner]
     if row is not None and rows:
@@ -105,10 +126,12 @@ def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | No
         sch.unroll(row_inner)
     else:
         sch.reorder(column_outer, *batch, *reduced, column_inner)
+    tiles = [column_outer, *batch] if columns_first else [*batch, column_outer]
+    sch.reorder(*tiles)
     sch.vectorize(column_inner)
-    sch.reverse_compute_at(last, batch[-1] if batch else column_outer)
+    sch.reverse_compute_at(last, tiles[-1])
     sch.vectorize(sch.get_loops(last)[-1])
-    _parallel(sch, [column_outer, *batch], work)
+    _parallel(sch, tiles, work)
     init = sch.decompose_reduction(block.block_rv, reduced[0])
     sch.vectorize(sch.get_loops(init)[-1])
 
@@ -118,6 +141,24 @@ def _parallel(sch: s_tir.Schedule, loops: Sequence[Any], work: int | None) -> An
     if work is None or work >= _PARALLEL_WORK:
         sch.parallel(fused)
     return fused
+
+
+def _tile(column_extent: int, row_extent: int, place: int) -> tuple[int, int | None, bool]:
+    """Columns and rows of a tile, and whether tiles below each other come first: the n-th way that there is.
+
+    Raises:
+        ValueError: There is no such way.
+    """
+    shapes: list[tuple[int, int | None]] = []
+    for columns in (c for c in _TILE_COLUMNS if column_extent and column_extent % c == 0):
+        fitting: list[int | None] = [
+            r for r in _TILE_ROWS if row_extent and row_extent % r == 0 and r * columns * 4 <= _TILE_BYTES
+        ]
+        shapes += [(columns, rows) for rows in fitting or [None]]
+    ways = [(*shape, columns_first) for columns_first in (True, False) for shape in shapes]
+    if place >= len(ways):
+        raise ValueError("nothing to vectorise")
+    return ways[place]
 
 
 def _divisor(extent: int | None, choices: Sequence[int]) -> int | None:

@@ -6,10 +6,11 @@ Its compiled form is a shared library for this machine's processor, weights incl
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from collage._errors import CompileError, Unsupported
 from collage.toolchains._base import ToolchainBase
-from collage.toolchains._contract import Availability, Compiled, LoadOptions, Support
+from collage.toolchains._contract import TUNED, Availability, Compiled, LoadOptions, Support, TuningSession
 from collage.toolchains._model_files import (
     check_options,
     elem_type,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["TvmToolchain"]
 
 _LEVELS = ("0", "1", "2", "3")
+_OPTIONS: Mapping[str, tuple[str, ...] | None] = {"threads": None, "opt-level": _LEVELS, "trials": None, "seed": None}
 _COMPILERS = ("g++", "gcc", "clang++", "clang")
 _TYPES = frozenset(
     ("FLOAT", "DOUBLE", "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
@@ -62,6 +64,8 @@ class TvmToolchain(ToolchainBase):
     options = {
         "threads": "number of threads (default: one for each physical core); one number for the whole process",
         "opt-level": "0 to 3: TVM's own optimisation level (default 3)",
+        "trials": "schedules that tuning measures for each loop nest; such targets come from --tune",
+        "seed": "decides which schedules tuning tries",
     }
     optimises_whole_graphs = False
 
@@ -85,17 +89,14 @@ class TvmToolchain(ToolchainBase):
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Imports, fuses, schedules and generates code; links a shared library."""
-        check_options(target, {"threads": None, "opt-level": _LEVELS})
+        check_options(target, _OPTIONS)
         name = kernel_name(kernel)
-        _refuse_types(values_of(kernel.graph))
-        for node in kernel.graph.all_nodes():
-            if (reason := _known_wrong(node)) is not None:
-                raise Unsupported(reason)
+        records = _records(kernel, target)
         module = _import(kernel, workspace)
         # By target, since a process that has loaded a library gets the same one again under the same name.
         options = "".join(f".{option}={value}" for option, value in target.options)
         library = workspace / f"{name}{options}.so"
-        _build(module, target, library)
+        _build(module, target, library, records)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
         lent = [i for i, value in enumerate(kernel.graph.outputs) if _is_lent(value)]
@@ -106,9 +107,24 @@ class TvmToolchain(ToolchainBase):
 
         TVM has one thread pool for a process: the kernel that is loaded last decides on its size.
         """
-        check_options(target, {"threads": None, "opt-level": _LEVELS})
+        check_options(target, _OPTIONS)
         _set_threads(load_threads(target, options) or usable_cores(), options.exclusive)
         return _MachineKernel(workspace / compiled.files[0], compiled)
+
+    def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
+        """Its loop nests that reduce something: those whose tiles are guessed otherwise."""
+        return tuple(_tunable(kernel, target, workspace))
+
+    def tune(self, kernel: ir.Model, target: Target, workspace: Path, session: TuningSession) -> Mapping[str, str]:
+        """Measures schedules of every loop nest that is not known, within equal parts of the time."""
+        check_options(target, _OPTIONS)
+        from collage.toolchains._tvm_tuning import tune_all
+
+        with session.building():
+            tunable = _tunable(kernel, target, workspace)
+        _set_threads(load_threads(target, LoadOptions(session.threads)) or usable_cores(), exclusive=False)
+        trials, seed = int(target.option("trials") or "1"), int(target.option("seed") or "0")
+        return tune_all(tunable, _machine(target), trials, seed, session)
 
 
 class _MachineKernel:
@@ -202,8 +218,36 @@ def _is_lent(value: ir.Value) -> bool:
     return node is None
 
 
+def _records(kernel: ir.Model, target: Target) -> Mapping[str, str]:
+    """What tuning found for a kernel, where the target is one of tuned code.
+
+    Raises:
+        Unsupported: It was not tuned.
+        CompileError: What the kernel says is no set of records.
+    """
+    if target.option("trials") is None:
+        return {}
+    if TUNED not in kernel.metadata_props:
+        raise Unsupported("tvm: the kernel was not tuned; let --tune choose what is")
+    try:
+        told = json.loads(kernel.metadata_props[TUNED])
+    except ValueError as error:
+        raise CompileError(f"tvm: tuning records that cannot be read: {error}") from None
+    if not isinstance(told, dict) or not all(isinstance(text, str) for text in told.values()):
+        raise CompileError("tvm: tuning records must be texts by workload")
+    return told
+
+
 def _import(kernel: ir.Model, workspace: Path) -> Any:
-    """The kernel as a Relax module, weights bound as constants."""
+    """The kernel as a Relax module, weights bound as constants.
+
+    Raises:
+        Unsupported: TVM does not take it, or takes it and computes something else.
+    """
+    _refuse_types(values_of(kernel.graph))
+    for node in kernel.graph.all_nodes():
+        if (reason := _known_wrong(node)) is not None:
+            raise Unsupported(reason)
     import onnx_ir as ir
     from onnx.external_data_helper import load_external_data_for_model
 
@@ -219,24 +263,58 @@ def _import(kernel: ir.Model, workspace: Path) -> Any:
         raise Unsupported(f"tvm cannot import the kernel: {one_line(error)}") from error
 
 
-def _build(module: Any, target: Target, library: Path) -> None:
+def _machine(target: Target) -> Any:
+    """TVM's own target for this machine's processor."""
     tvm = _tvm()
-    from collage.toolchains._tvm_pipeline import pipeline
-
-    machine = tvm.target.Target(
+    return tvm.target.Target(
         {
             "kind": "llvm",
             "mcpu": tvm.target.codegen.llvm_get_system_cpu(),
             "num-cores": int(target.option("threads") or usable_cores()),
         }
     )
+
+
+def _context(target: Target) -> Any:
+    return _tvm().transform.PassContext(opt_level=int(target.option("opt-level") or "3"))
+
+
+def _tunable(kernel: ir.Model, target: Target, workspace: Path) -> Mapping[str, Any]:
+    """The loop nests of a kernel that can be tuned, by name."""
+    module, machine = _import(kernel, workspace), _machine(target)
+    from collage.toolchains._tvm_pipeline import front
+    from collage.toolchains._tvm_tuning import workloads
+
+    try:
+        with machine, _context(target):
+            try:
+                lowered = front(machine, channels_last=True)(module)
+            except Exception:
+                lowered = front(machine, channels_last=False)(module)
+            return workloads(lowered, machine)
+    except Exception as error:
+        raise CompileError(f"tvm: {one_line(error)}") from error
+
+
+def _build(module: Any, target: Target, library: Path, records: Mapping[str, str]) -> None:
+    tvm = _tvm()
+    from collage.toolchains._tvm_pipeline import pipeline
+
+    machine = _machine(target)
+    tuned = []
+    if records:
+        from collage.toolchains._tvm_tuning import apply_records
+
+        tuned = [apply_records(records, machine)]
     draft = library.with_name(f"{library.stem}.{os.getpid()}.draft.so")
     try:
-        with machine, tvm.transform.PassContext(opt_level=int(target.option("opt-level") or "3")):
+        with machine, _context(target):
             try:
-                built = tvm.compile(module, target=machine, relax_pipeline=pipeline(machine, channels_last=True))
+                passes = pipeline(machine, channels_last=True, tuned=tuned)
+                built = tvm.compile(module, target=machine, relax_pipeline=passes)
             except Exception:
-                built = tvm.compile(module, target=machine, relax_pipeline=pipeline(machine, channels_last=False))
+                passes = pipeline(machine, channels_last=False, tuned=tuned)
+                built = tvm.compile(module, target=machine, relax_pipeline=passes)
         built.export_library(str(draft))
         draft.replace(library)
     except Exception as error:

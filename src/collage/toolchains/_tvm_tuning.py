@@ -1,0 +1,136 @@
+"""Tuning of TVM's loops: MetaSchedule's records, database and way of applying them, on a space of our own.
+
+MetaSchedule's own space takes seconds for each trial, and needs hundreds of trials to reach the schedules of
+``_tvm_schedules``. What is tuned here is what those guess: the size of a tile, and the order of tiles. A function has
+at most a few dozen such schedules, and a trial takes a fraction of a second: it is built in this process, without a linker.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm.s_tir import meta_schedule
+
+from collage.toolchains._contract import TuningSession
+from collage.toolchains._tvm_schedules import tiled_otherwise
+
+__all__ = ["apply_records", "tune_all", "workloads"]
+
+_REPEATS = 7
+_HOPELESS = 3.0
+"""A schedule that is this many times slower than the best, on its first run, is not run again."""
+
+
+def workloads(module: Any, target: Any) -> dict[str, Any]:
+    """The functions of a lowered module that can be tuned, each under a name that equal ones share in any model."""
+    tasks = meta_schedule.relax_integration.extract_tasks(module, target)
+    found = {_name_of(task.dispatched[0]): task.dispatched[0] for task in tasks}
+    return {name: workload for name, workload in found.items() if len(tiled_otherwise(workload)) > 1}
+
+
+def _name_of(module: Any) -> str:
+    """TVM's structural hash: equal for equal loops, whatever they are called."""
+    return f"{tvm_ffi.structural_hash(module) & (1 << 64) - 1:016x}"
+
+
+def tune_all(
+    tunable: Mapping[str, Any], target: Any, trials: int, seed: int, session: TuningSession
+) -> Mapping[str, str]:
+    """Records of some workloads: those that are known, and the others as far as the time goes, in equal parts of it."""
+    until_s = time.monotonic() + session.budget_s
+    found = {name: text for name, text in session.known.items() if name in tunable}
+    fresh = [name for name in tunable if name not in found]
+    for place, name in enumerate(fresh):
+        part_s = max(0.0, until_s - time.monotonic()) / (len(fresh) - place)
+        found[name] = _tune(tunable[name], target, trials, seed, time.monotonic() + part_s, session)
+    return found
+
+
+def _tune(workload: Any, target: Any, trials: int, seed: int, until_s: float, session: TuningSession) -> str:
+    """Measures schedules of one function, the default first, the others in an order that the seed decides.
+
+    Args:
+        workload: The function, as a module.
+        target: TVM's target.
+        trials: Most schedules to measure.
+        seed: Decides which.
+        until_s: When to stop, on the monotonic clock; the default is measured in any case.
+        session: Whose slots are taken.
+
+    Returns:
+        The best one as MetaSchedule writes records, in JSON.
+    """
+    default, *others = tiled_otherwise(workload)
+    random.Random(seed).shuffle(others)
+    candidates = [default, *others][:trials]
+    arguments = [_filled(argument) for argument in _arguments(workload)]
+    best: tuple[float, Any] | None = None
+    for schedule in candidates:
+        if time.monotonic() > until_s and best is not None:
+            break
+        with session.building():
+            run = _built(schedule, target)
+        with session.measuring():
+            seconds = _seconds(run, arguments, best[0] if best else float("inf"))
+        if best is None or seconds < best[0]:
+            best = seconds, schedule
+    assert best is not None
+    return _as_json(workload, target, *best)
+
+
+def apply_records(records: Mapping[str, str], target: Any) -> Any:
+    """A pass that schedules the functions of a lowered module for which there are records."""
+
+    def apply(module: Any, context: Any) -> Any:
+        known = meta_schedule.database.MemoryDatabase()
+        for task in meta_schedule.relax_integration.extract_tasks(module, target):
+            text = records.get(_name_of(task.dispatched[0]))
+            if text is not None:
+                workload = known.commit_workload(task.dispatched[0])
+                record = meta_schedule.database.TuningRecord.from_json(json.loads(text), workload)
+                known.commit_tuning_record(record)
+        with target, known:
+            return tvm.relax.transform.MetaScheduleApplyDatabase()(module)
+
+    return tvm.transform.module_pass(apply, opt_level=0)
+
+
+def _built(schedule: Any, target: Any) -> Any:
+    built = tvm.compile(schedule.mod, target=target)
+    return (built.jit() if hasattr(built, "jit") else built)["main"]
+
+
+def _seconds(run: Any, arguments: Sequence[Any], best_s: float) -> float:
+    """Median latency; of one run only where that is hopeless."""
+    times: list[float] = []
+    for _ in range(_REPEATS + 1):
+        began = time.perf_counter()
+        run(*arguments)
+        times.append(time.perf_counter() - began)
+        if len(times) > 1 and times[1] > _HOPELESS * best_s:
+            break
+    return statistics.median(times[1:])
+
+
+def _arguments(workload: Any) -> list[Any]:
+    return list(meta_schedule.arg_info.ArgInfo.from_entry_func(workload, remove_preproc=True))
+
+
+def _filled(argument: Any) -> Any:
+    """A tensor of random numbers: zeros would be multiplied faster than real values on some processors."""
+    tensor = tvm.runtime.empty(tuple(argument.shape), argument.dtype)
+    tvm.get_global_func("tvm.contrib.random.random_fill_for_measure")(tensor)
+    return tensor
+
+
+def _as_json(workload: Any, target: Any, seconds: float, schedule: Any) -> str:
+    kept = meta_schedule.database.Workload(workload)
+    record = meta_schedule.database.TuningRecord(schedule.trace, kept, [seconds], target, _arguments(workload))
+    return json.dumps(record.as_json())
