@@ -224,7 +224,7 @@ class _Loader:
             return DeviceExecutor(steps, inputs, outputs, devices, None, layout.inputs)
         steps, outputs = shared_memory_steps(recipe, kernels)
         if not cores:
-            return Executor([placed.step for placed in steps], inputs, outputs, self)
+            return executor_of([placed.step for placed in steps], inputs, outputs, self)
         return DeviceExecutor(steps, inputs, outputs, devices, self)
 
     def _load(self, record: KernelRecord, options: LoadOptions) -> Kernel:
