@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from collage.toolchains import Kernel
+from collage.runtime._buffers import Lifetime, OutputBuffer, arrays_in_one_block, size_bytes
+from collage.toolchains import InPlaceKernel, Kernel, Layout
 
 __all__ = ["Executor", "Host", "Span", "Step"]
 
@@ -47,23 +48,32 @@ class Host(Protocol):
 
 
 class Executor:
-    """Runs steps over slots; a value's slot is emptied after its last use, so that its memory can serve again.
+    """Runs steps over slots, one run at a time.
 
-    It keeps nothing between runs: as many may go on at once as its kernels allow, which is one by their contract.
+    Kernels that write in place are given buffers: values that stay within a run share a block that is planned once, by
+    lifetime; outputs get buffers that nobody else refers to. A slot of any other value is emptied after its last use.
 
     Args:
         steps: In the order in which they run.
         inputs: Names of the model's inputs.
         outputs: Names of the model's outputs.
         host: Stands in where a kernel fails; without one the failure is the run's.
+        in_order: Whether steps run in this order only; if not, buffers are not shared.
     """
 
     def __init__(
-        self, steps: Sequence[Step], inputs: Sequence[str], outputs: Sequence[str], host: Host | None = None
+        self,
+        steps: Sequence[Step],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        host: Host | None = None,
+        *,
+        in_order: bool = True,
     ) -> None:
         names = list(dict.fromkeys([*inputs, *(name for step in steps for name in step.outputs)]))
         slot = {name: index for index, name in enumerate(names)}
         last_use = {name: position for position, step in enumerate(steps) for name in step.inputs}
+        memory = _Memory(steps, inputs, outputs)
         kept = set(outputs)
         self._width = len(names)
         self._inputs = len(inputs)
@@ -76,25 +86,40 @@ class Executor:
             )
             for position, step in enumerate(steps)
         ]
+        self._into = [step.kernel.run_into if isinstance(step.kernel, InPlaceKernel) else None for step in steps]
+        self._program = list(zip(self._into, self._steps, strict=True))
         self._outputs = tuple(slot[name] for name in outputs)
-        # An output must outlive the next run: it is copied where its memory belongs to a kernel, or to the caller.
-        lent = {name for step in steps if step.kernel.reuses_outputs for name in step.outputs} | set(inputs)
-        self._copied = tuple(name in lent for name in outputs)
-        self._copies = any(self._copied)
-        self._whole = self._only_kernel(steps, inputs, outputs)
+        self._template: list[Any] = [None] * self._width
+        for name, array in memory.arrays_within(in_order).items():
+            self._template[slot[name]] = array
+        self._leaving = [(slot[name], OutputBuffer(layout).take) for name, layout in memory.leaving.items()]
+        # An output must outlive the next run, and be the caller's alone: it is copied where its memory may belong to a
+        # kernel, to the caller, or to another output.
+        first = {name: outputs.index(name) for name in kept}
+        self._views = [i for i, name in enumerate(outputs) if name in memory.leaving and first[name] == i]
+        self._lent = [i for i, name in enumerate(outputs) if memory.lies_in[name] and i not in self._views]
+        self._lent += [i for i, name in enumerate(outputs) if not memory.lies_in[name] and first[name] != i]
         self._host = host
         self._rescue = host.rescue if host is not None else _fail
 
     def run(self, values: Sequence[Any]) -> Sequence[Any]:
         """Runs all steps on inputs in the model's order; returns outputs in the model's order."""
-        if self._whole is not None:
+        slots = self._slots(values)
+        # The same as calling _call and _settle, spelt out: calls would double what a kernel costs on top of itself.
+        for position, (into, (kernel, inputs, outputs, dead)) in enumerate(self._program):
+            given = [slots[i] for i in inputs]
             try:
-                results: Sequence[Any] = self._whole(values)
+                if into is None:
+                    made = kernel(given)
+                else:
+                    into(given, made := [slots[i] for i in outputs])
             except Exception as error:
-                results = self._rescue(0, values, error)
-        else:
-            results = self._run_steps(values)
-        return self._owned(results) if self._copies else results
+                made = self._rescue(position, given, error)
+            for index, value in zip(outputs, made, strict=True):
+                slots[index] = value
+            for index in dead:
+                slots[index] = None
+        return self._owned([slots[i] for i in self._outputs])
 
     def run_empty(self, values: Sequence[Any]) -> Sequence[Any]:
         """Runs like ``run``, where an input has no elements: kernels that are given such a tensor are left to the host.
@@ -125,33 +150,22 @@ class Executor:
             self._settle(position, slots, made)
         return self._owned([slots[i] for i in self._outputs]), spans
 
-    def _run_steps(self, values: Sequence[Any]) -> Sequence[Any]:
-        slots = self._slots(values)
-        # The same as calling _call and _settle, spelt out: calls would double what a kernel costs on top of itself.
-        for position, (kernel, inputs, outputs, dead) in enumerate(self._steps):
-            try:
-                made = kernel([slots[i] for i in inputs])
-            except Exception as error:
-                made = self._rescue(position, [slots[i] for i in inputs], error)
-            if len(outputs) == 1:
-                slots[outputs[0]] = made[0]
-            else:
-                for index, value in zip(outputs, made, strict=True):
-                    slots[index] = value
-            for index in dead:
-                slots[index] = None
-        return [slots[i] for i in self._outputs]
-
     def _slots(self, values: Sequence[Any]) -> list[Any]:
-        slots: list[Any] = [None] * self._width
+        slots = self._template.copy()
         slots[: self._inputs] = values
+        for index, take in self._leaving:
+            slots[index] = take()
         return slots
 
     def _call(self, position: int, slots: list[Any]) -> Sequence[Any]:
-        kernel, inputs, _, _ = self._steps[position]
+        kernel, inputs, outputs, _ = self._steps[position]
+        into = self._into[position]
         values = [slots[i] for i in inputs]
         try:
-            return kernel(values)
+            if into is None:
+                return kernel(values)
+            into(values, made := [slots[i] for i in outputs])
+            return made
         except Exception as error:
             return self._rescue(position, values, error)
 
@@ -162,15 +176,55 @@ class Executor:
         for index in dead:
             slots[index] = None
 
-    def _owned(self, results: Sequence[Any]) -> Sequence[Any]:
-        return [_own(value) if copy else value for value, copy in zip(results, self._copied, strict=True)]
+    def _owned(self, results: list[Any]) -> list[Any]:
+        for i in self._views:
+            results[i] = results[i].view()
+        for i in self._lent:
+            results[i] = _own(results[i])
+        return results
 
-    @staticmethod
-    def _only_kernel(steps: Sequence[Step], inputs: Sequence[str], outputs: Sequence[str]) -> Kernel | None:
-        """The kernel that is the whole model, if there is one: it needs no slots."""
-        if len(steps) == 1 and steps[0].inputs == tuple(inputs) and steps[0].outputs == tuple(outputs):
-            return steps[0].kernel
-        return None
+
+class _Memory:
+    """Where values lie, as far as it is known before a run.
+
+    Attributes:
+        lies_in: For each value, the values in whose memory it may lie, itself included; empty where a kernel makes new
+            memory for it.
+        leaving: Values that kernels write in place and that leave the run, and their layouts.
+    """
+
+    def __init__(self, steps: Sequence[Step], inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        self.lies_in: dict[str, set[str]] = {name: {name} for name in inputs}
+        self._layouts: dict[str, Layout] = {}
+        self._first: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        for position, step in enumerate(steps):
+            for name in step.inputs:
+                self._last |= dict.fromkeys(self.lies_in.get(name, {name}), position)
+            if isinstance(step.kernel, InPlaceKernel):
+                self._layouts |= zip(step.outputs, step.kernel.layouts, strict=True)
+                self._first |= dict.fromkeys(step.outputs, position)
+                self.lies_in |= {name: {name} for name in step.outputs}
+            elif step.kernel.reuses_outputs:
+                # What a view returns lies where its input does.
+                passed_on = set().union(*(self.lies_in.get(name, {name}) for name in step.inputs))
+                self.lies_in |= {name: {name, *passed_on} for name in step.outputs}
+            else:
+                self.lies_in |= {name: set() for name in step.outputs}
+        left = {name for name in outputs if name in self._layouts}
+        self.leaving = {name: layout for name, layout in self._layouts.items() if name in left}
+        end = len(steps)
+        for name in outputs:
+            self._last |= dict.fromkeys(self.lies_in[name], end)
+
+    def arrays_within(self, in_order: bool) -> dict[str, np.ndarray[Any, Any]]:
+        """A buffer for every value that is written in place and stays within the run."""
+        within = {name: layout for name, layout in self._layouts.items() if name not in self.leaving}
+        lifetimes = []
+        for name, layout in within.items():
+            first = self._first[name] if in_order else 0
+            lifetimes.append(Lifetime(size_bytes(layout), first, max(first, self._last.get(name, 0))))
+        return dict(zip(within, arrays_in_one_block(list(within.values()), lifetimes), strict=True))
 
 
 def _fail(position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:

@@ -167,7 +167,7 @@ class DeviceExecutor(Executor):
         host: Host | None = None,
         arrivals: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__([placed.step for placed in steps], inputs, outputs, host)
+        super().__init__([placed.step for placed in steps], inputs, outputs, host, in_order=False)
         self._placed = tuple(steps)
         self._devices = devices
         maker = {name: position for position, placed in enumerate(steps) for name in placed.step.outputs}

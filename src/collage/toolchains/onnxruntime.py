@@ -13,6 +13,7 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,10 @@ import numpy as np
 
 from collage._errors import CompileError, TargetError, Unsupported
 from collage.machine import this_machine
+from collage.toolchains import _cuda, _onnxruntime_cuda
 from collage.toolchains._base import ToolchainBase
-from collage.toolchains._contract import Availability, Compiled, LoadOptions
+from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions
+from collage.toolchains._in_place import InPlaceKernelBase, layouts_of
 from collage.toolchains._model_files import (
     check_options,
     load_threads,
@@ -44,6 +47,9 @@ _PROVIDERS = {"llvm": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _FAST_INT8 = {"avx512_vnni", "avx_vnni", "amx_int8"}
 """Instruction sets without which 8-bit products are no faster than f32 ones."""
 _QUANTISABLE = ("MatMul", "Gemm")
+_NUMPY_TYPES = frozenset(
+    ("bool", "float16", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))
+)
 _SILENT = 4
 """Log severity "fatal": what matters also arrives as an exception."""
 
@@ -55,7 +61,8 @@ class OnnxRuntimeToolchain(ToolchainBase):
     targets = ("llvm -compiler=onnxruntime", "cuda -compiler=onnxruntime")
     options = {
         "threads": "number of threads within an operator (default: one for each physical core)",
-        "precision": "f32, or int8: matrix products with constant weights in 8-bit integers, no calibration (default f32)",
+        "precision": "f32, or int8: matrix products with constant weights in 8-bit integers, no calibration (default f32); "
+        "on CUDA f32, tf32 or f16",
         "opt-level": "0 as written, 1 basic, 2 extended, 3 all graph optimisations (default 3)",
     }
 
@@ -71,8 +78,19 @@ class OnnxRuntimeToolchain(ToolchainBase):
         precisions = ("int8",) if _FAST_INT8 & set(this_machine().flags) else ()
         return Availability(True, ort.__version__, build, devices, precisions=precisions)
 
+    def availability_of(self, target: Target) -> Availability:
+        """For CUDA, also the device, and a build that has the provider."""
+        found = self.availability()
+        return _onnxruntime_cuda.availability(found.version, found.build) if target.kind == "cuda" else found
+
+    def ran_on(self, target: Target) -> str | None:
+        """Where its tests have passed."""
+        return _cuda.ran_on(str(replace(target, options=()))) if target.kind == "cuda" else super().ran_on(target)
+
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Writes the kernel, and has ONNX Runtime resolve every operator of it, without optimising."""
+        if target.kind == "cuda":
+            return _onnxruntime_cuda.compile_kernel(kernel, target, workspace, self.availability_of(target))
         _check(target)
         files = save_kernel(kernel, workspace)
         if target.is_reduced:
@@ -83,22 +101,27 @@ class OnnxRuntimeToolchain(ToolchainBase):
         _session(workspace / files[0], target, options)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
-        metadata = {"model": files[0]}
+        metadata = {"model": files[0], "in_place": _writes_in_place(kernel.graph)}
         return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata=metadata)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Makes a session."""
+        if target.kind == "cuda":
+            return _onnxruntime_cuda.load_kernel(compiled, target, workspace)
         _check(target)
         session = _session(workspace / compiled.metadata["model"], target, _session_options(target, options))
         types = [port.type for port in (*session.get_inputs(), *session.get_outputs())]
         if any(_narrow_type(name) for name in types):
             return _NarrowSessionKernel(session, compiled)
-        return _SessionKernel(session, compiled)
+        layouts = _layouts(session) if compiled.metadata.get("in_place") is True else None
+        return _SessionKernel(session, compiled) if layouts is None else _BoundSessionKernel(session, compiled, layouts)
 
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
     ) -> Mapping[str, float]:
-        """Seconds per node, from ONNX Runtime's own profiler."""
+        """Seconds per node, from ONNX Runtime's own profiler; nothing on a device, where it tells when work was launched."""
+        if target.kind == "cuda":
+            return {}
         _check(target)
         with tokenised(workspace / compiled.metadata["model"]) as copy:
             events = _trace(copy.path, target, inputs, repeats + 1)
@@ -129,6 +152,46 @@ class _SessionKernel:
         feeds = dict(zip(self._inputs, inputs, strict=True)) if name is None else {name: inputs[0]}
         outputs: Sequence[Tensor] = self._run(self._outputs, feeds, None)
         return outputs
+
+
+class _BoundSessionKernel(InPlaceKernelBase):
+    """A session whose inputs and outputs stay bound from one call to the next: binding costs as much as a small kernel."""
+
+    def __init__(self, session: Any, compiled: Compiled, layouts: Sequence[Layout]) -> None:
+        from onnxruntime.capi import _pybind_state as binding
+
+        super().__init__(layouts)
+        self._session = session
+        self._binding = binding.SessionIOBinding(session._sess)
+        self._run = functools.partial(session._sess.run_with_iobinding, self._binding, None)
+        self._value = binding.OrtValue.ortvalue_from_numpy
+        self._device = binding.OrtDevice(binding.OrtDevice.cpu(), binding.OrtDevice.default_memory(), 0)
+        self._outputs = compiled.outputs
+        shapes = {port.name: port.shape for port in session.get_inputs()}
+        self._inputs = [(name, all(isinstance(axis, int) for axis in shapes[name])) for name in compiled.inputs]
+        self._read: list[Tensor | None] = [None] * len(self._inputs)
+        self._alive: list[Tensor | None] = [None] * len(self._inputs)
+
+    def run_into(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        for i, (x, read) in enumerate(zip(inputs, self._read, strict=True)):
+            if x is not read:
+                self._bind_input(i, x)
+        self._write_to(outputs)
+        self._run()
+
+    def _bind_input(self, i: int, x: Tensor) -> None:
+        name, is_static = self._inputs[i]
+        row_major = np.ascontiguousarray(x) if x.ndim else x
+        self._binding.bind_ortvalue_input(name, self._value(row_major, self._device))
+        self._alive[i] = row_major
+        # What was copied must be copied again, and an array of no fixed shape may be given another.
+        self._read[i] = x if row_major is x and is_static else None
+
+    def _handle(self, y: Tensor) -> object:
+        return self._value(y, self._device)
+
+    def _bind_output(self, i: int, handle: object) -> None:
+        self._binding.bind_ortvalue_output(self._outputs[i], handle)
 
 
 class _NarrowSessionKernel:
@@ -209,6 +272,31 @@ def _narrow_type(name: str) -> ir.DataType | None:
     inner = name.removeprefix("tensor(").removesuffix(")").upper()
     dtype = ir.DataType.__members__.get(inner)
     return dtype if dtype is not None and dtype.numpy().isbuiltin != 1 else None
+
+
+def _writes_in_place(graph: ir.Graph) -> bool:
+    """Whether ONNX Runtime writes to the buffers that it is given for a kernel's outputs.
+
+    Not where an output is an input, and where operators with bodies, sequences or optionals bring outputs of their own.
+    """
+    import onnx_ir as ir
+
+    tensors = all(isinstance(value.type, ir.TensorType) for node in graph for value in node.outputs if value.name)
+    bodies = any(node.graph is not graph for node in graph.all_nodes())
+    return tensors and not bodies and not set(graph.inputs) & set(graph.outputs)
+
+
+def _layouts(session: Any) -> tuple[Layout, ...] | None:
+    """Layouts of the outputs, if these and the inputs are tensors of types that NumPy has."""
+    outputs = session.get_outputs()
+    dtypes = [_numpy_name(port.type) for port in (*outputs, *session.get_inputs())]
+    return None if None in dtypes else layouts_of(dtypes[: len(outputs)], [port.shape for port in outputs])
+
+
+def _numpy_name(name: str) -> str | None:
+    """NumPy's name of the type behind ONNX Runtime's, None where it has none."""
+    inner = name.removeprefix("tensor(").removesuffix(")")
+    return {"float": "float32", "double": "float64"}.get(inner, inner if inner in _NUMPY_TYPES else None)
 
 
 def _check(target: Target) -> None:

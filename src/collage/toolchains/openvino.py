@@ -20,7 +20,8 @@ import numpy as np
 from collage._errors import CompileError, Unsupported
 from collage.machine import this_machine
 from collage.toolchains._base import ToolchainBase
-from collage.toolchains._contract import Availability, Compiled, LoadOptions, Support
+from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions, Support
+from collage.toolchains._in_place import InPlaceKernelBase, layouts_of
 from collage.toolchains._model_files import (
     check_options,
     elem_type,
@@ -96,7 +97,8 @@ class OpenVinoToolchain(ToolchainBase):
         """Has the plugin compile the kernel, and makes one request."""
         _check(target)
         model = _compile(workspace / compiled.metadata["model"], _config(target, options))
-        return _RequestKernel(model, compiled)
+        layouts = _layouts(model, compiled)
+        return _RequestKernel(model, compiled) if layouts is None else _InPlaceRequestKernel(model, compiled, layouts)
 
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
@@ -118,53 +120,87 @@ class OpenVinoToolchain(ToolchainBase):
         )
 
 
-class _RequestKernel:
-    """One inference request, called below its Python checks, with inputs shared, and outputs of fixed size too.
+class _Request:
+    """One inference request, called below its Python checks, with inputs shared.
 
     Setting an input costs more than a small kernel takes, so an array that was set before is not set again.
     """
 
-    def __init__(self, model: Any, compiled: Compiled) -> None:
+    def __init__(self, model: Any, compiled: Compiled, share_outputs: bool) -> None:
         from openvino import Tensor as OvTensor
         from openvino._pyopenvino import InferRequest
 
-        self._tensor = OvTensor
-        self._request = model.create_infer_request()
-        # An output of another size than the last moves, and takes the memory of a shared array with it.
-        self.reuses_outputs = all(port.partial_shape.is_static for port in model.outputs)
-        self._infer = functools.partial(InferRequest.infer, self._request, {}, self.reuses_outputs, False)
+        self.tensor = OvTensor
+        self.request = model.create_infer_request()
+        self.infer = functools.partial(InferRequest.infer, self.request, {}, share_outputs, False)
         ports = _port_of_name(model)
         self._ports = [ports.get(name) for name in compiled.inputs]
-        self._bound: list[Tensor | None] = [None] * len(self._ports)
-        types = {port: value.get_element_type().to_dtype().name for port, value in enumerate(model.inputs)}
+        self._set: list[Tensor | None] = [None] * len(self._ports)
+        # A request only points to the memory of its inputs, so that copies must be kept.
+        self._held: list[Tensor | None] = [None] * len(self._ports)
+        types = [value.get_element_type().to_dtype().name for value in model.inputs]
         self._checked = [i for i, port in enumerate(self._ports) if port is not None and types[port] in _AS_INT32]
-        self._passed_on = [i for i, name in enumerate(compiled.outputs) if name in compiled.inputs]
+        self._is_static = [port is not None and model.inputs[port].partial_shape.is_static for port in self._ports]
 
-    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    def read(self, inputs: Sequence[Tensor]) -> None:
+        """Sets the inputs."""
         for i in self._checked:
             _refuse_large(inputs[i])
-        for i, (x, bound) in enumerate(zip(inputs, self._bound, strict=True)):
-            if x is not bound:
-                self._bind(i, x)
-        outputs: list[Tensor] = list(self._infer().values())
-        for i in self._passed_on:
-            outputs[i] = outputs[i].copy()
-        return outputs
+        for i, (x, known) in enumerate(zip(inputs, self._set, strict=True)):
+            if x is not known:
+                self._read(i, x)
 
-    def _bind(self, i: int, x: Tensor) -> None:
+    def _read(self, i: int, x: Tensor) -> None:
         port = self._ports[i]
         if port is None:
             return
-        if x.flags.c_contiguous and x.flags.writeable:
-            # NumPy has two 64-bit integers, long and long long; OpenVINO knows one, other runtimes may return the other.
-            canonical = x.view(np.dtype(x.dtype.name))
-            self._request.set_input_tensor(port, self._tensor(canonical, shared_memory=True))
-            self._bound[i] = x
-        else:
-            self._request.set_input_tensor(
-                port, self._tensor(np.array(x, np.dtype(x.dtype.name), order="C"), shared_memory=True)
-            )
-            self._bound[i] = None
+        # NumPy has two 64-bit integers, long and long long; OpenVINO knows one, other runtimes may return the other.
+        canonical = np.dtype(x.dtype.name)
+        is_shared = x.flags.c_contiguous and x.flags.writeable
+        held = self._held[i] = x.view(canonical) if is_shared else np.array(x, canonical, order="C")
+        self.request.set_input_tensor(port, self.tensor(held, shared_memory=True))
+        # What was copied must be copied again, and an array of no fixed shape may be given another.
+        self._set[i] = x if is_shared and self._is_static[i] else None
+
+
+class _RequestKernel:
+    """A request whose outputs are copied: their sizes vary, and with them their places, or they are inputs."""
+
+    reuses_outputs = False
+
+    def __init__(self, model: Any, compiled: Compiled) -> None:
+        self._request = _Request(model, compiled, share_outputs=False)
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        self._request.read(inputs)
+        return list(self._request.infer().values())
+
+
+class _InPlaceRequestKernel(InPlaceKernelBase):
+    """A request that writes where it is told."""
+
+    def __init__(self, model: Any, compiled: Compiled, layouts: Sequence[Layout]) -> None:
+        super().__init__(layouts)
+        self._request = _Request(model, compiled, share_outputs=True)
+
+    def run_into(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        self._request.read(inputs)
+        self._write_to(outputs)
+        self._request.infer()
+
+    def _handle(self, y: Tensor) -> object:
+        return self._request.tensor(y, shared_memory=True)
+
+    def _bind_output(self, i: int, handle: object) -> None:
+        self._request.request.set_output_tensor(i, handle)
+
+
+def _layouts(model: Any, compiled: Compiled) -> tuple[Layout, ...] | None:
+    """Layouts of the outputs, if all are fixed and none is an input."""
+    if set(compiled.inputs) & set(compiled.outputs) or not all(port.partial_shape.is_static for port in model.outputs):
+        return None
+    dtypes = [port.get_element_type().to_dtype().name for port in model.outputs]
+    return layouts_of(dtypes, [tuple(port.shape) for port in model.outputs])
 
 
 def _check(target: Target) -> None:
@@ -197,7 +233,12 @@ def _read(path: Path) -> Any:
     try:
         return _core().read_model(path)
     except Exception as error:
-        raise Unsupported(f"openvino cannot convert the kernel: {one_line(error)}") from error
+        refusal = Unsupported(f"openvino cannot convert the kernel: {one_line(error)}")
+    try:
+        # Operators that it knows only by their definition, it converts from memory and not from files.
+        return _core().read_model(path.read_bytes())
+    except Exception as error:
+        raise refusal from error
 
 
 def _query(model: Any) -> None:
