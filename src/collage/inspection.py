@@ -16,6 +16,7 @@ from typing import Any
 from collage.collage import choose_menu
 from collage.cost.database import Database, default_url
 from collage.frontend import describe_inputs, describe_outputs, read_model
+from collage.graph import DataflowGraph
 from collage.machine import this_machine
 from collage.options import CompileOptions
 from collage.target import HOST_TOOLCHAIN, NATIVE_TOOLCHAIN, TargetLike
@@ -115,6 +116,7 @@ def inspect(
         "inputs": [str(spec) for spec in describe_inputs(model)],
         "outputs": [str(spec) for spec in describe_outputs(model)],
         "operators": dict(Counter(node.op_type for node in nodes).most_common()),
+        "waists": _waists(DataflowGraph(model)),
         "coverage": [],
     }
     if coverage:
@@ -126,6 +128,17 @@ def inspect(
             )
             found["coverage"] = [_coverage(tuning, target) for target in menu]
     return found
+
+
+def _waists(graph: DataflowGraph) -> list[dict[str, Any]]:
+    """Where all that operators made so far, and others still read, is one value: natural borders of kernels."""
+    waists = []
+    for cut in graph.cuts[1:-1]:
+        if cut.count == 1:
+            (value,) = graph.live_values(cut.position)
+            after = graph.nodes[cut.position - 1]
+            waists.append({"after": str(after.name), "value": str(value.name), "bytes": cut.nbytes or None})
+    return waists
 
 
 def _coverage(tuning: Tuning, target: Any) -> dict[str, Any]:

@@ -15,6 +15,9 @@ from collage._errors import TargetError
 
 __all__ = ["print_bench", "print_env", "print_inspection", "print_outputs", "print_report", "print_targets"]
 
+_SHOWN_WAISTS = 8
+"""Waists that are named; ``--json`` has all."""
+
 
 def print_report(report: Mapping[str, Any]) -> None:
     """What ``compile`` found."""
@@ -148,6 +151,11 @@ def print_inspection(found: Mapping[str, Any]) -> None:
     )
     for kind in ("inputs", "outputs"):
         console.print(escape(f"{kind}: " + "; ".join(found[kind])), highlight=False)
+    waists = found["waists"]
+    shown = ", ".join(waist["after"] for waist in waists[:_SHOWN_WAISTS]) + (
+        " …" if len(waists) > _SHOWN_WAISTS else ""
+    )
+    console.print(escape(f"waists, which one value crosses: {len(waists)}" + (f", after {shown}" if waists else "")))
     columns = ("operator", "count", *(row["target"] for row in found["coverage"]))
     rows = [
         (op_type, str(count), *(f"{row['operators'].get(op_type, 0)}" for row in found["coverage"]))

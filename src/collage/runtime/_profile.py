@@ -68,7 +68,7 @@ class Profile:
             median_us = statistics.median(times)
             low, high = times[len(times) // 10], times[-1 - len(times) // 10]
             kernels.append(KernelTime(record.name, record.target, median_us, low, high, median_us / total_us))
-        spent = (total - sum(end - began for began, end in run) for run, total in zip(runs, totals_ns, strict=True))
+        spent = (total - _covered(run) for run, total in zip(runs, totals_ns, strict=True))
         overhead_us = statistics.median(spent) * 1e-3
         return cls(tuple(kernels), total_us, overhead_us, tuple(tuple(run) for run in runs))
 
@@ -116,3 +116,12 @@ class Profile:
         ]
         whole = f"{'whole run':<{width}}  {self.total_us:>10.1f} µs"
         return "\n".join([*lines, f"{whole}  of which {self.overhead_us:.1f} µs between kernels"])
+
+
+def _covered(spans: Sequence[Span]) -> int:
+    """How long at least one span lasted, in ns: those of kernels that ran at once overlap."""
+    covered = end = 0
+    for began, ended in sorted(spans):
+        covered += max(0, ended - max(began, end))
+        end = max(end, ended)
+    return covered

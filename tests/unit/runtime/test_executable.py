@@ -22,7 +22,7 @@ from tests.unit.runtime.conftest import Build, assert_right, expected
 
 import collage
 from collage._errors import InputError, ToolchainError, UsageError
-from collage.runtime import Executable
+from collage.runtime import Executable, Profile
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
 
@@ -193,6 +193,15 @@ def test_scalars_and_nothing() -> None:
 
 
 # Profiles
+
+
+def test_kernels_that_run_at_once_leave_no_negative_overhead(small: Executable) -> None:
+    records = small.recipe.kernels
+    assert len(records) == 3
+    at_once = [(0, 50_000), (10_000, 90_000), (20_000, 60_000)]
+    assert Profile.of(records, [at_once], [100_000]).overhead_us == pytest.approx(10)
+    with_a_gap = [(0, 50_000), (70_000, 90_000), (70_000, 80_000)]
+    assert Profile.of(records, [with_a_gap], [100_000]).overhead_us == pytest.approx(30)
 
 
 def test_a_profile_accounts_for_the_whole(small: Executable, tmp_path: Path) -> None:
