@@ -20,7 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from collage.graph import iterate_bits
 from collage.search._problem import Bools, Ints, Problem
+from collage.search._weights import INVALID_WEIGHT
 
 __all__ = ["Bound", "Heads", "Tightener", "first_prices"]
 
@@ -28,6 +30,7 @@ _STEPS = 80
 _PATIENCE = 4
 _CLOSE = 2.0**-20
 _STALL = 0.25
+_SMALL = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +59,15 @@ class Bound:
 
 
 def first_prices(problem: Problem[Any], weights: Ints) -> Ints:
-    """Prices to begin with: each node in turn takes what the candidates that hold it can still bear."""
+    """Prices to begin with: each node in turn takes what the small sets that hold it can still bear."""
     prices = np.zeros(problem.n, dtype=np.int64)
-    left = weights.copy()
-    for node in range(problem.n):
-        holders = problem.holders(node)
-        share = left[holders].min()
-        prices[node] = share
-        left[holders] -= share
+    if not len(problem.candidates):
+        return prices
+    left = problem.least_of_sets(weights)
+    for node, holders in enumerate(problem.small_holders(_SMALL, left < INVALID_WEIGHT)):
+        if len(holders):
+            prices[node] = share = left[holders].min()
+            left[holders] -= share
     return prices
 
 
@@ -82,10 +86,8 @@ class Heads:
         is_new = np.ones(len(first), dtype=bool)
         is_new[1:] = (first[1:] != first[:-1]) | (stop[1:] != stop[:-1])
         self._starts: Ints = np.flatnonzero(is_new)
-        self._groups_from: list[list[tuple[int, int]]] = [[] for _ in range(problem.n)]
-        heads = zip(first[self._starts].tolist(), stop[self._starts].tolist(), strict=True)
-        for group, (start, end) in enumerate(heads):
-            self._groups_from[start].append((group, end))
+        self._group_stops: list[int] = stop[self._starts].tolist()
+        self._groups_from: list[int] = np.searchsorted(first[self._starts], np.arange(problem.n + 1)).tolist()
 
     def relax(self, weights: Ints, prices: Ints) -> Bound:
         """The bound for given prices, with the cheapest walk from the last node to the first."""
@@ -95,11 +97,11 @@ class Heads:
         group_costs = np.minimum.reduceat(member_costs, self._starts).tolist()
         to_go = [0] * (problem.n + 1)
         taken = [-1] * problem.n
-        price = prices.tolist()
+        price, stops = prices.tolist(), self._group_stops
         for node in range(problem.n - 1, -1, -1):
             best, choice = price[node] + to_go[node + 1], -1
-            for group, stop in self._groups_from[node]:
-                cost = group_costs[group] + to_go[stop]
+            for group in range(self._groups_from[node], self._groups_from[node + 1]):
+                cost = group_costs[group] + to_go[stops[group]]
                 if cost < best:
                     best, choice = cost, group
             to_go[node], taken[node] = best, choice
@@ -123,9 +125,8 @@ class Heads:
             start, stop = starts[group], starts[group + 1]
             candidate = int(self._members[start + int(member_costs[start:stop].argmin())])
             _, node, rest = problem.shapes[candidate]
-            if rest:
-                nodes = problem.nodes(candidate)
-                result[nodes[nodes >= node]] -= 1
+            for covered in iterate_bits(rest):
+                result[node + covered] -= 1
         return result
 
 

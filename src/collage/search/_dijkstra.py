@@ -13,6 +13,7 @@ A state is written as its least uncovered node, and the covered nodes above it, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
@@ -21,15 +22,15 @@ import numpy as np
 
 from collage.search._bounds import Bound, Heads, Tightener, first_prices
 from collage.search._problem import Bools, Ints, Problem, trailing_ones
-from collage.search._weights import Weights
+from collage.search._weights import INVALID_WEIGHT, Weights
 
 __all__ = ["DEFAULT_MAX_STATES", "Edges", "Found", "Path", "find_paths"]
 
 DEFAULT_MAX_STATES = 2_000_000
-_DIVE_WIDTHS = (4, 64)
-_FEW_PER_NODE = 2
-_NEAR = 1
-_STEPS_AT_ONCE = 10
+_FEW_PER_NODE = 4
+_STEPS_AT_ONCE = 5
+_FIRST_MARGIN_BITS = 10
+_MARGIN_GROWTH = 4
 
 Label = tuple[int, int, int, int, Any]
 """Distance, least uncovered node, covered nodes from it on, candidate that led here, label that it came from."""
@@ -110,6 +111,7 @@ def find_paths(
     *,
     k: int = 1,
     prices: Ints | None = None,
+    known: Sequence[int] = (),
     max_states: int = DEFAULT_MAX_STATES,
 ) -> Found:
     """The ``k`` covers of least weight.
@@ -119,6 +121,7 @@ def find_paths(
         weights: Their weights.
         k: How many covers are wanted.
         prices: ``prices`` that an earlier search of the same problem ended with.
+        known: Indices of the candidates of some cover, such as the best one before weights changed.
         max_states: Cap on the states settled. Where it is hit, the result holds the covers found until then, or
             else a good one.
     """
@@ -127,49 +130,108 @@ def find_paths(
     missing = problem.first_uncoverable(weights.valid)
     if missing is not None:
         return Found([], farthest=missing)
-    shift = weights.coarse_shift
     if prices is None:
         prices = first_prices(problem, weights.coarse)
-    everyone = Heads(problem, weights.valid)
-    bound = everyone.relax(weights.coarse, prices)
+    worth = weights.valid & (weights.coarse <= problem.cheapest_twin(weights.coarse))
+    bound = Heads(problem, worth).relax(weights.coarse, prices)
+    best = _Best(problem, weights, known)
     keep, limit = weights.valid, None
-    near = keep & (bound.slack <= _NEAR * bound.value // problem.n)
-    good = _dive(problem.n, Edges(problem, weights, bound, near)) or _dive(
-        problem.n, Edges(problem, weights, bound, keep)
-    )
-    cover = _path(weights, _candidates(good)) if good else None
-    if cover is not None:
-        upper = (cover.weight >> shift) + 1
-        sharp, near = _sharpen(problem, weights, bound, upper)
-        if k == 1:
-            bound, keep, limit = sharp, near, (upper - sharp.value) << shift
-        else:  # Covers above the best one count too: the sharper prices, but for all candidates.
-            bound = max(bound, everyone.relax(weights.coarse, sharp.prices), key=lambda b: b.value)
-    found = Found([], bound.value << shift, bound.prices, considered=int(keep.sum()))
+    if best.dive(bound, worth):
+        bound, keep = _sharpen(problem, weights, bound, best.upper, worth, best)
+        limit = (best.upper - bound.value) << weights.coarse_shift
+    if k > 1:
+        return _find_several(problem, weights, bound.prices, best, k, max_states)
+    found = Found([], bound.value << weights.coarse_shift, bound.prices, considered=int(keep.sum()))
     edges = Edges(problem, weights, bound, keep)
-    ends = _settle(problem.n, edges, k, limit, max_states, found)
-    found.paths = [_path(weights, _candidates(end)) for end in ends]
-    if found.capped and not ends:
-        better = _dive(problem.n, edges)
-        chosen = _candidates(better) if better else cover.candidates if cover else ()
-        found.paths = [_path(weights, chosen)] if chosen else []
+    ends = _settle(problem.n, edges, 1, limit, max_states, found)
+    found.paths = [_path(weights, _candidates(end)) for end in ends] or _fallback(found, best)
     if found.exact:
         found.lower_bound = found.paths[0].weight if found.paths else None
     return found
 
 
-def _sharpen(problem: Problem[Any], weights: Weights, bound: Bound, upper: int) -> tuple[Bound, Bools]:
+def _find_several(problem: Problem[Any], weights: Weights, prices: Ints, best: _Best, k: int, max_states: int) -> Found:
+    """The ``k`` best covers: all within a margin of the bound, which grows until there are enough of them.
+
+    Covers above the best one count, so the bound is that of all candidates.
+    """
+    bound, shift = Heads(problem, weights.valid).relax(weights.coarse, prices), weights.coarse_shift
+    found = Found([], bound.value << shift, bound.prices, considered=int(weights.valid.sum()))
+    margin = best.upper - bound.value + (best.upper >> _FIRST_MARGIN_BITS) if best.cover else None
+    while True:
+        keep = weights.valid if margin is None else weights.valid & (bound.slack <= margin)
+        limit = None if margin is None else margin << shift
+        ends = _settle(problem.n, Edges(problem, weights, bound, keep), k, limit, max_states, found)
+        if len(ends) == k or found.capped or limit is None:
+            break
+        margin = margin * _MARGIN_GROWTH if margin is not None and margin < bound.value else None
+    found.paths = [_path(weights, _candidates(end)) for end in ends] or _fallback(found, best)
+    if found.exact:
+        found.lower_bound = found.paths[0].weight if found.paths else None
+    return found
+
+
+class _Best:
+    """The best cover known so far.
+
+    Attributes:
+        cover: The cover; None until there is one.
+    """
+
+    def __init__(self, problem: Problem[Any], weights: Weights, known: Sequence[int]) -> None:
+        self._problem = problem
+        self._weights = weights
+        is_cover = known and all(weights.valid[i] for i in known)
+        self.cover = _path(weights, tuple(known)) if is_cover else None
+
+    @property
+    def upper(self) -> int:
+        """The coarse weight that a better cover has at most."""
+        assert self.cover is not None
+        return (self.cover.weight >> self._weights.coarse_shift) + 1
+
+    def dive(self, bound: Bound, keep: Bools) -> bool:
+        """Looks for a better cover, first among the candidates of least slack; False if there is none at all."""
+        most = len(self._problem.candidates)
+        slack = np.where(keep, bound.slack, INVALID_WEIGHT)
+        for count, width in ((4 * self._problem.n, 4), (16 * self._problem.n, 4), (most, 4), (most, 64)):
+            near = keep if count >= most else keep & (slack <= np.partition(slack, count)[count])
+            taken = _dive(self._problem, bound, near, width)
+            if taken is not None:
+                path = _path(self._weights, taken)
+                if self.cover is None or path.weight < self.cover.weight:
+                    self.cover = path
+                break
+        return self.cover is not None
+
+
+def _fallback(found: Found, best: _Best) -> list[Path]:
+    """The best cover known, where the cap ended the search before there was any."""
+    return [best.cover] if found.capped and best.cover is not None else []
+
+
+def _sharpen(
+    problem: Problem[Any],
+    weights: Weights,
+    bound: Bound,
+    upper: int,
+    among: Bools | None = None,
+    best: _Best | None = None,
+) -> tuple[Bound, Bools]:
     """Improves a bound while many candidates may still lie on a cover of at most ``upper``; says which may.
 
-    The others are left out at once, so the bound that comes back bounds covers of at most ``upper`` only.
+    The others are left out at once, so the bound that comes back bounds covers of at most ``upper`` only. Where the
+    best cover known is given, it is improved too, and ``upper`` with it.
     """
     tightener = Tightener(weights.coarse, bound)
-    keep = weights.valid
+    keep = weights.valid if among is None else among
     while True:
         keep = keep & (tightener.best.slack <= upper - tightener.best.value)
         if tightener.is_done or keep.sum() <= _FEW_PER_NODE * problem.n:
             return tightener.best, keep
         tightener.improve(Heads(problem, keep), upper, _STEPS_AT_ONCE)
+        if best is not None and best.dive(tightener.best, keep):
+            upper = best.upper
 
 
 def _path(weights: Weights, candidates: tuple[int, ...]) -> Path:
@@ -184,31 +246,34 @@ def _candidates(label: Label) -> tuple[int, ...]:
     return tuple(reversed(taken))
 
 
-def _dive(n: int, edges: Edges) -> Label | None:
-    """A good cover, found by following only the few nearest states of every least uncovered node; None if all end."""
-    skipped = edges.skipped
-    for width in _DIVE_WIDTHS:
-        layers: list[dict[int, Label]] = [{} for _ in range(n + 1)]
-        layers[0][0] = (0, 0, 0, -1, None)
-        for node in range(n):
-            for label in sorted(layers[node].values())[:width]:
-                distance, _, above, _, _ = label
-                for slack, candidate, bits, to, rest in edges[node]:
-                    if bits & above:
-                        continue
-                    length = slack + distance
-                    if above:
-                        covered = above | bits
-                        ones = trailing_ones(covered)
-                        length += skipped[node + ones] - skipped[to]
-                        to, rest = node + ones, covered >> ones
-                    known = layers[to].get(rest)
-                    if known is None or length < known[0]:
-                        layers[to][rest] = (length, to, rest, candidate, label)
-            layers[node] = {}
-        if layers[n]:
-            return layers[n][0]
-    return None
+def _dive(problem: Problem[Any], bound: Bound, keep: Bools, width: int) -> tuple[int, ...] | None:
+    """A good cover, found by following only the nearest states of every least uncovered node; None if all end."""
+    kept = np.flatnonzero(keep)
+    kept = kept[np.lexsort((bound.slack[kept], problem.first[kept]))]
+    begin = np.searchsorted(problem.first[kept], np.arange(problem.n + 1)).tolist()
+    edges = list(zip(bound.slack[kept].tolist(), kept.tolist(), strict=True))
+    skipped, shapes = bound.skipped.tolist(), problem.shapes
+    layers: list[dict[int, Label]] = [{} for _ in range(problem.n + 1)]
+    layers[0][0] = (0, 0, 0, -1, None)
+    for node in range(problem.n):
+        for label in sorted(layers[node].values())[:width]:
+            distance, _, above, _, _ = label
+            for slack, candidate in edges[begin[node] : begin[node + 1]]:
+                bits, to, rest = shapes[candidate]
+                if bits & above:
+                    continue
+                length = slack + distance
+                if above:
+                    covered = above | bits
+                    ones = trailing_ones(covered)
+                    length += skipped[node + ones] - skipped[to]
+                    to, rest = node + ones, covered >> ones
+                known = layers[to].get(rest)
+                if known is None or length < known[0]:
+                    layers[to][rest] = (length, to, rest, candidate, label)
+        layers[node] = {}
+    end = layers[problem.n].get(0)
+    return None if end is None else _candidates(end)
 
 
 def _settle(n: int, edges: Edges, k: int, limit: int | None, max_states: int, found: Found) -> list[Label]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from collage._errors import UsageError
 from collage.cost.cost import Cost
+from collage.graph import iterate_bits
 from collage.search._dijkstra import Found, Path
 from collage.search._problem import Problem
 from collage.search._quotient import find_cycle, kernel_successors
@@ -70,8 +71,12 @@ def _solve(problem: Problem[Any], weights: Weights, graph: DependencyGraph | Non
         return Found([], farthest=missing)
     model = cp_model.CpModel()
     taken = {i: model.new_bool_var(f"take_{i}") for i in weights.valid.nonzero()[0].tolist()}
-    for node in range(problem.n):
-        model.add_exactly_one(taken[i] for i in problem.holders(node).tolist() if i in taken)
+    holders: list[list[Any]] = [[] for _ in range(problem.n)]
+    for i, variable in taken.items():
+        for node in iterate_bits(problem.candidates[i].bits):
+            holders[node].append(variable)
+    for variables in holders:
+        model.add_exactly_one(variables)
     exact = {i: weights.exact(i) for i in taken}
     shift = max(0, sum(exact.values()).bit_length() - _WEIGHT_BITS)
     model.minimize(sum((exact[i] >> shift) * variable for i, variable in taken.items()))

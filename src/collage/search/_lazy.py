@@ -17,16 +17,10 @@ import numpy as np
 
 from collage.cost.cost import Cost, CostLike
 from collage.search._dijkstra import DEFAULT_MAX_STATES, Found, Path, find_paths
-from collage.search._near import NearGraph
 from collage.search._problem import Floats, Ints, Problem
 from collage.search._shortest_path import as_partitioning, no_cover
 from collage.search._values import C, NoCover, Partitioning, SearchStatistics
 from collage.search._weights import Weights
-
-_MARGIN_BITS = 8
-_FINEST_MARGIN_BITS = 16
-_FEW_NEAR_STATES = 1_000
-_MAX_NEAR_ARCS = 60_000
 
 __all__ = ["LazyOptions", "LazyResult", "lazy_shortest_path"]
 
@@ -145,9 +139,7 @@ class _LazySearch(Generic[C]):
             self.of_key.setdefault(key, []).append(index)
         self.prices: Ints | None = None
         self.hoped: Floats | None = None
-        self.near: NearGraph | None = None
-        self.planned: tuple[Floats, Weights] | None = None
-        self.margin_bits = _MARGIN_BITS
+        self.known: tuple[int, ...] = ()
         self.violations = 0
         self.rounds = self.states = self.transitions = self.measured = self.measured_keys = 0
         self.replan_max_s = self.measuring_s = 0.0
@@ -165,7 +157,7 @@ class _LazySearch(Generic[C]):
             proof_bound_of = self.bound_of
         while True:
             bounds = self._bounds()
-            found, weights = self._replan(bounds)
+            found, weights = self._plan(bounds, self.options.paths_per_round)
             if not found.paths:
                 return self._ended("states" if found.capped else "finished", proof_bound_of, (found, weights))
             batch = self._batch(found.paths, bounds)
@@ -190,54 +182,22 @@ class _LazySearch(Generic[C]):
             seconds[index] = bound
         return seconds
 
-    def _replan(self, seconds: Floats) -> tuple[Found, Weights]:
-        """The best paths; by a walk over the near graph where no cost fell and the best is still in it."""
-        if self.options.paths_per_round > 1:
-            return self._plan(seconds, self.options.paths_per_round)
-        began = time.perf_counter()
-        walked = self._walk_near(seconds)
-        if walked is None:
-            walked = self._plan(seconds)
-            self._build_near(seconds, *walked)
-        else:
-            self.rounds += 1
-        self.replan_max_s = max(self.replan_max_s, time.perf_counter() - began)
-        return walked
-
-    def _walk_near(self, seconds: Floats) -> tuple[Found, Weights] | None:
-        if self.near is None or self.planned is None or self.ranks.any():
-            return None
-        before, weights = self.planned
-        changed = np.flatnonzero(seconds != before)
-        if (seconds[changed] < before[changed]).any():
-            return None
-        for index in changed.tolist():
-            weights.learn(index, float(seconds[index] + self.penalties[index]))
-        self.planned = seconds, weights
-        path = self.near.best(weights)
-        if path is None:
-            return None
-        self.states += len(self.near)
-        return Found([path], path.weight, self.prices, considered=self.near.candidates, states=len(self.near)), weights
-
-    def _build_near(self, seconds: Floats, found: Found, weights: Weights) -> None:
-        self.near, self.planned = None, (seconds, weights)
-        if found.paths and self.margin_bits <= _FINEST_MARGIN_BITS:
-            margin = found.paths[0].weight >> self.margin_bits
-            self.near = NearGraph.around(self.problem, weights, found, margin, _MAX_NEAR_ARCS)
-            finer = 1 if self.near is None else -(len(self.near) < _FEW_NEAR_STATES)
-            self.margin_bits = max(0, self.margin_bits + finer)
-
-    def _plan(self, seconds: np.ndarray, k: int = 1) -> tuple[Found, Weights]:
+    def _plan(self, seconds: Floats, k: int = 1) -> tuple[Found, Weights]:
+        """The best paths, from the prices and the best path that the last plan ended with."""
         began = time.perf_counter()
         weights = Weights(self.problem, seconds + self.penalties, self.ranks)
-        found = find_paths(self.problem, weights, k=k, prices=self.prices, max_states=self.options.max_states)
+        found = find_paths(
+            self.problem, weights, k=k, prices=self.prices, known=self.known, max_states=self.options.max_states
+        )
         if found.prices is not None:
             self.prices = found.prices
+        if found.paths:
+            self.known = found.paths[0].candidates
+        if self.rounds:
+            self.replan_max_s = max(self.replan_max_s, time.perf_counter() - began)
         self.rounds += 1
         self.states += found.states
         self.transitions += found.transitions
-        self.replan_max_s = max(self.replan_max_s, time.perf_counter() - began)
         return found, weights
 
     def _plan_measured(self) -> tuple[Found, Weights]:

@@ -7,7 +7,7 @@ computed here, as arrays. Costs are in ``_weights``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,10 @@ __all__ = ["Bools", "Floats", "Ints", "Problem", "trailing_ones"]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
+Array = TypeVar("Array", Ints, Floats)
+
+Form = tuple[int, int, tuple[tuple[int, int], ...]]
+"""Length of a head, the rest after it as bits, and the runs of the rest, counted from the least node."""
 
 
 def trailing_ones(bits: int) -> int:
@@ -40,16 +44,16 @@ def _runs(bits: int, start: int) -> Iterator[tuple[int, int]]:
 class Problem(Generic[C]):
     """Nodes and candidates of one search.
 
-    The **head** of a candidate is the range of nodes that it covers without a gap from its least node on; what it
-    covers beyond that is its **rest**.
+    Candidates for several targets share a set of nodes. The **head** of such a set is the range of nodes that it
+    covers without a gap from its least node on; what it covers beyond that is its **rest**.
 
     Attributes:
         n: Number of nodes.
         candidates: The candidates in the order given, which is the last tie-break.
         priorities: Priority of each candidate's target, 0 preferred most.
+        set_of: Number of each candidate's set of nodes, [candidates].
         first: Least node of each candidate, [candidates].
         head_stop: First node after the head of each candidate, [candidates].
-        sizes: Number of nodes of each candidate, [candidates].
         by_head: Indices of the candidates by ``first``, then ``head_stop``, [candidates].
         shapes: For each candidate its bits from its least node on, ``head_stop``, and its rest from there on.
     """
@@ -58,81 +62,99 @@ class Problem(Generic[C]):
         self.n = n
         self.candidates = tuple(candidates)
         self.priorities = [priority_of(c) for c in self.candidates] if priority_of else [0] * len(self.candidates)
-        self.shapes: list[tuple[int, int, int]] = []
-        runs: list[tuple[int, int]] = []
-        offsets: list[int] = []
-        known: dict[
-            tuple[int, int], tuple[list[tuple[int, int]], tuple[int, int, int]]
-        ] = {}  # Targets share sub-graphs.
-        for candidate in self.candidates:
-            first, bits = key = candidate.first, candidate.bits
-            if key not in known:
-                if bits <= 0 or bits & -bits != 1 << first or bits >> n:
-                    raise ValueError(f"{candidate} does not cover nodes of 0 to {n - 1} from node {first} on")
-                ranges = list(_runs(bits, first))
-                stop = ranges[0][1]
-                known[key] = ranges, (bits >> first, stop, bits >> stop)
-            offsets.append(len(runs))
-            runs += known[key][0]
-            self.shapes.append(known[key][1])
-        self._starts, self._stops = np.array(runs, dtype=np.int64).reshape(-1, 2).T
-        self._offsets: Ints = np.array(offsets, dtype=np.int64)
-        self.first: Ints = self._starts[self._offsets]
-        self.head_stop: Ints = self._stops[self._offsets]
-        self._index_nodes()
+        self._number_sets()
+        self.first: Ints = self._set_first[self.set_of]
+        self.head_stop: Ints = self._set_head_stop[self.set_of]
         self.by_head: Ints = np.lexsort((self.head_stop, self.first))
         self._first_offsets: list[int] = np.searchsorted(self.first[self.by_head], np.arange(n + 1)).tolist()
+        self._by_set: Ints = np.argsort(self.set_of, kind="stable")
+        self._set_offsets: Ints = np.searchsorted(self.set_of[self._by_set], np.arange(len(self._set_first)))
 
-    def _index_nodes(self) -> None:
-        """Lists each candidate's nodes, and for each node the candidates that hold it."""
-        lengths = self._stops - self._starts
-        before = np.cumsum(lengths) - lengths
-        self._nodes: Ints = np.arange(lengths.sum(), dtype=np.int64) + np.repeat(self._starts - before, lengths)
-        self.sizes: Ints = self._sum_runs(lengths)
-        self._node_offsets: Ints = np.concatenate([[0], np.cumsum(self.sizes)])
-        by_node = np.argsort(self._nodes, kind="stable")
-        owners = np.repeat(np.arange(len(self.candidates), dtype=np.int64), self.sizes)
-        self._holders: Ints = owners[by_node]
-        self._holder_offsets: Ints = np.searchsorted(self._nodes[by_node], np.arange(self.n + 1))
-
-    def _sum_runs(self, per_run: Ints) -> Ints:
-        if not len(self._offsets):
-            return per_run
-        sums: Ints = np.add.reduceat(per_run, self._offsets)
-        return sums
+    def _number_sets(self) -> None:
+        """Finds the distinct sets of nodes, and the runs of their rests."""
+        # Python's hash of an integer repeats every 61 bits, as layers do; the length tells them apart.
+        numbers: dict[tuple[int, int], int] = {}
+        forms: dict[int, Form] = {}
+        shapes: list[tuple[int, int, int]] = []
+        set_of, firsts, rests = [], [], list[tuple[int, int, int]]()
+        for candidate in self.candidates:
+            bits = candidate.bits
+            number = numbers.setdefault((bits, bits.bit_length()), len(shapes))
+            set_of.append(number)
+            if number < len(shapes):
+                continue
+            if bits <= 0 or bits >> self.n:
+                raise ValueError(f"{candidate} does not cover nodes of 0 to {self.n - 1}")
+            first = (bits & -bits).bit_length() - 1
+            form = forms.get(bits >> first)
+            if form is None:
+                (_, length), *runs = _runs(bits >> first, 0)
+                form = forms[bits >> first] = length, bits >> first + length, tuple(runs)
+            length, rest, runs_of_rest = form
+            firsts.append(first)
+            shapes.append((bits >> first, first + length, rest))
+            rests += [(number, first + start, first + stop) for start, stop in runs_of_rest]
+        self.set_of: Ints = np.array(set_of, dtype=np.int64)
+        self.shapes = [shapes[number] for number in set_of]
+        self._set_first: Ints = np.array(firsts, dtype=np.int64)
+        self._set_head_stop: Ints = np.array([stop for _, stop, _ in shapes], dtype=np.int64)
+        self._rest_owners, self._rest_starts, self._rest_stops = np.array(rests, dtype=np.int64).reshape(-1, 3).T
+        self._with_rest, self._rest_offsets = np.unique(self._rest_owners, return_index=True)
 
     def starting_at(self, node: int) -> Ints:
         """Candidates whose least node is ``node``."""
         return self.by_head[self._first_offsets[node] : self._first_offsets[node + 1]]
 
-    def nodes(self, candidate: int) -> Ints:
-        """Nodes of one candidate."""
-        return self._nodes[self._node_offsets[candidate] : self._node_offsets[candidate + 1]]
-
-    def holders(self, node: int) -> Ints:
-        """Candidates that hold one node."""
-        return self._holders[self._holder_offsets[node] : self._holder_offsets[node + 1]]
-
-    def totals(self, per_node: Ints) -> Ints:
-        """For each candidate the sum of a per-node number over its nodes, [candidates]."""
-        prefix = np.concatenate([[0], np.cumsum(per_node)])
-        return self._sum_runs(prefix[self._stops] - prefix[self._starts])
-
     def rest_totals(self, per_node: Ints) -> Ints:
         """For each candidate the sum of a per-node number over its rest, [candidates]."""
-        prefix = np.concatenate([[0], np.cumsum(per_node)])
-        heads: Ints = prefix[self.head_stop] - prefix[self.first]
-        return self.totals(per_node) - heads
+        totals = np.zeros(len(self._set_first), dtype=np.int64)
+        if len(self._with_rest):
+            prefix = np.concatenate([[0], np.cumsum(per_node)])
+            totals[self._with_rest] = np.add.reduceat(
+                prefix[self._rest_stops] - prefix[self._rest_starts], self._rest_offsets
+            )
+        return totals[self.set_of]
 
-    def cheapest(self, costs: Floats) -> Floats:
-        """For each node the least cost of the candidates that hold it, infinite where there is none, [nodes]."""
-        result = np.full(self.n, np.inf)
-        np.minimum.at(result, self._nodes, np.repeat(costs, self.sizes))
+    def least_of_sets(self, costs: Array) -> Array:
+        """For each set of nodes the least cost of its candidates, [sets]."""
+        return np.minimum.reduceat(costs[self._by_set], self._set_offsets)
+
+    def cheapest_twin(self, costs: Ints) -> Ints:
+        """For each candidate the least cost of those with the same nodes, [candidates]."""
+        return self.least_of_sets(costs)[self.set_of]
+
+    def small_holders(self, most_nodes: int, among: Bools) -> list[Ints]:
+        """For each node those of some sets, [sets], that have at most so many nodes and hold it."""
+        owners, starts, stops = self._runs_of_sets()
+        sizes = np.zeros(len(self._set_first), dtype=np.int64)
+        np.add.at(sizes, owners, stops - starts)
+        is_small = (among & (sizes <= most_nodes))[owners]
+        owners, starts, lengths = owners[is_small], starts[is_small], (stops - starts)[is_small]
+        before = np.cumsum(lengths) - lengths
+        nodes = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+        by_node = np.argsort(nodes, kind="stable")
+        holders = np.repeat(owners, lengths)[by_node]
+        return np.split(holders, np.searchsorted(nodes[by_node], np.arange(1, self.n)))
+
+    def dearest(self, costs: Floats) -> Floats:
+        """For each node the largest cost of the candidates whose least node it is, 0 where there is none, [nodes]."""
+        result = np.zeros(self.n)
+        np.maximum.at(result, self.first, costs)
         return result
 
     def first_uncoverable(self, valid: Bools) -> int | None:
         """The least node that no valid candidate holds."""
-        held = np.zeros(self.n, dtype=bool)
-        held[self._nodes[np.repeat(valid, self.sizes)]] = True
-        missing = np.flatnonzero(~held)
+        owners, starts, stops = self._runs_of_sets()
+        is_valid = np.zeros(len(self._set_first), dtype=bool)
+        is_valid[self.set_of[valid]] = True
+        of_valid = is_valid[owners]
+        begun = np.bincount(starts[of_valid], minlength=self.n + 1)
+        ended = np.bincount(stops[of_valid], minlength=self.n + 1)
+        missing = np.flatnonzero(np.cumsum(begun - ended)[: self.n] == 0)
         return int(missing[0]) if len(missing) else None
+
+    def _runs_of_sets(self) -> tuple[Ints, Ints, Ints]:
+        """Heads and runs of rests: owner, first node and the node after the last."""
+        owners = np.concatenate([np.arange(len(self._set_first)), self._rest_owners])
+        starts = np.concatenate([self._set_first, self._rest_starts])
+        return owners, starts, np.concatenate([self._set_head_stop, self._rest_stops])

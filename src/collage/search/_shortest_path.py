@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from collage.cost.cost import Cost
+from collage.cost.cost import Cost, CostLike
 from collage.search._dijkstra import DEFAULT_MAX_STATES, Found, Path, find_paths
 from collage.search._problem import Problem
 from collage.search._values import C, CostOf, NoCover, Partitioning, SearchStatistics
@@ -69,8 +70,7 @@ def k_best(
     """
     began = time.perf_counter()
     problem = Problem(n, candidates, priority_of)
-    costs = [Cost.of(cost_of(c)) for c in problem.candidates]
-    weights = weigh(problem, costs, launch_penalty_of)
+    weights = weigh(problem, [cost_of(c) for c in problem.candidates], launch_penalty_of)
     found = find_paths(problem, weights, k=k, max_states=max_states)
     statistics = SearchStatistics(
         candidates=len(problem.candidates),
@@ -86,15 +86,16 @@ def k_best(
     return [as_partitioning(problem, weights, found, path, statistics) for path in found.paths]
 
 
-def weigh(problem: Problem[C], costs: Sequence[Cost], launch_penalty_of: Callable[[C], float] | None) -> Weights:
+def weigh(problem: Problem[C], costs: Sequence[CostLike], launch_penalty_of: Callable[[C], float] | None) -> Weights:
     """Weights of all candidates, each with its launch penalty; an unknown cost ranks by its target's priority."""
-    seconds = np.array([c.seconds for c in costs], dtype=np.float64)
+    seconds = np.array([cost if isinstance(cost, float) else math.nan for cost in costs], dtype=np.float64)
+    ranks = np.zeros(len(costs), dtype=np.int64)
+    for index in np.flatnonzero(~(seconds >= 0)).tolist():
+        cost = Cost.of(costs[index])
+        seconds[index] = cost.seconds
+        ranks[index] = int(cost.unknown_rank) + problem.priorities[index] if cost.is_unknown else 0
     if launch_penalty_of is not None:
         seconds += [launch_penalty_of(c) for c in problem.candidates]
-    ranks = np.zeros(len(costs), dtype=np.int64)
-    for index, cost in enumerate(costs):
-        if cost.is_unknown:
-            ranks[index] = int(cost.unknown_rank) + problem.priorities[index]
     return Weights(problem, seconds, ranks)
 
 

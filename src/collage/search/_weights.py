@@ -19,11 +19,12 @@ import numpy as np
 from collage.cost.cost import Cost
 from collage.search._problem import Bools, Floats, Ints, Problem
 
-__all__ = ["Weights"]
+__all__ = ["INVALID_WEIGHT", "Weights"]
 
 _UNITS_PER_SECOND = 2.0**50
 _COARSE_BITS = 60
-_COARSE_LIMIT = 1 << (_COARSE_BITS + 1)
+INVALID_WEIGHT = 1 << (_COARSE_BITS + 1)
+"""Coarse weight of invalid candidates."""
 
 
 class Weights:
@@ -57,12 +58,6 @@ class Weights:
         """The same weights, some candidates being invalid."""
         return Weights(self._problem, np.where(dropped, np.inf, self._seconds), self._ranks)
 
-    def learn(self, candidate: int, seconds: float) -> None:
-        """Changes the seconds of one candidate; its coarse weight stays, a bound as long as costs only rise."""
-        self._seconds[candidate] = seconds
-        self.valid[candidate] = math.isfinite(seconds)
-        self._units[candidate] = round(seconds * _UNITS_PER_SECOND) if self.valid[candidate] else 0.0
-
     def exact(self, candidate: int) -> int:
         """The exact weight of one valid candidate."""
         units = (int(self._ranks[candidate]) << self._unit_bits) + int(self._units[candidate])
@@ -80,21 +75,19 @@ class Weights:
 
     def _bits_for_any_cover(self, problem: Problem[Any]) -> int:
         """Digits that hold the seconds of any cover: the sum of the dearest candidates from each least node on."""
-        dearest = np.zeros(problem.n)
-        np.maximum.at(dearest, problem.first, self._units)
-        return sum(int(x) for x in dearest).bit_length()
+        return sum(int(x) for x in problem.dearest(self._units)).bit_length()
 
     def _coarse(self, problem: Problem[Any]) -> Ints:
-        """Drops digits until the cheapest candidates of all nodes together, an upper bound of any bound, fit."""
+        """Drops digits until any cover fits: the dearest candidates from each least node on together."""
         ranked = self._ranks * 2.0**self._unit_bits + self._units
-        approximate = np.where(self.valid, (ranked + 1) * 2.0**self._kernel_bits, np.inf)
-        cheapest = problem.cheapest(approximate)
-        bits = math.frexp(float(cheapest[np.isfinite(cheapest)].sum()))[1]
-        dropped = max(0, bits - _COARSE_BITS)
+        approximate = np.where(self.valid, (ranked + 1) * 2.0**self._kernel_bits, 0.0)
+        dropped = max(0, math.frexp(float(problem.dearest(approximate).sum()))[1] - _COARSE_BITS)
         self.coarse_shift = self._priority_bits + dropped
-        if self._unit_bits or dropped > self._kernel_bits:
-            exact = (self.exact(i) >> self.coarse_shift if ok else _COARSE_LIMIT for i, ok in enumerate(self.valid))
-            return np.array([min(weight, _COARSE_LIMIT) for weight in exact], dtype=np.int64)
-        fits = approximate < _COARSE_LIMIT
-        units = np.where(fits, self._units, 0.0).astype(np.int64)
-        return np.where(fits, ((units << self._kernel_bits) + 1) >> dropped, _COARSE_LIMIT)
+        if self._unit_bits:
+            exact = (self.exact(i) >> self.coarse_shift if ok else INVALID_WEIGHT for i, ok in enumerate(self.valid))
+            return np.array(list(exact), dtype=np.int64)
+        if dropped <= self._kernel_bits:
+            coarse = ((self._units.astype(np.int64) << self._kernel_bits) + 1) >> dropped
+        else:  # Seconds in their thousands, of which not even the units fit.
+            coarse = np.floor(self._units * 2.0 ** (self._kernel_bits - dropped)).astype(np.int64)
+        return np.where(self.valid, coarse, INVALID_WEIGHT)
