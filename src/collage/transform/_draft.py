@@ -19,84 +19,76 @@ _WITH_BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 class _Unfilled:
     """A part of a draft, whose fields stay unset until one is used; so reading any of them ends in ``__getattr__``.
 
+    Filled, it becomes an ordinary graph, function or model, in which nothing is left of this.
+
     Attributes:
-        _draft: The draft that it is part of; None once its fields are set.
+        _draft: The draft that it is part of.
         _source: What it is going to be a copy of.
     """
 
     __slots__ = ()
 
-    _draft: Draft | None
+    _draft: Draft
     _source: Any
 
-    def _await(self, draft: Draft | None, original: Any) -> None:
-        object.__setattr__(self, "_draft", draft)
-        object.__setattr__(self, "_source", original)
+    def _await(self, draft: Draft, original: Any) -> None:
+        self.__dict__.update(_draft=draft, _source=original)
 
     def __getattr__(self, name: str) -> Any:
-        if name in _Unfilled.__annotations__ or name.startswith("__") or self._draft is None:
+        if name.startswith("__"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         self._draft.fill()
         return getattr(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._draft is not None:
-            self._draft.fill()
-        object.__setattr__(self, name, value)
+        self._draft.fill()
+        setattr(self, name, value)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self._draft.fill()
+        return self.__reduce_ex__(protocol)
 
 
 class _DraftGraph(_Unfilled, ir.Graph):
-    __slots__ = ("_draft", "_source")
-
     def __init__(self, draft: Draft, original: ir.Graph) -> None:
         self._await(draft, original)
 
 
 class _DraftFunction(_Unfilled, ir.Function):
-    __slots__ = ("_draft", "_source")
-
     def __init__(self, draft: Draft, original: ir.Function) -> None:
         self._await(draft, original)
 
 
 class Draft(_Unfilled, ir.Model):
-    """A copy of a model, made when somebody first looks into it.
+    """A copy of a model that is made when somebody first looks into it; then it is a draft no more.
 
     Passes get a draft, so a pass that fails leaves the original unchanged; and a pass that looks at nothing costs
     nothing, however large the model. Its graphs and functions can be handed out before the copy is made; whoever looks
     into one of them has the whole model copied. Weights are shared, not copied.
     """
 
-    __slots__ = ("_copier", "_draft", "_source")
-
     _copier: Copier
 
     def __init__(self, original: ir.Model) -> None:
-        object.__setattr__(self, "_copier", Copier())
         self._await(self, source(original))
-
-    @property
-    def untouched(self) -> bool:
-        """Whether nobody has looked yet, so that the original is the result."""
-        return self._draft is not None
+        self.__dict__["_copier"] = Copier()
 
     def fill(self) -> None:
-        """Makes the copy, once."""
-        if self._draft is None:
-            return
+        """Makes the copy."""
         original, copier = self._source, self._copier
-        object.__setattr__(self, "_copier", Copier())  # lets go of the original
-        unfilled: list[Any] = [self, *copier.graphs.values(), *copier.functions.values()]
-        for part in unfilled:
-            part._await(None, None)
+        for graph in copier.graphs.values():
+            _become(graph, ir.Graph)
+        for function in copier.functions.values():
+            _become(function, ir.Function)
+        _become(self, ir.Model)
         copier.fill_model(self, original)
 
     def graph_for(self, original: ir.Graph) -> ir.Graph:
-        """The draft of a graph or body of an untouched model."""
+        """The draft of a graph or body."""
         return self._copier.graphs.setdefault(original, _DraftGraph(self, original))
 
     def function_for(self, original: ir.Function) -> ir.Function:
-        """The draft of a function of an untouched model."""
+        """The draft of a function."""
         return self._copier.functions.setdefault(original, _DraftFunction(self, original))
 
 
@@ -106,7 +98,7 @@ class Body:
 
     Attributes:
         graph: The body.
-        node: The node that has it; where the body is an untouched draft, the node of the original.
+        node: The node that has it; where the body is a draft, the node of the original.
         name: Of the node's attribute.
         copier: Leads from nodes of the original to those of the draft; None if ``node`` is the one itself.
     """
@@ -118,7 +110,7 @@ class Body:
 
     def replace_by(self, graph: ir.Graph) -> None:
         """Gives the node another body."""
-        if isinstance(self.graph, _DraftGraph) and self.graph._draft is not None:
+        if isinstance(self.graph, _DraftGraph):
             self.graph._draft.fill()
         node = self.node if self.copier is None else self.copier.nodes[self.node]
         old = node.attributes[self.name]
@@ -130,8 +122,8 @@ class Body:
 
 
 def source(part: _Part) -> _Part:
-    """What an untouched draft will be a copy of, to look at; anything else itself."""
-    if isinstance(part, _Unfilled) and part._draft is not None:
+    """What a draft will be a copy of, to look at; anything else itself."""
+    if isinstance(part, _Unfilled):
         original: _Part = part._source
         return original
     return part
@@ -139,12 +131,12 @@ def source(part: _Part) -> _Part:
 
 def main_graph_of(model: ir.Model) -> ir.Graph:
     """The main graph, without touching a draft."""
-    return model.graph_for(source(model).graph) if isinstance(model, Draft) and model.untouched else model.graph
+    return model.graph_for(source(model).graph) if isinstance(model, Draft) else model.graph
 
 
 def functions_of(model: ir.Model) -> list[ir.Function]:
     """The functions, without touching a draft."""
-    if isinstance(model, Draft) and model.untouched:
+    if isinstance(model, Draft):
         return [model.function_for(function) for function in source(model).functions.values()]
     return list(model.functions.values())
 
@@ -165,3 +157,8 @@ def bodies_of(function: ir.Graph | ir.Function) -> Sequence[Body]:
         for graph in [attribute.value] if attribute.type == ir.AttributeType.GRAPH else attribute.value:
             result.append(Body(graph if draft is None else draft.graph_for(graph), node, attribute.name, copier))
     return result
+
+
+def _become(part: ir.Model | ir.Graph | ir.Function, kind: type) -> None:
+    part.__dict__.clear()
+    object.__setattr__(part, "__class__", kind)

@@ -29,7 +29,7 @@ def run(pass_: Pass, model: ir.Model) -> ir.Model:
         raise TypeError(f"pass {pass_.info.name!r} takes an onnx_ir.Model, not {type(model).__name__}")
     draft = Draft(model)
     result = Runner(PassContext.current()).execute(pass_, draft, pass_.info.name)
-    return model if result is draft and draft.untouched else result
+    return model if isinstance(result, Draft) else result
 
 
 class Runner:

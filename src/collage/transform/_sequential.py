@@ -126,7 +126,7 @@ class Attempt(Pass):
         draft, checkpoint = Draft(model), runner.checkpoint()
         try:
             result = self.inner.apply(draft, runner, place)
-            if result is draft and draft.untouched:
+            if isinstance(result, Draft):
                 return model
             check_valid(result)
         except Exception as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -322,6 +324,22 @@ def test_copies_of_random_models_are_equal(seed, wrapped):
     assert not {id(v) for n in draft.graph.all_nodes() for v in n.inputs} & {
         id(v) for n in model.graph.all_nodes() for v in n.inputs if v is not None
     }
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("part", [lambda m: m, lambda m: m.graph, lambda m: m.functions[("local", "f", "")]])
+def test_drafts_can_be_copied_and_end_as_plain_models(how, part):
+    copies, model = [], build()
+
+    def look(function, mod, ctx):
+        copies.append(how(part(mod) if function.name == "main" else function))
+        return function
+
+    result = create_function_pass("looks", 0, look)(model)
+    assert [type(c) for c in copies[1:]] == [ir.Graph, ir.Graph, ir.Function]
+    assert type(copies[0]) in (ir.Model, ir.Graph, ir.Function)
+    assert (type(result), type(result.graph)) == (ir.Model, ir.Graph)
+    assert type(copy.copy(result)) is ir.Model and ir.to_proto(copy.copy(result)) == ir.to_proto(model)
 
 
 def test_libraries_take_drafts_for_models():
