@@ -106,7 +106,7 @@ class DevicePlacement:
         scopes = [*self._planned.values(), *self._arrivals.values(), *self._deliveries.values(), *self.config.scopes]
         self.devices: tuple[SEScope, ...] = tuple(sorted({scope.device for scope in scopes}, key=self._rank))
         is_open = requests.default is None and fallback == PassContext().fallback_device
-        self.is_free = is_open and any(len(self._devices_of(name)) > 1 for name in self._demanded)
+        self.is_free = is_open and any(len(self._open_to(name)) > 1 for name in self._demanded)
         if not self.is_free:
             self.devices = tuple(dict.fromkeys(scope.device for scope in self._planned.values()))
         for node, inner in inside.items():
@@ -247,6 +247,10 @@ class DevicePlacement:
 
     def _devices_of(self, name: str) -> tuple[SEScope, ...]:
         """The devices that a node may run on."""
+        return self._open_to(name) if self.is_free else (self._planned[name].device,)
+
+    def _open_to(self, name: str) -> tuple[SEScope, ...]:
+        """The devices that fit what is demanded of a node."""
         demanded = self._demanded[name]
         return tuple(device for device in self.devices if demanded.join(device) is not None)
 
