@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collage._errors import CompileError, Unsupported
+from collage.toolchains import _cuda, _tvm_cuda
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import TUNED, Availability, Compiled, LoadOptions, Support, TuningSession
 from collage.toolchains._model_files import (
@@ -57,15 +58,16 @@ _SHARE_ALL_CORES = -3
 
 
 class TvmToolchain(ToolchainBase):
-    """Compiles kernels with TVM's own code generator for the CPU."""
+    """Compiles kernels with TVM's own code generators for the CPU and for CUDA."""
 
     name = "tvm"
-    targets = ("llvm",)
+    targets = ("llvm", "cuda")
     options = {
         "threads": "number of threads (default: one for each physical core); one number for the whole process",
         "opt-level": "0 to 3: TVM's own optimisation level (default 3)",
         "trials": "schedules that tuning measures for each loop nest; such targets come from --tune",
         "seed": "decides which schedules tuning tries",
+        "arch": "on CUDA: the architecture to compile for, such as sm_90 (default: the device's)",
     }
     optimises_whole_graphs = False
 
@@ -81,6 +83,15 @@ class TvmToolchain(ToolchainBase):
             return Availability(False, version, build, reason=reason, remedy="install g++ or clang")
         return Availability(True, version, build, ("CPU",))
 
+    def availability_of(self, target: Target) -> Availability:
+        """For CUDA, also the device and a compiler for it."""
+        found = self.availability()
+        return _tvm_cuda.availability(found) if target.kind == "cuda" else found
+
+    def ran_on(self, target: Target) -> str | None:
+        """Where its tests have passed."""
+        return _cuda.ran_on(target.kind) if target.kind == "cuda" else super().ran_on(target)
+
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Worth trying, unless a type speaks against it."""
         if (reason := _known_wrong(node)) is not None:
@@ -89,14 +100,18 @@ class TvmToolchain(ToolchainBase):
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Imports, fuses, schedules and generates code; links a shared library."""
-        check_options(target, _OPTIONS)
+        _check(target)
         name = kernel_name(kernel)
         records = _records(kernel, target)
         module = _import(kernel, workspace)
         # By target, since a process that has loaded a library gets the same one again under the same name.
         options = "".join(f".{option}={value}" for option, value in target.options)
-        library = workspace / f"{name}{options}.so"
-        _build(module, target, library, records)
+        if target.kind == "cuda":
+            library = workspace / f"{name}.cuda{options}.so"
+            _tvm_cuda.build(module, target, library)
+        else:
+            library = workspace / f"{name}{options}.so"
+            _build(module, target, library, records)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
         lent = [i for i, value in enumerate(kernel.graph.outputs) if _is_lent(value)]
@@ -107,7 +122,9 @@ class TvmToolchain(ToolchainBase):
 
         TVM has one thread pool for a process: the kernel that is loaded last decides on its size.
         """
-        check_options(target, _OPTIONS)
+        _check(target)
+        if target.kind == "cuda":
+            return _tvm_cuda.load(workspace / compiled.files[0], compiled)
         _set_threads(load_threads(target, options) or usable_cores(), options.exclusive)
         return _MachineKernel(workspace / compiled.files[0], compiled)
 
@@ -169,6 +186,15 @@ class _MachineKernel:
             staged = self._staged[i] = (np.from_dlpack(tensor), tensor)
         np.copyto(staged[0], x)
         return staged[1]
+
+
+def _check(target: Target) -> None:
+    if target.kind != "cuda":
+        check_options(target, _OPTIONS)
+        return
+    _tvm_cuda.check_arch(target)
+    arch = target.option("arch")
+    check_options(target, {"opt-level": _LEVELS, **({"arch": (arch,)} if arch else {})})
 
 
 def _tvm() -> Any:

@@ -1,0 +1,63 @@
+"""TVM for CUDA, as far as it goes without a device: sources are generated, and NVIDIA's compiler takes them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collage._errors import TargetError, Unsupported
+from collage.target import Target
+from collage.testing._toolchain_kernels import COMMON, KernelCase
+from collage.toolchains import LoadOptions, _cuda, _tvm_cuda
+from collage.toolchains.tvm import TvmToolchain, _import
+
+tvm = pytest.importorskip("tvm")
+TARGET = Target.parse("cuda -arch=sm_90")
+ON_CUDA = {"conv_relu", "matmul", "softmax", "attention", "reduce", "batch_norm_pool", "layer_norm_gelu"}
+
+
+def sources_of(module: Any) -> list[str]:
+    """The CUDA sources in a module that was made where nothing could compile them."""
+    own = [str(module.inspect_source())] if module.kind == "cuda" else []
+    return own + [text for inner in module.imports for text in sources_of(inner)]
+
+
+@pytest.mark.skipif(isinstance(_cuda.find_gpu(), _cuda.Gpu), reason="with a device, modules hold machine code")
+@pytest.mark.parametrize("case", [c for c in COMMON if c.name in ON_CUDA], ids=lambda case: case.name)
+def test_kernels_become_cuda_sources_that_compile(case: KernelCase, tmp_path: Path) -> None:
+    (source,) = sources_of(_tvm_cuda.generate(_import(case.model(), tmp_path), TARGET).mod)
+    assert "__global__" in source and "threadIdx.x" in source
+    if (nvcc := shutil.which("nvcc")) is None:
+        pytest.skip("no nvcc to compile what was generated")
+    (tmp_path / "k.cu").write_text(source)
+    command = [nvcc, "-cubin", "-arch=sm_90", "-o", str(tmp_path / "k.cubin"), str(tmp_path / "k.cu")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_library_is_written_for_an_architecture_that_is_not_here(tmp_path: Path) -> None:
+    compiled = TvmToolchain().compile(COMMON[0].model(), TARGET, tmp_path)
+    assert compiled.files == ("conv_relu.cuda.arch=sm_90.so",)
+    assert [path.name for path in tmp_path.iterdir()] == list(compiled.files)
+
+
+def test_the_architecture_is_checked(tmp_path: Path) -> None:
+    for text in ("cuda -arch=ninety", "cuda -threads=2", "llvm -arch=sm_90"):
+        with pytest.raises(TargetError):
+            TvmToolchain().compile(COMMON[0].model(), Target.parse(text), tmp_path)
+
+
+@pytest.mark.skipif(isinstance(_cuda.find_gpu(), _cuda.Gpu), reason="there is a device")
+def test_without_a_device_it_says_so(tmp_path: Path) -> None:
+    found = TvmToolchain().availability_of(Target.parse("cuda"))
+    assert not found.available and found.reason and found.remedy
+    assert TvmToolchain().availability().available
+    with pytest.raises(Unsupported, match="driver"):
+        TvmToolchain().compile(COMMON[0].model(), Target.parse("cuda"), tmp_path)
+    compiled = TvmToolchain().compile(COMMON[0].model(), TARGET, tmp_path)
+    with pytest.raises(Unsupported, match="driver"):
+        TvmToolchain().load(compiled, TARGET, tmp_path, LoadOptions())
