@@ -47,6 +47,7 @@ from collage.options import CompileOptions
 from collage.placement import DevicePlacement, place, prepare_and_place
 from collage.plans import Plan, kernel_attributes, predicted_s, single_plans
 from collage.report import compile_report
+from collage.retuned import with_tuned
 from collage.runtime import Executable, Recipe
 from collage.search import (
     LazyOptions,
@@ -133,6 +134,9 @@ def compile(
         )
         if tuning.reference_failure is None:
             candidates = collect(tuning, gather_specs(tuning))
+            if options.tune_s:
+                search(tuning, candidates)
+                candidates = with_tuned(tuning, candidates)
             result, finals = decide(tuning, candidates)
         else:
             candidates, result = CandidateKernelIndex(()), None
@@ -231,9 +235,8 @@ def in_one_process(tuning: Tuning, index: CandidateKernelIndex, covers: list[Pla
     """Covers whose toolchains can share a process; where the best one's cannot, the search is held within those that can."""
     if not covers or tuning.shares_process(covers[0].targets):
         return [plan for plan in covers if tuning.shares_process(plan.targets)]
-    usable = [target for target in tuning.menu if tuning.survey[target].availability.available]
     found = []
-    for group in tuning.sharing.compatible_sets([*usable, HOST_TARGET]):
+    for group in tuning.sharing.compatible_sets(tuple(dict.fromkeys(candidate.target for candidate in index))):
         inside = CandidateKernelIndex([candidate for candidate in index if candidate.target in group])
         found += best_plans(tuning, inside, search(tuning, inside))
     return sorted(found, key=lambda plan: predicted_s(tuning, plan) or float("inf"))

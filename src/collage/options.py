@@ -27,6 +27,8 @@ class CompileOptions:
         time_budget_s: Seconds that the whole compilation should take. What the finals are expected to need is kept back,
             and the search gets what is left; the singles are always tried. None searches until nothing promises a gain,
             for a minute at most.
+        tune_s: Seconds to spend on tuning, once a plan of untuned kernels stands, for targets whose toolchain can tune. Part
+            of the time budget, if there is one. 0 tunes nothing.
         percentile: Which percentile of its latencies is a kernel's cost: 50, or 10 or 90.
         accuracy_budget: Largest end-to-end error that is acceptable, relative to an output's largest magnitude. Grants the
             search targets of reduced precision; None is what the model's own types allow.
@@ -45,6 +47,7 @@ class CompileOptions:
     dims: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
     time_budget_s: float | None = None
+    tune_s: float = 0.0
     percentile: int = 50
     accuracy_budget: float | None = None
     measure_budget: int | None = None

@@ -17,6 +17,7 @@ from collage.placement import DevicePlacement, PlacedKernel, lay_out
 from collage.runtime import KernelRecord, Port, Recipe
 from collage.search import Partitioning, copies_of
 from collage.target import HOST_TARGET, Target
+from collage.toolchains import TUNED
 from collage.transfers import transfers_of
 from collage.tuning import Tuning
 
@@ -182,9 +183,10 @@ def lower(tuning: Tuning, plan: Plan) -> Recipe:
     for place in plan.kernels:
         kernel = tuning.kernels.model(place.sub_graph, place.target)
         name = str(kernel.graph.name)
+        tuned = {key: text for key, text in kernel.metadata_props.items() if key == TUNED}
         placement = tuning.placement
         scope = None if placement is None else placement.result_scope(place.sub_graph.nodes, place.target, place.device)
-        specs.append(KernelSpec(place.sub_graph, name, kernel_attributes(place.target, name, scope)))
+        specs.append(KernelSpec(place.sub_graph, name, kernel_attributes(place.target, name, scope) | tuned))
         compiled = tuning.workshop.build(kernel, place.target)
         records.append(
             KernelRecord(

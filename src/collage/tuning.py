@@ -130,6 +130,7 @@ class Tuning:
         self._twins: dict[tuple[Hashable, Target], list[CandidateKernel]] = {}
         self.batch_size = _BATCH_SIZE
         self.measure_budget = _MEASURE_BUDGET if options.measure_budget is None else options.measure_budget
+        self._tuners: dict[str, bool] = {}
         self._began = time.monotonic()
 
     def __enter__(self) -> Tuning:
@@ -320,6 +321,18 @@ class Tuning:
         """Notes which candidates have equal keys, so that a measurement of one tells of all."""
         for candidate in candidates:
             self._twins.setdefault(self.key_of(candidate.sub_graph, candidate.target), []).append(candidate)
+
+    def can_tune(self, target: Target) -> bool:
+        """Whether kernels of this target may be tuned: its toolchain can, and it is not a target of tuned kernels itself."""
+        name = target.toolchain
+        if name not in self._tuners:
+            self._tuners[name] = self.workshop.can_tune(name)
+        return self._tuners[name] and target.option("trials") is None
+
+    def introduce_variant(self, target: Target, of: Target) -> None:
+        """Makes known a target that is called as another one is, but runs other code."""
+        self.overheads.setdefault(target, self.overheads[of])
+        self._expectation.introduce(target, of)
 
     def measure(self, candidates: Sequence[CandidateKernel]) -> list[Cost]:
         """Builds and measures candidates, and learns from what comes of it."""

@@ -61,6 +61,8 @@ Dims = Annotated[
 
       collage compile model.onnx -o model.collage --dim seq=128 --time-budget 2m
 
+      collage compile model.onnx -o model.collage -t llvm -t openvino --tune 2m
+
       collage compile model.onnx -o model.collage --accuracy-budget 1e-2
 
       collage compile model.onnx -o model.collage --devices plan.toml
@@ -75,6 +77,10 @@ def compile_(
     threads: Threads = 0,
     time_budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="What compiling should take in all, e.g. 90s or 5m.")
+    ] = None,
+    tune: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="How long to tune kernels, where a toolchain can and it promises a gain."),
     ] = None,
     accuracy_budget: Annotated[
         float | None,
@@ -107,6 +113,7 @@ def compile_(
         db=db,
         dims=_dims(dim),
         time_budget_s=_seconds(time_budget),
+        tune_s=_seconds(tune) or 0.0,
         accuracy_budget=accuracy_budget,
         percentile=percentile,
         measure_budget=measure_budget,

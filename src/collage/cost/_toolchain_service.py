@@ -15,10 +15,11 @@ import onnx_ir as ir
 from collage._errors import CompileError
 from collage.cost.numerics import compare_all
 from collage.cost.sampling import SamplingPlan, sample
+from collage.cost.slot import building_slot, measuring_slot
 from collage.cost.values import ValueStore
 from collage.runtime import Executor, Step
 from collage.target import Target
-from collage.toolchains import Compiled, Kernel, LoadOptions, Profiler, Toolchain
+from collage.toolchains import Compiled, Kernel, LoadOptions, Profiler, Toolchain, Tuner, TuningSession
 
 __all__ = ["ToolchainService"]
 
@@ -135,6 +136,25 @@ class ToolchainService:
         arrays = _arrays(ValueStore(Path(values)), inputs)
         made = Compiled(**compiled)
         return dict(self._toolchain.profile(made, Target.parse(target), Path(workspace), arrays, repeats))
+
+    def can_tune(self) -> bool:
+        """Whether the toolchain tunes."""
+        return isinstance(self._toolchain, Tuner)
+
+    def tuning_workloads(self, kernel: str, target: str, workspace: str) -> list[str]:
+        """What can be tuned in a kernel, by name."""
+        folder = Path(workspace)
+        assert isinstance(self._toolchain, Tuner)
+        return list(self._toolchain.tuning_workloads(ir.load(folder / kernel), Target.parse(target), folder))
+
+    def tune(
+        self, kernel: str, target: str, workspace: str, threads: int, budget_s: float, known: dict[str, str]
+    ) -> dict[str, str]:
+        """Records of a kernel's workloads; the toolchain takes the slots itself, turn by turn."""
+        folder = Path(workspace)
+        assert isinstance(self._toolchain, Tuner)
+        session = TuningSession(budget_s, threads, known, building_slot, measuring_slot)
+        return dict(self._toolchain.tune(ir.load(folder / kernel), Target.parse(target), folder, session))
 
     def overheads(self, compiled: dict[str, Any], target: str, workspace: str, threads: int) -> dict[str, float]:
         """See ``Workshop.overheads``; the kernel has one input, float32 [16], and one output of the same shape."""

@@ -88,6 +88,10 @@ class Expectation:
         self._best_base: dict[int, float] = {}
         self._estimates: dict[tuple[Hashable, int], _Estimate] = {}
 
+    def introduce(self, target: Hashable, like: Hashable) -> None:
+        """Makes known a target that is called as another one is."""
+        self._known.setdefault(target, _Known(self._known[like].dispatch_s))
+
     def learn_profile(self, target: Hashable, seconds: Mapping[int, float]) -> None:
         """Takes over where the time goes on a target: seconds by node index, measured inside a larger kernel."""
         self._known[target].base_s.update(seconds)

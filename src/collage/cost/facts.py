@@ -118,5 +118,6 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "race-2": _is_race,
     "share-1": _is_verdict,
     "support": _is_support,
+    "tuning-1": lambda value: isinstance(value, str),
     "winner-1": _is_winner,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 import onnx_ir as ir
 
@@ -27,14 +27,22 @@ class KernelMaker:
         self._made: dict[tuple[SubGraph, str], ir.Model] = {}
         self._node_hashes: dict[int, str] = {}
         self._signatures: dict[SubGraph, Hashable] = {}
+        self._properties: dict[tuple[Hashable, str], Mapping[str, str]] = {}
 
     def model(self, nodes: int | SubGraph, target: Target) -> ir.Model:
         """The kernel over these nodes (a sub-graph, or bits) for a target: the same object whenever it is asked for."""
         sub_graph = SubGraph(self.graph, IndexSet(nodes)) if isinstance(nodes, int) else nodes
         key = (sub_graph, str(target))
         if key not in self._made:
-            self._made[key] = extract(self.graph, sub_graph, self._names.fresh(kernel_name(sub_graph, target)))
+            model = extract(self.graph, sub_graph, self._names.fresh(kernel_name(sub_graph, target)))
+            if self._properties:
+                model.metadata_props.update(self._properties.get((self.signature(sub_graph), str(target)), {}))
+            self._made[key] = model
         return self._made[key]
+
+    def annotate(self, sub_graph: SubGraph, target: Target, properties: Mapping[str, str]) -> None:
+        """Gives kernels properties, this one and all that are alike; before any of them is made."""
+        self._properties[self.signature(sub_graph), str(target)] = properties
 
     def signature(self, sub_graph: SubGraph) -> Hashable:
         """Equal for sub-graphs whose kernels are alike but for names and weights.

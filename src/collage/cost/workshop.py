@@ -290,6 +290,50 @@ class Workshop:
             return {"dispatch_s": 0.0, "launch_s": 0.0}
         return found
 
+    def can_tune(self, toolchain: str) -> bool:
+        """Whether a toolchain finds faster code by trying."""
+        try:
+            return bool(self._call(toolchain, "can_tune", self._limits.start_s))
+        except ToolchainError:
+            return False
+
+    def tuning_workloads(self, kernel: ir.Model, target: Target) -> list[str]:
+        """What can be tuned in a kernel, by name.
+
+        Raises:
+            ToolchainError: The toolchain cannot tell.
+        """
+        file, workspace = self._write(kernel), str(self.workspace)
+        with building_slot():
+            found: list[str] = self._call(
+                target.toolchain,
+                "tuning_workloads",
+                self._limits.try_s,
+                kernel=file,
+                target=str(target),
+                workspace=workspace,
+            )
+        return found
+
+    def tune(self, kernel: ir.Model, target: Target, budget_s: float, known: Mapping[str, str]) -> dict[str, str]:
+        """Records of a kernel's workloads, those that are known included.
+
+        Raises:
+            ToolchainError: It could not be tuned.
+        """
+        found: dict[str, str] = self._call(
+            target.toolchain,
+            "tune",
+            budget_s + self._limits.compile_s,
+            kernel=self._write(kernel),
+            target=str(target),
+            workspace=str(self.workspace),
+            threads=self.threads,
+            budget_s=budget_s,
+            known=dict(known),
+        )
+        return found
+
     def profile(self, kernel: ir.Model, target: Target, inputs: Sequence[str], repeats: int = 3) -> Mapping[str, float]:
         """Seconds per node name inside a kernel; empty if the toolchain cannot tell, or fails to."""
         try:

@@ -17,7 +17,7 @@ from collage._errors import ToolchainError
 from collage.graph import kernel_model, kernels_of
 from collage.runtime._recipe import KernelRecord, Recipe
 from collage.target import HOST_TARGET, Target
-from collage.toolchains import Compiled, Kernel, LoadOptions, Registry
+from collage.toolchains import TUNED, Compiled, Kernel, LoadOptions, Registry
 
 __all__ = ["HostKernels", "KernelSources"]
 
@@ -31,7 +31,7 @@ class KernelSources:
 
     def __init__(self, file: Path) -> None:
         self._model = ir.load(file)
-        self._calls = {str(call.node.name): call.node for call in kernels_of(self._model)}
+        self._calls = {str(call.node.name): call for call in kernels_of(self._model)}
 
     def model(self, name: str) -> ir.Model:
         """The kernel called ``name``; its inputs and outputs have the names that they have in the whole.
@@ -41,7 +41,10 @@ class KernelSources:
         """
         if name not in self._calls:
             raise ToolchainError(f"the partitioned model has no kernel {name}")
-        return kernel_model(self._model, self._calls[name], name)
+        call = self._calls[name]
+        model = kernel_model(self._model, call.node, name)
+        model.metadata_props.update({key: text for key, text in call.metadata.items() if key == TUNED})
+        return model
 
     def compile(self, record: KernelRecord, target: Target, toolchains: Registry, workspace: Path) -> Compiled:
         """Compiles a kernel for a target, into a workspace that holds its weights."""
