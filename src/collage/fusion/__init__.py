@@ -15,6 +15,7 @@ from collage.fusion._base_rules import (
     OpPredicateFusionRule,
     PatternMatch,
 )
+from collage.fusion._borders import moved_borders
 from collage.fusion._candidate import CandidateKernel, CandidateKernelIndex, FusionSpec, collect_candidates
 from collage.fusion._coalesce import MaxCoalesceFusionRule, greedy_cover, max_coalesce
 from collage.fusion._combinators import CompositeFusionRule, OnlyValidFusionRule, UnionFusionRule
@@ -84,6 +85,7 @@ __all__ = [
     "greedy_cover",
     "max_coalesce",
     "maximal_regions",
+    "moved_borders",
     "only_patterns",
     "operator_based",
     "pattern_based",
