@@ -5,12 +5,12 @@
 * `wide_shortest_path`: any candidates, also such as could feed each other.
 * `placed_shortest_path`, `lazy_placed_path`: candidates on several devices, with copies between them.
 * `exact_cover`: the same as a constraint programme (extra ``exact``).
-
-Joining adjacent kernels of one target afterwards is `collage.fusion.max_coalesce`.
+* `coalesce_cover`: afterwards, joins neighbours of one target where that is measured to be cheaper.
 """
 
 from __future__ import annotations
 
+from collage.search._coalesce import coalesce_cover
 from collage.search._exact import exact_cover
 from collage.search._lazy import LazyOptions, LazyResult, lazy_shortest_path
 from collage.search._placed import PlacedCandidate, Transfer, copies_of, lazy_placed_path, placed_shortest_path
@@ -38,6 +38,7 @@ __all__ = [
     "Search",
     "SearchStatistics",
     "Transfer",
+    "coalesce_cover",
     "copies_of",
     "exact_cover",
     "k_best",
