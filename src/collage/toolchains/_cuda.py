@@ -42,6 +42,7 @@ __all__ = [
     "queue_of",
     "ran_on",
     "require_gpu",
+    "settings",
     "tensor_cores",
     "torch_cuda",
 ]
@@ -367,7 +368,7 @@ class CudaKernel:
 
     def on_device(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Runs on tensors of the device; returns such tensors, and does not wait for them."""
-        with _settings(self._tf32):
+        with settings(self._tf32):
             return self._run(*inputs)
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -376,7 +377,7 @@ class CudaKernel:
 
 
 @contextlib.contextmanager
-def _settings(tf32: bool) -> Iterator[None]:
+def settings(tf32: bool) -> Iterator[None]:
     """What torch has one setting of for the process: rounding, and whether cuDNN tries its algorithms first.
 
     The older of its two ways to set rounding is the one that leaves both in agreement; torch's operators refuse to run

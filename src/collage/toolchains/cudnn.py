@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from collage.toolchains._contract import PatternEntry
 from collage.toolchains._cuda_library import TorchCudaLibrary
+from collage.toolchains._linear_group import constant_of, only_user
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -64,7 +65,7 @@ class CudnnToolchain(TorchCudaLibrary):
 def _group(node: ir.Node, device: str, precision: str) -> Fused | None:
     from collage.toolchains._torch_ops import Fused
 
-    w, b = _constant(node, 1), _constant(node, 2)
+    w, b = (constant_of(node.inputs[i]) if i < len(node.inputs) else None for i in (1, 2))
     given = len(node.inputs) > 2 and node.inputs[2] is not None
     if w is None or (given and b is None) or w.ndim not in (3, 4, 5) or 0 in w.shape or node.inputs[0] is None:
         return None
@@ -79,11 +80,11 @@ def _group(node: ir.Node, device: str, precision: str) -> Fused | None:
 
 def _epilogue(node: ir.Node) -> tuple[tuple[ir.Node, ...], ir.Value | None, bool]:
     """The nodes after a convolution that are part of the call, what is added, and whether Relu follows."""
-    if node.op_type == "ConvTranspose" or (user := _only_user(node)) is None:
+    if node.op_type == "ConvTranspose" or (user := only_user(node)) is None:
         return (node,), None, False
     if user.op_type == "Relu":
         return (node, user), None, True
-    last = _only_user(user)
+    last = only_user(user)
     if user.op_type == "Add" and last is not None and last.op_type == "Relu":
         left, right = user.inputs
         other = right if left is node.outputs[0] else left
@@ -185,22 +186,8 @@ class _Convolution:
         return y if b is None else y.add_(b.reshape(1, -1, *([1] * (y.ndim - 2))))
 
 
-def _constant(node: ir.Node, index: int) -> Any:
-    from collage.toolchains._torch_ops import constant_array
-
-    value = node.inputs[index] if index < len(node.inputs) else None
-    return None if value is None or value.const_value is None else constant_array(value.const_value)
-
-
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple | list) else value
-
-
-def _only_user(node: ir.Node) -> ir.Node | None:
-    y = node.outputs[0]
-    uses = list(y.uses())
-    user: ir.Node | None = uses[0][0] if len(uses) == 1 and not y.is_graph_output() else None
-    return user if user is not None and user.domain == "" else None
 
 
 def _same_static_shape(left: ir.Value, right: ir.Value) -> bool:

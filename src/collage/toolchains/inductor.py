@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import CollageError, CompileError, Unsupported
+from collage.toolchains import _cuda, _inductor_cuda
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, LoadOptions, Support
 from collage.toolchains._model_files import check_options, kernel_name, one_line, save_kernel
@@ -35,20 +36,25 @@ if TYPE_CHECKING:
     from collage.target import Target
     from collage.toolchains._contract import Kernel
 
-__all__ = ["InductorToolchain"]
+__all__ = ["InductorToolchain", "caches_in", "quiet_compiler"]
 
+_OPTIONS: dict[str, dict[str, tuple[str, ...] | None]] = {"llvm": {"threads": None}, "cuda": _inductor_cuda.OPTIONS}
 _COMPILERS = ("g++", "clang++")
 _UNROLLED = frozenset(("LSTM", "GRU", "RNN"))
 _DATA_DEPENDENT = frozenset(("NonZero", "Compress"))
 
 
 class InductorToolchain(ToolchainBase):
-    """Compiles kernels with AOTInductor for the CPU."""
+    """Compiles kernels with AOTInductor for the CPU and for CUDA."""
 
     name = "inductor"
-    targets = ("llvm -compiler=inductor",)
+    targets = ("llvm -compiler=inductor", "cuda -compiler=inductor")
     on_default_menu = False
-    options = {"threads": "number of threads (default: one for each physical core); one number for the whole process"}
+    options = {
+        "threads": "number of threads (default: one for each physical core); one number for the whole process",
+        "precision": "on CUDA: f32, or tf32: products of 10-bit mantissas, added up in f32 (default f32)",
+        "autotune": "on CUDA: 1 to choose products and convolutions by measuring, which takes minutes (default 0)",
+    }
 
     def availability(self) -> Availability:
         """Version of torch, and whether there is a C++ compiler."""
@@ -62,6 +68,15 @@ class InductorToolchain(ToolchainBase):
             )
         return found
 
+    def availability_of(self, target: Target) -> Availability:
+        """For CUDA, also the device, a CUDA build of torch, and Triton."""
+        found = self.availability()
+        return _inductor_cuda.availability(found) if target.kind == "cuda" else found
+
+    def ran_on(self, target: Target) -> str | None:
+        """Where its tests have passed."""
+        return _cuda.ran_on(str(replace(target, options=()))) if target.kind == "cuda" else super().ran_on(target)
+
     def supports(self, node: ir.Node, target: Target) -> Support:
         """What the table of torch calls takes, and the compiler too."""
         reason = _refusal(node)
@@ -69,7 +84,7 @@ class InductorToolchain(ToolchainBase):
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Exports the kernel and compiles it to a shared library; caches and sources are left nowhere."""
-        check_options(target, {"threads": None})
+        check_options(target, _OPTIONS[target.kind])
         name = kernel_name(kernel)
         for node in kernel.graph.all_nodes():
             if (reason := _refusal(node)) is not None:
@@ -82,6 +97,8 @@ class InductorToolchain(ToolchainBase):
         try:
             program = Program(_read_back(kernel, workspace))
             check_by_running(program, kernel)
+            if target.kind == "cuda":
+                return _inductor_cuda.compile_kernel(kernel, program, target, workspace)
             # By target, since a process that has loaded a library gets the same one again under the same name.
             options = "".join(f".{option}={value}" for option, value in target.options)
             library = workspace / f"{name}.inductor{options}.so"
@@ -94,7 +111,9 @@ class InductorToolchain(ToolchainBase):
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Loads the library."""
-        check_options(target, {"threads": None})
+        if target.kind == "cuda":
+            return _inductor_cuda.load_kernel(compiled, target, workspace)
+        check_options(target, _OPTIONS[target.kind])
         threads = set_threads(target, options)
         torch = import_torch()
         runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(workspace / compiled.metadata["library"]), 1)
@@ -161,7 +180,7 @@ def _build(program: Any, kernel: ir.Model, draft: Path) -> Path:
         "freezing": True,  # weights are constants, so packed for oneDNN
     }
     try:
-        with _caches_in(draft), _quiet_compiler(), torch.no_grad():
+        with caches_in(draft), quiet_compiler(), torch.no_grad():
             exported = torch.export.export(program, examples, strict=False)
             return Path(str(inductor.aot_compile(exported.module(), examples, options=settings)))
     except CollageError:
@@ -171,7 +190,7 @@ def _build(program: Any, kernel: ir.Model, draft: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _caches_in(folder: Path) -> Iterator[None]:
+def caches_in(folder: Path) -> Iterator[None]:
     """Inductor's caches and temporary files in ``folder`` for as long as the context lasts."""
     names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
     before = {name: os.environ.get(name) for name in names}
@@ -190,7 +209,7 @@ def _caches_in(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet_compiler() -> Iterator[None]:
+def quiet_compiler() -> Iterator[None]:
     """No warnings and no log lines of torch's to the user."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

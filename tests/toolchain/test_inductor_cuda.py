@@ -1,0 +1,53 @@
+"""Inductor's packages, with torch's processor in the place of the device: how they are built, loaded and called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collage._errors import TargetError, Unsupported
+from collage.target import Target
+from collage.testing._toolchain_case import _reference
+from collage.testing._toolchain_kernels import COMMON
+from collage.toolchains import DeviceKernel, LoadOptions, _cuda
+from collage.toolchains.inductor import InductorToolchain
+
+pytest.importorskip("torch")
+TARGET = Target.parse("cuda -compiler=inductor")
+
+
+@pytest.fixture
+def processor_as_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_cuda, "require_gpu", lambda: _cuda.Gpu("none", (9, 0), 132, "13.0"))
+    monkeypatch.setattr(_cuda, "cuda_device", lambda: _cuda.TorchDevice("cpu"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("processor_as_device")
+@pytest.mark.parametrize("name", ["conv_relu", "attention", "split"])
+def test_packages_are_right_and_leave_nothing_behind(name: str, tmp_path: Path) -> None:
+    case = next(case for case in COMMON if case.name == name)
+    compiled = InductorToolchain().compile(case.model(), TARGET, tmp_path)
+    assert compiled.files == (f"{name}.inductor.pt2",)
+    assert [path.name for path in tmp_path.iterdir()] == list(compiled.files)
+    loaded = InductorToolchain().load(compiled, TARGET, tmp_path, LoadOptions())
+    assert isinstance(loaded, DeviceKernel) and loaded.capturable
+    for y, wanted in zip(loaded(case.inputs), _reference(case.model(), case.inputs), strict=True):
+        np.testing.assert_allclose(y, wanted, rtol=0, atol=1e-4)
+
+
+@pytest.mark.skipif(isinstance(_cuda.find_gpu(), _cuda.Gpu), reason="there is a device")
+def test_without_a_device_it_says_so(tmp_path: Path) -> None:
+    found = InductorToolchain().availability_of(TARGET)
+    assert not found.available and found.reason and found.remedy
+    with pytest.raises(Unsupported, match="driver"):
+        InductorToolchain().compile(COMMON[0].model(), TARGET, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["cuda -compiler=inductor -threads=2", "llvm -compiler=inductor -autotune=1"])
+def test_options_are_of_their_kind(text: str, tmp_path: Path) -> None:
+    with pytest.raises(TargetError):
+        InductorToolchain().compile(COMMON[0].model(), Target.parse(text), tmp_path)
