@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,9 @@ class Layout:
 LayoutRequest = Callable[[ir.Node], Layout | None]
 """Asked about every node; None leaves the node as it is."""
 
+LAYOUTS_GROUP = "collage.layouts"
+"""Entry points of this group are requests, each under the name of a toolchain, found without an import."""
+
 _REQUESTS: dict[str, LayoutRequest] = {}
 
 
@@ -64,8 +68,8 @@ class AlterOpLayout(FunctionPass):
     Constants are permuted here and now. Other Transposes of the model, and model-local functions, are not touched.
 
     Args:
-        request: Says which layout a node should have. None asks what the toolchain of the current target registered
-            with ``register_layout_request``; without any, nothing is altered.
+        request: Says which layout a node should have. None asks what the toolchain of the current target registered,
+            with ``register_layout_request`` or as an entry point; without any, nothing is altered.
     """
 
     def __init__(self, request: LayoutRequest | None = None) -> None:
@@ -74,11 +78,19 @@ class AlterOpLayout(FunctionPass):
 
     def transform_function(self, function: FunctionLike, model: ir.Model, context: PassContext) -> FunctionLike:
         """Alters in place."""
-        target = Target.current()
-        request = self._request or (_REQUESTS.get(target.toolchain) if target is not None else None)
+        request = self._request or _registered_request(Target.current())
         if request is not None and isinstance(function, ir.Graph):
             _Alteration(function, model).run(request)
         return function
+
+
+def _registered_request(target: Target | None) -> LayoutRequest | None:
+    if target is None:
+        return None
+    if target.toolchain not in _REQUESTS:
+        for entry in entry_points(group=LAYOUTS_GROUP, name=target.toolchain):
+            register_layout_request(target.toolchain, entry.load())
+    return _REQUESTS.get(target.toolchain)
 
 
 class _Alteration:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from collage._errors import ConfigError, PassError
 from collage.transform._config import check_config, config_option
 from collage.transform._info import PassInfo
-from collage.transform._instrument import PassInstrument
+from collage.transform._instrument import PassInstrument, check_instrument
 from collage.transform._registry import check_pass_names
 
 __all__ = ["DEFAULT_OPT_LEVEL", "PassContext", "TraceFunction", "build_config"]
@@ -64,7 +64,7 @@ class PassContext:
         self.required_pass = check_pass_names(required_pass, "required_pass")
         self.disabled_pass = check_pass_names(disabled_pass, "disabled_pass")
         self.config: Mapping[str, Any] = MappingProxyType(check_config(config or {}))
-        self.instruments = tuple(instruments)
+        self.instruments = tuple(map(check_instrument, instruments))
         self.trace = trace
 
     @staticmethod
@@ -105,7 +105,10 @@ class PassContext:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _STACK.set(_STACK.get()[:-1])
+        # A generator may leave its block after the block around it was left: each leaves its own.
+        stack = _STACK.get()
+        own = len(stack) - 1 - stack[::-1].index(self)
+        _STACK.set(stack[:own] + stack[own + 1 :])
         for instrument in self.instruments:
             try:
                 instrument.exit_pass_ctx(self)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from collage._errors import ConfigError
 from collage.transform._info import PassInfo
 
 if TYPE_CHECKING:
     from collage.transform._context import PassContext
 
-__all__ = ["PassInstrument"]
+__all__ = ["PassInstrument", "check_instrument"]
 
 
 class PassInstrument:
@@ -49,5 +50,19 @@ class PassInstrument:
     def on_skip(self, model: ir.Model, info: PassInfo, reason: str) -> None:
         """A pass is skipped."""
 
-    def on_error(self, model: ir.Model, info: PassInfo, error: Exception) -> None:
-        """A pass raised; ``model`` may be half transformed."""
+    def on_error(self, model: ir.Model, info: PassInfo, error: BaseException) -> None:
+        """A pass raised, or was interrupted; ``model`` may be half transformed."""
+
+
+def check_instrument(candidate: Any) -> PassInstrument:
+    """The candidate, if it has all methods of an instrument.
+
+    Raises:
+        ConfigError: It has not; most often it is a class instead of its instance, or does not subclass.
+    """
+    hooks = [name for name in vars(PassInstrument) if not name.startswith("_")]
+    missing = [name for name in hooks if not callable(getattr(candidate, name, None))]
+    if missing or isinstance(candidate, type):
+        raise ConfigError(f"{candidate!r} is no instrument; make an instance of a subclass of PassInstrument")
+    instrument: PassInstrument = candidate
+    return instrument

@@ -34,6 +34,10 @@ class PassTimer(PassInstrument):
         self._root = _Span("total", 0.0)
         self._open = [self._root]
 
+    def enter_pass_ctx(self, context: Any) -> None:
+        """Forgets passes of an earlier block that another instrument kept from ending."""
+        self._open = [self._root]
+
     def run_before_pass(self, model: ir.Model, info: PassInfo) -> None:
         """Starts the clock."""
         span = _Span(info.name, time.perf_counter())
@@ -45,7 +49,7 @@ class PassTimer(PassInstrument):
         span = self._open.pop()
         span.seconds = time.perf_counter() - span.start_s
 
-    def on_error(self, model: ir.Model, info: PassInfo, error: Exception) -> None:
+    def on_error(self, model: ir.Model, info: PassInfo, error: BaseException) -> None:
         """Stops it, too."""
         self.run_after_pass(model, info)
 
@@ -90,7 +94,7 @@ class OpCountDiff(PassInstrument):
         if change:
             self.changes.append((info.name, change))
 
-    def on_error(self, model: ir.Model, info: PassInfo, error: Exception) -> None:
+    def on_error(self, model: ir.Model, info: PassInfo, error: BaseException) -> None:
         """Forgets the pass."""
         self._before.pop()
 
@@ -132,9 +136,9 @@ class JsonLog(PassInstrument):
         """Logs why."""
         self._log("skip", info, reason=reason)
 
-    def on_error(self, model: ir.Model, info: PassInfo, error: Exception) -> None:
+    def on_error(self, model: ir.Model, info: PassInfo, error: BaseException) -> None:
         """Logs the message."""
-        self._log("error", info, error=str(error))
+        self._log("error", info, error=str(error) or type(error).__name__)
 
     def _log(self, event: str, info: PassInfo, **details: Any) -> None:
         seconds = round(time.monotonic() - self._start_s, 6)

@@ -152,21 +152,17 @@ class _Attention(RewriteRule):
         """Attention on ``q``, ``k``, ``v``."""
         q, k, v = match["q"], match["k"], match["v"]
         perm = match.node(self.keys).attributes.get_ints("perm", ())
-        shapes = [value.shape for value in (q, k, v)]
-        if any(shape is None or len(shape) != 4 for shape in shapes) or len(perm) != 4:
-            raise NotApplicable("queries, keys and values are not of shape [N, heads, length, width]")
-        assert shapes[0] is not None and shapes[1] is not None and shapes[2] is not None
-        heads = {shapes[0][1], shapes[1][perm[1]], shapes[2][1]}
-        if len(heads) != 1 or not all(isinstance(count, int) for count in heads):
-            raise NotApplicable(f"queries, keys and values have different, or unknown, numbers of heads: {heads}")
         if match.node(self.softmax).attributes.get_int("axis", -1) not in (-1, 3):
             raise NotApplicable("the softmax is not along the keys")
+        scores = _scores_dims(q, k, v, perm)
         masks = [match["mask"]] if "mask" in match else []
-        if any(mask.shape is None or len(mask.shape) > 4 for mask in masks):
-            raise NotApplicable("the mask's rank is not known")
+        for mask in masks:
+            _check_mask(mask, scores)
+        scale = math.prod(_factor(match, name) for name in ("scale", "q_scale", "k_scale"))
+        if not 0 < scale < math.inf:
+            raise NotApplicable(f"the scores are scaled by {scale}, which the operator does not do")
         swapped = [perm[0], perm[1], perm[3], perm[2]]
         keys = k if swapped == [0, 1, 2, 3] else op.Transpose(k, perm=swapped)
-        scale = math.prod(_factor(match, name) for name in ("scale", "q_scale", "k_scale"))
         return {match.root: op.Attention(q, keys, v, *masks, scale=scale)}
 
 
@@ -231,6 +227,37 @@ def _times(value: Pattern, name: str) -> Pattern:
     """``value``, or it times the constant ``name``, or divided by the constant ``name_divisor``."""
     multiplied = is_op("Mul")(value, is_const(name=name))
     return value | multiplied | is_op("Div")(value, is_const(name=f"{name}_divisor"))
+
+
+def _scores_dims(q: ir.Value, k: ir.Value, v: ir.Value, perm: Sequence[int]) -> list[int | ir.SymbolicDim]:
+    """Batch, heads, length of the queries and of the keys, where all operands agree on them.
+
+    Raises:
+        NotApplicable: They do not, or need not: the operator broadcasts nothing, and has its own idea of fewer heads.
+    """
+    if q.dtype not in _HALF_TO_SINGLE:
+        raise NotApplicable(f"the operator may compute in single precision, which is too little for {q.dtype}")
+    if q.shape is None or k.shape is None or v.shape is None or not len(q.shape) == len(v.shape) == len(perm) == 4:
+        raise NotApplicable("queries, keys and values are not of shape [N, heads, length, width]")
+    keys = [k.shape[axis] for axis in perm]
+    if [q.shape[0], q.shape[1], keys[3]] != [keys[0], keys[1], v.shape[2]] or list(q.shape[:2]) != list(v.shape[:2]):
+        raise NotApplicable(f"shapes {q.shape}, {keys} and {v.shape} differ in batch, heads or number of keys")
+    dims = [q.shape[0], q.shape[1], q.shape[2], keys[3]]
+    if not all(isinstance(dim, int) or dim.value is not None for dim in dims):
+        raise NotApplicable("batch, heads or lengths are not known")
+    return dims
+
+
+def _check_mask(mask: ir.Value, scores: Sequence[int | ir.SymbolicDim]) -> None:
+    """Where a mask is shorter than the scores, Addition repeats it, but the operator hides the rest.
+
+    Raises:
+        NotApplicable: The mask is repeated along queries or keys, or not known to be of a shape that fits.
+    """
+    shape = [] if mask.shape is None else list(mask.shape)
+    fits = all(dim in (1, of) for dim, of in zip(reversed(shape), reversed(scores), strict=False))
+    if not 2 <= len(shape) <= 4 or shape[-2:] != list(scores[-2:]) or not fits:
+        raise NotApplicable(f"the mask's shape {mask.shape} does not give each of the scores {scores} a number")
 
 
 def _factor(match: Match, name: str) -> float:

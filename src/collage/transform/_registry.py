@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
 from collage._errors import ConfigError
@@ -45,20 +45,31 @@ def get_pass(name: str) -> Pass:
     """Makes the pass that was registered under a name.
 
     Raises:
-        ConfigError: There is none; near names are suggested. Or it has another name, so that switching off the one
-            that it was registered under would switch off nothing.
+        ConfigError: There is none; near names are suggested. Or its package cannot be imported. Or it has another
+            name, so that switching off the one that it was registered under would switch off nothing.
     """
     factory = _FACTORIES.get(name)
     if factory is None:
         found = [entry for entry in entry_points(group=ENTRY_POINT_GROUP) if entry.name == name]
         if not found:
             raise ConfigError(_unknown(name, _FACTORIES))
-        factory = found[0].load()
+        factory = _load(found[0])
         register_pass(name, factory)
-    made = factory()
+        factory = _FACTORIES[name]
+    from collage.transform._pass import as_pass
+
+    made = as_pass(factory())
     if made.info.name != name:
         raise ConfigError(f"the pass that was registered as {name!r} is called {made.info.name!r}; register it as that")
     return made
+
+
+def _load(entry: EntryPoint) -> Callable[[], Pass]:
+    try:
+        factory: Callable[[], Pass] = entry.load()
+    except Exception as error:
+        raise ConfigError(f"pass {entry.name!r} cannot be loaded from {entry.value!r}: {error}") from error
+    return factory
 
 
 def list_passes() -> tuple[str, ...]:
@@ -77,9 +88,11 @@ def check_pass_names(names: Iterable[str], place: str) -> frozenset[str]:
     Raises:
         ConfigError: No pass of a name was ever made or registered; near names are suggested.
     """
-    if isinstance(names, str):
+    if isinstance(names, str) or not isinstance(names, Iterable):
         raise ConfigError(f"{place} is a list of names, not {names!r}")
     checked = frozenset(names)
+    if not all(isinstance(name, str) for name in checked):
+        raise ConfigError(f"{place} is a list of names, not of passes: {sorted(map(repr, checked))}")
     for name in sorted(checked - _NAMES):
         if name not in list_passes():
             raise ConfigError(f"{place}: {_unknown(name, _NAMES)}")

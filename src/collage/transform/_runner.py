@@ -126,9 +126,11 @@ class Runner:
                 raise TypeError(f"it returned {type(result).__name__}, not a model; did you forget 'return'?")
             if self.context.trace is not None and pass_.is_traced:
                 self.context.trace(result, pass_.info, False)
-        except Exception as error:
+        except BaseException as error:
             for instrument in self.context.instruments:
                 instrument.on_error(model, pass_.info, error)
+            if not isinstance(error, Exception):
+                raise
             report = self._report(error, pass_.info.name, place)
             if report is error:
                 raise

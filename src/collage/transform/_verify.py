@@ -97,7 +97,7 @@ class VerifyAfterEach(PassInstrument):
         self._compare(model, info, expected, actual)
         self._latest = (model, actual)
 
-    def on_error(self, model: ir.Model, info: PassInfo, error: Exception) -> None:
+    def on_error(self, model: ir.Model, info: PassInfo, error: BaseException) -> None:
         """Forgets the pass."""
         self._before.pop()
         self._latest = None

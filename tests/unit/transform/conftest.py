@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 import onnx_ir as ir
 import pytest
 from onnx import parser
 from tests.unit.transform.recording import Recorder
 
-from collage.transform import _registry
+from collage.transform import _alter_op_layout, _registry
 
 
 @pytest.fixture(autouse=True)
@@ -13,6 +16,7 @@ def registry_of_its_own(monkeypatch) -> None:
     """What a test registers is gone when it ends."""
     monkeypatch.setattr(_registry, "_FACTORIES", dict(_registry._FACTORIES))
     monkeypatch.setattr(_registry, "_NAMES", set(_registry._NAMES))
+    monkeypatch.setattr(_alter_op_layout, "_REQUESTS", dict(_alter_op_layout._REQUESTS))
 
 
 @pytest.fixture
@@ -37,3 +41,19 @@ def model() -> ir.Model:
 @pytest.fixture
 def recorder() -> Recorder:
     return Recorder()
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch) -> Callable[[str, str], None]:
+    """Puts a package of one module on the path as pip would, with what its pyproject.toml says of entry points."""
+
+    def make(module: str, entry_points: str) -> None:
+        (tmp_path / "third_party_package.py").write_text(module)
+        information = tmp_path / "third_party_package-1.0.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party-package\nVersion: 1.0\n")
+        (information / "entry_points.txt").write_text(entry_points)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "third_party_package", raising=False)
+
+    return make

@@ -142,3 +142,26 @@ def test_operators_with_several_results_and_absent_operands():
 def test_it_does_nothing_below_its_level():
     model = read(CHAIN)
     assert AlterOpLayout(channels_last)(model) is model
+
+
+def test_a_toolchain_that_was_only_installed_is_asked(install):
+    """It ships its request as an entry point, and its code is imported when its target is current."""
+    install(
+        """
+from collage.transform import Layout
+
+def channels_last(node):
+    if node.op_type == "Conv" and node.domain == "":
+        return Layout(inputs={0: (0, 2, 3, 1)}, outputs={0: (0, 2, 3, 1)}, domain="nhwc")
+""",
+        "[collage.layouts]\ninstalled_only = third_party_package:channels_last\n",
+    )
+    model = read(CHAIN)
+    with PassContext(opt_level=3):
+        with Target("llvm"):
+            assert [node.domain for node in AlterOpLayout()(model).graph if node.op_type == "Conv"] == ["", ""]
+        with Target("llvm", compiler="installed_only"):
+            altered = AlterOpLayout()(model)
+    assert [node.domain for node in altered.graph if node.op_type == "Conv"] == ["nhwc", "nhwc"]
+    inputs = feeds(model)
+    assert_same(run(model, inputs), run(with_functions(altered), inputs))

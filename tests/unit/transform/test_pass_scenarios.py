@@ -31,6 +31,7 @@ from collage.transform import (
     create_sequential_pass,
     function_pass,
     get_pass,
+    list_passes,
     model_text,
     module_pass,
     register_pass,
@@ -452,3 +453,100 @@ def test_theirs_that_fail_are_reported_like_ours(model):
 
     with pytest.raises(PassError, match=r"pass 'Breaks', at sequential\[0\].*theirs"):
         Sequential([Breaks()])(model)
+
+
+def test_theirs_can_be_registered_and_required_by_name(recorder, model):
+    register_pass("InlinePass", common.InlinePass)
+    user = recorder.make("wants_no_functions", required=("InlinePass",))
+    assert not user(model).functions and recorder.ran == ["wants_no_functions"]
+    with PassContext(disabled_pass=["InlinePass"]):
+        assert get_pass("InlinePass")(model) is model
+
+
+# --- installed passes -------------------------------------------------------------------------------------------------
+
+INSTALLED = """
+from collage.transform import ModulePass, PassInfo, module_pass
+
+class Renames(ModulePass):
+    def __init__(self):
+        super().__init__(PassInfo("Renames", opt_level=3, required=["marks"]))
+
+    def transform_module(self, model, context):
+        model.graph.name += " and renamed"
+        return model
+
+@module_pass(opt_level=0)
+def marks(model, context):
+    model.graph.name = "marked"
+    return model
+"""
+
+
+def test_passes_of_an_installed_package_are_found_by_name(install, recorder, model):
+    assert "Renames" not in list_passes()
+    install(INSTALLED, "[collage.passes]\nRenames = third_party_package:Renames\nmarks = third_party_package:marks\n")
+    assert {"Renames", "marks"} <= set(list_passes())
+    with PassContext(required_pass=["Renames"]):
+        assert get_pass("Renames")(model).graph.name == "marked and renamed"
+    assert recorder.make("user", required=("Renames",))(model).graph.name == "marked and renamed"
+    with PassContext(opt_level=3, disabled_pass=["Renames"]):
+        assert get_pass("Renames")(model) is model
+    with pytest.raises(ConfigError, match="did you mean 'Renames'"):
+        PassContext(disabled_pass=["Rename"])
+
+
+def test_an_installed_package_that_cannot_be_imported_is_named(install):
+    install("import no_such_module_here", "[collage.passes]\nbroken = third_party_package:Broken\n")
+    assert "broken" in list_passes()
+    with pytest.raises(
+        ConfigError, match=r"'broken' cannot be loaded from 'third_party_package:Broken'.*no_such_module"
+    ):
+        get_pass("broken")
+
+
+# --- what is no instrument, and what leaves its place -----------------------------------------------------------------
+
+
+def test_what_is_no_instrument_is_refused_at_once():
+    class Half:
+        def run_before_pass(self, mod, info):
+            pass
+
+    for wrong in (Half(), PassTimer, None):
+        with pytest.raises(ConfigError, match="is no instrument"):
+            PassContext(instruments=[wrong])
+
+
+@pytest.mark.parametrize("names", [[InferType()], InferType(), 3, "InferType"])
+def test_passes_are_switched_off_by_name(names):
+    with pytest.raises(ConfigError, match="disabled_pass is a list of names"):
+        PassContext(disabled_pass=names)
+
+
+def test_a_generator_that_outlives_the_block_around_it_takes_its_own_context_with_it():
+    def inside():
+        with PassContext(opt_level=3):
+            yield
+
+    generator = inside()
+    with PassContext(opt_level=1):
+        next(generator)
+        assert PassContext.current().opt_level == 3
+    assert PassContext.current().opt_level == 3
+    generator.close()
+    assert PassContext.current().opt_level == 2
+
+
+def test_an_interrupted_pass_is_an_error_to_instruments(recorder, model):
+    def interrupted(mod, ctx):
+        raise KeyboardInterrupt
+
+    log: list[str] = []
+    timer = PassTimer()
+    with PassContext(instruments=[timer, Events("1", log)]):
+        with pytest.raises(KeyboardInterrupt):
+            create_module_pass("interrupted", 0, interrupted)(model)
+        recorder.make("next")(model)
+    assert log == ["1.enter", "1.should", "1.before", "1.error", "1.should", "1.before", "1.after", "1.exit"]
+    assert [line.split(":")[0] for line in timer.render().splitlines()] == ["interrupted", "next"]

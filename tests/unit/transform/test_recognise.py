@@ -192,6 +192,47 @@ def test_attention_needs_equal_heads_and_a_softmax_over_the_keys(heads, axis, fo
     assert_same(run(model, inputs), run(result, inputs))
 
 
+MASKED = """g (T[BATCH, 4, 5, 8] q, T[2, 4, 6, 8] k, T[2, 4, 6, 8] v, T[MASK] mask) => (T[2, 4, 5, 8] y)
+    <T c = {SCALE}> {
+    t = Transpose <perm = [0, 1, 3, 2]> (k)   p = MatMul (q, t)   s = Mul (p, c)   a = Add (s, mask)
+    w = Softmax (a)   y = MatMul (w, v)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("mask", "found"),
+    [
+        ("2, 4, 5, 6", True),
+        ("1, 1, 5, 6", True),
+        ("4, 5, 6", True),
+        ("5, 6", True),
+        ("6", False),
+        ("1, 6", False),
+        ("2, 1, 1, 6", False),
+        ("2, 1, 5, 1", False),
+        ("1, 1, 1, 1", False),
+    ],
+)
+def test_a_mask_has_a_number_for_every_score(mask, found):
+    """ONNX's operator takes a short mask to hide what it does not reach, where an Add repeats it."""
+    check_masked(found, mask=mask)
+
+
+@pytest.mark.parametrize("change", [{"scale": "0"}, {"scale": "-1"}, {"batch": "1"}, {"dtype": "double"}])
+def test_attention_that_the_operator_does_not_do(change):
+    check_masked(False, **change)
+
+
+def check_masked(found: bool, mask="5, 6", scale="0.25", batch="2", dtype="float") -> None:
+    text = MASKED.replace("MASK]", mask + "]").replace("SCALE", scale).replace("BATCH", batch)
+    model = read(text.replace("T[", dtype + "[").replace("<T", "<" + dtype))
+    result = recognise(model, RecogniseAttention())
+    assert ops(result) == (["Attention"] if found else ops(model))
+    random = np.random.default_rng(0)
+    inputs = {str(v.name): random.standard_normal(list(v.shape)).astype(v.dtype.numpy()) for v in model.graph.inputs}
+    assert_same(run(model, inputs), run(result, inputs))
+
+
 def test_all_of_them_are_one_sequence_that_infers_types_first():
     model = read_model(parser.parse_model(f'<ir_version: 10, opset_import: ["" : 23]> {gelu()}'))
     ran = []
