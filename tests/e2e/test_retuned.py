@@ -1,0 +1,111 @@
+"""Kernels are tuned while the time lasts, those first that gain most per second; what was tuned is known from then on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import collage
+from collage.toolchains import Registry
+from collage.tuning import Tuning
+from tests.e2e._taxed import TaxedToolchain
+from tests.e2e._tunable import TunableToolchain
+from tests.e2e.conftest import model_of
+
+
+def chain(path: Path, *operators: str) -> Path:
+    nodes = [helper.make_node(op, [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i, op in enumerate(operators)]
+    ports = {"v0": (TensorProto.FLOAT, [1, 8])}, {f"v{len(operators)}": (TensorProto.FLOAT, [1, 8])}
+    onnx.save(model_of(nodes, *ports, {}), path)
+    return path
+
+
+def menu(log: Path) -> Registry:
+    toolchains = Registry()
+    slow = {"Relu": 20.0, "Tanh": 30.0, "Exp": 1.0}
+    toolchains.add(TunableToolchain("tunable", slow, {"Relu": 4.0, "Tanh": 28.0}, str(log)))
+    toolchains.add(TaxedToolchain("steady", {"Relu": 24.0, "Tanh": 5.0, "Exp": 40.0}))
+    return toolchains
+
+
+def compiled(model: Path, log: Path, **options: Any) -> collage.Executable:
+    settings = collage.CompileOptions(db=str(log.with_suffix(".sqlite")), **{"finals": False, **options})
+    return collage.compile(model, ["tunable", "steady"], toolchains=menu(log), options=settings)
+
+
+def tuned_in(log: Path) -> list[str]:
+    return log.read_text().split() if log.exists() else []
+
+
+def test_tuned_kernels_are_targets_of_their_own_and_win_where_they_are_faster(tmp_path: Path) -> None:
+    model, log = chain(tmp_path / "m.onnx", "Relu", "Tanh", "Relu"), tmp_path / "log"
+    untuned = compiled(model, log)
+    assert tuned_in(log) == []
+    assert all("trials" not in kernel["target"] for kernel in untuned.report["kernels"])
+
+    tuned = compiled(model, log, tune_s=60.0)
+    assert tuned_in(log)[0] == "Relu"
+    targets = [kernel["target"] for kernel in tuned.report["kernels"] if "trials" in kernel["target"]]
+    assert targets and all("-seed=0 -trials=16" in target for target in targets)
+    assert tuned.report["estimate_us"] < 0.8 * untuned.report["estimate_us"]
+    x = np.linspace(-1, 1, 8, dtype=np.float32)[None]
+    np.testing.assert_allclose(tuned.run({"v0": x})["v3"], np.maximum(np.tanh(np.maximum(x, 0)), 0), rtol=1e-5)
+
+    # Built anew elsewhere, it is built from the same records.
+    tuned.save(tmp_path / "m.collage", recipe_only=True)
+    again = collage.load(tmp_path / "m.collage", toolchains=menu(log), rebuild=True)
+    np.testing.assert_allclose(again.run({"v0": x})["v3"], tuned.run({"v0": x})["v3"])
+
+
+def test_what_was_tuned_is_known_in_other_models_and_without_budget_nothing_is_tuned(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    compiled(chain(tmp_path / "m.onnx", "Relu", "Tanh", "Relu"), log, tune_s=60.0)
+    before = tuned_in(log)
+    other = compiled(chain(tmp_path / "other.onnx", "Relu", "Relu", "Tanh"), log, tune_s=60.0)
+    assert tuned_in(log) == before
+    assert any("trials" in kernel["target"] for kernel in other.report["kernels"])
+    compiled(chain(tmp_path / "third.onnx", "Exp", "Relu", "Tanh"), log)
+    assert tuned_in(log) == before
+
+
+@pytest.mark.slow
+def test_the_finals_have_the_last_word(tmp_path: Path) -> None:
+    model, log = chain(tmp_path / "m.onnx", "Relu", "Tanh", "Relu"), tmp_path / "log"
+    report = compiled(model, log, tune_s=60.0, finals=True).report
+    assert any("trials" in kernel["target"] for kernel in report["kernels"])
+    assert report["speedup_vs_best_single"] > 1.5
+
+
+def test_where_no_gain_is_in_sight_nothing_is_tuned(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    executable = compiled(chain(tmp_path / "m.onnx", "Tanh", "Tanh"), log, tune_s=60.0)
+    assert tuned_in(log) == []
+    assert {kernel["target"] for kernel in executable.report["kernels"]} == {"llvm -compiler=steady"}
+
+
+def test_an_interrupt_keeps_what_was_tuned_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, log = chain(tmp_path / "m.onnx", "Relu", "Tanh", "Relu", "Tanh"), tmp_path / "log"
+    measure = Tuning.measure
+
+    def interrupted(self: Tuning, candidates: Any) -> Any:
+        found = measure(self, candidates)
+        monkeypatch.setattr("collage.retuned._most_promising", _interrupt)
+        return found
+
+    def only_tuned(self: Tuning, candidates: Any) -> Any:
+        is_tuned = any(candidate.target.option("trials") for candidate in candidates)
+        return interrupted(self, candidates) if is_tuned else measure(self, candidates)
+
+    monkeypatch.setattr(Tuning, "measure", only_tuned)
+    executable = compiled(model, log, tune_s=60.0)
+    assert len(tuned_in(log)) == 1
+    assert any("trials" in kernel["target"] for kernel in executable.report["kernels"])
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
