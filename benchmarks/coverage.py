@@ -13,9 +13,9 @@ in a compilation the check against the reference throws such kernels out.
 
 "Directly" is the vendor's own Python interface on the case's own file: an ``InferenceSession``; ``compile_model``, told to
 stay in float32; TVM's importer, ``tvm.compile`` and a virtual machine. The host stands for ONNX Runtime and ONNX's reference
-implementation. PyTorch reads no ONNX, so there the nearest thing is the table of operators itself, called one by one
-(``onednn``) or through ``torch.compile`` (``inductor``), without the integration's checks, fusion and packing. As that says
-nothing about operators that the table lacks, the share of the whole suite is printed too.
+implementation. PyTorch reads no ONNX, so there the nearest thing is the table of operators itself on the prepared case, called
+one by one (``onednn``) or through ``torch.compile`` as one graph (``inductor``), without the integration's checks, fusion and
+packing. As that says nothing about operators that the table lacks, the share of the whole suite is printed too.
 
 Each toolchain works in child processes: one that dies or hangs costs a case. With ``--state`` a run is continued where it
 was stopped. Exit code 1 if a share is below the bar, or an answer wrong.
@@ -115,18 +115,14 @@ def tvm_itself(model: onnx.ModelProto) -> Runner:
 
 
 def table_itself(model: onnx.ModelProto, compiled: bool = False) -> Runner:
-    import onnx_ir as ir
-    import onnx_ir.passes.common as passes
     import torch
 
+    from collage.frontend import read_model
     from collage.toolchains._torch_ops import Program, from_array, to_array
+    from collage.transform import prepare
 
-    module = ir.serde.deserialize_model(model)
-    if module.functions:
-        passes.InlinePass()(module)
-    passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(module)
-    program = Program(module)
-    call = torch.compile(program) if compiled else program
+    program = Program(prepare(read_model(model)))
+    call = torch.compile(program, fullgraph=True) if compiled else program
 
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
         with torch.inference_mode():

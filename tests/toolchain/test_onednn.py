@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -175,3 +176,66 @@ def test_a_recurrent_layer_is_one_call_and_onnx_runtimes_equal(name: str, direct
     session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
     for y, wanted in zip(got, session.run(None, {"x": x}), strict=True):
         np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-5)
+
+
+HEADS = "float[1,2,6,8]"
+ATTENTION = {
+    "scaled": (
+        f"({HEADS} q, {HEADS} k, {HEADS} v) => (float[A,B,C,D] y) {{"
+        "t = Transpose <perm = [0,1,3,2]> (k) s = MatMul (q, t) d = Div (s, f) p = Softmax (d) y = MatMul (p, v)}",
+        [(1, 2, 6, 8)] * 3,
+    ),
+    "masked": (
+        f"({HEADS} q, {HEADS} k, {HEADS} v, float[1,1,1,6] m) => (float[A,B,C,D] y) {{"
+        "t = Transpose <perm = [0,1,3,2]> (k) s = MatMul (q, t) d = Mul (f, s) a = Add (m, d) "
+        "p = Softmax <axis = 3> (a) y = MatMul (p, v)}",
+        [*[(1, 2, 6, 8)] * 3, (1, 1, 1, 6)],
+    ),
+    "heads split by the transposition": (
+        f"({HEADS} q, float[1,6,2,8] k, {HEADS} v) => (float[A,B,C,D] y) {{"
+        "t = Transpose <perm = [0,2,3,1]> (k) s = MatMul (q, t) p = Softmax (s) y = MatMul (p, v)}",
+        [(1, 2, 6, 8), (1, 6, 2, 8), (1, 2, 6, 8)],
+    ),
+    "keys given transposed": (
+        "(float[2,6,8] q, float[2,8,5] k, float[2,5,4] v) => (float[A,B,C] y) {"
+        "s = MatMul (q, k) p = Softmax (s) y = MatMul (p, v)}",
+        [(2, 6, 8), (2, 8, 5), (2, 5, 4)],
+    ),
+}
+
+
+def inferred(model: ir.Model) -> ir.Model:
+    """The model with the shapes of its inner values, which kernels come with."""
+    return ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(model)))
+
+
+@pytest.mark.parametrize("name", sorted(ATTENTION))
+def test_attention_is_one_call(name: str) -> None:
+    text, shapes = ATTENTION[name]
+    model = inferred(kernel("k", text, {"f": np.array(2.5, np.float32)} if " f" in text or "(f" in text else {}))
+    fused, plain = Program(model, fuse=find_groups), Program(model)
+    assert len(fused.steps) == 1
+    inputs = [from_array(numbers(*shape, seed=i)) for i, shape in enumerate(shapes)]
+    masks: list[float] = [0.0, -np.inf] if name == "masked" else [0.0]
+    for hidden in masks:
+        if name == "masked":
+            inputs[3][..., 2:] = hidden
+        np.testing.assert_allclose(fused(*inputs)[0], plain(*inputs)[0], rtol=1e-4, atol=1e-5)
+    if name == "masked":
+        inputs[3][:] = -np.inf
+        assert torch.isnan(fused(*inputs)[0]).all() and torch.isnan(plain(*inputs)[0]).all()
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "p = Softmax <axis = 1> (s) y = MatMul (p, v)",
+        "p = Softmax (s) y = MatMul (v, p)",
+        "p = Softmax (s) z = MatMul (p, v) y = Add (z, p)",
+    ],
+    ids=["over columns", "from the left", "weights used twice"],
+)
+def test_what_is_no_attention_is_left_alone(after: str) -> None:
+    text = f"(float[2,6,6] q, float[2,6,6] k, float[2,6,6] v) => (float[A,B,C] y) {{s = MatMul (q, k) {after}}}"
+    model = inferred(kernel("k", text))
+    assert len(Program(model, fuse=find_groups).steps) == len(Program(model).steps)

@@ -104,6 +104,15 @@ def test_wide_integers_are_refused_when_they_come(tmp_path: Path) -> None:
             loaded([np.array([1, value])])
 
 
+def test_copies_of_read_only_inputs_last_until_the_run(tmp_path: Path) -> None:
+    model = kernel("k", "(float[65536] x, float[65536] z) => (float[65536] y) {y = Sub (x, z)}")
+    toolchain = OpenVinoToolchain()
+    loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    x, z = (np.full(65536, value, np.float32) for value in (5, 3))
+    x.flags.writeable = z.flags.writeable = False
+    np.testing.assert_array_equal(loaded([x, z])[0], np.full(65536, 2, np.float32))
+
+
 def test_merged_time_is_with_the_node_that_has_the_weights(tmp_path: Path) -> None:
     toolchain, case = OpenVinoToolchain(), COMMON[0]
     seconds = toolchain.profile(toolchain.compile(case.model(), TARGET, tmp_path), TARGET, tmp_path, case.inputs, 5)

@@ -1,4 +1,4 @@
-"""Groups of operators that oneDNN computes in one call: convolutions and products with what follows them.
+"""Groups of operators that are one call: convolutions and products with what follows them, and attention.
 
 Weights are packed once, into the blocked layout that oneDNN chooses for the shapes at hand; activations run in
 channels-last layout, in which oneDNN needs no reorder between two convolutions.
@@ -191,11 +191,99 @@ class _Product:
         return call(x, self._w, self._bias, e.name, list(e.scalars), e.algorithm)
 
 
+def _attention(node: ir.Node) -> Fused | None:
+    """``softmax(q @ k * scale + mask) @ v`` as one call, which never holds all scores at once."""
+    q, transposed_k = node.inputs
+    if q is None or transposed_k is None:
+        return None
+    nodes, scale, mask = [node], 1.0, None
+    following = _only_user(node)
+    while following is not None and (factor := _factor(following, nodes[-1].outputs[0])) is not None:
+        nodes, scale, following = [*nodes, following], scale * factor, _only_user(following)
+    if following is not None and following.op_type == "Add":
+        mask = following.inputs[1 - list(following.inputs).index(nodes[-1].outputs[0])]
+        if mask is None or mask is nodes[-1].outputs[0]:
+            return None
+        nodes, following = [*nodes, following], _only_user(following)
+    last = None if following is None or not _is_softmax_of_rows(following) else _only_user(following)
+    if following is None or last is None or last.op_type != "MatMul" or last.inputs[0] is not following.outputs[0]:
+        return None
+    v = last.inputs[1]
+    if v is None or not _same_heads(q, transposed_k, v):
+        return None
+    nodes += [following, last]
+    k, order = transposed_k, _SWAPPED[len(_dims(q))]
+    turn = transposed_k.producer()
+    if turn is not None and turn.op_type == "Transpose" and _only_user(turn) is node and turn.inputs[0] is not None:
+        perm = _call(turn).get("perm") or list(range(len(order)))[::-1]
+        nodes, k, order = [turn, *nodes], turn.inputs[0], [*perm[:-2], perm[-1], perm[-2]]
+    inputs = (q, k, v) if mask is None else (q, k, v, mask)
+    return Fused(tuple(nodes), last, inputs, _Attention(order, scale))
+
+
+class _Attention:
+    """Attention with keys in another order of dimensions; a softmax over nothing stays undefined, as ONNX has it."""
+
+    def __init__(self, order: Sequence[int], scale: float) -> None:
+        self._order, self._scale = order, scale
+
+    def __call__(self, q: Any, k: Any, v: Any, mask: Any = None) -> Any:
+        k = k.permute(self._order)
+        if not (q.numel() and k.numel()) or (mask is not None and bool((mask.amax(-1) == -torch.inf).any())):
+            scores = torch.matmul(q, k.transpose(-1, -2)) * self._scale
+            return torch.matmul(torch.softmax(scores if mask is None else scores + mask, -1), v)
+        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+        if mask is not None:
+            mask = mask.expand(*q.shape[:-1], k.shape[-2])
+        if q.ndim == 4:
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=self._scale)
+        q, k, v, mask = (None if x is None else x.unsqueeze(0) for x in (q, k, v, mask))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=self._scale).squeeze(0)
+
+
+_SWAPPED = {3: [0, 2, 1], 4: [0, 1, 3, 2]}
+"""Orders of dimensions that swap the last two."""
+
+
+def _factor(node: ir.Node, value: ir.Value) -> float | None:
+    """What a Mul or Div by a constant number multiplies ``value`` with."""
+    if node.domain != "" or node.op_type not in ("Mul", "Div"):
+        return None
+    place = list(node.inputs).index(value)
+    number = _constant(node, 1 - place)
+    if number is None or number.numel() != 1 or (node.op_type == "Div" and place == 1):
+        return None
+    return float(number) if node.op_type == "Mul" else 1 / float(number)
+
+
+def _is_softmax_of_rows(node: ir.Node) -> bool:
+    """Whether it is a Softmax over the last dimension; by default it is since opset 13."""
+    x, graph = node.inputs[0], node.graph
+    if node.op_type != "Softmax" or x is None or x.shape is None:
+        return False
+    version = graph.opset_imports.get("", 0) if graph is not None and hasattr(graph, "opset_imports") else 0
+    axis = _call(node).get("axis", -1 if version >= 13 else 1)
+    return bool(axis in (-1, len(x.shape) - 1))
+
+
+def _same_heads(q: ir.Value, transposed_k: ir.Value, v: ir.Value) -> bool:
+    """Whether the three have three or four dimensions, known and equal but for the last two."""
+    q_dims, k_dims, v_dims = _dims(q), _dims(transposed_k), _dims(v)
+    if len(q_dims) not in _SWAPPED or None in (*q_dims, *k_dims, *v_dims):
+        return False
+    return q_dims[:-2] == k_dims[:-2] == v_dims[:-2] and (q_dims[-1], k_dims[-1]) == (k_dims[-2], v_dims[-2])
+
+
+def _dims(value: ir.Value) -> list[int | str | None]:
+    """Sizes, or the names of those that vary, or None where neither is known."""
+    return [size if isinstance(size, int) else size.value for size in value.shape or ()]
+
+
 _MAKERS: dict[str, Callable[[Any], Fused | None]] = {
     "Conv": _convolution,
     "ConvTranspose": _transposed,
     "Gemm": _product,
-    "MatMul": _product,
+    "MatMul": lambda node: _product(node) or _attention(node),
 }
 
 
