@@ -224,13 +224,13 @@ class SubGraph:
 
     @property
     def depth(self) -> int:
-        """Number of nodes on the longest path inside."""
+        """Number of nodes on the longest path from an entry; what computes constants is on none."""
         if self._depth < 0:
-            bits = self.inside.bits
+            bits, entries = self.inside.bits, self.entry_bits
             level: dict[int, int] = {}
             for i in self.inside:
-                before = iterate_bits(self.graph.producer_bits[i] & bits)
-                level[i] = 1 + max((level[p] for p in before), default=0)
+                before = max((level[p] for p in iterate_bits(self.graph.producer_bits[i] & bits)), default=0)
+                level[i] = before + 1 if before or entries >> i & 1 else 0
             self._depth = max(level.values(), default=0)
         return self._depth
 
