@@ -1,0 +1,35 @@
+"""Toolchains for two kinds of device, both of which are this machine: placing can be tested anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from collage.target import Target
+from collage.testing import FakeToolchain
+from collage.toolchains import Compiled
+
+
+class NearToolchain(FakeToolchain):
+    """A ``FakeToolchain`` that can say where the time goes.
+
+    Args:
+        seconds: Of every operator by type.
+        name: What it is called.
+        kind: The target kind that it serves.
+    """
+
+    def __init__(self, seconds: dict[str, float], name: str = "near", kind: str = "llvm") -> None:
+        super().__init__(seconds=seconds, name=name)
+        self.targets = (f"{kind} -compiler={name}",)
+        self.worker_arguments = {"seconds": seconds, "name": name, "kind": kind}
+        self._of_type = seconds
+
+    def profile(
+        self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Any], repeats: int
+    ) -> Mapping[str, float]:
+        nodes = onnx.load(workspace / compiled.files[0]).graph.node
+        return {node.name: self._of_type[node.op_type] for node in nodes}
