@@ -52,7 +52,7 @@ def get_pass(name: str) -> Pass:
     if factory is None:
         found = [entry for entry in entry_points(group=ENTRY_POINT_GROUP) if entry.name == name]
         if not found:
-            raise ConfigError(_unknown(name, _FACTORIES))
+            raise ConfigError(_unknown(name, list_passes()))
         factory = _load(found[0])
         register_pass(name, factory)
         factory = _FACTORIES[name]
@@ -95,7 +95,7 @@ def check_pass_names(names: Iterable[str], place: str) -> frozenset[str]:
         raise ConfigError(f"{place} is a list of names, not of passes: {sorted(map(repr, checked))}")
     for name in sorted(checked - _NAMES):
         if name not in list_passes():
-            raise ConfigError(f"{place}: {_unknown(name, _NAMES)}")
+            raise ConfigError(f"{place}: {_unknown(name, {*_NAMES, *list_passes()})}")
     return checked
 
 

@@ -6,7 +6,7 @@ context's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -50,6 +50,7 @@ class Runner:
         self._given_up: set[str] = set()
         self._pending: list[str] = []
         self._reported: BaseException | None = None
+        self._instrument_error: BaseException | None = None
 
     def execute(self, pass_: Pass, model: ir.Model, place: str, *, required: bool = False) -> ir.Model:
         """Runs a pass if the rule says so; otherwise returns the model that it was given.
@@ -63,24 +64,25 @@ class Runner:
         info = pass_.info
         reason = self._reason_to_skip(info, model, required)
         if reason is not None:
-            for instrument in self.context.instruments:
-                instrument.on_skip(model, info, reason)
+            self._call_instruments("on_skip", model, info, reason)
             return model
         model = self._execute_required(info, model, place)
-        for instrument in self.context.instruments:
-            instrument.run_before_pass(model, info)
+        self._call_instruments("run_before_pass", model, info)
         before = fingerprint(model) if self.changing is not None and pass_.is_traced else None
         result = self._apply(pass_, model, place)
         self._note(info)
         if self.changing is not None and before is not None and fingerprint(result) != before:
             self.changing.append(info.name)
-        for instrument in self.context.instruments:
-            instrument.run_after_pass(result, info)
+        self._call_instruments("run_after_pass", result, info)
         return result
 
     def checkpoint(self) -> frozenset[str]:
         """Names of the passes whose results stand."""
         return frozenset(self._valid)
+
+    def is_of_instrument(self, error: BaseException) -> bool:
+        """Whether an instrument raised it, and no pass."""
+        return error is self._instrument_error
 
     def give_up(self, name: str, checkpoint: frozenset[str]) -> None:
         """Takes note that a pass failed, and that what ran inside it was lost."""
@@ -99,8 +101,19 @@ class Runner:
         if info.opt_level > self.context.opt_level:
             return f"its level {info.opt_level} is above the context's {self.context.opt_level}"
         # Every instrument is asked, even after a refusal: they may be counting.
-        answers = [instrument.should_run(model, info) for instrument in self.context.instruments]
+        answers = self._call_instruments("should_run", model, info)
         return None if all(answers) else "an instrument refused it"
+
+    def _call_instruments(self, hook: str, model: ir.Model, info: PassInfo, *details: Any) -> list[Any]:
+        """Calls a method of every instrument; what one raises is no error of a pass, and goes to the user as it is."""
+        answers = []
+        for instrument in self.context.instruments:
+            try:
+                answers.append(getattr(instrument, hook)(model, info, *details))
+            except Exception as error:
+                self._reported = self._instrument_error = error
+                raise
+        return answers
 
     def _execute_required(self, info: PassInfo, model: ir.Model, place: str) -> ir.Model:
         self._pending.append(info.name)
@@ -127,8 +140,7 @@ class Runner:
             if self.context.trace is not None and pass_.is_traced:
                 self.context.trace(result, pass_.info, False)
         except BaseException as error:
-            for instrument in self.context.instruments:
-                instrument.on_error(model, pass_.info, error)
+            self._call_instruments("on_error", model, pass_.info, error)
             if not isinstance(error, Exception):
                 raise
             report = self._report(error, pass_.info.name, place)

@@ -130,6 +130,8 @@ class Attempt(Pass):
                 return model
             check_valid(result)
         except Exception as error:
+            if runner.is_of_instrument(error):
+                raise
             _logger.warning("pass %r at %s is skipped: %s", self.info.name, place, error)
             runner.give_up(self.info.name, checkpoint)
             return model

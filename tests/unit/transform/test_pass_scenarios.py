@@ -283,6 +283,42 @@ def test_a_hook_that_fails_while_skipping_or_failing(recorder, model, event):
     assert f"2.{event}" not in log and log[-2:] == ["1.exit", "2.exit"]
 
 
+@pytest.mark.parametrize("event", ["should", "before", "after", "skip", "error"])
+@pytest.mark.parametrize(
+    "wrap", [lambda p: p, lambda p: Sequential([Sequential([p])]), lambda p: Attempt(Sequential([p]))]
+)
+def test_what_an_instrument_raises_reaches_the_user_as_it_is(recorder, model, event, wrap):
+    log: list[str] = []
+    bad = create_module_pass("bad_once_more", 0, lambda mod, ctx: None)
+    off = recorder.make("off_once_more")
+
+    class OnlyTheInnermost(Events):
+        def _note(self, name):
+            if self.raise_at == "error" or self.inside:
+                super()._note(name)
+
+        inside = False
+
+        def should_run(self, mod, info):
+            self.inside = info.name.endswith("_more")
+            return super().should_run(mod, info)
+
+        def on_skip(self, mod, info, reason):
+            self.inside = True
+            super().on_skip(mod, info, reason)
+
+    tried = bad if event == "error" else off
+    before = model_text(model)
+    with (
+        pytest.raises(RuntimeError, match=f"^1 at {event}$"),
+        PassContext(
+            instruments=[OnlyTheInnermost("1", log, event)], disabled_pass=["off_once_more"] if event == "skip" else []
+        ),
+    ):
+        wrap(tried)(model)
+    assert f"1.{event}" in log and model_text(model) == before
+
+
 def test_an_instrument_counts_passes_by_name(recorder, model):
     class Counter(PassInstrument):
         def __init__(self):
@@ -487,13 +523,14 @@ def test_passes_of_an_installed_package_are_found_by_name(install, recorder, mod
     assert "Renames" not in list_passes()
     install(INSTALLED, "[collage.passes]\nRenames = third_party_package:Renames\nmarks = third_party_package:marks\n")
     assert {"Renames", "marks"} <= set(list_passes())
+    for ask in (get_pass, lambda name: PassContext(disabled_pass=[name])):
+        with pytest.raises(ConfigError, match="did you mean 'Renames'"):
+            ask("Rename")
     with PassContext(required_pass=["Renames"]):
         assert get_pass("Renames")(model).graph.name == "marked and renamed"
     assert recorder.make("user", required=("Renames",))(model).graph.name == "marked and renamed"
     with PassContext(opt_level=3, disabled_pass=["Renames"]):
         assert get_pass("Renames")(model) is model
-    with pytest.raises(ConfigError, match="did you mean 'Renames'"):
-        PassContext(disabled_pass=["Rename"])
 
 
 def test_an_installed_package_that_cannot_be_imported_is_named(install):
