@@ -26,6 +26,7 @@ import numpy as np
 import pytest
 
 from collage._errors import TargetError, ToolchainError, Unsupported
+from collage.cost.worker import Worker, WorkerTimeout
 from collage.target import Target
 from collage.testing._toolchain_kernels import COMMON, DTYPES, DYNAMIC, EDGES, KernelCase, kernel
 from collage.toolchains import Compiled, LoadOptions, Profiler, Toolchain
@@ -49,6 +50,8 @@ class ToolchainTestCase:
     Attributes:
         toolchain: The toolchain under test.
         target: The target to test, an alias or the full form; the toolchain's first one if empty.
+        takes: Names of the common and dynamic kernels that this toolchain takes, for one of few operators; None is all
+            but those that it ``refuses``. One of ``matmul`` and ``elementwise`` is the least.
         refuses: Names of common kernels that this toolchain is known to refuse.
         differs: Names of edge cases where its answers are known to be its own; they are expected to fail, so that
             this list stays true.
@@ -57,6 +60,7 @@ class ToolchainTestCase:
 
     toolchain: ClassVar[Toolchain]
     target: ClassVar[str] = ""
+    takes: ClassVar[frozenset[str] | None] = None
     refuses: ClassVar[frozenset[str]] = frozenset()
     differs: ClassVar[frozenset[str]] = frozenset()
     tolerance: ClassVar[float] = 1e-4
@@ -71,6 +75,14 @@ class ToolchainTestCase:
     def parsed(self) -> Target:
         return Target.parse(self.target or self.toolchain.targets[0])
 
+    def _refuses(self, name: str) -> bool:
+        return name in self.refuses or (self.takes is not None and name not in self.takes)
+
+    def _usual(self, *names: str) -> KernelCase:
+        """A common kernel that the toolchain takes: the first of these names, or of all."""
+        cases = {case.name: case for case in COMMON}
+        return next(cases[name] for name in names or cases if not self._refuses(name))
+
     def test_is_a_toolchain_that_says_what_it_is(self, parsed: Target) -> None:
         assert isinstance(self.toolchain, Toolchain)
         assert parsed.toolchain == self.toolchain.name
@@ -82,7 +94,7 @@ class ToolchainTestCase:
 
     @pytest.mark.parametrize("case", COMMON, ids=_by_name)
     def test_common_kernels_are_right(self, case: KernelCase, parsed: Target, tmp_path: Path) -> None:
-        if case.name in self.refuses:
+        if self._refuses(case.name):
             with pytest.raises(Unsupported):
                 _run(self.toolchain, case.model(), parsed, tmp_path, case.inputs)
             return
@@ -107,14 +119,14 @@ class ToolchainTestCase:
     def test_symbolic_dimensions(
         self, case: KernelCase, many: Sequence[Sequence[Tensor]], parsed: Target, tmp_path: Path
     ) -> None:
-        if case.name in self.refuses:
+        if self._refuses(case.name):
             pytest.skip(f"{self.toolchain.name} is known to refuse it")
         loaded = _load(self.toolchain, case.model(), parsed, tmp_path)
         for inputs in many:
             self._assert_right(case.model(), inputs, loaded(inputs))
 
     def test_strided_and_read_only_inputs(self, parsed: Target, tmp_path: Path) -> None:
-        case = COMMON[1]
+        case = self._usual("matmul", "elementwise")
         loaded = _load(self.toolchain, case.model(), parsed, tmp_path)
         wide = np.random.default_rng(5).standard_normal((32, 8)).astype(np.float32)
         frozen = np.ascontiguousarray(wide.T[:4])
@@ -125,7 +137,7 @@ class ToolchainTestCase:
             np.testing.assert_array_equal(x, before)
 
     def test_inputs_may_change_in_place(self, parsed: Target, tmp_path: Path) -> None:
-        case = COMMON[0]
+        case = self._usual()
         loaded = _load(self.toolchain, case.model(), parsed, tmp_path)
         x = case.inputs[0].copy()
         for factor in (1.0, -2.0, 0.5):
@@ -133,7 +145,7 @@ class ToolchainTestCase:
             self._assert_right(case.model(), [x], loaded([x]))
 
     def test_outputs_last_unless_it_says_otherwise(self, parsed: Target, tmp_path: Path) -> None:
-        case = COMMON[0]
+        case = self._usual()
         loaded = _load(self.toolchain, case.model(), parsed, tmp_path)
         first = loaded(case.inputs)[0]
         kept = first.copy()
@@ -143,7 +155,7 @@ class ToolchainTestCase:
             np.testing.assert_array_equal(first, kept)
 
     def test_outputs_are_row_major_and_of_the_right_type(self, parsed: Target, tmp_path: Path) -> None:
-        case = next(case for case in COMMON if case.name == "attention")
+        case = self._usual("attention", "elementwise", "matmul")
         for y in _run(self.toolchain, case.model(), parsed, tmp_path, case.inputs):
             assert isinstance(y, np.ndarray) and y.flags.c_contiguous and y.dtype == np.float32
 
@@ -154,7 +166,7 @@ class ToolchainTestCase:
         monkeypatch.chdir(elsewhere)
         monkeypatch.setenv("TMPDIR", str(elsewhere))
         monkeypatch.setattr(tempfile, "tempdir", None)
-        case = COMMON[0]
+        case = self._usual()
         compiled = self.toolchain.compile(case.model(), parsed, workspace)
         self.toolchain.load(compiled, parsed, workspace, LoadOptions())(case.inputs)
         if isinstance(self.toolchain, Profiler):
@@ -167,7 +179,7 @@ class ToolchainTestCase:
     def test_says_nothing_on_standard_streams(
         self, parsed: Target, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        for case in (COMMON[0], *DTYPES[:3]):
+        for case in (self._usual(), *DTYPES[:3]):
             with pytest.MonkeyPatch.context() as patch:
                 patch.delenv("PYTHONWARNINGS", raising=False)
                 try:
@@ -178,7 +190,7 @@ class ToolchainTestCase:
         assert (said.out, said.err) == ("", "")
 
     def test_compiling_is_a_function(self, parsed: Target, tmp_path: Path) -> None:
-        case = COMMON[0]
+        case = self._usual()
         model = case.model()
         first, second = (self.toolchain.compile(model, parsed, tmp_path) for _ in range(2))
         assert first == second
@@ -189,14 +201,15 @@ class ToolchainTestCase:
         self._assert_right(case.model(), case.inputs, loaded[1](case.inputs))
 
     def test_weights_in_a_file_of_the_workspace(self, parsed: Target, tmp_path: Path) -> None:
-        case = COMMON[1]
+        case = self._usual("matmul", "elementwise")
         model = with_weights_in_file(case, tmp_path)
         before = (tmp_path / "weights").read_bytes()
         self._assert_right(case.model(), case.inputs, _run(self.toolchain, model, parsed, tmp_path, case.inputs))
         assert (tmp_path / "weights").read_bytes() == before
 
     def test_unusual_names(self, parsed: Target, tmp_path: Path) -> None:
-        model = COMMON[0].model()
+        case = self._usual()
+        model = case.model()
         for value, name in zip(
             (model.graph.inputs[0], model.graph.outputs[0]), ("a/b:0", "über output.1"), strict=True
         ):
@@ -205,8 +218,8 @@ class ToolchainTestCase:
             node.name = f"{node.name}/a:b c"
         compiled = self.toolchain.compile(model, parsed, tmp_path)
         assert (compiled.inputs, compiled.outputs) == (("a/b:0",), ("über output.1",))
-        got = self.toolchain.load(compiled, parsed, tmp_path, LoadOptions())(COMMON[0].inputs)
-        self._assert_right(COMMON[0].model(), COMMON[0].inputs, got)
+        got = self.toolchain.load(compiled, parsed, tmp_path, LoadOptions())(case.inputs)
+        self._assert_right(case.model(), case.inputs, got)
 
     def test_refuses_what_it_does_not_know(self, parsed: Target, tmp_path: Path) -> None:
         odd = kernel("odd", "(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}")
@@ -215,11 +228,11 @@ class ToolchainTestCase:
         for options in ({"no-such-option": "1"}, {name: "no-such-value" for name in self.toolchain.options}):
             if options:
                 with pytest.raises(TargetError):
-                    self.toolchain.compile(COMMON[0].model(), parsed.with_options(**options), tmp_path)
+                    self.toolchain.compile(self._usual().model(), parsed.with_options(**options), tmp_path)
 
     @pytest.mark.parametrize("name", ["../escape", "", "a/b"])
     def test_stays_in_the_workspace(self, name: str, parsed: Target, tmp_path: Path) -> None:
-        model = COMMON[0].model()
+        model = self._usual().model()
         model.graph.name = name
         inner = tmp_path / "inner"
         inner.mkdir()
@@ -230,7 +243,8 @@ class ToolchainTestCase:
     def test_another_process_can_load_and_keeps_to_its_threads(self, parsed: Target, tmp_path: Path) -> None:
         size = 512
         weights = {"w": np.random.default_rng(1).standard_normal((size, size)).astype(np.float32) / size}
-        text = f"(float[{size},{size}] x) => (float[{size},{size}] y) {{a = MatMul (x, w) y = Tanh (a)}}"
+        operator = "Mul" if self._refuses("matmul") else "MatMul"
+        text = f"(float[{size},{size}] x) => (float[{size},{size}] y) {{a = {operator} (x, w) y = Tanh (a)}}"
         model = kernel("product", text, weights)
         compiled = self.toolchain.compile(model, parsed, tmp_path)
         x = np.random.default_rng(2).standard_normal((size, size)).astype(np.float32)
@@ -241,10 +255,30 @@ class ToolchainTestCase:
         assert seen["idle_cores"] < 0.1
         assert seen["affinity_kept"]
 
+    def test_a_build_that_takes_too_long_is_ended(self, parsed: Target, tmp_path: Path) -> None:
+        import onnx_ir as ir
+
+        model = self._usual().model()
+        ir.save(model, tmp_path / "kernel.onnx")
+        kind = type(self.toolchain)
+        made_by = {
+            "factory": f"{kind.__module__}:{kind.__qualname__}",
+            "arguments": dict(getattr(self.toolchain, "worker_arguments", {})),
+        }
+        job: dict[str, Any] = {"target": str(parsed), "workspace": str(tmp_path), "threads": 1, "kernel": "kernel.onnx"}
+        with Worker("collage.cost._toolchain_service:ToolchainService", made_by) as worker:
+            worker.call("availability", 60.0)
+            began = time.perf_counter()
+            with pytest.raises(WorkerTimeout):
+                worker.call("build", 1e-4, **job)
+            assert time.perf_counter() - began < 10
+            assert not worker.alive
+            assert worker.call("build", 180.0, **job)["outputs"] == ["y"]
+
     def test_profile_names_nodes_of_the_kernel(self, parsed: Target, tmp_path: Path) -> None:
         if not isinstance(self.toolchain, Profiler):
             pytest.skip("does not profile")
-        for case in (COMMON[0], next(case for case in EDGES if case.name == "control_flow")):
+        for case in (self._usual(), next(case for case in EDGES if case.name == "control_flow")):
             model = case.model()
             compiled = self.toolchain.compile(model, parsed, tmp_path)
             seconds = self.toolchain.profile(compiled, parsed, tmp_path, case.inputs, 3)

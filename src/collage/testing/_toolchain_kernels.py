@@ -127,6 +127,12 @@ COMMON = (
         [_numbers(2, 5, 16)],
         {"s": _numbers(16, seed=1), "b": _numbers(16, seed=2)},
     ),
+    KernelCase(
+        "elementwise",
+        "(float[4,32] x) => (float[4,32] y) {a = Mul (x, w) b = Tanh (a) y = Add (b, x)}",
+        [_numbers(4, 32)],
+        {"w": _numbers(32, seed=1)},
+    ),
 )
 """What any toolchain for neural networks is expected to take."""
 
@@ -144,6 +150,10 @@ DYNAMIC = (
         ),
         [[_numbers(n, m, 8)] for n, m in ((1, 5), (4, 2), (1, 5))],
     ),
+    (
+        KernelCase("dynamic_elementwise", "(float[N,8] x) => (float[N,8] y) {a = Neg (x) y = Exp (a)}", []),
+        [[_numbers(size, 8)] for size in (3, 0, 7, 3)],
+    ),
 )
 """Kernels with symbolic dimensions, and several inputs for each."""
 
@@ -156,6 +166,7 @@ EDGES = (
     KernelCase(
         "empty", "(float[0,4] x) => (float[0,2] y) {y = MatMul (x, w)}", [_numbers(0, 4)], {"w": _numbers(4, 2)}
     ),
+    KernelCase("empty_elementwise", "(float[0,4] x) => (float[0,4] y) {a = Neg (x) y = Exp (a)}", [_numbers(0, 4)]),
     KernelCase(
         "not_finite",
         "(float[6] x) => (float[6] y, float[6] z) {y = Tanh (x) z = Add (x, x)}",

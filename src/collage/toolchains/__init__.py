@@ -1,9 +1,10 @@
 """Toolchains: the contract, the registry, and one module for each toolchain.
 
 No toolchain's name occurs outside this room. Third parties add theirs through the entry-point group
-``collage.toolchains``.
+``collage.toolchains``; `docs/toolchains.md` shows how.
 """
 
+from collage._errors import CompileError, Unsupported
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import (
     TUNED,
@@ -23,11 +24,13 @@ from collage.toolchains._contract import (
     Tuner,
     TuningSession,
 )
+from collage.toolchains._model_files import check_options, kernel_name, load_threads, save_kernel
 from collage.toolchains._registry import Registry, registry
 
 __all__ = [
     "TUNED",
     "Availability",
+    "CompileError",
     "Compiled",
     "Device",
     "DeviceKernel",
@@ -44,5 +47,10 @@ __all__ = [
     "ToolchainBase",
     "Tuner",
     "TuningSession",
+    "Unsupported",
+    "check_options",
+    "kernel_name",
+    "load_threads",
     "registry",
+    "save_kernel",
 ]
