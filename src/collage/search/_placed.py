@@ -21,14 +21,12 @@ from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-
 from collage.cost.cost import Cost, CostLike
 from collage.graph import iterate_bits
 from collage.search._bounds import Heads, first_prices
 from collage.search._dijkstra import DEFAULT_MAX_STATES, Edges, Found, Path, _sharpen
 from collage.search._lazy import LazyOptions, LazyResult, _LazySearch
-from collage.search._problem import Ints, Problem, trailing_ones
+from collage.search._problem import Floats, Ints, Problem, trailing_ones
 from collage.search._shortest_path import as_partitioning, no_cover, weigh
 from collage.search._values import Candidate, CostOf, NoCover, Partitioning, SearchStatistics
 from collage.search._weights import _UNITS_PER_SECOND, Weights
@@ -165,10 +163,7 @@ class _LazyPlacedSearch(_LazySearch[P]):
 
     transfers: Sequence[Transfer] = ()
 
-    def _replan(self, seconds: np.ndarray[Any, Any]) -> tuple[Found, Weights]:
-        return self._plan(seconds)
-
-    def _plan(self, seconds: np.ndarray[Any, Any], k: int = 1) -> tuple[Found, Weights]:
+    def _plan(self, seconds: Floats, k: int = 1) -> tuple[Found, Weights]:
         began = time.perf_counter()
         weights = Weights(self.problem, seconds + self.penalties, self.ranks)
         found = _find_placed(self.problem, weights, self.transfers, self.prices, self.options.max_states)
