@@ -19,8 +19,8 @@ from collage.frontend import describe_inputs, describe_outputs, read_model
 from collage.graph import DataflowGraph
 from collage.machine import this_machine
 from collage.options import CompileOptions
-from collage.target import HOST_TOOLCHAIN, NATIVE_TOOLCHAIN, TargetLike
-from collage.toolchains import registry
+from collage.target import HOST_TOOLCHAIN, NATIVE_TOOLCHAIN, Target, TargetLike
+from collage.toolchains import Availability, Toolchain, registry
 from collage.transform import prepare
 from collage.tuning import Tuning
 
@@ -54,9 +54,26 @@ def describe_targets() -> list[dict[str, Any]]:
                 "reason": found.reason,
                 "remedy": found.remedy,
                 "options": dict(toolchain.options),
+                "by_target": [
+                    _target_row(toolchain, toolchains.parse_target(stem), found) for stem in toolchain.targets
+                ],
             }
         )
     return rows
+
+
+def _target_row(toolchain: Toolchain, target: Target, otherwise: Availability) -> dict[str, Any]:
+    """One target of a toolchain, and the hardware that its tests have passed on."""
+    ask = getattr(toolchain, "availability_of", None)
+    found = otherwise if ask is None else ask(target)
+    ran_on = toolchain.ran_on(target) if hasattr(toolchain, "ran_on") else None
+    return {
+        "target": str(target),
+        "available": found.available,
+        "reason": found.reason,
+        "remedy": found.remedy,
+        "ever_ran_on": ran_on,
+    }
 
 
 def _broken(name: str, reason: str) -> dict[str, Any]:
@@ -68,6 +85,7 @@ def _broken(name: str, reason: str) -> dict[str, Any]:
         "available": False,
         "devices": [],
         "options": {},
+        "by_target": [],
         **row,
         "reason": reason,
     }

@@ -119,15 +119,20 @@ def print_bench(table: Mapping[str, Any]) -> None:
 
 
 def print_targets(targets: Sequence[Mapping[str, Any]]) -> None:
-    """The toolchains."""
+    """The toolchains, a line for each target."""
     rows = []
     for row in targets:
-        state = "usable" if row["available"] else f"not usable: {row['reason']}"
-        if row["remedy"]:
-            state += f"; {row['remedy']}"
         options = ", ".join(f"-{name}" for name in row["options"])
-        rows.append((row["alias"], ", ".join(row["targets"]), row["version"] or "", state, options))
-    _console().print(_table("", ("alias", "targets", "version", "", "options"), rows))
+        for target in row["by_target"] or [{**row, "target": row["alias"], "ever_ran_on": None}]:
+            ran_on = target["ever_ran_on"] or "no hardware yet"
+            rows.append((target["target"], row["version"] or "", _state(target), ran_on, options))
+    _console().print(_table("", ("target", "version", "", "tests passed on", "options"), rows))
+
+
+def _state(target: Mapping[str, Any]) -> str:
+    if target["available"]:
+        return "usable"
+    return f"not usable: {target['reason']}" + (f"; {target['remedy']}" if target["remedy"] else "")
 
 
 def print_env(env: Mapping[str, Any]) -> None:

@@ -182,9 +182,10 @@ def cuda_availability(
         reduced: Values of its option ``precision`` besides f32.
     """
     gpu, carrier = find_gpu(), torch_cuda()
-    for found in (*conditions, gpu, carrier):
-        if isinstance(found, Absence):
-            return Availability(False, version, build, reason=found.reason, remedy=found.remedy)
+    missing = list(dict.fromkeys(found for found in (*conditions, gpu, carrier) if isinstance(found, Absence)))
+    if missing:
+        reason, remedy = ("; ".join(parts) for parts in zip(*((m.reason, m.remedy) for m in missing), strict=True))
+        return Availability(False, version, build, reason=reason, remedy=remedy)
     return Availability(
         True, version, f"{build}, torch for CUDA {carrier}, {gpu}", (str(gpu),), precisions=tensor_cores(reduced)
     )
