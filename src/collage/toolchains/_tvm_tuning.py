@@ -18,6 +18,7 @@ import tvm
 import tvm_ffi
 from tvm.s_tir import meta_schedule
 
+from collage._errors import CompileError
 from collage.toolchains._contract import TuningSession
 from collage.toolchains._tvm_schedules import tiled_otherwise
 
@@ -86,16 +87,21 @@ def _tune(workload: Any, target: Any, trials: int, seed: int, until_s: float, se
 
 
 def apply_records(records: Mapping[str, str], target: Any) -> Any:
-    """A pass that schedules the functions of a lowered module for which there are records."""
+    """A pass that schedules the functions of a lowered module for which there are records.
+
+    It fails where a record is of no function: untuned code must not pass for tuned.
+    """
 
     def apply(module: Any, context: Any) -> Any:
         known = meta_schedule.database.MemoryDatabase()
-        for task in meta_schedule.relax_integration.extract_tasks(module, target):
-            text = records.get(_name_of(task.dispatched[0]))
-            if text is not None:
-                workload = known.commit_workload(task.dispatched[0])
-                record = meta_schedule.database.TuningRecord.from_json(json.loads(text), workload)
-                known.commit_tuning_record(record)
+        tasks = meta_schedule.relax_integration.extract_tasks(module, target)
+        there = {_name_of(task.dispatched[0]): task.dispatched[0] for task in tasks}
+        if missing := records.keys() - there:
+            raise CompileError(f"the tuning records {', '.join(sorted(missing))} are of another kernel")
+        for name, text in records.items():
+            workload = known.commit_workload(there[name])
+            record = meta_schedule.database.TuningRecord.from_json(json.loads(text), workload)
+            known.commit_tuning_record(record)
         with target, known:
             return tvm.relax.transform.MetaScheduleApplyDatabase()(module)
 
