@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from collage._errors import CompileError
 from collage.cost.numerics import compare_all
-from collage.cost.sampling import SamplingPlan, sample
+from collage.cost.sampling import SamplingPlan, sample, sample_kernel
 from collage.cost.slot import building_slot, measuring_slot
 from collage.cost.values import ValueStore
 from collage.runtime import Executor, Step
@@ -97,7 +97,7 @@ class ToolchainService:
             return {**found, "samples": []}
         kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
         arrays = _arrays(ValueStore(Path(values[0])), inputs)
-        return {**found, "samples": sample(lambda: kernel(arrays), arrays, SamplingPlan(**plan))}
+        return {**found, "samples": sample_kernel(kernel, arrays, SamplingPlan(**plan))}
 
     def check(
         self,
@@ -160,7 +160,7 @@ class ToolchainService:
         """See ``Workshop.overheads``; the kernel has one input, float32 [16], and one output of the same shape."""
         kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
         tensor = np.ones(16, np.float32)
-        cold = sample(lambda: kernel([tensor]), [tensor], SamplingPlan(evict_bytes=_COLD_BYTES, least=20, spread=0.0))
+        cold = sample_kernel(kernel, [tensor], SamplingPlan(evict_bytes=_COLD_BYTES, least=20, spread=0.0))
         names = [f"v{i}" for i in range(_CHAIN + 1)]
         steps = [Step(f"k{i}", kernel, (names[i],), (names[i + 1],)) for i in range(_CHAIN)]
         chain = Executor(steps, names[:1], names[-1:])

@@ -11,13 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from collage.cost.statistics import median_interval
+from collage.toolchains import Device, DeviceKernel, Kernel
 
-__all__ = ["SamplingPlan", "sample"]
+__all__ = ["SamplingPlan", "sample", "sample_kernel"]
 
 _SURELY = 4.0
 """A first run this many times above what is hopeless needs no second one; no warm-up saves so much."""
@@ -44,23 +46,54 @@ class SamplingPlan:
     hopeless_s: float = float("inf")
 
 
-def sample(run: Callable[[], Any], inputs: Sequence[np.ndarray[Any, Any]], plan: SamplingPlan) -> list[float]:
+def sample_kernel(kernel: Kernel, inputs: Sequence[np.ndarray[Any, Any]], plan: SamplingPlan) -> list[float]:
+    """Times a kernel as it runs within a model: on a device, between tensors that are there, and recorded if it can be.
+
+    Args:
+        kernel: The kernel.
+        inputs: Its inputs, on the host.
+        plan: When to stop.
+
+    Returns:
+        Seconds of each timed run; on a device by its own clock.
+    """
+    if not isinstance(kernel, DeviceKernel):
+        return sample(lambda: kernel(inputs), inputs, plan)
+    device = kernel.device
+    tensors = [device.upload(x) for x in inputs]
+    return sample(_work(kernel, tensors), [], plan, device)
+
+
+def _work(kernel: DeviceKernel, tensors: Sequence[Any]) -> Callable[[], Any]:
+    work = partial(kernel.on_device, tensors)
+    work()
+    if not kernel.capturable:
+        return work
+    try:
+        return kernel.device.record(work).replay
+    except Exception:  # As in a chain, which then calls it.
+        return work
+
+
+def sample(
+    run: Callable[[], Any], inputs: Sequence[np.ndarray[Any, Any]], plan: SamplingPlan, device: Device | None = None
+) -> list[float]:
     """Times ``run`` as ``plan`` says; one run before the first timed one warms up.
 
     Args:
         run: The kernel on ``inputs``.
         inputs: Tensors that the kernel reads; brought back into cache after eviction.
         plan: When to stop.
+        device: Whose clock counts, and whose caches; None is the host.
 
     Returns:
         Seconds of each timed run.
     """
-    clutter = np.ones(plan.evict_bytes, np.uint8) if plan.evict_bytes else None
+    clutter = np.ones(plan.evict_bytes, np.uint8) if plan.evict_bytes and device is None else None
+    seconds = _wall_s if device is None else device.seconds
     arrays = [a.reshape(-1).view(np.uint8) for a in inputs if a.dtype.kind not in "OSUT" and a.size]
     samples: list[float] = []
-    before = time.perf_counter()
-    run()
-    if (first_s := time.perf_counter() - before) > _SURELY * plan.hopeless_s:
+    if (first_s := seconds(run)) > _SURELY * plan.hopeless_s:
         return [first_s]
     started = time.perf_counter()
     while len(samples) < plan.most:
@@ -68,9 +101,9 @@ def sample(run: Callable[[], Any], inputs: Sequence[np.ndarray[Any, Any]], plan:
             clutter += 1
             for array in arrays:
                 array.max()
-        before = time.perf_counter()
-        run()
-        samples.append(time.perf_counter() - before)
+        elif device is not None and plan.evict_bytes:
+            device.evict(plan.evict_bytes)
+        samples.append(seconds(run))
         if len(samples) >= 3 and sorted(samples)[len(samples) // 2] > plan.hopeless_s:
             break
         if time.perf_counter() - started > plan.budget_s and len(samples) >= _fewest(samples, plan):
@@ -80,6 +113,12 @@ def sample(run: Callable[[], Any], inputs: Sequence[np.ndarray[Any, Any]], plan:
             if (interval.high - interval.low) / 2 < plan.spread * sorted(samples)[len(samples) // 2]:
                 break
     return samples
+
+
+def _wall_s(run: Callable[[], Any]) -> float:
+    before = time.perf_counter()
+    run()
+    return time.perf_counter() - before
 
 
 def _fewest(samples: Sequence[float], plan: SamplingPlan) -> int:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collage.toolchains._contract import Recording, Tensor
 
 __all__ = [
+    "RECORD",
     "Absence",
     "CudaKernel",
     "Gpu",
@@ -50,7 +51,7 @@ __all__ = [
 _DRIVER = "libcuda.so.1"
 _ATTRIBUTES = {"major": 75, "minor": 76, "multiprocessors": 16}
 """Numbers of ``CUdevice_attribute`` in the driver's interface."""
-_RECORD = Path(__file__).with_name("_ran_on.json")
+RECORD = Path(__file__).with_name("_ran_on.json")
 _NO_DRIVER = "install the NVIDIA driver; in a container, start it with the GPU passed through"
 
 
@@ -199,7 +200,7 @@ def tensor_cores(precisions: Sequence[str]) -> tuple[str, ...]:
 
 @functools.cache
 def _runs() -> Mapping[str, str]:
-    runs: Mapping[str, str] = json.loads(_RECORD.read_text())
+    runs: Mapping[str, str] = json.loads(RECORD.read_text())
     return runs
 
 

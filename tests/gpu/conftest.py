@@ -1,0 +1,50 @@
+"""Everything here needs a device; what passes on one is recorded, for ``collage targets`` to tell."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import pytest
+
+from collage.toolchains import _cuda
+
+_HERE = Path(__file__).parent
+_FAILED: set[str] = set()
+_PASSED: set[str] = set()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    found = _cuda.find_gpu()
+    for item in items:
+        if _HERE not in item.path.parents:
+            continue
+        item.add_marker(pytest.mark.gpu)
+        if isinstance(found, _cuda.Absence):
+            item.add_marker(pytest.mark.skip(reason=f"{found.reason}; {found.remedy}"))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> object:
+    outcome = yield
+    report = outcome.get_result()
+    stem = getattr(getattr(item, "cls", None), "records", None)
+    if stem is not None and report.failed:
+        _FAILED.add(stem)
+    if stem is not None and report.when == "call" and report.passed:
+        _PASSED.add(stem)
+
+
+def pytest_sessionfinish() -> None:
+    """Keeps which targets' contract tests all passed, and where; whoever ran them commits the file."""
+    found = _cuda.find_gpu()
+    if not _PASSED or isinstance(found, _cuda.Absence):
+        return
+    record = _cuda.RECORD
+    runs = json.loads(record.read_text())
+    today = datetime.date.today().isoformat()
+    runs |= {stem: f"{found}, {today}" for stem in _PASSED - _FAILED}
+    for stem in _FAILED:
+        runs.pop(stem, None)
+    record.write_text(json.dumps(runs, indent=2, sort_keys=True) + "\n")
