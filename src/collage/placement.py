@@ -283,12 +283,12 @@ class _Use(Enum):
 
 
 def _use_of(node: ir.Node, value: ir.Value) -> _Use:
-    """How a node reads one of its values; what its bodies capture they read as data."""
-    indices = [index for index, operand in enumerate(node.inputs) if operand is value]
-    read = set(indices) - set(unread_operands(node))
-    if not indices or not read <= host_operands(node):
-        return _Use.DATA
-    return _Use.ON_HOST if read else _Use.UNREAD
+    """How a node, its bodies included, reads one of its values."""
+    inside = {node, *(inner for body in bodies(node) for inner in body.all_nodes())}
+    uses = [use for use in value.uses() if use.node in inside and use.idx not in unread_operands(use.node)]
+    if not uses:
+        return _Use.UNREAD
+    return _Use.ON_HOST if all(use.idx in host_operands(use.node) for use in uses) else _Use.DATA
 
 
 def _demanded(plan: DevicePlan, node: ir.Node, inside: Sequence[ir.Node]) -> SEScope:
