@@ -29,7 +29,7 @@ from collage.cost.values import ValueStore
 from collage.cost.worker import Worker, WorkerOutOfMemory, WorkerTimeout
 from collage.machine import this_machine
 from collage.target import Target
-from collage.toolchains import Availability, Compiled, Registry
+from collage.toolchains import Availability, Compiled, Registry, reserves_address_space
 
 __all__ = ["Counters", "Job", "Limits", "Workshop"]
 
@@ -519,10 +519,11 @@ class Workshop:
     def _worker(self, toolchain: str) -> Worker:
         if toolchain not in self._workers:
             factory, arguments = self._toolchains.factory(toolchain)
+            limited = not reserves_address_space(self._toolchains.get(toolchain).targets)
             self._workers[toolchain] = Worker(
                 _SERVICE,
                 {"factory": factory, "arguments": arguments},
-                memory_limit_bytes=self._memory_bytes,
+                memory_limit_bytes=self._memory_bytes if limited else None,
                 start_timeout_s=self._limits.start_s,
             )
         return self._workers[toolchain]

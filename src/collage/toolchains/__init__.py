@@ -24,6 +24,7 @@ from collage.toolchains._contract import (
     Tuner,
     TuningSession,
 )
+from collage.toolchains._cuda import reserves_address_space
 from collage.toolchains._model_files import check_options, kernel_name, load_threads, save_kernel
 from collage.toolchains._registry import Registry, registry
 
@@ -52,5 +53,6 @@ __all__ = [
     "kernel_name",
     "load_threads",
     "registry",
+    "reserves_address_space",
     "save_kernel",
 ]

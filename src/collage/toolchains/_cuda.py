@@ -43,6 +43,7 @@ __all__ = [
     "queue_of",
     "ran_on",
     "require_gpu",
+    "reserves_address_space",
     "settings",
     "tensor_cores",
     "torch_cuda",
@@ -133,6 +134,11 @@ def _ask(driver: ctypes.CDLL) -> Gpu:
         facts["multiprocessors"],
         f"{version // 1000}.{version % 1000 // 10}",
     )
+
+
+def reserves_address_space(targets: Sequence[str]) -> bool:
+    """Whether a process that serves these targets may reserve far more addresses than it uses: a driver maps its devices."""
+    return any(stem.split()[0] == "cuda" for stem in targets) and isinstance(find_gpu(), Gpu)
 
 
 def require_gpu() -> Gpu:
