@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from typing import Any
 
 import onnx_ir as ir
 from onnxscript import optimizer
@@ -16,6 +18,8 @@ from collage.transform._outputs import output_names, restore_outputs
 from collage.transform._pass import ModulePass
 
 __all__ = ["FoldConstant"]
+
+_logger = logging.getLogger(__name__)
 
 _SMALL_BYTES = 64 * 1024
 """A result up to this size is always worth having."""
@@ -42,17 +46,28 @@ class FoldConstant(ModulePass):
         """Folds in place."""
         names = output_names(model)
         with marked_functions_hidden(model):
-            optimizer.fold_constants(
-                model,
-                onnx_shape_inference=True,
+            _Folder(
+                shape_inference=True,
                 input_size_limit=_SMALL_BYTES,
                 output_size_limit=_SMALL_BYTES,
                 should_fold=_is_worth_folding,
-            )
+            )(model)
             _forget_untyped_shapes(model)
             lift_constants(model)
         restore_outputs(model, names)
         return model
+
+
+class _Folder(optimizer.constant_folding.FoldConstantsPass):  # type: ignore[misc]
+    """The library's, but that one node which it cannot handle does not keep it from all others."""
+
+    def process_node(self, node: ir.Node, is_function: bool) -> Any:
+        """What replaces the node; None to keep it."""
+        try:
+            return super().process_node(node, is_function)
+        except RuntimeError as error:
+            _logger.debug("node %r is kept as it is: %s", node.name, error)
+            return None
 
 
 def _forget_untyped_shapes(model: ir.Model) -> None:

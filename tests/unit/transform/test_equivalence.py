@@ -13,14 +13,24 @@ import pytest
 from examples.models import initial_mnist, mnist_to_onnx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import numpy_helper
+from onnx import numpy_helper, parser
 from onnx.backend.test.case.node import collect_testcases
 from tests.unit.transform.graphs import assert_same, generic_passes, inside_function, random_model, run
 from tests.unit.transform.test_prepare_onnx_cases import _differs, _feeds, _reference
 
 from collage._errors import ModelError
 from collage.frontend import make_inputs, read_model
-from collage.transform import InferType, PassContext, Repeat, Sequential, default_passes, get_pass, is_random, prepare
+from collage.transform import (
+    FoldConstant,
+    InferType,
+    PassContext,
+    Repeat,
+    Sequential,
+    default_passes,
+    get_pass,
+    is_random,
+    prepare,
+)
 from collage.transform._validity import check_valid
 
 SHIPPED = generic_passes()
@@ -164,3 +174,16 @@ def test_node_cases_of_the_onnx_package():
             changed.append((case.name, names))
     assert changed == []
     assert compared > 1300
+
+
+def test_a_node_that_the_library_cannot_fold_is_kept_and_the_rest_is_folded():
+    model = ir.from_proto(
+        parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 20]>
+        g (float[4, 6] x, int64 size) => (seq(float[?, ?]) parts, float[4, 6] y) <float two = {2}, float three = {3}> {
+            parts = SplitToSequence <axis = 0> (x, size)
+            six = Mul (two, three)
+            y = Mul (x, six)
+        }""")
+    )
+    assert [node.op_type for node in FoldConstant()(model).graph] == ["SplitToSequence", "Mul"]
