@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ from collage.transform import (
     create_module_pass,
     function_pass,
 )
-from collage.transform._draft import Draft
+from collage.transform._draft import _CONTROL_FLOW, Draft
 
 TEXT = """
     <ir_version: 10, opset_import: ["" : 17, "local" : 1], producer_name: "someone">
@@ -348,3 +349,17 @@ def test_libraries_take_drafts_for_models():
     assert not result.functions and len(model.functions) == 1
     assert isinstance(result, ir.Model) and isinstance(result.graph, ir.Graph)
     ir.to_proto(result.clone())
+
+
+def test_the_operators_with_bodies_are_those_of_onnx():
+    kinds = (onnx.defs.OpSchema.AttrType.GRAPH, onnx.defs.OpSchema.AttrType.GRAPHS)
+    schemas = (schema for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == "")
+    assert {s.name for s in schemas if any(a.type in kinds for a in s.attributes.values())} == _CONTROL_FLOW
+
+
+def test_bodies_of_other_domains_are_visited():
+    model, seen = build(), []
+    branching = next(node for node in model.graph if node.op_type == "If")
+    branching.domain, branching.op_type = "elsewhere", "Choose"
+    create_function_pass("visits", 0, lambda function, mod, ctx: (seen.append(function), function)[1])(model)
+    assert [function.name for function in seen] == ["main", "then_body", "else_body", "f"]
