@@ -38,7 +38,7 @@ from collage.device import (
     unread_operands,
 )
 from collage.fusion import CandidateKernel
-from collage.graph import DataflowGraph, bodies, value_nbytes
+from collage.graph import DataflowGraph, bits_of, bodies, value_nbytes
 from collage.machine import usable_core_numbers
 from collage.runtime import CopyRecord, DeviceLayout, KernelRecord
 from collage.search import Transfer
@@ -149,21 +149,21 @@ class DevicePlacement:
         return bool(self.devices_for(nodes, target))
 
     def within(self, candidates: Iterable[CandidateKernel]) -> Iterator[CandidateKernel]:
-        """Those of some candidates that are allowed; once for each device, where the search is to choose one."""
+        """Those candidates of a graph that are allowed; once for each device, where the search is to choose one."""
+        refused: dict[tuple[Target, SEScope], int] = {}
         for candidate in candidates:
-            devices = self.devices_for(candidate.sub_graph.nodes, candidate.target)
-            if not self.is_free:
-                yield from [candidate] if devices else []
-                continue
-            for device in devices:
-                yield PlacedKernel(
-                    candidate.sub_graph,
-                    candidate.target,
-                    candidate.spec,
-                    candidate.rules,
-                    device,
-                    self.devices.index(device),
-                )
+            target, nodes = candidate.target, candidate.sub_graph.graph.nodes
+            for number, device in enumerate(self.devices):
+                if (target, device) not in refused:
+                    refused[target, device] = bits_of(
+                        index for index, node in enumerate(nodes) if self.why_not(node, device, target) is not None
+                    )
+                if candidate.bits & refused[target, device]:
+                    continue
+                if not self.is_free:
+                    yield candidate
+                    break
+                yield PlacedKernel(candidate.sub_graph, target, candidate.spec, candidate.rules, device, number)
 
     def result_scope(self, nodes: Iterable[ir.Node], target: Target, device: SEScope | None = None) -> SEScope:
         """Where the results of a kernel lie, and what it is compiled for (``result_se_scope``).
