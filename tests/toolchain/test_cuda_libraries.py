@@ -20,10 +20,10 @@ from collage import CollageError
 from collage._errors import Unsupported
 from collage.runtime import Step
 from collage.runtime._device_chain import executor_of
-from collage.target import Target
+from collage.target import HOST_TARGET, Target
 from collage.testing._toolchain_case import _reference
 from collage.testing._toolchain_kernels import COMMON, kernel
-from collage.toolchains import DeviceKernel, LoadOptions, _cuda
+from collage.toolchains import DeviceKernel, LoadOptions, _cuda, registry
 from collage.toolchains._cuda_library import TorchCudaLibrary
 from collage.toolchains.cublas import CublasToolchain
 from collage.toolchains.cudnn import CudnnToolchain
@@ -254,3 +254,32 @@ def test_every_match_of_the_pattern_table_compiles(
         for row in toolchain.pattern_table()
     }
     assert {label: count for label, count in found.items() if count} == labels
+
+
+def test_views_between_two_kernels_stay_on_the_device(tmp_path: Path) -> None:
+    weights = {"v": numbers(7, 5, seed=2), "c": numbers(5, seed=3), "s": np.array([7, 14], np.int64)}
+    text = "(float[2,7,7] t) => (float[2,7,5] y) {a = MatMul (t, v) y = Add (a, c)}"
+    product = kernel("product", text, {k: weights[k] for k in "vc"})
+    text = (
+        "(float[2,7,7] t) => (float[14,7] y) {a = Transpose <perm = [1,0,2]> (t) b = Reshape (a, s) y = Transpose (b)}"
+    )
+    views = kernel("views", text, {"s": weights["s"]})
+    last = kernel("last", "(float[14,7] t) => (float[14,5] y) {a = MatMul (t, v) y = Relu (a)}", {"v": weights["v"]})
+    first = kernel("first", "(float[2,7,3] x, float[3,7] z) => (float[2,7,7] t) {t = MatMul (x, z)}")
+    host = registry().for_target(HOST_TARGET)
+    compiled = host.compile(views, HOST_TARGET, tmp_path)
+    steps = [
+        Step("first", loaded(BLAS, first, tmp_path), ("x", "z"), ("t",)),
+        Step("views", host.load(compiled, HOST_TARGET, tmp_path, LoadOptions()), ("t",), ("r",)),
+        Step("product", loaded(BLAS, product, tmp_path), ("t",), ("p",)),
+        Step("last", loaded(BLAS, last, tmp_path), ("r",), ("y",)),
+    ]
+    executor = executor_of(steps, ["x", "z"], ["y", "p", "r"], None)
+    assert len(executor._groups) == 1
+    for run in range(3):
+        x, z = numbers(2, 7, 3, seed=run), numbers(3, 7)
+        t = _reference(first, [x, z])
+        r = _reference(views, t)
+        wanted = [*_reference(last, r), *_reference(product, t), *r]
+        for y, expected in zip(executor.run([x, z]), wanted, strict=True):
+            np.testing.assert_allclose(y, expected, rtol=0, atol=1e-4)

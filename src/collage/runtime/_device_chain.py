@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -45,6 +45,7 @@ class _ChainExecutor(Executor):
     """An executor whose steps are chains, or single kernels of the host."""
 
     def __init__(self, steps: Sequence[Step], inputs: Sequence[str], outputs: Sequence[str], host: Host | None) -> None:
+        steps = _with_movables_moved(steps)
         self._names = (tuple(inputs), tuple(outputs))
         self._groups = list(_groups(steps, outputs))
         self._merged = [_merged(steps, group) for group in self._groups]
@@ -258,6 +259,24 @@ def _run(step: Step, values: Values) -> None:
 def _kernel(step: Step) -> DeviceKernel:
     assert isinstance(step.kernel, DeviceKernel)
     return step.kernel
+
+
+def _with_movables_moved(steps: Sequence[Step]) -> Sequence[Step]:
+    """Steps of the host that stand right after a step on a device and can run there (views) do: tensors need not leave."""
+    moved: list[Step] = []
+    for step in steps:
+        before = moved[-1].kernel if moved else None
+        move = getattr(step.kernel, "moved_to", None)
+        if move is not None and isinstance(before, DeviceKernel) and set(step.inputs) & set(_made_on(before, moved)):
+            kernel = move(before.device)
+            step = step if kernel is None else replace(step, kernel=kernel)
+        moved.append(step)
+    return moved
+
+
+def _made_on(kernel: DeviceKernel, steps: Sequence[Step]) -> Iterator[str]:
+    name = kernel.device.name
+    return (output for step in steps if _device_name(step) == name for output in step.outputs)
 
 
 def _groups(steps: Sequence[Step], outputs: Sequence[str]) -> Iterator[_Group]:

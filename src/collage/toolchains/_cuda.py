@@ -28,7 +28,7 @@ from collage._errors import Unsupported
 from collage.toolchains._contract import Availability
 
 if TYPE_CHECKING:
-    from collage.toolchains._contract import Recording, Tensor
+    from collage.toolchains._contract import Device, Recording, Tensor
 
 __all__ = [
     "RECORD",
@@ -369,7 +369,7 @@ class CudaKernel:
     def __init__(
         self, run: Callable[..., Sequence[Any]], device: TorchDevice, *, capturable: bool = True, tf32: bool = False
     ) -> None:
-        self.device = device
+        self.device: Device = device
         self.capturable = capturable
         self._run = run
         self._tf32 = tf32

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel, Tensor
+    from collage.toolchains._contract import Device, DeviceKernel, Kernel, Tensor
+    from collage.toolchains._cuda import TorchDevice
 
 __all__ = ["HostToolchain"]
 
@@ -110,6 +111,7 @@ class _ViewKernel:
     def __init__(self, path: Path) -> None:
         import onnx_ir as ir
 
+        self._path = path
         graph = ir.load(path).graph
         slots: dict[ir.Value | None, int] = {value: slot for slot, value in enumerate(graph.inputs)}
         self._steps: list[tuple[View, int]] = []
@@ -118,11 +120,32 @@ class _ViewKernel:
             slots[node.outputs[0]] = len(slots)
         self._outputs = [slots[value] for value in graph.outputs]
 
+    def moved_to(self, device: Device) -> DeviceKernel | None:
+        """The same on a device between whose kernels it stands; None where it cannot be there."""
+        from collage.toolchains._cuda import TorchDevice
+
+        try:
+            return _placed_views(self._path, device) if isinstance(device, TorchDevice) else None
+        except Unsupported:
+            return None
+
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         values = list(inputs)
         for view, source in self._steps:
             values.append(view(values[source]))
         return [values[slot] for slot in self._outputs]
+
+
+def _placed_views(path: Path, device: TorchDevice) -> DeviceKernel:
+    """The same views of tensors on a device, through torch's calls for them."""
+    import onnx_ir as ir
+
+    from collage.toolchains._cuda import CudaKernel
+    from collage.toolchains._torch_ops import Program
+
+    program = Program(ir.load(path))
+    program.place(device.name)
+    return CudaKernel(lambda *inputs: [y.contiguous() for y in program(*inputs)], device)
 
 
 def _views(graph: ir.Graph) -> Sequence[tuple[ir.Node, View]] | None:
