@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import onnx_ir as ir
 
 from collage.fusion._rule import Found, FusionReport, FusionRule
-from collage.graph import DataflowGraph, IndexSet, OpKind, SubGraph
+from collage.graph import DataflowGraph, IndexSet, OpKind, SubGraph, constant_tensor
 from collage.toolchains import Support
 
 __all__ = [
@@ -62,10 +62,16 @@ class DFPatternFusionRule(FusionRule):
         searched = graph.graph.graph if isinstance(graph.graph, ir.Function) else graph.graph
         found = []
         for match in self.pattern.find_all(searched):
-            inside = IndexSet.from_indices(graph.index_of(node) for node in match.nodes if node in graph)
+            inside = _nodes_inside(graph, match)
             if inside and not inside.bits & graph.kernel_call_bits and (not self.predicate or self.predicate(match)):
                 found.append(Found(SubGraph(graph, inside), (self.name,)))
         return sorted(found, key=lambda f: (f.sub_graph.inside.first, f.sub_graph.inside))
+
+
+def _nodes_inside(graph: DataflowGraph, match: PatternMatch) -> IndexSet:
+    """The nodes of a match but for constants; none where some part of it reaches no output, and so is not there."""
+    nodes = [node for node in match.nodes if constant_tensor(node.outputs[0]) is None]
+    return IndexSet.from_indices(map(graph.index_of, nodes)) if all(node in graph for node in nodes) else IndexSet()
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,16 @@ def test_a_pattern_rule_finds_every_match_and_its_predicate_refuses_some():
     assert len(find(only_patterns([CONV_ADD_RELU, DENSE_ADD]), graph)) == 3
 
 
+def test_a_match_of_which_a_part_reaches_no_output_is_none():
+    b = Builder()
+    x = b.input("x")
+    y = b.op("Abs", x)
+    b.op("Neg", y)
+    graph = DataflowGraph(b.model([x], [b.op("Relu", y)]))
+    assert find(DFPatternFusionRule(is_op("Neg")(is_op("Abs")(wildcard()))), graph) == set()
+    assert find(DFPatternFusionRule(is_op("Relu")(is_op("Abs")(wildcard()))), graph) == {(0b11, ())}
+
+
 def test_a_composite_rule_labels():
     graph = DataflowGraph(mnist())
     found = list(CompositeFusionRule("lib.dense", DFPatternFusionRule(DENSE_ADD)).find(graph, FusionReport()))
