@@ -50,6 +50,12 @@ def recurrent(
     return case(name, (steps, batch, inner), 4, f"y = {op_type} <hidden_size = {hidden}{more}> (x, w, r, b)", **made)
 
 
+def attention(name: str, heads: int, length: int) -> KernelCase:
+    body = """t = Transpose <perm = [0,1,3,2]> (x) s = MatMul (x, t) d = Mul (s, f)
+        p = Softmax <axis = -1> (d) y = MatMul (p, x)"""
+    return case(name, (1, heads, length, 64), 4, body, f=np.array(0.125, np.float32))
+
+
 RELU, SILU = "y = Relu (c)", "s = Sigmoid (c) y = Mul (c, s)"
 SAME3, SAME3D = "pads = [1,1,1,1]", "pads = [1,1,1,1,1,1]"
 
@@ -75,9 +81,8 @@ CASES: Sequence[KernelCase] = (
     case("MatMul 16x1024x4096", (16, 1024), 2, "y = MatMul (x, w)", w=weights(1024, 4096)),
     case("linear+GELU 128x768x3072", (128, 768), 2, "m = MatMul (x, w) a = Add (m, b) y = Gelu (a)",
          w=weights(768, 3072), b=numbers(3072)),
-    case("attention, 12 heads, 256x64", (1, 12, 256, 64), 4,
-         "t = Transpose <perm = [0,1,3,2]> (x) s = MatMul (x, t) d = Mul (s, f) p = Softmax (d) y = MatMul (p, x)",
-         f=np.array(0.125, np.float32)),
+    attention("attention, 12 heads, 256x64", 12, 256),
+    attention("attention, 8 heads, 1024x64", 8, 1024),
     # Normalisation and softmax
     case("Softmax [12,512,512]", (12, 512, 512), 3, "y = Softmax (x)"),
     case("LayerNorm [197,768]", (197, 768), 2, "y = LayerNormalization (x, s, b)", s=numbers(768), b=numbers(768)),

@@ -17,10 +17,12 @@ intervals of both medians are apart. Wrong answers are named, and never win. Exi
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -34,6 +36,7 @@ from _single_op_cases import CASES
 from collage.cost.statistics import median_interval, ratio_of_medians
 from collage.testing._toolchain_kernels import KernelCase, kernel
 from collage.toolchains import LoadOptions, registry
+from collage.transform import InferType
 
 WIN = 1.05
 TURN_S = 0.003
@@ -48,12 +51,13 @@ CASE_S = 4.0
 HOPELESS = 4.0
 """Who takes so many times as long as the second is not measured further after the first rounds."""
 TRIAL_ROUNDS = 4
-BUILD_TIMEOUT_S = 120.0
+BUILD_TIMEOUT_S = 180.0
 RUN_TIMEOUT_S = 20.0
 
 
 def serve(target_text: str, threads: int, pipe: multiprocessing.connection.Connection) -> None:
     """A process of one toolchain: builds kernels, and runs the current one when asked."""
+    os.setsid()  # so that a C++ compiler at work ends with it
     toolchains = registry()
     target = toolchains.parse_target(target_text)
     toolchain = toolchains.for_target(target)
@@ -62,7 +66,7 @@ def serve(target_text: str, threads: int, pipe: multiprocessing.connection.Conne
             if isinstance(request, int):
                 current = CASES[request]
                 try:
-                    model = kernel(f"case{request}", current.text, current.weights)
+                    model = InferType()(kernel(f"case{request}", current.text, current.weights))
                     compiled = toolchain.compile(model, target, Path(folder))
                     run = toolchain.load(compiled, target, Path(folder), LoadOptions(threads, exclusive=True))
                     outputs = [np.array(y) for y in run(current.inputs)]
@@ -119,6 +123,8 @@ class Server:
     def close(self) -> None:
         """Ends the process."""
         if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.kill()
             self._process.join()
             self._process = None

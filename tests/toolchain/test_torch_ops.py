@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 
 from collage.toolchains._torch_ops import OPS, Program, from_array, to_array  # noqa: E402
 
-_PASSED_WHEN_WRITTEN = 1260
+_PASSED_WHEN_WRITTEN = 1250
 """Cases; fewer would mean that operators were lost."""
 
 _FLOAT16_UNITS = 2 * 2.0**-10

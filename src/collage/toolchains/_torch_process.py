@@ -37,7 +37,7 @@ def torch_availability() -> Availability:
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
-        return Availability(False, reason="torch is not installed", remedy="pip install torch")
+        return Availability(False, reason="torch is not installed", remedy="pip install 'collage[torch]'")
     return Availability(True, version, f"torch {version}", ("CPU",))
 
 

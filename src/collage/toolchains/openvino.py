@@ -64,7 +64,7 @@ class OpenVinoToolchain(ToolchainBase):
         try:
             distribution = importlib.metadata.distribution("openvino")
         except importlib.metadata.PackageNotFoundError:
-            return Availability(False, reason="not installed", remedy="pip install openvino")
+            return Availability(False, reason="not installed", remedy="pip install 'collage[openvino]'")
         number = re.search(r"^Build: (\S+)$", distribution.read_text("WHEEL") or "", re.MULTILINE)
         build = f"openvino {distribution.version}" + (f"-{number[1]}" if number else "")
         flags = this_machine().flags

@@ -45,6 +45,8 @@ class Step:
 
 def unsupported(node: ir.Node, version: int | None = None) -> str | None:
     """Why the table does not take a node, or None; what depends on shapes shows when it is run."""
+    import onnx_ir as ir
+
     if node.domain not in ("", "ai.onnx"):
         return f"torch has no {node.domain}.{node.op_type}"
     if node.op_type not in OPS and node.op_type not in _MAKES_SHAPES:
@@ -52,8 +54,12 @@ def unsupported(node: ir.Node, version: int | None = None) -> str | None:
     if version is not None and version < _OLDEST_OPSET:
         return f"opset {version} is older than {_OLDEST_OPSET}"
     for value in (*node.inputs, *node.outputs):
-        dtype = elem_type(value) if value is not None else None
-        if value is not None and dtype is not None and int(dtype) not in TYPES:
+        if value is None:
+            continue
+        if isinstance(value.type, ir.SequenceType | ir.OptionalType):
+            return f"torch computes with tensors only ({value.name!r} is {value.type})"
+        dtype = elem_type(value)
+        if dtype is not None and int(dtype) not in TYPES:
             return f"torch does not compute in {dtype.name.lower()} ({value.name!r})"
     return None
 
