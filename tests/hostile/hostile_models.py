@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -443,3 +444,50 @@ def no_outputs(folder):
 def long_string(folder):
     node = helper.make_node("Relu", ["x"], ["y"], doc_string="A" * (2**24 + 1))
     return save(model([node]), folder)
+
+
+@attack
+def socket_as_weights(folder):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.relpath(folder / "w.bin"))
+    return save(external("w.bin"), folder)
+
+
+@attack
+def memory_of_the_process(folder):
+    return Path("/proc/self/mem")
+
+
+@attack
+def two_gigabytes_of_nothing(folder):
+    path = folder / "model.onnx"
+    with path.open("wb") as file:
+        file.truncate(2**31 - 1)
+    return path
+
+
+@attack
+def doubling_constants(folder):
+    nodes = [helper.make_node("Concat", [f"c{i}", f"c{i}"], [f"c{i + 1}"], axis=0) for i in range(40)]
+    nodes += [helper.make_node("ReduceSum", ["c40"], ["s"], keepdims=0), helper.make_node("Add", ["x", "s"], ["y"])]
+    return save(model(nodes, initializers=[constant("c0", [1.0], np.float32)]), folder)
+
+
+@attack
+def too_many_inputs_of_a_node(folder):
+    return save(model([helper.make_node("Sum", ["x"] * 500_000, ["y"])]), folder)
+
+
+@attack
+def too_many_functions(folder):
+    opsets = [helper.make_opsetid("", 17)]
+    body = [helper.make_node("Relu", ["a"], ["b"])]
+    functions = [helper.make_function("local", f"f{i}", ["a"], ["b"], body, opsets) for i in range(10_001)]
+    return save(model([helper.make_node("Relu", ["x"], ["y"])], functions=functions), folder)
+
+
+@attack
+def too_much_metadata(folder):
+    proto = model([helper.make_node("Relu", ["x"], ["y"])])
+    proto.graph.node[0].metadata_props.extend([onnx.StringStringEntryProto(key="k", value="v")] * 500_000)
+    return save(proto, folder)

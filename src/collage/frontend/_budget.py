@@ -20,6 +20,9 @@ from collage.frontend._tensors import TensorFacts, check_tensor
 
 __all__ = ["Budgets", "check_budgets", "check_inferred_shapes"]
 
+_MAX_PROPAGATED = 1 << 21
+"""Elements of all vectors together up to which the contents of shapes are propagated."""
+
 FunctionId = tuple[str, str, str]
 
 
@@ -30,6 +33,8 @@ class Budgets:
     Attributes:
         file_bytes: Size of the model file itself; a protobuf message cannot exceed 2 GiB.
         nodes: Nodes of all graphs and bodies together, after functions are expanded.
+        items: Initializers, described values, metadata entries, and inputs and outputs of nodes, all together.
+        functions: Functions of the model itself.
         nesting: Depth of control-flow bodies within each other, after functions are expanded.
         weight_bytes: All constants together.
         value_bytes: Any single value whose shape is known, weights included.
@@ -40,6 +45,8 @@ class Budgets:
 
     file_bytes: int = 2**31
     nodes: int = 200_000
+    items: int = 500_000
+    functions: int = 10_000
     nesting: int = 16
     weight_bytes: int = 2**38
     value_bytes: int = 2**33
@@ -71,13 +78,26 @@ def check_inferred_shapes(proto: onnx.ModelProto, budgets: Budgets) -> None:
     Raises:
         ModelError: Names the value.
     """
+    plain = _inferred(proto, budgets, with_data=False)
+    # What shapes are made of is propagated element by element, at some fifty bytes each: only where that is little.
+    if plain is not None and sum(map(_length_of_vector, plain.graph.value_info)) <= _MAX_PROPAGATED:
+        _inferred(proto, budgets, with_data=True)
+
+
+def _inferred(proto: onnx.ModelProto, budgets: Budgets, with_data: bool) -> onnx.ModelProto | None:
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=with_data)
     except Exception:
         # Inference is C++ and raises whatever its containers raise; what it cannot infer is no reason to refuse.
-        return
+        return None
     for value in inferred.graph.value_info:
         _check_value(value, "the model", budgets)
+    return inferred
+
+
+def _length_of_vector(value: onnx.ValueInfoProto) -> int:
+    dims = value.type.tensor_type.shape.dim
+    return max(int(dims[0].dim_value), 0) if len(dims) == 1 else 0
 
 
 def _check_value(value: onnx.ValueInfoProto, place: str, budgets: Budgets) -> None:
@@ -112,12 +132,16 @@ class _Counter:
         self.budgets = budgets
         self.tensors: list[TensorFacts] = []
         self._weight_bytes = 0
+        self._items = 0
+        if len(model.functions) > budgets.functions:
+            raise ModelError(f"the model has more than {budgets.functions:,} functions")
         self._functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         if len(self._functions) != len(model.functions):
             raise ModelError("two functions of the model have the same domain, name and overload")
         self._sizes: dict[FunctionId, _Size] = {}
 
     def measure_model(self) -> None:
+        self._count_items(len(self.model.metadata_props))
         for opset in self.model.opset_import:
             self._check_name(opset.domain, "an operator set")
         for identifier in self._bottom_up():
@@ -165,6 +189,8 @@ class _Counter:
                     waiting.extend(body.node)
 
     def _measure_graph(self, graph: onnx.GraphProto, place: str, depth: int = 0) -> _Size:
+        described = len(graph.initializer) + len(graph.value_info) + len(graph.input) + len(graph.output)
+        self._count_items(described + len(graph.metadata_props) + len(graph.quantization_annotation))
         for tensor in graph.initializer:
             self._account(tensor, f"initializer {tensor.name!r} of {place}")
         for value in (*graph.input, *graph.output, *graph.value_info):
@@ -192,6 +218,7 @@ class _Counter:
         return _Size(total, deepest)
 
     def _measure_node(self, node: onnx.NodeProto, where: str, depth: int) -> _Size:
+        self._count_items(len(node.input) + len(node.output) + len(node.attribute) + len(node.metadata_props))
         called = self._sizes.get((node.domain, node.op_type, node.overload))
         total, deepest = (called.nodes, depth + called.nesting) if called else (1, depth)
         for name in (node.name, node.op_type, node.domain, node.doc_string, *node.input, *node.output):
@@ -203,6 +230,13 @@ class _Counter:
                 total += inner.nodes
                 deepest = max(deepest, inner.nesting)
         return _Size(total, deepest)
+
+    def _count_items(self, count: int) -> None:
+        self._items += count
+        if self._items > self.budgets.items:
+            raise ModelError(
+                f"the model has more than {self.budgets.items:,} values, tensors, inputs and metadata entries"
+            )
 
     def _check_attribute(self, attribute: onnx.AttributeProto, where: str) -> None:
         self._check_name(attribute.name, where)

@@ -21,6 +21,7 @@ from collage._errors import ModelError, UsageError
 from collage.frontend._budget import Budgets, check_budgets, check_inferred_shapes
 from collage.frontend._canonical import canonicalise
 from collage.frontend._external import check_external_data, check_external_tensors, load_inner_tensors, set_folder
+from collage.frontend._framing import check_framing
 from collage.frontend._opset import raise_opset
 from collage.frontend._proto import skeleton
 from collage.frontend._scopes import check_structure
@@ -93,7 +94,10 @@ def _read_file(path: Path, budgets: Budgets) -> bytes:
         if status.st_size > budgets.file_bytes:
             raise ModelError(f"has {status.st_size:,} bytes; keep weights of large models in external files")
         with open(descriptor, "rb", closefd=False) as file:
+            check_framing(file, status.st_size, budgets.items)
             return file.read(budgets.file_bytes + 1)
+    except OSError as error:
+        raise ModelError(f"cannot be read: {error.strerror}") from None
     finally:
         os.close(descriptor)
 

@@ -1,0 +1,57 @@
+"""Files that are no protobuf are refused from a few bytes of them."""
+
+from __future__ import annotations
+
+import io
+
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+from collage import CollageError
+from collage.frontend._framing import check_framing
+
+MODEL = helper.make_model(
+    helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"], name="n" * 300)],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])],
+    ),
+    producer_name="a test",
+)
+
+
+def check(data: bytes, most_fields: int = 100) -> None:
+    check_framing(io.BytesIO(data), len(data), most_fields)
+
+
+def test_a_model_passes_and_is_read_from_its_beginning() -> None:
+    file = io.BytesIO(MODEL.SerializeToString())
+    check_framing(file, len(file.getvalue()), 100)
+    assert file.tell() == 0
+
+
+@given(st.integers(1, len(MODEL.SerializeToString()) - 1))
+def test_what_it_refuses_is_no_model_and_a_cut_field_is_refused(length: int) -> None:
+    data = MODEL.SerializeToString()[:length]
+    try:
+        check(data)
+    except CollageError:
+        with pytest.raises(Exception, match="parsing"):
+            onnx.ModelProto.FromString(data)
+    else:
+        onnx.ModelProto.FromString(data)
+
+
+@pytest.mark.parametrize("data", [b"\0" * 50, b"\xff" * 50, b"\x0a", b"\x0a\x05abc", b"\x0b\x0c", b"\x09abc"])
+def test_noise_is_refused(data: bytes) -> None:
+    with pytest.raises(CollageError):
+        check(data)
+
+
+def test_fields_are_counted() -> None:
+    with pytest.raises(CollageError, match="more than 9 fields"):
+        check(b"\x08\x01" * 10, most_fields=9)
