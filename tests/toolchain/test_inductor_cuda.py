@@ -10,7 +10,7 @@ import pytest
 from collage._errors import TargetError, Unsupported
 from collage.target import Target
 from collage.testing._toolchain_case import _reference
-from collage.testing._toolchain_kernels import COMMON
+from collage.testing._toolchain_kernels import COMMON, KernelCase
 from collage.toolchains import DeviceKernel, LoadOptions, _cuda
 from collage.toolchains.inductor import InductorToolchain
 
@@ -51,3 +51,18 @@ def test_without_a_device_it_says_so(tmp_path: Path) -> None:
 def test_options_are_of_their_kind(text: str, tmp_path: Path) -> None:
     with pytest.raises(TargetError):
         InductorToolchain().compile(COMMON[0].model(), Target.parse(text), tmp_path)
+
+
+@pytest.mark.parametrize("case", COMMON, ids=lambda case: case.name)
+def test_the_table_of_torch_calls_stays_on_the_device(case: KernelCase) -> None:
+    """On the device without data, torch refuses tensors of another; results would be of the processor if one was made there."""
+    import torch
+
+    from collage.toolchains._torch_ops import Program
+
+    program = Program(case.model())
+    program.place("meta")
+    with torch.inference_mode(), torch.device("meta"):
+        made = program(*[torch.from_numpy(x).to("meta") for x in case.inputs])
+    assert {y.device.type for y in made} == {"meta"}
+    assert [tuple(y.shape) for y in made] == [y.shape for y in _reference(case.model(), case.inputs)]
