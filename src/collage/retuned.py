@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from collage._errors import ToolchainError
 from collage.cost.cost import Cost
 from collage.cost.tuned import TuningRecords
 from collage.fusion import CandidateKernel, CandidateKernelIndex
@@ -122,9 +123,14 @@ def _tune(
 ) -> list[CandidateKernel]:
     """Tunes one of several equal kernels; what is found is for all of them."""
     first = alike[0]
-    target = first.target.with_options(trials=str(TRIALS), seed=str(tuning.options.seed))
+    # Options that are numbers begin with 1.
+    target = first.target.with_options(trials=str(TRIALS), seed=str(tuning.options.seed + 1))
     tuning.introduce_variant(target, first.target)
-    text = records.tune(tuning.kernels.model(first.sub_graph, first.target), target, budget_s)
+    try:
+        text = records.tune(tuning.kernels.model(first.sub_graph, first.target), target, budget_s)
+    except ToolchainError as error:
+        tuning.say(f"not tuned: {error}")
+        return []
     if text is None:
         return []
     tuning.kernels.annotate(first.sub_graph, target, {TUNED: text})

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from collage._errors import ToolchainError
 from collage.cost.database import Database
 from collage.cost.key import runtime_settings
 from collage.cost.workshop import Workshop
@@ -40,17 +39,17 @@ class TuningRecords:
 
         Returns:
             The value of the property ``collage.toolchains.TUNED``; None if nothing in the kernel can be tuned, or in time.
+
+        Raises:
+            ToolchainError: It could not be tuned.
         """
-        try:
-            workloads = self._workshop.tuning_workloads(kernel, target)
-            known = {name: text for name in workloads if (text := self._database.fact(**self._name(name, target)))}
-            if not workloads:
-                return None
-            began = time.monotonic()
-            fresh = [name for name in workloads if name not in known]
-            found = self._workshop.tune(kernel, target, budget_s, known) if fresh else known
-        except ToolchainError:
+        workloads = self._workshop.tuning_workloads(kernel, target)
+        if not workloads:
             return None
+        known = {name: text for name in workloads if (text := self._database.fact(**self._name(name, target)))}
+        fresh = [name for name in workloads if name not in known]
+        began = time.monotonic()
+        found = self._workshop.tune(kernel, target, budget_s, known) if fresh else known
         if time.monotonic() - began > budget_s or any(name not in found for name in workloads):
             return None
         for name in fresh:
