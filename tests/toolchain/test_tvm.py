@@ -13,6 +13,7 @@ import pytest
 from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase
 from collage.testing._toolchain_kernels import KernelCase
+from collage.testing._toolchain_kernels import kernel as parsed_kernel
 from collage.toolchains import TUNED, CompileError, LoadOptions, Tuner, TuningSession, Unsupported
 from collage.toolchains.tvm import TvmToolchain
 
@@ -212,3 +213,12 @@ def test_tuning_a_convolution_finds_what_is_at_least_as_fast(tmp_path: Path) -> 
             times.append(time.process_time() - began)
         seconds.append(min(times))
     assert seconds[1] < 1.25 * seconds[0]
+
+
+def test_concat_with_nothing_is_refused_and_with_something_is_not() -> None:
+    for size, ok in ((0, False), (1, True)):
+        model = parsed_kernel(
+            "k", f"(float[2] x, float[{size}] z) => (float[{2 + size}] y) {{y = Concat <axis = 0> (x, z)}}"
+        )
+        (node,) = model.graph
+        assert TvmToolchain().supports(node, Target.parse("llvm")).ok == ok

@@ -210,6 +210,9 @@ def _known_wrong(node: ir.Node) -> str | None:
     one_sided = {node.attributes.get_int(f"detect_{side}", 1) for side in ("positive", "negative")}
     if node.op_type == "IsInf" and one_sided != {1}:
         return "tvm's IsInf detects both signs, whatever its attributes say"
+    values = (*node.inputs, *node.outputs)
+    if node.op_type in ("Concat", "Split") and any(value is not None and 0 in (value.shape or ()) for value in values):
+        return f"tvm's {node.op_type} loses its place at parts that have no elements"
     return None
 
 
