@@ -40,7 +40,7 @@ from collage.toolchains import Registry, Support
 
 __all__ = ["Tuning"]
 
-_BATCH_SIZE = 4
+_BATCH_SIZE = 16
 _SEARCH_BUDGET_S = 60.0
 _MEASURE_BUDGET = 80
 _ATTEMPTS = 3

@@ -19,10 +19,10 @@ _ALL_PAIRS = 48
 class RegionFusionRule(FusionRule):
     """Contiguous index ranges of supported operators, with as many inputs and exits as they have.
 
-    Ranges run between cuts: positions that fewer values cross than their neighbours, narrowest first. Where cuts are few
-    all pairs of them are taken; where they are many, those that are 1, 2, 4, 8 … cuts apart, with what lies before and
-    after each. Maximal ranges, the whole graph if it is supported, are always there. Any contiguous range is
-    admissible, since whatever it feeds comes after it.
+    Ranges run between cuts: every position of a small graph, else those that fewer values cross than their neighbours,
+    narrowest first. Where cuts are few all pairs of them are taken; where they are many, those that are 1, 2, 4, 8 …
+    cuts apart, with what lies before and after each. Maximal ranges, the whole graph if it is supported, are always
+    there. Any contiguous range is admissible, since whatever it feeds comes after it.
 
     Attributes:
         predicate: Whether the toolchain takes an operator.
@@ -66,7 +66,8 @@ class RegionFusionRule(FusionRule):
         inside = [p for start, stop in runs for p in range(start + 1, stop) if cuts[p].is_border]
         if self.cuts is not None:
             return sorted(ends | (set(self.cuts) & set(inside)))
-        narrow = [cuts[p] for p in inside if _is_narrow(cuts, p, ends)]
+        few = len(inside) <= min(_ALL_PAIRS, self.max_cuts)
+        narrow = [cuts[p] for p in inside if few or _is_narrow(cuts, p, ends)]
         if len(narrow) > self.max_cuts > 0:
             report.notes.append(f"{self.name} used the {self.max_cuts} narrowest of {len(narrow)} cuts")
         return sorted(ends | {cut.position for cut in _narrowest(narrow, self.max_cuts)})

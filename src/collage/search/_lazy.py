@@ -38,6 +38,10 @@ class LazyOptions:
         min_gain: The search stops when the best optimistic path is not better than the best path measured through by at
             least this fraction of it.
         max_states: Cap on covered sets settled in each round.
+        charges: What each candidate that is not measured is charged for that, as shares of the best path's cost. The search
+            goes to the next charge when there is nothing to gain at one. Falling charges make it try paths of few new
+            candidates first, which can be measured through; without them it wanders among many that are all hoped to be
+            a little better, and ends in the middle of measuring one of them. Only for bounds that are no proofs.
     """
 
     bounds_are_proofs: bool = False
@@ -47,6 +51,7 @@ class LazyOptions:
     deadline_s: float | None = None
     min_gain: float = 0.0
     max_states: int = DEFAULT_MAX_STATES
+    charges: tuple[float, ...] = (0.0,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,7 @@ class _LazySearch(Generic[C]):
             self.of_key.setdefault(key, []).append(index)
         self.prices: Ints | None = None
         self.hoped: Floats | None = None
+        self.charge_s = 0.0
         self.known: tuple[int, ...] = ()
         self.violations = 0
         self.rounds = self.states = self.transitions = self.measured = self.measured_keys = 0
@@ -155,22 +161,38 @@ class _LazySearch(Generic[C]):
         """Searches and measures in turns until the best path is measured through, or something ends it."""
         if self.options.bounds_are_proofs:
             proof_bound_of = self.bound_of
+        for charge in (0.0,) if self.options.bounds_are_proofs else self.options.charges:
+            self.charge_s = charge * self._hoped_for_s() if charge else 0.0
+            stopped_by, last = self._search()
+            if stopped_by not in ("finished", "min_gain"):
+                break
+        return self._ended(stopped_by, proof_bound_of, last)
+
+    def _search(self) -> tuple[str, tuple[Found, Weights]]:
+        """Searches and measures in turns at one charge; why it stopped, and what the last search found."""
         while True:
             bounds = self._bounds()
             found, weights = self._plan(bounds, self.options.paths_per_round)
             if not found.paths:
-                return self._ended("states" if found.capped else "finished", proof_bound_of, (found, weights))
+                return "states" if found.capped else "finished", (found, weights)
             batch = self._batch(found.paths, bounds)
             stopped_by = "finished" if not batch else self._stop_reason(found.paths[0])
             if stopped_by:
-                return self._ended(stopped_by, proof_bound_of, (found, weights))
-            self._measure(batch, bounds)
+                return stopped_by, (found, weights)
+            self._measure(batch, bounds - self.charge_s)
 
     def _bounds(self) -> Floats:
-        """Known seconds where there are any, else bounds."""
+        """Known seconds where there are any, else bounds and the charge."""
         if self.hoped is None or not self.options.bounds_are_proofs:
             self.hoped = self._ask(self.bound_of)
-        return np.where(self.is_known, self.seconds, self.hoped)
+        return np.where(self.is_known, self.seconds, self.hoped + self.charge_s)
+
+    def _hoped_for_s(self) -> float:
+        """Seconds of the best path if every hope came true."""
+        self.charge_s = 0.0
+        bounds = self._bounds()
+        found, _ = self._plan(bounds)
+        return float((bounds + self.penalties)[list(found.paths[0].candidates)].sum()) if found.paths else 0.0
 
     def _ask(self, bound_of: Callable[[C], float] | None) -> Floats:
         """Bounds of what is not known."""
