@@ -41,6 +41,8 @@ from collage.fusion import (
     HostFusionRule,
     collect_candidates,
     gather_fusion_specs,
+    max_coalesce,
+    moved_borders,
 )
 from collage.graph import DataflowGraph, KernelSpec, NameSupply, SubGraph, is_view, kernels_of, partition
 from collage.options import CompileOptions
@@ -140,7 +142,7 @@ def compile(
         if tuning.reference_failure is None:
             candidates = collect(tuning, gather_specs(tuning))
             if options.tune_s:
-                search(tuning, candidates)
+                candidates, _ = refine(tuning, candidates)
                 candidates = with_tuned(tuning, candidates)
             result, finals = decide(tuning, candidates)
         else:
@@ -217,10 +219,10 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
     """Phase 3, then the finals; once more where these contradict the costs that were searched with."""
     finals = None
     while True:
-        result = search(tuning, index)
+        index, result = refine(tuning, index)
         covers = in_one_process(tuning, index, best_plans(tuning, index, result))
         if any(target.is_reduced for target in tuning.menu):
-            covers = within_budget(tuning, covers, lambda: best_plans(tuning, index, search(tuning, index)))
+            covers = within_budget(tuning, covers, partial(_searched_again, tuning, index))
         mixes = [plan for plan in covers if len(plan.kernels) > 1]
         singles = single_plans(tuning)
         mixes = [plan for plan in mixes if not any(plan.same_kernels(single) for single in singles)]
@@ -243,8 +245,51 @@ def in_one_process(tuning: Tuning, index: CandidateKernelIndex, covers: list[Pla
     found = []
     for group in tuning.sharing.compatible_sets(tuple(dict.fromkeys(candidate.target for candidate in index))):
         inside = CandidateKernelIndex([candidate for candidate in index if candidate.target in group])
-        found += best_plans(tuning, inside, search(tuning, inside))
+        found += _searched_again(tuning, inside)
     return sorted(found, key=lambda plan: predicted_s(tuning, plan) or float("inf"))
+
+
+def _searched_again(tuning: Tuning, index: CandidateKernelIndex) -> list[Plan]:
+    return best_plans(tuning, index, search(tuning, index))
+
+
+def refine(tuning: Tuning, index: CandidateKernelIndex) -> tuple[CandidateKernelIndex, LazyResult[CandidateKernel]]:
+    """Phase 3, and again with candidates beside those of the best cover, until none of them makes a better one.
+
+    Where candidates end was decided before anything was measured; now that something is, borders between kernels are
+    moved, and neighbours of one target are joined.
+
+    Returns:
+        All candidates there are now, and the result of the last search.
+    """
+    result = search(tuning, index)
+    while (best := result.partitioning) is not None and result.stopped_by in ("finished", "min_gain"):
+        known = {(candidate.bits, candidate.target) for candidate in index}
+        fresh = [c for c in _beside(tuning, best.candidates) if (c.bits, c.target) not in known]
+        if not fresh:
+            break
+        tuning.introduce(fresh)
+        index = CandidateKernelIndex([*index, *fresh])
+        result = search(tuning, index)
+        if result.partitioning is None or result.partitioning.cost.seconds >= best.cost.seconds:
+            break
+    return index, result
+
+
+def _beside(tuning: Tuning, cover: Sequence[CandidateKernel]) -> list[CandidateKernel]:
+    """Kernels that differ from those of a cover in where one border is, or are two of them joined."""
+    if tuning.placement is not None and tuning.placement.is_free:
+        return []
+
+    def accepts(sub_graph: SubGraph, target: Target) -> bool:
+        if target != HOST_TARGET and target not in tuning.survey:
+            return False  # Tuned kernels are what they are.
+        covers = is_view if target == HOST_TARGET else lambda node: tuning.coverage_of(target)(node).ok
+        return sub_graph.has_border and all(covers(node) for node in sub_graph.nodes)
+
+    joined = max_coalesce(tuning.graph, cover, lambda candidate: accepts(candidate.sub_graph, candidate.target))
+    moved = moved_borders(tuning.graph, cover, accepts)
+    return tuning.within_devices([*(c for c in joined if c.sub_graph.is_admissible), *moved])
 
 
 def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateKernel]:
@@ -375,7 +420,7 @@ class CollageFuseOps(ModulePass):
             )
             if tuning.reference_failure is not None:
                 raise NothingCanRun(tuning.reference_failure)
-            result = search(tuning, collect(tuning, gather_specs(tuning)))
+            _, result = refine(tuning, collect(tuning, gather_specs(tuning)))
             if result.partitioning is None:
                 raise NothingCanRun(result.missing.reason if result.missing else "no cover was found in time")
             return Plan.of(result.partitioning, "collage")

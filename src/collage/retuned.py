@@ -1,8 +1,9 @@
 """Tuning as an anytime second phase: kernels whose toolchain can tune are tuned while the time lasts (design section 7).
 
 Once a plan of untuned kernels stands, the search is asked what it would choose if every kernel gained from tuning as much
-as kernels have gained so far. Of the kernels that it names, that with the greatest gain per second is tuned and measured, as a
-candidate for a target of its own. This ends with the time, or where even such gains would not pay.
+as kernels have gained so far. Of the kernels that it names, that with the greatest gain is tuned and measured, as a candidate
+for a target of its own: each kernel gets as many trials, whose time is mostly that of building, so that what gains most gains
+most per second. This ends with the time, or where even such gains would not pay.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from collage._errors import ToolchainError
 from collage.cost.cost import Cost
@@ -27,26 +28,6 @@ TRIALS = 16
 
 _FIRST_RATIO = 0.7
 """Time of a tuned kernel as a share of the untuned one, until a few were tuned."""
-_FIRST_S = 8.0
-"""Seconds that tuning a kernel takes, until one was tuned."""
-
-
-@dataclass(slots=True)
-class _Experience:
-    """What tuning brought so far."""
-
-    ratios: list[float] = field(default_factory=lambda: [_FIRST_RATIO])
-    seconds: list[float] = field(default_factory=lambda: [_FIRST_S])
-
-    @property
-    def ratio(self) -> float:
-        """Expected time of a tuned kernel as a share of the untuned one."""
-        return statistics.median(self.ratios)
-
-    @property
-    def tuning_s(self) -> float:
-        """Expected seconds that tuning one kernel takes."""
-        return statistics.median(self.seconds)
 
 
 def with_tuned(tuning: Tuning, index: CandidateKernelIndex) -> CandidateKernelIndex:
@@ -62,29 +43,30 @@ def with_tuned(tuning: Tuning, index: CandidateKernelIndex) -> CandidateKernelIn
     budget_s = min(tuning.options.tune_s, tuning.search_budget_s) if within_budget else tuning.options.tune_s
     records = TuningRecords(tuning.workshop, tuning.database)
     until_s = time.monotonic() + budget_s
-    experience, tried, tuned = _Experience(), set[object](), list[CandidateKernel]()
+    ratios, tried, tuned = [_FIRST_RATIO], set[object](), list[CandidateKernel]()
     try:
         while (left_s := until_s - time.monotonic()) > 0:
-            wanted = _most_promising(tuning, [*index, *tuned], experience, tried)
+            wanted = _most_promising(tuning, [*index, *tuned], statistics.median(ratios), tried)
             if wanted is None:
                 break
             tuning.say(f"tuning {wanted.sub_graph.summary} for {wanted.target.short}, {left_s:.0f} s left")
-            began = time.monotonic()
             tried.add(tuning.key_of(wanted.sub_graph, wanted.target))
             found = _tune(tuning, records, [c for c in index if _alike(tuning, c, wanted)], left_s)
             if found:
                 tuned += found
-                experience.seconds.append(time.monotonic() - began)
-                experience.ratios.append(_seconds(tuning, found[0]) / _seconds(tuning, wanted))
+                ratios.append(_seconds(tuning, found[0]) / _seconds(tuning, wanted))
     except KeyboardInterrupt:
         tuning.say("interrupted: going on with what was tuned so far")
     return CandidateKernelIndex([*index, *tuned])
 
 
 def _most_promising(
-    tuning: Tuning, candidates: Sequence[CandidateKernel], experience: _Experience, tried: set[object]
+    tuning: Tuning, candidates: Sequence[CandidateKernel], ratio: float, tried: set[object]
 ) -> CandidateKernel | None:
-    """The kernel with the greatest expected gain per second of tuning; None if no plan would be better by enough."""
+    """The kernel with the greatest expected gain; None if no plan would be better by enough.
+
+    The ratio is the expected time of a tuned kernel as a share of the untuned one.
+    """
 
     def is_open(candidate: CandidateKernel) -> bool:
         key = tuning.key_of(candidate.sub_graph, candidate.target)
@@ -92,7 +74,7 @@ def _most_promising(
 
     def hoped(candidate: CandidateKernel) -> Cost:
         cost = tuning.measured_cost(candidate)
-        return Cost(seconds=cost.seconds * experience.ratio) if is_open(candidate) else cost
+        return Cost(seconds=cost.seconds * ratio) if is_open(candidate) else cost
 
     plans = [
         shortest_path(
@@ -114,7 +96,7 @@ def _most_promising(
     for candidate in filter(is_open, then.candidates):
         key = tuning.key_of(candidate.sub_graph, candidate.target)
         chosen.setdefault(key, candidate)
-        gains[key] = gains.get(key, 0.0) + _seconds(tuning, candidate) * (1 - experience.ratio)
+        gains[key] = gains.get(key, 0.0) + _seconds(tuning, candidate) * (1 - ratio)
     return chosen[max(gains, key=lambda key: gains[key])] if gains else None
 
 

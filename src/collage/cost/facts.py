@@ -107,7 +107,12 @@ def _is_kernel(value: Any) -> bool:
     return isinstance(value[0], str) and all(isinstance(n, int) and 0 <= n < _MOST_NODES for n in value[1])
 
 
+def _is_hand_over(value: Any) -> bool:
+    return isinstance(value, dict) and is_finite(value.get("latency_s")) and is_finite(value.get("s_per_byte"))
+
+
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "hand-over-1": _is_hand_over,
     "keeps-1": _is_support,
     "machine": lambda value: isinstance(value, dict),
     "overheads-1": _is_overheads,

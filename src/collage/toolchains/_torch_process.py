@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.metadata
 import os
 import sys
@@ -27,6 +28,10 @@ __all__ = ["TorchKernel", "check_by_running", "import_torch", "set_threads", "su
 
 _SPIN_COUNT = "2000"
 """Turns of a loop, some microseconds: enough for the next operator of a kernel, not for a neighbour to notice."""
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Parameters of ``mallopt``."""
+_KEPT_BYTES = 1 << 30
 
 _TRIAL_ELEMENTS = 200_000_000
 """Kernels with larger inputs are not tried on zeros."""
@@ -58,7 +63,20 @@ def set_threads(target: Target, options: LoadOptions) -> int:
     torch = import_torch(options.exclusive)
     count = load_threads(target, options) or usable_cores()
     torch.set_num_threads(count)
+    _keep_freed_memory()
     return count
+
+
+def _keep_freed_memory() -> None:
+    """Has glibc keep what torch frees, which it will ask for again in the next run.
+
+    Torch allocates every result anew. By default glibc hands larger ones back to the system, and page faults make a
+    convolution of a millisecond take two.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL("libc.so.6")
+        library.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+        library.mallopt(_MMAP_THRESHOLD, _KEPT_BYTES)
 
 
 def support(node: ir.Node) -> Support:

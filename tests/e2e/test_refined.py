@@ -1,0 +1,30 @@
+"""Candidates end where cuts end them; the best cover shows where they should end, and the search goes on there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+import collage
+from collage.testing import FakeToolchain
+from collage.toolchains import Registry
+from tests.e2e.conftest import model_of
+
+LENGTHS = (20, 21, 19)
+
+
+def test_a_region_that_no_rule_proposed_is_found_beside_the_best_cover(tmp_path: Path) -> None:
+    operators = ["Relu"] * LENGTHS[0] + ["Neg"] * LENGTHS[1] + ["Relu"] * LENGTHS[2]
+    nodes = [helper.make_node(op, [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i, op in enumerate(operators)]
+    ports = {"v0": (TensorProto.FLOAT, [1, 8])}, {f"v{len(operators)}": (TensorProto.FLOAT, [1, 8])}
+    path = tmp_path / "three_parts.onnx"
+    onnx.save(model_of(nodes, *ports, {}), path)
+    toolchains = Registry()
+    toolchains.add(FakeToolchain(seconds={"Relu": 1e-4, "Neg": 1e-3}, name="left"))
+    toolchains.add(FakeToolchain(seconds={"Relu": 1e-3, "Neg": 1e-4}, name="right"))
+    kernels = collage.compile(path, ["left", "right"], toolchains=toolchains).report["kernels"]
+    assert [len(kernel["nodes"]) for kernel in kernels] == list(LENGTHS)
+    # Lengths of regions double, and none but heads and tails has 21 operators.
+    assert "coalesce" in kernels[1]["rule"] or "border" in kernels[1]["rule"]
