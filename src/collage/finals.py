@@ -67,7 +67,8 @@ def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
     try:
         recipes, failures = _built(tuning, plans)
         contestants = [race_contestant(tuning, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
-        result = race(contestants, tuning.tolerance, tuning.race_plan, tuning.say)
+        calm = tuning.workshop.calm
+        result = race(contestants, tuning.tolerance, tuning.race_plan, tuning.say, wait=calm.wait)
     except KeyboardInterrupt:
         tuning.say("interrupted: returning the best single, as measured by itself")
         return _least_predicted(tuning, [plan for plan in plans if plan.single] or plans)

@@ -112,6 +112,7 @@ def _is_hand_over(value: Any) -> bool:
 
 
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "calm-1": lambda value: is_finite(value) and value > 0,
     "hand-over-1": _is_hand_over,
     "keeps-1": _is_support,
     "machine": lambda value: isinstance(value, dict),

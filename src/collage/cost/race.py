@@ -148,6 +148,7 @@ def race(
     say: Callable[[str], None] = lambda _: None,
     *,
     winner: str | None = None,
+    wait: Callable[[], object] = lambda: None,
 ) -> Result:
     """Races contestants and picks the winner.
 
@@ -157,6 +158,7 @@ def race(
         plan: How long.
         say: Told what is going on.
         winner: Name of the contestant that counts as the winner whatever its time: a comparison, not a choice.
+        wait: Called before every round; returns when the machine is fit for it.
 
     Returns:
         Who won, and how all did. A contestant that crashes or is wrong loses; the others go on.
@@ -169,7 +171,7 @@ def race(
             say(f"finalist {number} of {len(runners)}: {runner.contestant.name}")
             with building_slot():
                 _guard(runner, partial(_qualify, runner, tolerance, plan))
-        track, rivals = _until_told(_with_a_chance(runners, plan.hopeless), plan, say)
+        track, rivals = _until_told(_with_a_chance(runners, plan.hopeless), plan, say, wait)
         # Whoever was too slow to be raced still finishes before those that did not finish at all.
         rivals = rivals or [runner for runner in runners if runner.failure is None]
         if not rivals:
@@ -180,7 +182,7 @@ def race(
         for leg in range(plan.legs):
             track = _started_afresh(track, plan)
             rounds = len(range(leg, plan.reporting_rounds, plan.legs))
-            track = _run_rounds(track, "reporting", rounds, plan, say)
+            track = _run_rounds(track, "reporting", rounds, plan, say, wait)
         return _result(runners, chosen, free=winner is None)
     finally:
         for runner in runners:
@@ -222,7 +224,7 @@ def _with_a_chance(runners: Sequence[_Runner], hopeless: float) -> list[_Runner]
 
 
 def _until_told(
-    track: list[_Runner], plan: RacePlan, say: Callable[[str], None]
+    track: list[_Runner], plan: RacePlan, say: Callable[[str], None], wait: Callable[[], object]
 ) -> tuple[list[_Runner], list[_Runner]]:
     """Runs the choosing rounds: as many as it takes to tell who wins, within reason.
 
@@ -234,7 +236,7 @@ def _until_told(
         seconds = sum(runner.block * runner.median_s for runner in rivals) * (look - done)
         if done and seconds > plan.choosing_s:
             break
-        rivals = _run_rounds(rivals, "choosing", look - done, plan, say)
+        rivals = _run_rounds(rivals, "choosing", look - done, plan, say, wait)
         done = look
         if not (undecided := _undecided(rivals, plan.worthwhile)):
             break
@@ -269,13 +271,19 @@ def _started_afresh(track: Sequence[_Runner], plan: RacePlan) -> list[_Runner]:
 
 
 def _run_rounds(
-    track: list[_Runner], phase: str, rounds: int, plan: RacePlan, say: Callable[[str], None]
+    track: list[_Runner],
+    phase: str,
+    rounds: int,
+    plan: RacePlan,
+    say: Callable[[str], None],
+    wait: Callable[[], object],
 ) -> list[_Runner]:
     order = random.Random(0)
     for number in range(rounds):
         say(f"finals, {phase}: round {number + 1} of {rounds}, {len(track)} finalists")
         order.shuffle(track)
         with measuring_slot():
+            wait()
             for runner in track:
                 # The first run of a block finds cold caches and sleeping threads; in a block of one, so does everybody's.
                 warm_up = 1 if runner.block > 1 else 0

@@ -1,0 +1,102 @@
+"""Waiting until the machine is calm: nothing that is timed while others slow the cores down tells about a kernel.
+
+A virtual machine's processors may be put on the two threads of one core for seconds, and everything that uses both takes
+half as long again; nothing in the system's own figures says so. A small product of matrices on all cores does. It is compared
+with the fastest that was ever seen here, so that what is always slow is not waited for.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+
+from collage._errors import ToolchainError
+from collage.cost.database import Database
+from collage.cost.worker import Worker
+from collage.machine import this_machine
+
+__all__ = ["PATIENCE_VARIABLE", "Calm"]
+
+PATIENCE_VARIABLE = "COLLAGE_PATIENCE_S"
+"""Environment variable: seconds that one compilation may wait in all; 0 is not to look."""
+
+_PATIENCE_S = 30.0
+_PAUSE_S = 0.25
+_LONGEST_S = 10.0
+_BUSY = 1.2
+"""A product that takes this many times the fastest one means that the machine is busy."""
+_SIDE = 256
+_BETTER = 0.99
+_TIMEOUT_S = 30.0
+# Threads of the library that multiplies go to sleep at once, instead of spinning beside what is timed next.
+_QUIET = {"OPENBLAS_THREAD_TIMEOUT": "4", "MKL_THREADING_LAYER": "GNU", "GOMP_SPINCOUNT": "0"}
+
+
+class Calm:
+    """Knows whether the machine is as fast as it can be.
+
+    Args:
+        database: Where the fastest product is kept.
+        say: Told that something is waited for.
+        patience_s: Seconds that may be waited in all; None is what the environment says, or half a minute.
+    """
+
+    def __init__(self, database: Database, say: Callable[[str], None], patience_s: float | None = None) -> None:
+        self._database = database
+        self._say = say
+        self._left_s = _patience_s() if patience_s is None else patience_s
+        self._best_s = math.inf
+        self._worker: Worker | None = None
+        self._name = {"fact": "calm-1", "machine": this_machine().fingerprint}
+
+    def wait(self) -> bool:
+        """Returns when the machine is calm, or patience is at an end; whether it is calm."""
+        waited_s = 0.0
+        while not self.is_calm():
+            if waited_s >= min(_LONGEST_S, self._left_s):
+                self._left_s -= waited_s
+                return False
+            if not waited_s:
+                self._say("waiting for the machine to calm down")
+            time.sleep(_PAUSE_S)
+            waited_s += _PAUSE_S
+        self._left_s -= waited_s
+        return True
+
+    def is_calm(self) -> bool:
+        """Whether all cores are about as fast as they were at best; True where nobody wants to know."""
+        if self._left_s <= 0:
+            return True
+        took_s = self._probe()
+        if took_s is None:
+            return True
+        if math.isinf(self._best_s):
+            self._best_s = float(self._database.local_fact(**self._name) or math.inf)
+        if took_s < _BETTER * self._best_s:
+            self._best_s = took_s
+            self._database.keep_local_fact(took_s, **self._name)
+        return took_s <= _BUSY * self._best_s
+
+    def close(self) -> None:
+        """Ends the process that multiplies."""
+        if self._worker is not None:
+            self._worker.kill()
+
+    def _probe(self) -> float | None:
+        if self._worker is None:
+            side = _SIDE * math.ceil(math.sqrt(this_machine().cores / 4))
+            self._worker = Worker("collage.cost._calm_service:CalmService", {"side": side}, environment=_QUIET)
+        try:
+            return float(self._worker.call("probe", _TIMEOUT_S))
+        except ToolchainError:
+            self._left_s = 0.0  # A machine on which not even this runs has other troubles.
+            return None
+
+
+def _patience_s() -> float:
+    try:
+        return float(os.environ.get(PATIENCE_VARIABLE, _PATIENCE_S))
+    except ValueError:
+        return _PATIENCE_S

@@ -1,0 +1,91 @@
+"""Waiting for a noisy machine, with products whose times are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from collage.cost import calm as calm_module
+from collage.cost.calm import PATIENCE_VARIABLE, Calm
+from collage.cost.database import Database
+
+
+class Machine(Calm):
+    """Takes what it is told for a product, the last figure for ever."""
+
+    def __init__(self, database: Database, *milliseconds: float, patience_s: float = 30.0) -> None:
+        self.said: list[str] = []
+        super().__init__(database, self.said.append, patience_s)
+        self.times: Iterator[float] = iter(milliseconds)
+        self.last = 0.0
+        self.probes = 0
+
+    def _probe(self) -> float | None:
+        self.probes += 1
+        self.last = next(self.times, self.last)
+        return self.last * 1e-3
+
+
+@pytest.fixture
+def database() -> Iterator[Database]:
+    with Database("sqlite:///:memory:") as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    pauses: list[float] = []
+    monkeypatch.setattr(calm_module.time, "sleep", pauses.append)
+    return pauses
+
+
+def test_a_calm_machine_is_not_waited_for(database: Database, slept: list[float]) -> None:
+    machine = Machine(database, 0.2, 0.21, 0.19, 0.22)
+    assert all(machine.wait() for _ in range(4))
+    assert not slept
+    assert not machine.said
+
+
+def test_a_noisy_one_is_waited_for_and_said_once(database: Database, slept: list[float]) -> None:
+    machine = Machine(database, 0.2, 0.3, 0.3, 0.31, 0.2)
+    assert machine.wait()
+    assert machine.wait()
+    assert len(slept) == 3
+    assert machine.said == ["waiting for the machine to calm down"]
+
+
+def test_the_fastest_product_is_remembered(database: Database) -> None:
+    assert Machine(database, 0.2).is_calm()
+    assert not Machine(database, 0.3).is_calm()
+    assert Machine(database, 0.1).is_calm()
+    assert not Machine(database, 0.2).is_calm()
+
+
+def test_patience_ends(database: Database, slept: list[float]) -> None:
+    machine = Machine(database, 0.2, 0.9, patience_s=15.0)
+    assert machine.wait()
+    assert [machine.wait() for _ in range(3)] == [False, False, True]
+    assert sum(slept) == pytest.approx(15.0)
+    probes = machine.probes
+    assert machine.wait()
+    assert machine.probes == probes
+
+
+def test_without_patience_nobody_looks(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(database, 0.2, patience_s=0.0)
+    assert machine.wait()
+    assert not machine.probes
+    for said, left_s in {"7": 7.0, "none": 30.0, "0": 0.0}.items():
+        monkeypatch.setenv(PATIENCE_VARIABLE, said)
+        assert Calm(database, print)._left_s == left_s
+
+
+def test_a_real_product_takes_some_time(database: Database) -> None:
+    machine = Calm(database, print, 1.0)
+    try:
+        assert machine.is_calm()
+        took_s = database.local_fact(**machine._name)
+        assert 1e-6 < took_s < 1.0
+    finally:
+        machine.close()
