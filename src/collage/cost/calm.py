@@ -22,9 +22,9 @@ __all__ = ["PATIENCE_VARIABLE", "Calm"]
 PATIENCE_VARIABLE = "COLLAGE_PATIENCE_S"
 """Environment variable: seconds that one compilation may wait in all; 0 is not to look."""
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 20.0
 _PAUSE_S = 0.25
-_LONGEST_S = 10.0
+_LONGEST_S = 6.0
 _BUSY = 1.2
 """A product that takes this many times the fastest one means that the machine is busy."""
 _SIDE = 256
@@ -40,7 +40,7 @@ class Calm:
     Args:
         database: Where the fastest product is kept.
         say: Told that something is waited for.
-        patience_s: Seconds that may be waited in all; None is what the environment says, or half a minute.
+        patience_s: Seconds that may be waited in all; None is what the environment says, or 20 s.
     """
 
     def __init__(self, database: Database, say: Callable[[str], None], patience_s: float | None = None) -> None:

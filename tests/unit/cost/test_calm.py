@@ -65,7 +65,7 @@ def test_the_fastest_product_is_remembered(database: Database) -> None:
 def test_patience_ends(database: Database, slept: list[float]) -> None:
     machine = Machine(database, 0.2, 0.9, patience_s=15.0)
     assert machine.wait()
-    assert [machine.wait() for _ in range(3)] == [False, False, True]
+    assert [machine.wait() for _ in range(4)] == [False, False, False, True]
     assert sum(slept) == pytest.approx(15.0)
     probes = machine.probes
     assert machine.wait()
@@ -76,7 +76,7 @@ def test_without_patience_nobody_looks(database: Database, monkeypatch: pytest.M
     machine = Machine(database, 0.2, patience_s=0.0)
     assert machine.wait()
     assert not machine.probes
-    for said, left_s in {"7": 7.0, "none": 30.0, "0": 0.0}.items():
+    for said, left_s in {"7": 7.0, "none": 20.0, "0": 0.0}.items():
         monkeypatch.setenv(PATIENCE_VARIABLE, said)
         assert Calm(database, print)._left_s == left_s
 
