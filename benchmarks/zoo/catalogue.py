@@ -52,6 +52,9 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("convnext", "convnext", "dynamo", 18, "channels-last LayerNorm around large depthwise convolutions"),
     Entry("unet", "unet", "dynamo", 18, "GroupNorm as the newer exporter writes it, cross-attention, skips"),
     Entry("speech", "speech", "torchscript", 17, "keeps GRU as one operator; two-dimensional convolutions before it"),
+    Entry(
+        "lip_reading", "lip_reading", "torchscript", 17, "Conv3d, then GRU: toolchains disagree which is the easy part"
+    ),
     Entry("ocr", "ocr", "torchscript", 17, "keeps bidirectional LSTM as one operator"),
     Entry("centernet", "detector", "torchscript", 16, "TopK, GatherElements and integer arithmetic after a backbone"),
     Entry("ssd", "detector", "direct", 17, "NonMaxSuppression, whose output shape depends on the data"),

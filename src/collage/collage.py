@@ -37,6 +37,7 @@ from collage.frontend import model_digest, read_model
 from collage.fusion import (
     CandidateKernel,
     CandidateKernelIndex,
+    FusionOptions,
     FusionSpec,
     HostFusionRule,
     collect_candidates,
@@ -177,12 +178,14 @@ def gather_specs(tuning: Tuning) -> Sequence[FusionSpec]:
     usable = [target for target in tuning.menu if tuning.survey[target].availability.available]
     toolchain_of, placement = tuning.toolchains.for_target, tuning.placement
     if placement is None:
-        return gather_fusion_specs(usable, toolchain_of, tuning.coverage_of)
+        return gather_fusion_specs(usable, toolchain_of, tuning.coverage_of, tuning.options.fusion)
     # Rules that look for the largest kernels find those within one device only if they see nothing else.
     return [
         spec
         for device in placement.devices
-        for spec in gather_fusion_specs(usable, toolchain_of, partial(tuning.coverage_on, device))
+        for spec in gather_fusion_specs(
+            usable, toolchain_of, partial(tuning.coverage_on, device), tuning.options.fusion
+        )
     ]
 
 
@@ -215,8 +218,10 @@ def _check_covered(tuning: Tuning, index: CandidateKernelIndex) -> None:
             )
 
 
-def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[CandidateKernel], Finals]:
+def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[CandidateKernel] | None, Finals]:
     """Phase 3, then the finals; once more where these contradict the costs that were searched with."""
+    if not tuning.has_choice:
+        return None, choose(tuning, single_plans(tuning))
     finals = None
     while True:
         index, result = refine(tuning, index)
@@ -392,12 +397,13 @@ class CollageFuseOps(ModulePass):
         if not context.get_config("collage.enable_collage") or kernels_of(model):
             return model
         model = read_model(model)
-        placement = place(model, self._options.devices)
+        options = self._options_within(context)
+        placement = place(model, options.devices)
         graph = DataflowGraph(model)
         plan = (
-            self._measured(model, placement)
+            self._measured(model, options, placement)
             if self._estimator is None
-            else self._estimated(graph, self._estimator, placement)
+            else self._estimated(graph, self._estimator, options, placement)
         )
         names = NameSupply("collage")
         specs = []
@@ -409,14 +415,19 @@ class CollageFuseOps(ModulePass):
             specs.append(KernelSpec(sub_graph, name, kernel_attributes(kernel.target, name, scope)))
         return partition(model, specs)
 
-    def _measured(self, model: ir.Model, placement: DevicePlacement | None) -> Plan:
+    def _options_within(self, context: PassContext) -> CompileOptions:
+        """The pass's options; where they leave it open, a context's configuration says how deep kernels may be."""
+        if self._options.fusion is not None:
+            return self._options
+        native, other = (context.get_config(f"collage.{kind}_max_depth") for kind in ("tvm", "byoc"))
+        return replace(self._options, fusion=FusionOptions(native_max_depth=native, max_depth=other))
+
+    def _measured(self, model: ir.Model, options: CompileOptions, placement: DevicePlacement | None) -> Plan:
         with ExitStack() as stack:
             workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="collage-")))
-            database = stack.enter_context(Database(self._options.db))
+            database = stack.enter_context(Database(options.db))
             tuning = stack.enter_context(
-                Tuning(
-                    model, self._menu, self._toolchains, database, workspace, options=self._options, placement=placement
-                )
+                Tuning(model, self._menu, self._toolchains, database, workspace, options=options, placement=placement)
             )
             if tuning.reference_failure is not None:
                 raise NothingCanRun(tuning.reference_failure)
@@ -425,12 +436,20 @@ class CollageFuseOps(ModulePass):
                 raise NothingCanRun(result.missing.reason if result.missing else "no cover was found in time")
             return Plan.of(result.partitioning, "collage")
 
-    def _estimated(self, graph: DataflowGraph, estimator: CostEstimator, placement: DevicePlacement | None) -> Plan:
+    def _estimated(
+        self,
+        graph: DataflowGraph,
+        estimator: CostEstimator,
+        options: CompileOptions,
+        placement: DevicePlacement | None,
+    ) -> Plan:
         def supports(target: Target) -> Callable[[ir.Node], Support]:
             toolchain = self._toolchains.for_target(target)
             return lambda node: toolchain.supports(node, target)
 
-        specs = gather_fusion_specs(self._menu, self._toolchains.for_target, supports, host_target=HOST_TARGET)
+        specs = gather_fusion_specs(
+            self._menu, self._toolchains.for_target, supports, options.fusion, host_target=HOST_TARGET
+        )
         kernels = KernelMaker(graph)
 
         def cost_of(candidate: CandidateKernel) -> Cost:
@@ -446,7 +465,13 @@ class CollageFuseOps(ModulePass):
             candidates = list(placement.within(candidates))
             if placement.is_free:
                 find = partial(placed_shortest_path, transfers=placement.transfers(graph))
-        found = find(len(graph), candidates, cost_of, priority_of=lambda c: priorities[c.target])
+        found = find(
+            len(graph),
+            candidates,
+            cost_of,
+            launch_penalty_of=lambda c: options.launch_penalties_s.get(c.target.toolchain, 0.0),
+            priority_of=lambda c: priorities[c.target],
+        )
         if isinstance(found, NoCover):
             raise NothingCanRun(found.reason)
         return Plan.of(found, "collage")

@@ -11,6 +11,7 @@ from collage._errors import UsageError
 
 if TYPE_CHECKING:
     from collage.device import DeviceRequests
+    from collage.fusion import FusionOptions
 
 __all__ = ["CompileOptions"]
 
@@ -37,6 +38,9 @@ class CompileOptions:
         finalists: How many mixed partitionings are raced end to end against the single toolchains.
         finals: Race end to end at all. Without, the plan of the least predicted cost is returned.
         min_gain: Stop searching when even the most hopeful plan is not this share better than the best measured one.
+        fusion: How deep kernels may be, and how each toolchain's operators are joined; None is what follows from each.
+        launch_penalties_s: Seconds that each kernel of a toolchain costs beyond its own, by the toolchain's name; of others
+            they are measured. Which target is preferred where costs are equal is the order of the menu.
         seed: Seed of made-up inputs.
         devices: Where operators run and outputs lie: the path of a plan of devices in TOML, or what was read of one. None
             is what annotations in the model say, if there are any.
@@ -55,6 +59,8 @@ class CompileOptions:
     finalists: int = 2
     finals: bool = True
     min_gain: float = 0.02
+    fusion: FusionOptions | None = None
+    launch_penalties_s: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
     devices: str | Path | DeviceRequests | None = None
 

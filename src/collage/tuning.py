@@ -271,6 +271,12 @@ class Tuning:
         return whole.error is None or whole.error <= self.tolerance
 
     @property
+    def has_choice(self) -> bool:
+        """Whether more than one target takes anything, or devices leave something open."""
+        takers = [t for t, found in self.survey.items() if found.availability.available and found.ranges]
+        return len(takers) > 1 or self.placement is not None
+
+    @property
     def search_budget_s(self) -> float:
         """Seconds that the search may take: what the time budget leaves when the finals have had theirs."""
         if self.options.time_budget_s is None:
@@ -396,8 +402,9 @@ class Tuning:
         return 0 if shape is None or value.dtype is None else math.prod(shape) * value.dtype.bitwidth // 8
 
     def launch_penalty_s(self, target: Target) -> float:
-        """Seconds that each kernel of a chain costs beyond its own."""
-        return self.overheads[target].launch_s + self.chain_s
+        """Seconds that each kernel of a chain costs beyond its own: measured, unless the user knows better."""
+        measured_s = self.overheads[target].launch_s + self.chain_s
+        return self.options.launch_penalties_s.get(target.toolchain, measured_s)
 
     def priority(self, target: Target) -> int:
         """Rank of a target on the menu, 0 first; the host comes last."""

@@ -11,8 +11,10 @@ import onnxruntime as ort
 import pytest
 
 import collage
+from collage.cost import CustomCostEstimator
 from collage.device import PlanDevices, on_device
 from collage.frontend import read_model
+from collage.fusion import FusionOptions, FusionStyle
 from collage.graph import kernels_of
 from collage.testing import MockCostEstimator
 
@@ -100,3 +102,47 @@ def test_what_was_planned_for_devices_is_respected(mnist: ir.Model) -> None:
     assert kernels == {"cpu:0": OV, "cpu:1": ORT}
     (there,) = (call for call in kernels_of(fused) if call.metadata["target"] == ORT)
     assert [node.op_type for node in there.function if node.op_type in ("Conv", "Relu", "MaxPool")] == ["Conv"]
+
+
+def small_kernels(module: ir.Model, target: collage.Target) -> float:
+    """A second for each operator, a tenth less for each further one, and no kernel of more than six."""
+    operators = sum(node.op_type != "Constant" for node in module.graph)
+    return sum(0.9**k for k in range(operators)) if operators <= 6 else float("inf")
+
+
+def sizes(model: ir.Model, config: dict[str, object] | None = None, **options: object) -> list[int]:
+    wanted = collage.CompileOptions(**options)  # type: ignore[arg-type]
+    with collage.transform.PassContext(config={"collage.enable_collage": True, **(config or {})}):
+        fused = collage.transform.CollageFuseOps(["llvm"], CustomCostEstimator(small_kernels), options=wanted)(model)
+    return [
+        sum(n.op_type != "Constant" for n in call.function)
+        for call in kernels_of(fused)
+        if call.metadata["target"] == LLVM
+    ]
+
+
+def test_how_deep_kernels_are_is_an_option_and_a_configuration(mnist: ir.Model) -> None:
+    assert max(sizes(mnist)) > 2
+    assert max(sizes(mnist, {"collage.tvm_max_depth": 2})) == 2
+    assert max(sizes(mnist, fusion=FusionOptions(native_max_depth=1))) == 1
+    assert max(sizes(mnist, {"collage.tvm_max_depth": 1}, fusion=FusionOptions())) > 2
+
+
+def test_how_a_toolchain_fuses_can_be_said(mnist: ir.Model) -> None:
+    assert set(sizes(mnist, fusion=FusionOptions(styles={"tvm": FusionStyle.NONE}))) == {1}
+    assert max(sizes(mnist, fusion=FusionOptions(styles={"tvm": FusionStyle.REGIONS}))) == 6
+
+
+def test_launch_penalties_can_be_said(mnist: ir.Model) -> None:
+    free = {"tvm": FusionStyle.REGIONS}
+
+    def growing(module: ir.Model, target: collage.Target) -> float:
+        return 1.2 ** sum(node.op_type != "Constant" for node in module.graph)
+
+    def kernels(**penalties: float) -> int:
+        options = collage.CompileOptions(fusion=FusionOptions(styles=free), launch_penalties_s=penalties)
+        with collage.transform.PassContext(config={"collage.enable_collage": True}):
+            fused = collage.transform.CollageFuseOps(["llvm"], CustomCostEstimator(growing), options=options)(mnist)
+        return len(kernels_of(fused))
+
+    assert kernels(tvm=100.0) == 1 < kernels(tvm=2.0) < kernels()

@@ -28,3 +28,16 @@ def test_a_region_that_no_rule_proposed_is_found_beside_the_best_cover(tmp_path:
     assert [len(kernel["nodes"]) for kernel in kernels] == list(LENGTHS)
     # Lengths of regions double, and none but heads and tails has 21 operators.
     assert "coalesce" in kernels[1]["rule"] or "border" in kernels[1]["rule"]
+
+
+def test_where_one_target_takes_all_there_is_to_take_nothing_is_searched(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i in range(5)]
+    path = tmp_path / "chain.onnx"
+    onnx.save(model_of(nodes, {"v0": (TensorProto.FLOAT, [1, 8])}, {"v5": (TensorProto.FLOAT, [1, 8])}, {}), path)
+    toolchains = Registry()
+    toolchains.add(FakeToolchain(name="alone"))
+    toolchains.add(FakeToolchain("compile:raise", name="broken"))
+    report = collage.compile(path, ["alone", "broken"], toolchains=toolchains).report
+    assert [len(kernel["nodes"]) for kernel in report["kernels"]] == [5]
+    assert report["search"]["stopped_by"] == "not started"
+    assert report["search"]["measured"] == 1
