@@ -44,7 +44,7 @@ class Budgets:
     """
 
     file_bytes: int = 2**31
-    nodes: int = 200_000
+    nodes: int = 50_000
     items: int = 500_000
     functions: int = 10_000
     nesting: int = 16
