@@ -6,12 +6,14 @@ small kernels tell; and they are candidates themselves, so that nothing is measu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 __all__ = ["parts_to_measure", "profile_from_parts"]
 
-_WORTH = 0.05
-"""Share of the model's time from which on a type of operator is worth a kernel."""
+_WORTH = 0.1
+"""Share from which on a type of operator is worth a kernel: of square roots of times, since what takes a hundredth of
+another toolchain's time may take a tenth of this one's."""
 _MOST = 8
 
 
@@ -25,7 +27,7 @@ def parts_to_measure(op_types: Sequence[str], weights: Mapping[int, float]) -> l
     of_type: dict[str, list[int]] = {}
     for node in weights:
         of_type.setdefault(op_types[node], []).append(node)
-    totals = {op_type: sum(weights[node] for node in nodes) for op_type, nodes in of_type.items()}
+    totals = {op_type: math.sqrt(sum(weights[node] for node in nodes)) for op_type, nodes in of_type.items()}
     worth = [t for t, total in totals.items() if total >= _WORTH * sum(totals.values())]
     worth.sort(key=lambda op_type: (-totals[op_type], op_type))
     return [max(of_type[op_type], key=lambda node: (weights[node], -node)) for op_type in worth[:_MOST]]

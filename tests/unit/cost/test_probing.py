@@ -11,7 +11,7 @@ WEIGHTS = {0: 10.0, 1: 1.0, 2: 30.0, 3: 20.0, 4: 2.0, 5: 30.0, 6: 0.1}
 
 
 def test_one_of_each_type_that_matters_is_measured_the_costliest_first() -> None:
-    assert parts_to_measure(TYPES, WEIGHTS) == [2, 3]
+    assert parts_to_measure(TYPES, WEIGHTS) == [2, 3, 4]
 
 
 def test_where_nothing_is_known_all_types_matter() -> None:
