@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+import collage
 from collage.collage import CollageFuseOps
 from collage.cost import Cost
 from collage.device import (
@@ -68,7 +69,9 @@ def placed(model: ir.Model, seed: int, placement: DevicePlacement) -> tuple[ir.M
     toolchains.add(NearToolchain({}))
     toolchains.add(NearToolchain({}, "far", "cuda"))
     graph = DataflowGraph(model)
-    plan = CollageFuseOps(["near", "cuda:far"], toolchains=toolchains)._estimated(graph, AtRandom(seed), placement)
+    plan = CollageFuseOps(["near", "cuda:far"], toolchains=toolchains)._estimated(
+        graph, AtRandom(seed), collage.CompileOptions(), placement
+    )
     names = NameSupply("kernel")
     specs = []
     for kernel in plan.kernels:
