@@ -16,8 +16,8 @@ from collage import tuning
 from collage.cost.race import RacePlan
 from collage.cost.worker import Worker
 
-# Races as users hold them take twice as long; what wins here wins by more than a longer look could tell.
-tuning.RacePlan = functools.partial(RacePlan, block_s=0.05)
+# Races as users hold them take longer; what wins here wins by more than a longer look could tell.
+tuning.RacePlan = functools.partial(RacePlan, block_s=0.02)
 
 MENU = ("llvm", "onnxruntime", "openvino")
 

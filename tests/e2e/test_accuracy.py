@@ -69,6 +69,7 @@ def test_a_small_budget_keeps_the_rough_operator_exact(chain: Path, toolchains: 
     assert report["speedup_vs_best_single"] > 1.5
 
 
+@pytest.mark.slow
 def test_a_budget_below_every_error_is_kept(chain: Path, toolchains: Registry) -> None:
     assert not reduced_nodes(compile_within(1e-5, chain, toolchains))
 

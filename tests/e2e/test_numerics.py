@@ -51,6 +51,7 @@ def test_a_kernel_that_is_wrong_where_its_equal_is_right_is_not_chosen(tmp_path:
     np.testing.assert_allclose(exe.run({"x": x})["y"], -6 * x)
 
 
+@pytest.mark.slow
 def test_a_race_that_was_won_with_other_weights_does_not_count(tmp_path: Path, toolchains: Registry) -> None:
     options = collage.CompileOptions(db=str(tmp_path / "t.sqlite"))
 

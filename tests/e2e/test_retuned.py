@@ -62,6 +62,7 @@ def test_tuned_kernels_are_targets_of_their_own_and_win_where_they_are_faster(tm
     np.testing.assert_allclose(again.run({"v0": x})["v3"], tuned.run({"v0": x})["v3"])
 
 
+@pytest.mark.slow
 def test_what_was_tuned_is_known_in_other_models_and_without_budget_nothing_is_tuned(tmp_path: Path) -> None:
     log = tmp_path / "log"
     compiled(chain(tmp_path / "m.onnx", "Relu", "Tanh", "Relu"), log, tune_s=60.0)
