@@ -17,7 +17,7 @@ from collage.cost.race import RacePlan
 from collage.cost.worker import Worker
 
 # Races as users hold them take longer; what wins here wins by more than a longer look could tell.
-tuning.RacePlan = functools.partial(RacePlan, block_s=0.02)
+tuning.RacePlan = functools.partial(RacePlan, block_s=0.05)
 
 MENU = ("llvm", "onnxruntime", "openvino")
 

@@ -22,8 +22,8 @@ def test_a_region_that_no_rule_proposed_is_found_beside_the_best_cover(tmp_path:
     path = tmp_path / "three_parts.onnx"
     onnx.save(model_of(nodes, *ports, {}), path)
     toolchains = Registry()
-    toolchains.add(FakeToolchain(seconds={"Relu": 1e-4, "Neg": 1e-3}, name="left"))
-    toolchains.add(FakeToolchain(seconds={"Relu": 1e-3, "Neg": 1e-4}, name="right"))
+    toolchains.add(FakeToolchain(seconds={"Relu": 3e-4, "Neg": 3e-3}, name="left"))
+    toolchains.add(FakeToolchain(seconds={"Relu": 3e-3, "Neg": 3e-4}, name="right"))
     kernels = collage.compile(path, ["left", "right"], toolchains=toolchains).report["kernels"]
     assert [len(kernel["nodes"]) for kernel in kernels] == list(LENGTHS)
     # Lengths of regions double, and none but heads and tails has 21 operators.
