@@ -228,7 +228,8 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
         covers = in_one_process(tuning, index, best_plans(tuning, index, result))
         if any(target.is_reduced for target in tuning.menu):
             covers = within_budget(tuning, covers, partial(_searched_again, tuning, index))
-        mixes = [plan for plan in covers if len(plan.kernels) > 1]
+        # A kernel that is the whole model is a single already, unless it was tuned.
+        mixes = [plan for plan in covers if len(plan.kernels) > 1 or plan.targets[0] not in tuning.survey]
         singles = single_plans(tuning)
         mixes = [plan for plan in mixes if not any(plan.same_kernels(single) for single in singles)]
         plans = [*singles, *mixes[: tuning.options.finalists]]

@@ -61,9 +61,9 @@ def measure_hand_over(src: Cores, dst: Cores, database: Database, remeasure: boo
         remeasure: Measure anew what is known.
     """
     name = {"fact": "hand-over-1", "machine": this_machine().fingerprint, "src": list(src), "dst": list(dst)}
-    known = None if remeasure else _believable(database.local_fact(**name))
+    known = None if remeasure else database.local_fact(**name)
     if known is not None:
-        return known
+        return HandOver(known["latency_s"], known["s_per_byte"])
     with measuring_slot():
         devices = CoreSets({"src": src, "dst": dst})
         small, large = (_extra_s(devices, nbytes) for nbytes in (_SMALL_BYTES, _LARGE_BYTES))
@@ -90,14 +90,6 @@ def _hand_over(tuning: Tuning, src: SEScope, dst: SEScope, cores: Mapping[SEScop
     if src.device_type != dst.device_type or not (cores.get(src) or cores.get(dst)):
         return HandOver()
     return measure_hand_over(cores.get(src, ()), cores.get(dst, ()), tuning.database, tuning.options.remeasure)
-
-
-def _believable(told: Any) -> HandOver | None:
-    """A fact as it was kept; None where there is none, or it makes no sense."""
-    figures = [told.get("latency_s"), told.get("s_per_byte")] if isinstance(told, dict) else []
-    if len(figures) != 2 or not all(isinstance(figure, int | float) and 0 <= figure < 1 for figure in figures):
-        return None
-    return HandOver(*(float(figure) for figure in figures if figure is not None))
 
 
 def _extra_s(devices: CoreSets, nbytes: int) -> float:

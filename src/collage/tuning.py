@@ -272,9 +272,9 @@ class Tuning:
 
     @property
     def has_choice(self) -> bool:
-        """Whether more than one target takes anything, or devices leave something open."""
+        """Whether more than one target takes anything, or devices or tuning leave something open."""
         takers = [t for t, found in self.survey.items() if found.availability.available and found.ranges]
-        return len(takers) > 1 or self.placement is not None
+        return len(takers) > 1 or self.placement is not None or self.options.tune_s > 0
 
     @property
     def search_budget_s(self) -> float:

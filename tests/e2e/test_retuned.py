@@ -62,6 +62,14 @@ def test_tuned_kernels_are_targets_of_their_own_and_win_where_they_are_faster(tm
     np.testing.assert_allclose(again.run({"v0": x})["v3"], tuned.run({"v0": x})["v3"])
 
 
+def test_a_target_that_is_alone_is_tuned_as_well(tmp_path: Path) -> None:
+    model, log = chain(tmp_path / "m.onnx", "Relu", "Relu"), tmp_path / "log"
+    options = collage.CompileOptions(db=str(tmp_path / "t.sqlite"), finals=False, tune_s=60.0)
+    kernels = collage.compile(model, ["tunable"], toolchains=menu(log), options=options).report["kernels"]
+    assert tuned_in(log)
+    assert any("trials" in kernel["target"] for kernel in kernels)
+
+
 @pytest.mark.slow
 def test_what_was_tuned_is_known_in_other_models_and_without_budget_nothing_is_tuned(tmp_path: Path) -> None:
     log = tmp_path / "log"
