@@ -63,6 +63,8 @@ class _Folder(optimizer.constant_folding.FoldConstantsPass):  # type: ignore[mis
 
     def process_node(self, node: ir.Node, is_function: bool) -> Any:
         """What replaces the node; None to keep it."""
+        if node.op_type == "CastLike" and node.attributes:
+            return None  # the library's Cast has neither ``saturate`` nor ``round_mode``
         try:
             return super().process_node(node, is_function)
         except RuntimeError as error:

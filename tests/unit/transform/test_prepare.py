@@ -196,3 +196,12 @@ def test_shapes_are_inferred_with_symbols():
     inferred = InferType()(model)
     assert [str(dim) for dim in inferred.graph.outputs[0].shape] == ["batch", "8", "3"]
     assert model.graph.outputs[0].shape is None
+
+
+def test_a_cast_like_another_value_keeps_how_it_rounds():
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 21]>
+        f (float[2] x, float8e4m3fn[0] like) => (float8e4m3fn[2] y) {y = CastLike <saturate = 0> (x, like)}"""
+    )
+    (node,) = prepare(read_model(model)).graph
+    assert node.attributes["saturate"].as_int() == 0
