@@ -7,7 +7,8 @@
 3. **search**: a cheapest cover is found, measuring only candidates that may lie on it;
 4. **partition**: the model is rewritten into one function per kernel;
 
-and then the best partitionings race, end to end, against every toolchain alone. Specification 003; design section 4.
+and then the best partitionings race, end to end, against every toolchain alone. Phases 1 and 2 are here, phase 3 is
+``covers.py``, phase 4 ``plans.py``, the race ``finals.py``. Specification 003; design section 4.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from collage.cost.estimator import CostEstimator
 from collage.cost.kernels import KernelMaker, kernel_name
 from collage.cost.outcome import Status
 from collage.cost.worker import Worker
+from collage.covers import best_plans, in_one_process, refine, searched_again
 from collage.finals import Finals, calibrate, choose, previous_winner, unmeasured
 from collage.frontend import model_digest, read_model
 from collage.fusion import (
@@ -42,41 +44,29 @@ from collage.fusion import (
     HostFusionRule,
     collect_candidates,
     gather_fusion_specs,
-    max_coalesce,
-    moved_borders,
 )
 from collage.graph import DataflowGraph, KernelSpec, NameSupply, SubGraph, is_view, kernels_of, partition
 from collage.options import CompileOptions
 from collage.placement import DevicePlacement, place, prepare_and_place
-from collage.plans import Plan, kernel_attributes, predicted_s, single_plans
+from collage.plans import Plan, kernel_attributes, single_plans
 from collage.report import compile_report
 from collage.retuned import with_tuned
 from collage.runtime import Executable, Recipe
 from collage.search import (
-    LazyOptions,
     LazyResult,
     NoCover,
     Partitioning,
-    k_best,
-    lazy_placed_path,
-    lazy_shortest_path,
     placed_shortest_path,
     shortest_path,
 )
 from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target, TargetLike
 from collage.toolchains import Registry, Support, registry
-from collage.transfers import transfers_of
 from collage.transform import ModulePass, PassContext, PassInfo
 from collage.tuning import Tuning
 
 __all__ = ["CollageFuseOps", "CompileOptions", "choose_menu", "compile"]
 
 Say = Callable[[str], None]
-
-_CHARGES = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0)
-"""Plans of few new kernels are looked for first, see ``LazyOptions``. Found by searching simulated costs of real models:
-with the same number of measurements these lose a third of what a search without charges loses.
-"""
 
 
 def compile(
@@ -227,7 +217,7 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
         index, result = refine(tuning, index)
         covers = in_one_process(tuning, index, best_plans(tuning, index, result))
         if any(target.is_reduced for target in tuning.menu):
-            covers = within_budget(tuning, covers, partial(_searched_again, tuning, index))
+            covers = within_budget(tuning, covers, partial(searched_again, tuning, index))
         # A kernel that is the whole model is a single already, unless it was tuned.
         mixes = [plan for plan in covers if len(plan.kernels) > 1 or plan.targets[0] not in tuning.survey]
         singles = single_plans(tuning)
@@ -242,123 +232,6 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
         finals = choose(tuning, plans)
         if not calibrate(tuning, finals) and tuning.rejections == rejected:
             return result, finals
-
-
-def in_one_process(tuning: Tuning, index: CandidateKernelIndex, covers: list[Plan]) -> list[Plan]:
-    """Covers whose toolchains can share a process; where the best one's cannot, the search is held within those that can."""
-    if not covers or tuning.shares_process(covers[0].targets):
-        return [plan for plan in covers if tuning.shares_process(plan.targets)]
-    found = []
-    for group in tuning.sharing.compatible_sets(tuple(dict.fromkeys(candidate.target for candidate in index))):
-        inside = CandidateKernelIndex([candidate for candidate in index if candidate.target in group])
-        found += _searched_again(tuning, inside)
-    return sorted(found, key=lambda plan: predicted_s(tuning, plan) or float("inf"))
-
-
-def _searched_again(tuning: Tuning, index: CandidateKernelIndex) -> list[Plan]:
-    return best_plans(tuning, index, search(tuning, index))
-
-
-def refine(tuning: Tuning, index: CandidateKernelIndex) -> tuple[CandidateKernelIndex, LazyResult[CandidateKernel]]:
-    """Phase 3, and again with candidates beside those of the best cover, until none of them makes a better one.
-
-    Where candidates end was decided before anything was measured; now that something is, borders between kernels are
-    moved, and neighbours of one target are joined.
-
-    Returns:
-        All candidates there are now, and the result of the last search.
-    """
-    result = search(tuning, index)
-    while (best := result.partitioning) is not None and result.stopped_by in ("finished", "min_gain"):
-        known = {(candidate.bits, candidate.target) for candidate in index}
-        fresh = [c for c in _beside(tuning, best.candidates) if (c.bits, c.target) not in known]
-        if not fresh:
-            break
-        tuning.introduce(fresh)
-        index = CandidateKernelIndex([*index, *fresh])
-        result = search(tuning, index)
-        if result.partitioning is None or result.partitioning.cost.seconds >= best.cost.seconds:
-            break
-    return index, result
-
-
-def _beside(tuning: Tuning, cover: Sequence[CandidateKernel]) -> list[CandidateKernel]:
-    """Kernels that differ from those of a cover in where one border is, or are two of them joined."""
-    if tuning.placement is not None and tuning.placement.is_free:
-        return []
-
-    def accepts(sub_graph: SubGraph, target: Target) -> bool:
-        if target != HOST_TARGET and target not in tuning.survey:
-            return False  # Tuned kernels are what they are.
-        covers = is_view if target == HOST_TARGET else lambda node: tuning.coverage_of(target)(node).ok
-        return sub_graph.has_border and all(covers(node) for node in sub_graph.nodes)
-
-    joined = max_coalesce(tuning.graph, cover, lambda candidate: accepts(candidate.sub_graph, candidate.target))
-    moved = moved_borders(tuning.graph, cover, accepts)
-    return tuning.within_devices([*(c for c in joined if c.sub_graph.is_admissible), *moved])
-
-
-def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateKernel]:
-    """Phase 3: the cheapest cover, measuring only what may lie on it.
-
-    An interrupt ends the search with the best cover so far.
-    """
-    stop = False
-
-    def measure(batch: Sequence[CandidateKernel]) -> list[Any]:
-        nonlocal stop
-        try:
-            return tuning.measure(batch)
-        except KeyboardInterrupt:
-            stop = True
-            tuning.say("interrupted: going on with the best so far")
-            return [tuning.measured_cost(candidate) for candidate in batch]
-
-    options = tuning.options
-    return _search_for(tuning)(
-        len(tuning.graph),
-        tuple(index),
-        tuning.expected_s,
-        measure,
-        options=LazyOptions(
-            batch_size=tuning.batch_size,
-            charges=_CHARGES,
-            max_measured=max(0, tuning.measure_budget - tuning.asked),
-            deadline_s=tuning.search_budget_s,
-            min_gain=options.min_gain,
-        ),
-        known_cost_of=tuning.known_cost,
-        key_of=lambda candidate: tuning.key_of(candidate.sub_graph, candidate.target),
-        proof_bound_of=tuning.least_s,
-        launch_penalty_of=lambda candidate: tuning.launch_penalty_s(candidate.target),
-        priority_of=lambda candidate: tuning.priority(candidate.target),
-        should_stop=lambda: stop,
-    )
-
-
-def _search_for(tuning: Tuning) -> Callable[..., LazyResult[CandidateKernel]]:
-    """The lazy search; one that also places kernels, where devices leave that open."""
-    if tuning.placement is None or not tuning.placement.is_free:
-        return lazy_shortest_path
-    return partial(lazy_placed_path, transfers=transfers_of(tuning))
-
-
-def best_plans(tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[CandidateKernel]) -> list[Plan]:
-    """The best few covers that were measured through, the best first; of placed ones only the best is known."""
-    if result.partitioning is None:
-        return []
-    if tuning.placement is not None and tuning.placement.is_free:
-        return [Plan.of(result.partitioning, "mix 1")]
-    best = k_best(
-        len(tuning.graph),
-        tuple(index),
-        tuning.measured_cost,
-        2 * tuning.options.finalists,
-        launch_penalty_of=lambda candidate: tuning.launch_penalty_s(candidate.target),
-        priority_of=lambda candidate: tuning.priority(candidate.target),
-    )
-    covers = best if isinstance(best, list) else []
-    return [Plan.of(cover, f"mix {i}") for i, cover in enumerate(covers, 1)]
 
 
 class CollageFuseOps(ModulePass):
