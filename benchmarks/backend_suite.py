@@ -3,17 +3,22 @@
 ::
 
     python benchmarks/backend_suite.py --sample 100 --seed 1
+    python benchmarks/backend_suite.py --state suite.jsonl    # all; the same command again continues where it stopped
 
-A regression is a case that ONNX Runtime passes and we do not; there must be none. Prints each, and the counts.
+A regression is a case that ONNX Runtime passes and we do not; there must be none. Prints each, and why a case is excluded:
+ONNX Runtime fails it, or it has no model. Timings decide which kernels run and nothing else here, so that a busy machine is
+not waited for; another tuner on the same machine is (run it alone).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,8 +101,8 @@ def same(actual: Any, expected: Any, rtol: float, atol: float) -> bool:
     return bool(np.allclose(left, right, rtol=rtol, atol=atol, equal_nan=True))
 
 
-def passes_alone(case: Case) -> bool:
-    """Whether ONNX Runtime passes the case."""
+def verdict_alone(case: Case) -> str | None:
+    """Why ONNX Runtime fails the case, or None."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
@@ -105,12 +110,13 @@ def passes_alone(case: Case) -> bool:
             case.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
         names = [port.name for port in session.get_inputs()]
-        return all(
-            same(session.run(None, dict(zip(names, inputs, strict=True))), list(outputs), case.rtol, case.atol)
-            for inputs, outputs in case.data
-        )
-    except Exception:
-        return False
+        for inputs, outputs in case.data:
+            made = session.run(None, dict(zip(names, inputs, strict=True)))
+            if not same(made, list(outputs), case.rtol, case.atol):
+                return "its outputs differ from those expected"
+    except Exception as error:
+        return " ".join(str(error).split())[:200]
+    return None
 
 
 def verdict(case: Case) -> str | None:
@@ -128,30 +134,61 @@ def verdict(case: Case) -> str | None:
     return None
 
 
-def main() -> None:
+def judge(case: Case) -> dict[str, Any]:
+    """What came of one case; ours is tried only where ONNX Runtime passes."""
+    started = time.monotonic()
+    alone = verdict_alone(case)
+    found = {"case": case.name, "alone": alone, "ours": None if alone is not None else verdict(case)}
+    return {**found, "seconds": round(time.monotonic() - started, 1)}
+
+
+def judged(chosen: Sequence[Case], state: Path | None) -> Iterator[dict[str, Any]]:
+    """What came of each case, now or earlier."""
+    lines = state.read_text().splitlines() if state is not None and state.exists() else []
+    earlier = {found["case"]: found for found in map(json.loads, lines)}
+    for case in chosen:
+        if case.name in earlier:
+            yield earlier[case.name]
+            continue
+        found = judge(case)
+        if state is not None:
+            with state.open("a") as file:
+                file.write(json.dumps(found) + "\n")
+        yield found
+
+
+def main() -> int:
     """Entry point of the script."""
-    parser = argparse.ArgumentParser(description="ONNX's backend suite, against ONNX Runtime alone.")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, help="so many cases drawn at random; all without it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--part", default="1/1", help="such as 2/4: the second of every four cases")
+    parser.add_argument(
+        "--state", type=Path, help="file that keeps what came of each case; those in it are not run again"
+    )
+    parser.add_argument("--exclusions", action="store_true", help="print every case that ONNX Runtime fails, and why")
     options = parser.parse_args()
     os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
-    chosen = [case for case in cases() if options.only in case.name]
+    os.environ.setdefault("COLLAGE_PATIENCE_S", "0")
+    part, parts = map(int, options.part.split("/"))
+    chosen = [case for case in cases() if options.only in case.name][part - 1 :: parts]
     if options.sample:
         chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
-    alone = ours = 0
-    started = time.monotonic()
-    for case in chosen:
-        if not passes_alone(case):
-            continue
-        alone += 1
-        reason = verdict(case)
-        ours += reason is None
-        if reason is not None:
-            print(f"REGRESSION {case.name}: {reason}", flush=True)
-    seconds = time.monotonic() - started
-    print(f"{len(chosen)} cases; ONNX Runtime passes {alone}, Collage {ours} of them; {seconds:.0f} s")
+    counts: Counter[str] = Counter()
+    seconds = 0.0
+    for found in judged(chosen, options.state):
+        seconds += found["seconds"]
+        outcome = "excluded" if found["alone"] is not None else "regression" if found["ours"] is not None else "passed"
+        counts[outcome] += 1
+        if outcome == "regression":
+            print(f"REGRESSION {found['case']}: {found['ours']}", flush=True)
+        elif outcome == "excluded" and options.exclusions:
+            print(f"excluded {found['case']}: ONNX Runtime alone: {found['alone']}", flush=True)
+    alone = counts["passed"] + counts["regression"]
+    print(f"{len(chosen)} cases; ONNX Runtime passes {alone}, Collage {counts['passed']} of them; {seconds:.0f} s")
+    return 1 if counts["regression"] else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -1,13 +1,17 @@
 """ONNX's backend interface: ``prepare(model) -> BackendRep``, ``BackendRep.run(inputs)``.
 
 Made for ONNX's backend test suite and for tools that speak this interface. Kernels are measured one by one and the plan of
-the least predicted cost is taken; nothing is raced end to end. Worker processes are kept between models.
+the least predicted cost is taken; nothing is raced end to end. Worker processes are kept between models, and so is what was
+measured: for as long as the process lives, or where ``COLLAGE_DB`` says.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import os
+import shutil
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,13 +59,21 @@ class CollageBackend(Backend):  # type: ignore[misc]
             CollageError: The model cannot be read, or nothing can run it.
         """
         targets: Sequence[str] | None = kwargs.pop("targets", None)
-        options = CompileOptions(db=os.environ.get("COLLAGE_DB", "sqlite:///:memory:"), finals=False, **kwargs)
+        options = CompileOptions(db=os.environ.get("COLLAGE_DB") or _own_database(), finals=False, **kwargs)
         return CollageRep(compile(model, targets, options=options, workers=_workers))
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
         """CPU only, so far."""
         return bool(device == "CPU")
+
+
+@functools.cache
+def _own_database() -> str:
+    """A database of this process: what holds for all models, such as what a call costs, is measured once."""
+    folder = tempfile.mkdtemp(prefix="collage-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return f"sqlite:///{folder}/timings.sqlite"
 
 
 @atexit.register
