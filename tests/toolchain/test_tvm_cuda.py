@@ -13,7 +13,8 @@ from collage._errors import TargetError, Unsupported
 from collage.target import Target
 from collage.testing._toolchain_kernels import COMMON, KernelCase
 from collage.toolchains import LoadOptions, _cuda, _tvm_cuda
-from collage.toolchains.tvm import TvmToolchain, _import
+from collage.toolchains._tvm_kernels import import_kernel
+from collage.toolchains.tvm import TvmToolchain
 
 tvm = pytest.importorskip("tvm")
 TARGET = Target.parse("cuda -arch=sm_90")
@@ -29,7 +30,7 @@ def sources_of(module: Any) -> list[str]:
 @pytest.mark.skipif(isinstance(_cuda.find_gpu(), _cuda.Gpu), reason="with a device, modules hold machine code")
 @pytest.mark.parametrize("case", [c for c in COMMON if c.name in ON_CUDA], ids=lambda case: case.name)
 def test_kernels_become_cuda_sources_that_compile(case: KernelCase, tmp_path: Path) -> None:
-    (source,) = sources_of(_tvm_cuda.generate(_import(case.model(), tmp_path), TARGET).mod)
+    (source,) = sources_of(_tvm_cuda.generate(import_kernel(case.model(), tmp_path), TARGET).mod)
     assert "__global__" in source and "threadIdx.x" in source
     if (nvcc := shutil.which("nvcc")) is None:
         pytest.skip("no nvcc to compile what was generated")

@@ -1,0 +1,258 @@
+"""Kernels on TVM for the processor: from ONNX to Relax, to a shared library, to something that can be called."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collage._errors import CompileError, Unsupported
+from collage.toolchains._contract import Availability, Compiled, Support
+from collage.toolchains._model_files import elem_type, one_line, support_of, usable_cores, values_of
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from collage.target import Target
+    from collage.toolchains._contract import Tensor
+
+__all__ = [
+    "LEVELS",
+    "MachineKernel",
+    "build_library",
+    "context",
+    "import_kernel",
+    "outputs_lent",
+    "set_threads",
+    "support",
+    "tvm_availability",
+    "tvm_target",
+]
+
+LEVELS = ("0", "1", "2", "3")
+"""Values of the option ``opt-level``."""
+
+_COMPILERS = ("g++", "gcc", "clang++", "clang")
+_TYPES = frozenset(
+    ("FLOAT", "DOUBLE", "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
+)
+"""Not float16: generated code accumulates in it, and differs in the third digit."""
+
+_PASS_ON = frozenset(("Cast", "Dropout", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+"""Operators whose output TVM may place where their input is."""
+
+_ALIGNMENT = 64
+"""Bytes; TVM refuses tensors that begin elsewhere."""
+
+_SHARE_ALL_CORES = -3
+"""TVM's affinity mode in which any of its threads may run on any core."""
+
+
+class MachineKernel:
+    """The entry function of a library, called with tensors that share NumPy's memory where its alignment allows."""
+
+    reuses_outputs = False
+
+    def __init__(self, library: Path, compiled: Compiled) -> None:
+        tvm = _tvm()
+        self._from_dlpack = tvm.runtime.from_dlpack
+        self._empty = tvm.runtime.empty
+        self._machine = tvm.relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
+        self._main = self._machine["main"]
+        self._lent = compiled.metadata["lent"]
+        self._is_tuple = len(compiled.outputs) > 1
+        self._bound: list[tuple[Tensor, Any] | None] = [None] * len(compiled.inputs)
+        self._staged: list[tuple[Tensor, Any] | None] = [None] * len(compiled.inputs)
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        result = self._main(*[self._tensor(i, x) for i, x in enumerate(inputs)])
+        outputs: list[Tensor] = [np.from_dlpack(y) for y in (result if self._is_tuple else (result,))]
+        for i in self._lent:
+            outputs[i] = outputs[i].copy()
+        return outputs
+
+    def _tensor(self, i: int, x: Tensor) -> Any:
+        bound = self._bound[i]
+        if bound is not None and bound[0] is x:
+            return bound[1]
+        flags = x.flags
+        if not (flags.c_contiguous and flags.writeable) or not x.size or x.ctypes.data % _ALIGNMENT:
+            return self._stage(i, x)
+        tensor = self._from_dlpack(x)
+        self._bound[i] = (x, tensor)
+        return tensor
+
+    def _stage(self, i: int, x: Tensor) -> Any:
+        """Copies an input to where TVM takes it."""
+        staged = self._staged[i]
+        if staged is None or staged[0].shape != x.shape or staged[0].dtype != x.dtype:
+            tensor = self._empty(x.shape, x.dtype.name)
+            staged = self._staged[i] = (np.from_dlpack(tensor), tensor)
+        np.copyto(staged[0], x)
+        return staged[1]
+
+
+def tvm_availability() -> Availability:
+    """Version of the wheel, and whether there is a linker; TVM itself takes seconds to import."""
+    try:
+        version = importlib.metadata.version("apache-tvm")
+    except importlib.metadata.PackageNotFoundError:
+        return Availability(False, reason="not installed", remedy="pip install 'collage[tvm]'")
+    build = f"apache-tvm {version}, apache-tvm-ffi {importlib.metadata.version('apache-tvm-ffi')}"
+    if not any(map(shutil.which, _COMPILERS)):
+        reason = "no C++ compiler, which links TVM's kernels"
+        return Availability(False, version, build, reason=reason, remedy="install g++ or clang")
+    return Availability(True, version, build, ("CPU",))
+
+
+def support(node: ir.Node) -> Support:
+    """Worth trying, unless it is known to come out wrong, or a type speaks against it."""
+    if (reason := _known_wrong(node)) is not None:
+        return Support(False, reason)
+    return support_of(_refuse_types, node)
+
+
+def _tvm() -> Any:
+    """TVM, with Relax; takes seconds the first time."""
+    import tvm
+    import tvm.relax
+
+    return tvm
+
+
+def _known_wrong(node: ir.Node) -> str | None:
+    """Operators that TVM 0.27 imports without complaint and computes wrongly, found with ONNX's own test cases."""
+    one_sided = {node.attributes.get_int(f"detect_{side}", 1) for side in ("positive", "negative")}
+    if node.op_type == "IsInf" and one_sided != {1}:
+        return "tvm's IsInf detects both signs, whatever its attributes say"
+    values = (*node.inputs, *node.outputs)
+    if node.op_type in ("Concat", "Split") and any(value is not None and 0 in (value.shape or ()) for value in values):
+        return f"tvm's {node.op_type} loses its place at parts that have no elements"
+    return None
+
+
+def set_threads(count: int, exclusive: bool) -> None:
+    """Sizes TVM's thread pool, and has it leave affinities alone: it would pin the caller to one core for good.
+
+    What it reads from the environment it reads when the pool is made.
+    """
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+    if not exclusive:
+        os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+    _tvm().get_global_func("runtime.config_threadpool")(_SHARE_ALL_CORES, count)
+
+
+def _refuse_types(values: Iterable[ir.Value]) -> None:
+    import onnx_ir as ir
+
+    for value in values:
+        if isinstance(value.type, ir.SequenceType | ir.OptionalType):
+            raise Unsupported(f"tvm: the importer takes tensors only ({value.name!r} is {value.type})")
+        dtype = elem_type(value)
+        if dtype is not None and dtype.name not in _TYPES:
+            raise Unsupported(f"tvm: the importer does not take {dtype.name.lower()} ({value.name!r})")
+
+
+def outputs_lent(kernel: ir.Model) -> list[int]:
+    """The outputs that may lie in memory that is not theirs, by position."""
+    return [i for i, value in enumerate(kernel.graph.outputs) if _is_lent(value)]
+
+
+def _is_lent(value: ir.Value) -> bool:
+    """Whether an output may lie in the memory of an input or a constant."""
+    node = value.producer()
+    while node is not None and node.domain == "" and node.op_type in _PASS_ON and node.inputs[0] is not None:
+        value = node.inputs[0]
+        node = value.producer()
+    return node is None
+
+
+def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] | None = None) -> Any:
+    """The kernel as a Relax module, weights bound as constants.
+
+    Args:
+        kernel: The kernel.
+        workspace: Where its weights are.
+        read: Makes a module of an ONNX proto; TVM's own importer unless given.
+
+    Raises:
+        Unsupported: TVM does not take it, or takes it and computes something else.
+    """
+    _refuse_types(values_of(kernel.graph))
+    for node in kernel.graph.all_nodes():
+        if (reason := _known_wrong(node)) is not None:
+            raise Unsupported(reason)
+    import onnx_ir as ir
+    from onnx.external_data_helper import load_external_data_for_model
+
+    _tvm()
+    from tvm.relax.frontend.onnx import from_onnx
+
+    proto = ir.to_proto(kernel)
+    load_external_data_for_model(proto, str(workspace))
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return (read or from_onnx)(proto)
+    except Exception as error:
+        raise Unsupported(f"tvm cannot import the kernel: {one_line(error)}") from error
+
+
+def tvm_target(target: Target) -> Any:
+    """TVM's own target for this machine's processor."""
+    tvm = _tvm()
+    return tvm.target.Target(
+        {
+            "kind": "llvm",
+            "mcpu": tvm.target.codegen.llvm_get_system_cpu(),
+            "num-cores": int(target.option("threads") or usable_cores()),
+        }
+    )
+
+
+def context(target: Target) -> Any:
+    """TVM's settings while it compiles."""
+    return _tvm().transform.PassContext(opt_level=int(target.option("opt-level") or "3"))
+
+
+def build_library(module: Any, target: Target, library: Path, records: Mapping[str, str] | None = None) -> None:
+    """Schedules a Relax module, generates its code and links a shared library.
+
+    Args:
+        module: The module.
+        target: Whose options count.
+        library: The file to write.
+        records: What tuning found, by workload.
+
+    Raises:
+        CompileError: TVM, or the compiler that links, failed.
+    """
+    tvm = _tvm()
+    from collage.toolchains._tvm_pipeline import pipeline
+
+    goal = tvm_target(target)
+    tuned = []
+    if records:
+        from collage.toolchains._tvm_tuning import apply_records
+
+        tuned = [apply_records(records, goal)]
+    draft = library.with_name(f"{library.stem}.{os.getpid()}.draft.so")
+    try:
+        with goal, context(target):
+            try:
+                passes = pipeline(goal, channels_last=True, tuned=tuned)
+                built = tvm.compile(module, target=goal, relax_pipeline=passes)
+            except Exception:
+                passes = pipeline(goal, channels_last=False, tuned=tuned)
+                built = tvm.compile(module, target=goal, relax_pipeline=passes)
+        built.export_library(str(draft))
+        draft.replace(library)
+    except Exception as error:
+        raise CompileError(f"tvm: {one_line(error)}") from error
+    finally:
+        draft.unlink(missing_ok=True)
