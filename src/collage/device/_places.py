@@ -138,12 +138,24 @@ class Places:
         except Clash as clash:
             raise conflict_from(clash, self.describe) from None
 
+    @property
+    def count(self) -> int:
+        """How many places there are, numbered from 0."""
+        return len(self._owners)
+
     def describe(self, place: int) -> str:
         """A place, for people."""
         owner = self._owners[place]
         if isinstance(owner, ir.Node):
             return _text_of_node(owner)
         return f"value {owner.name!r}" if isinstance(owner, ir.Value) else owner
+
+    def signature_of(self, function: ir.Function) -> KernelSignature:
+        """Where a kernel runs and reads."""
+        identifier = function.identifier()
+        if identifier not in self._signatures:
+            self._signatures[identifier] = kernel_signature(function)
+        return self._signatures[identifier]
 
     def is_main_output(self, read: Read) -> bool:
         """Whether a use is an output of the model."""
@@ -282,9 +294,7 @@ class Places:
 
     def _kernel(self, node: ir.Node, function: ir.Function) -> None:
         """A call of a kernel: one device, but each argument and result may demand a memory."""
-        signature = self._signatures.get(node.op_identifier())
-        if signature is None:
-            signature = self._signatures[node.op_identifier()] = kernel_signature(function)
+        signature = self.signature_of(function)
         place = self.of_node[node] = self._add(node)
         self._fix(place, signature.scope, f"what kernel {function.name!r} is compiled for")
         self._fix_node(node, place)
@@ -398,17 +408,16 @@ class Places:
     def _fix_node(self, node: ir.Node, place: int) -> None:
         if not node.metadata_props:
             return
-        for scope, cause in ((asked_scope(node), ANNOTATED), (planned_scope(node), _planned_why(node))):
-            if scope is not None:
-                self._fix(place, scope, cause)
+        if (asked := asked_scope(node)) is not None:
+            self._fix(place, asked, ANNOTATED)
+        if (planned := planned_scope(node)) is not None:
+            self._fix(place, planned, _planned_why(node))
 
     def _fix_value(self, value: ir.Value, place: int) -> None:
-        for scope, cause in (
-            (asked_scope(value), ANNOTATED),
-            (planned_value_scope(value), _planned_why(value.producer())),
-        ):
-            if scope is not None:
-                self._fix(place, scope, cause)
+        if (asked := asked_scope(value)) is not None:
+            self._fix(place, asked, ANNOTATED)
+        if (planned := planned_value_scope(value)) is not None:
+            self._fix(place, planned, _planned_why(value.producer()))
 
     def _unify(self, one: int, other: int, cause: str) -> None:
         self.devices.unify(one, other, cause)

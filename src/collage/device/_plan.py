@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import onnx_ir as ir
 
@@ -14,7 +14,7 @@ from collage.device._config import CompilationConfig
 from collage.device._conflict import render_links
 from collage.device._copy_op import is_device_copy
 from collage.device._domains import Domains
-from collage.device._kernels import is_opaque, kernel_signature
+from collage.device._kernels import is_opaque
 from collage.device._places import Flow, Places, Read
 from collage.device._scope import ANYWHERE, DEVICE_TYPES, SEScope
 from collage.device._shapes import settle_shapes
@@ -81,7 +81,19 @@ class DevicePlan:
         """
         self.model, self.config = model, config
         # A model has few scopes and many nodes.
-        self._canonical = lru_cache(maxsize=None)(config.canonical)
+        self._canonical = cache(config.canonical)
+
+        @cache
+        def stored(device: SEScope, memory: str | None) -> SEScope:
+            memory = self._canonical(device).memory_scope if memory is None else memory
+            return SEScope(device.device_type, device.virtual_device_id, None, memory)
+
+        @cache
+        def with_target(scope: SEScope, target: Target | None = None) -> SEScope:
+            target = self._canonical(scope).target if target is None else target
+            return SEScope(scope.device_type, scope.virtual_device_id, target, scope.memory_scope)
+
+        self._stored, self._with_target = stored, with_target
         self.places = Places(model, config)
         self._host_domains = settle_shapes(self.places)
         self._planned = frozenset(self.places.nodes)
@@ -98,6 +110,8 @@ class DevicePlan:
         self._place_inputs()
         self._unify_memories()
         self._place_inputs()
+        # From here on nothing moves.
+        self._storage = [self._scope_at(place) for place in range(self.places.count)]
 
     # Questions --------------------------------------------------------------------------------------------------------
 
@@ -127,7 +141,7 @@ class DevicePlan:
         """
         place = self.places.of_node.get(node)
         if place is not None:
-            return self._with_target(self._scope_at(place), self._target_of(node))
+            return self._with_target(self._storage[place], self._target_of(node))
         inner = {self.scope_of(n) for n in self._inside(node) if not is_device_copy(n)}
         inner |= {self._with_target(self.scope_of_value(value)) for value in node.outputs}
         return inner.pop() if len(inner) == 1 else self.config.host
@@ -138,11 +152,11 @@ class DevicePlan:
         Raises:
             KeyError: The value is a constant, or belongs to another model.
         """
-        return self._with_target(self._scope_at(self.places.of_value[value]))
+        return self._with_target(self._storage[self.places.of_value[value]])
 
     def scope_of_read(self, read: Read) -> SEScope:
         """Where a reader wants what it reads."""
-        return self._with_target(self._scope_at(read.place))
+        return self._with_target(self._storage[read.place])
 
     @property
     def constants(self) -> Sequence[ir.Value]:
@@ -199,8 +213,8 @@ class DevicePlan:
             place = self.places.of_value.get(read.value)
             if place is None:
                 continue
-            dst = self._scope_at(read.place)
-            if dst != self._scope_at(place):
+            dst = self._storage[read.place]
+            if dst != self._storage[place]:
                 groups.setdefault((read.value, dst), []).append(read)
         return [
             PlannedCopy(value, self.scope_of_value(value), self._with_target(dst), tuple(reads))
@@ -220,7 +234,7 @@ class DevicePlan:
         if isinstance(what, ir.Node) and what not in self.places.of_node:
             return f"{what.name!r} ({what.op_type}) is in {self.scope_of(what)}: that is where its contents are"
         place = self.places.of_node[what] if isinstance(what, ir.Node) else self.places.of_value[what]
-        scope = self._with_target(self._scope_at(place))
+        scope = self._with_target(self._storage[place])
         lines = [f"{self.places.describe(place)} is in {scope}"]
         if place in self._homes:
             return f"{lines[0]}: an input of the model that is first read there"
@@ -319,22 +333,14 @@ class DevicePlan:
         if home is not None:
             return home
         device = self._devices[self.places.devices.find(place)]
-        memory = self.places.memories.scope(place).memory_scope
-        if memory is None:
-            memory = self._canonical(device).memory_scope
-        return SEScope(device.device_type, device.virtual_device_id, None, memory)
-
-    def _with_target(self, scope: SEScope, target: Target | None = None) -> SEScope:
-        if target is None:
-            target = self._canonical(scope).target
-        return SEScope(scope.device_type, scope.virtual_device_id, target, scope.memory_scope)
+        return self._stored(device, self.places.memories.scope(place).memory_scope)
 
     def _target_of(self, node: ir.Node) -> Target | None:
         """The target that is asked for, or that the kernel was compiled for; the finer one, if both."""
         function = self.model.functions.get(node.op_identifier())
-        wishes = [asked_scope(node), planned_scope(node)]
+        wishes = [asked_scope(node), planned_scope(node)] if node.metadata_props else []
         if function is not None and is_opaque(function):
-            wishes.append(kernel_signature(function).scope)
+            wishes.append(self.places.signature_of(function).scope)
         target: Target | None = None
         for wish in wishes:
             if wish is None or wish.target is None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from typing import TypeAlias
 
 import onnx_ir as ir
@@ -73,10 +76,11 @@ class PlanDevices(ModulePass):
         config = self._config or CompilationConfig.of(
             self._devices, default=self._default, host=self._host, fallback_device=context.fallback_device
         )
-        check_function(model)
-        model.ir_version = max(model.ir_version, _FIRST_IR_VERSION)
-        reasons = _remove_planned_copies(model)
-        _Writer(model, DevicePlan(model, config), reasons).write()
+        with _no_collections():
+            check_function(model)
+            model.ir_version = max(model.ir_version, _FIRST_IR_VERSION)
+            reasons = _remove_planned_copies(model)
+            _Writer(model, DevicePlan(model, config), reasons).write()
         return model
 
 
@@ -87,6 +91,19 @@ def clear_plan(model: ir.Model) -> None:
         for metadata in (graph.metadata_props, *(node.metadata_props for node in graph)):
             for key in [key for key in metadata if key.partition(":")[0] in (SE_SCOPE, WHY)]:
                 del metadata[key]
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Lets the garbage collector rest: all that is made here stays, and looking through it takes as long as planning."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 _CopyKey: TypeAlias = tuple[ir.Value, str]
@@ -102,6 +119,8 @@ class _Writer:
         nodes = (n.name for g in planned_graphs(model) for n in g)
         self._names = NameSupply(reserved=[name for name in (*values, *nodes) if name])
         self._last_copy: dict[ir.Value, ir.Node] = {}
+        # A model has few scopes and many nodes.
+        self._text = cache(SEScope.__str__)
 
     def write(self) -> None:
         self._describe_graphs()
@@ -122,22 +141,22 @@ class _Writer:
         for graph in planned_graphs(self._model):
             for value in (*graph.inputs, *graph.initializers.values()):
                 if value in self._plan.places.of_value:
-                    graph.metadata_props[f"{SE_SCOPE}:{value.name}"] = str(self._plan.scope_of_value(value))
+                    graph.metadata_props[f"{SE_SCOPE}:{value.name}"] = self._text(self._plan.scope_of_value(value))
 
     def _describe(self, node: ir.Node) -> None:
         scope = self._plan.scope_of(node)
-        node.metadata_props[SE_SCOPE] = str(scope)
+        node.metadata_props[SE_SCOPE] = self._text(scope)
         if WHY not in node.metadata_props:
             node.metadata_props[WHY] = self._plan.reason(node)
         for index, value in enumerate(node.outputs):
             result = self._plan.scope_of_value(value)
             if result.storage != scope.storage or node not in self._plan.places.of_node:
-                node.metadata_props[f"{SE_SCOPE}:{index}"] = str(result)
+                node.metadata_props[f"{SE_SCOPE}:{index}"] = self._text(result)
         if is_device_copy(node):
             (operand,) = node.inputs
             assert operand is not None
-            node.metadata_props[SRC_SE_SCOPE] = str(self._plan.scope_of_copied(node))
-            node.metadata_props[DST_SE_SCOPE] = str(scope)
+            node.metadata_props[SRC_SE_SCOPE] = self._text(self._plan.scope_of_copied(node))
+            node.metadata_props[DST_SE_SCOPE] = self._text(scope)
 
     def _settle_constant(self, value: ir.Value) -> None:
         """A constant that several scopes read becomes one for each; they share a tensor."""
@@ -188,9 +207,9 @@ class _Writer:
     def _insert(self, copy: PlannedCopy) -> ir.Value:
         output = next((read for read in copy.reads if self._plan.places.is_main_output(read)), None)
         name = self._names.fresh(f"{copy.value.name}_to_{copy.dst.storage}")
-        node = new_copy(self._model, copy.value, str(copy.src), str(copy.dst), name)
-        why = self._reasons.get((copy.value, str(copy.dst))) or self._plan.why_copy(copy)
-        node.metadata_props.update({PLANNED_COPY: "1", SE_SCOPE: str(copy.dst), WHY: why})
+        node = new_copy(self._model, copy.value, self._text(copy.src), self._text(copy.dst), name)
+        why = self._reasons.get((copy.value, self._text(copy.dst))) or self._plan.why_copy(copy)
+        node.metadata_props.update({PLANNED_COPY: "1", SE_SCOPE: self._text(copy.dst), WHY: why})
         result = node.outputs[0]
         if output is not None:
             # Its name is the model's interface.
