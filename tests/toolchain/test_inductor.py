@@ -20,7 +20,7 @@ TARGET = Target.parse("llvm -compiler=inductor")
 @pytest.mark.slow
 class TestInductor(ToolchainTestCase):
     toolchain = InductorToolchain()
-    refuses = frozenset({"dynamic_softmax", "dynamic_matmul"})
+    refuses = frozenset({"dynamic_softmax", "dynamic_matmul", "dynamic_elementwise"})
 
 
 @pytest.mark.parametrize(

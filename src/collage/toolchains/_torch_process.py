@@ -1,12 +1,9 @@
-"""What toolchains that compute with torch share: availability, threads, checks, and how a kernel is called."""
+"""What toolchains that compute with torch share: availability, checks, and how a kernel is called."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib.metadata
-import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,23 +12,16 @@ import numpy as np
 
 from collage._errors import Unsupported
 from collage.toolchains._contract import Availability, Support
-from collage.toolchains._model_files import elem_type, load_threads, one_line, usable_cores
+from collage.toolchains._model_files import elem_type, one_line
+from collage.toolchains._torch_threads import import_torch, use_threads
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from collage.target import Target
-    from collage.toolchains._contract import Compiled, LoadOptions, Tensor
+    from collage.toolchains._contract import Compiled, Tensor
     from collage.toolchains._torch_ops import Program
 
-__all__ = ["TorchKernel", "check_by_running", "import_torch", "set_threads", "support", "torch_availability"]
-
-_SPIN_COUNT = "2000"
-"""Turns of a loop, some microseconds: enough for the next operator of a kernel, not for a neighbour to notice."""
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Parameters of ``mallopt``."""
-_KEPT_BYTES = 1 << 30
+__all__ = ["TorchKernel", "check_by_running", "quiet", "support", "torch_availability"]
 
 _TRIAL_ELEMENTS = 200_000_000
 """Kernels with larger inputs are not tried on zeros."""
@@ -44,39 +34,6 @@ def torch_availability() -> Availability:
     except importlib.metadata.PackageNotFoundError:
         return Availability(False, reason="torch is not installed", remedy="pip install 'collage[torch]'")
     return Availability(True, version, f"torch {version}", ("CPU",))
-
-
-def import_torch(exclusive: bool = False) -> Any:
-    """Torch; where this is the first import, with threads that are quiet between two runs unless ``exclusive``.
-
-    The library of its threads reads the environment when it is loaded, and only then.
-    """
-    if "torch" not in sys.modules and not exclusive:
-        os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
-    import torch
-
-    return torch
-
-
-def set_threads(target: Target, options: LoadOptions) -> int:
-    """Sets torch's number of threads, of which there is one for the process, and returns it."""
-    torch = import_torch(options.exclusive)
-    count = load_threads(target, options) or usable_cores()
-    torch.set_num_threads(count)
-    _keep_freed_memory()
-    return count
-
-
-def _keep_freed_memory() -> None:
-    """Has glibc keep what torch frees, which it will ask for again in the next run.
-
-    Torch allocates every result anew. By default glibc hands larger ones back to the system, and page faults make a
-    convolution of a millisecond take two.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        library = ctypes.CDLL("libc.so.6")
-        library.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
-        library.mallopt(_MMAP_THRESHOLD, _KEPT_BYTES)
 
 
 def support(node: ir.Node) -> Support:
@@ -179,10 +136,8 @@ class TorchKernel:
         self._constants = {x.untyped_storage().data_ptr() for x in constants}
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        torch = self._torch
-        if torch.get_num_threads() != self._threads:
-            torch.set_num_threads(self._threads)
-        with torch.inference_mode():
+        use_threads(self._threads)
+        with self._torch.inference_mode():
             tensors = [self._tensor(i, x) for i, x in enumerate(inputs)]
             outputs = self._program(*tensors)
             lent = self._constants.union(x.untyped_storage().data_ptr() for x in tensors)

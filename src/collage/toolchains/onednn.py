@@ -16,12 +16,11 @@ from collage.toolchains._model_files import check_options, one_line, save_kernel
 from collage.toolchains._torch_process import (
     TorchKernel,
     check_by_running,
-    import_torch,
     quiet,
-    set_threads,
     support,
     torch_availability,
 )
+from collage.toolchains._torch_threads import import_torch, set_threads
 
 if TYPE_CHECKING:
     import onnx_ir as ir
