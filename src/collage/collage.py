@@ -218,8 +218,7 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
         covers = in_one_process(tuning, index, best_plans(tuning, index, result))
         if any(target.is_reduced for target in tuning.menu):
             covers = within_budget(tuning, covers, partial(searched_again, tuning, index))
-        # A kernel that is the whole model is a single already, unless it was tuned.
-        mixes = [plan for plan in covers if len(plan.kernels) > 1 or plan.targets[0] not in tuning.survey]
+        mixes = [plan for plan in covers if not _is_single_already(tuning, plan)]
         singles = single_plans(tuning)
         mixes = [plan for plan in mixes if not any(plan.same_kernels(single) for single in singles)]
         plans = [*singles, *mixes[: tuning.options.finalists]]
@@ -232,6 +231,12 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
         finals = choose(tuning, plans)
         if not calibrate(tuning, finals) and tuning.rejections == rejected:
             return result, finals
+
+
+def _is_single_already(tuning: Tuning, plan: Plan) -> bool:
+    """Whether a plan is the whole model on one target, as surveyed: neither tuned, nor with parts chosen by the search."""
+    first = plan.kernels[0]
+    return len(plan.kernels) == 1 and first.target in tuning.survey and not first.sub_graph.nested
 
 
 class CollageFuseOps(ModulePass):

@@ -38,8 +38,8 @@ def refine(tuning: Tuning, index: CandidateKernelIndex) -> tuple[CandidateKernel
     """
     result = search(tuning, index)
     while (best := result.partitioning) is not None and result.stopped_by in ("finished", "min_gain"):
-        known = {(candidate.bits, candidate.target) for candidate in index}
-        fresh = [c for c in _beside(tuning, best.candidates) if (c.bits, c.target) not in known]
+        known = {(candidate.sub_graph, candidate.target) for candidate in index}
+        fresh = [c for c in _beside(tuning, best.candidates) if (c.sub_graph, c.target) not in known]
         if not fresh:
             break
         tuning.introduce(fresh)

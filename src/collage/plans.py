@@ -61,7 +61,7 @@ class Plan:
 
     def same_kernels(self, other: Plan) -> bool:
         """Whether both run the same nodes in the same kernels, whoever proposed them."""
-        mine, theirs = ([(p.sub_graph.inside, p.target, p.device) for p in plan.kernels] for plan in (self, other))
+        mine, theirs = ([(p.sub_graph.key, p.target, p.device) for p in plan.kernels] for plan in (self, other))
         return mine == theirs
 
     @classmethod
