@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from collage.fusion._rule import Found, FusionReport, FusionRule, merge_rules
 from collage.graph import ANY_VALID, DataflowGraph, SubGraph, SubGraphConfig
 
-__all__ = ["CompositeFusionRule", "OnlyValidFusionRule", "UnionFusionRule"]
+__all__ = ["CompositeFusionRule", "ExceptFusionRule", "OnlyValidFusionRule", "UnionFusionRule"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,26 @@ class UnionFusionRule(FusionRule):
             for found in rule.find(graph, report):
                 unique[found.sub_graph] = merge_rules(unique.get(found.sub_graph, ()), found.rules)
         return [Found(sub_graph, rules) for sub_graph, rules in unique.items()]
+
+
+@dataclass(frozen=True)
+class ExceptFusionRule(FusionRule):
+    """What a rule finds, but for the nodes that another finds as one sub-graph, labelled or not.
+
+    Attributes:
+        sub_rule: The rule.
+        others: The other rule.
+        name: Names the rule.
+    """
+
+    sub_rule: FusionRule
+    others: FusionRule
+    name: str = "except"
+
+    def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
+        """What the sub-rule finds and the others do not."""
+        known = {found.sub_graph.inside for found in self.others.find(graph, report)}
+        return [found for found in self.sub_rule.find(graph, report) if found.sub_graph.inside not in known]
 
 
 @dataclass(frozen=True)

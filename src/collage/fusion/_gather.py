@@ -14,7 +14,7 @@ from collage.fusion._combinators import OnlyValidFusionRule, UnionFusionRule
 from collage.fusion._primitives import CLASSIC_PRIMITIVES, JoinAnythingPrimitive
 from collage.fusion._regions import RegionFusionRule
 from collage.fusion._rule import FusionRule
-from collage.fusion._strategies import classic_fuse_ops, combined, composites, maximal_regions
+from collage.fusion._strategies import classic_fuse_ops, combined, composites, library_in_native, maximal_regions
 from collage.target import Target
 from collage.toolchains import Support, Toolchain
 
@@ -100,6 +100,8 @@ def _rule_of(target: Target, toolchain: Toolchain, coverage: NodePredicate, opti
         return combined(singles, (JoinAnythingPrimitive(),), max_depth, options.max_candidates, "arbitrary")
     if style is FusionStyle.NONE:
         return OnlyValidFusionRule(singles)
+    if table and getattr(toolchain, "considers_library", False):
+        return library_in_native(table, coverage, max_depth, options.max_candidates)
     if table:
         return combined(singles, CLASSIC_PRIMITIVES, max_depth, options.max_candidates, "classic")
     fused = classic_fuse_ops(max_depth, coverage, options.max_candidates)
@@ -110,7 +112,7 @@ def _style_of(target: Target, toolchain: Toolchain) -> FusionStyle:
     """The style that follows from what a toolchain says of itself."""
     if toolchain.optimises_whole_graphs:
         return FusionStyle.REGIONS
-    if target.is_native:
+    if target.is_native or getattr(toolchain, "considers_library", False):
         return FusionStyle.CLASSIC
     return FusionStyle.NONE if target.libs else FusionStyle.ARBITRARY
 

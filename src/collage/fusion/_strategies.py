@@ -12,7 +12,7 @@ from collage.fusion._base_rules import (
     OpCallByKindFusionRule,
     OpPredicateFusionRule,
 )
-from collage.fusion._combinators import CompositeFusionRule, OnlyValidFusionRule, UnionFusionRule
+from collage.fusion._combinators import CompositeFusionRule, ExceptFusionRule, OnlyValidFusionRule, UnionFusionRule
 from collage.fusion._combine import CombineByPrimitivesFusionRule
 from collage.fusion._primitives import CLASSIC_PRIMITIVES, CombinePrimitive, JoinAnythingPrimitive
 from collage.fusion._regions import RegionFusionRule
@@ -25,6 +25,7 @@ __all__ = [
     "combined",
     "composites",
     "consider_library",
+    "library_in_native",
     "maximal_regions",
     "only_patterns",
     "operator_based",
@@ -92,6 +93,31 @@ def consider_library(
     """Classic fusion in which labelled library implementations may stand for the operators they match."""
     base = UnionFusionRule((OpCallByKindFusionRule(), composites(table)), "operators and library")
     return combined(base, CLASSIC_PRIMITIVES, max_depth, max_candidates, "with library")
+
+
+def library_in_native(
+    table: Iterable[PatternRow],
+    predicate: NodePredicate,
+    max_depth: int = 8,
+    max_candidates: int = _MAX_CANDIDATES,
+) -> FusionRule:
+    """For native code that calls libraries: classic fusion of labelled parts and operators, and the largest ranges.
+
+    An operator that the table labels by itself is offered with its labels only: one of them says that it is left to
+    native code.
+
+    Args:
+        table: What libraries, or native code, can stand for.
+        predicate: Operators must be taken by it.
+        max_depth: Largest number of operators on a path; 0 is no limit.
+        max_candidates: Where enumeration stops.
+    """
+    labelled = composites(table)
+    operators = ExceptFusionRule(OpCallByKindFusionRule(predicate=predicate), labelled)
+    singles = ExceptFusionRule(OpPredicateFusionRule(predicate), labelled)
+    base = UnionFusionRule((labelled, operators), "operators and library")
+    fused = combined(base, CLASSIC_PRIMITIVES, max_depth, max_candidates, "with library")
+    return UnionFusionRule((fused, singles, maximal_regions(predicate)), "library in native")
 
 
 def regions(predicate: NodePredicate, max_cuts: int = 256) -> FusionRule:

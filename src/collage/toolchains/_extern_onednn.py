@@ -1,0 +1,109 @@
+"""oneDNN's functions for native kernels, through PyTorch: convolutions, products, attention, recurrent layers.
+
+The table of torch calls computes them, and merges what is one call; here stands which operators are worth handing over.
+Convolutions are channels-last in memory on both sides, since that is how oneDNN writes them.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import TYPE_CHECKING, Any
+
+from collage.target import Target
+from collage.toolchains._contract import LoadOptions
+from collage.toolchains._extern_functions import BoundFunction, ExternFunction, ExternLibrary
+from collage.toolchains._torch_process import quiet
+from collage.toolchains._torch_threads import import_torch, set_threads, use_threads
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from collage.pattern import Pattern, PatternLike
+
+__all__ = ["library"]
+
+_ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "HardSwish", "LeakyRelu", "Gelu")
+
+
+def library() -> ExternLibrary:
+    """The functions, those that do more first.
+
+    Raises:
+        PackageNotFoundError: PyTorch, which brings oneDNN along, is not installed.
+    """
+    from collage.pattern import NonLeafExternUse, is_const, is_op, maybe, wildcard
+    from collage.pattern.library import attention
+
+    conv = is_op("Conv")(wildcard(), is_const(), maybe(is_const()))
+    transposed = is_op("ConvTranspose")(wildcard(), is_const(), maybe(is_const()))
+    product = is_op("MatMul")(wildcard(), is_const())
+    gemm = is_op("Gemm")(wildcard(), is_const(), maybe(is_const()))
+    linear = product | gemm | is_op("Add")(product, is_const())
+    skip = ~is_const() & wildcard()
+    windows: dict[str, PatternLike] = {
+        "conv_add_relu": is_op("Relu")(is_op("Add")(conv, skip)),
+        "conv_add": is_op("Add")(conv, skip),
+        "conv_activation": _activation(conv),
+        "conv": conv,
+        "conv_transpose_activation": _activation(transposed),
+        "conv_transpose": transposed,
+    }
+    others: dict[str, PatternLike] = {
+        "attention": attention(),
+        "linear_add": is_op("Add")(linear, skip),
+        "linear_activation": _activation(linear),
+        "linear": linear,
+        "matmul": is_op("MatMul")(wildcard(), skip),
+        "recurrent": is_op("LSTM", "GRU", "RNN")(wildcard(), is_const(), is_const(), ...),
+    }
+    functions = []
+    for rows, channels_last in ((windows, True), (others, False)):
+        for name, pattern in rows.items():
+            pattern.add_graph_constraint(NonLeafExternUse(False))
+            bind = _bind_channels_last if channels_last else _bind
+            functions.append(ExternFunction(f"onednn.{name}", pattern, bind, channels_last=channels_last))
+    return ExternLibrary("onednn", f"torch {importlib.metadata.version('torch')}", tuple(functions))
+
+
+def _activation(value: Pattern) -> Pattern:
+    from collage.pattern import is_const, is_op
+
+    swish = is_op("Mul")(value, is_op("Sigmoid")(value))
+    return is_op(*_ACTIVATIONS)(value) | is_op("Clip")(value, is_const(), is_const()) | swish
+
+
+def _bind(model: ir.Model, threads: int) -> BoundFunction:
+    """The operators as a torch program, packed for their shapes."""
+    torch = import_torch()
+    program = _program(model, threads)
+
+    def call(*tensors: Any) -> None:
+        use_threads(threads)
+        *inputs, out = map(torch.from_dlpack, tensors)
+        with torch.inference_mode():
+            out.copy_(program(*inputs)[0])
+
+    return call
+
+
+def _bind_channels_last(model: ir.Model, threads: int) -> BoundFunction:
+    """The same for tensors of which torch is shown the channels where it expects them."""
+    torch = import_torch()
+    program = _program(model, threads)
+
+    def call(*tensors: Any) -> None:
+        use_threads(threads)
+        *inputs, out = (torch.from_dlpack(x).movedim(-1, 1) for x in tensors)
+        with torch.inference_mode():
+            out.copy_(program(*inputs)[0])
+
+    return call
+
+
+def _program(model: ir.Model, threads: int) -> Any:
+    set_threads(Target("llvm"), LoadOptions(threads))
+    from collage.toolchains._onednn_fusion import find_groups
+    from collage.toolchains._torch_ops import Program
+
+    with quiet():
+        return Program(model, fuse=find_groups).forward
