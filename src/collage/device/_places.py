@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import onnx_ir as ir
 
-from collage._errors import TargetError
+from collage._errors import ModelError, TargetError
 from collage.device._annotations import (
     WHY,
     asked_scope,
@@ -108,6 +108,7 @@ class Places:
 
         Raises:
             DeviceConflict: Hard constraints contradict each other.
+            ModelError: A function calls itself.
             TargetError: A scope that cannot be read, or is not configured.
         """
         self.model, self.config = model, config
@@ -122,6 +123,7 @@ class Places:
         self.nodes: list[ir.Node] = []
         self.copies: list[ir.Node] = []
         self._owners: list[ir.Node | ir.Value | str] = []
+        self._walked: list[ir.OperatorIdentifier] = []
         self._signatures: dict[ir.OperatorIdentifier, KernelSignature] = {}
         self._function_results: dict[ir.OperatorIdentifier, list[int]] = {}
         self._depth = 0
@@ -221,10 +223,14 @@ class Places:
             results = [self._add(f"result {k} of function {name!r}") for k in range(len(function.outputs))]
             self._function_results[identifier] = results
             depth, self._depth = self._depth, 0
+            self._walked.append(identifier)
             self._contents(function.graph)
+            self._walked.pop()
             for index, value in enumerate(function.outputs):
                 self._read(value, results[index], function.graph, index, function.graph)
             self._depth = depth
+        elif identifier in self._walked:
+            raise ModelError(f"function {function.name!r} calls itself, directly or through others")
         return self._function_results[identifier]
 
     # Nodes ------------------------------------------------------------------------------------------------------------
@@ -441,7 +447,9 @@ class Places:
         return Flow.FREE
 
     def _why_hard(self, read: Read) -> str:
-        return "is fixed where it is read" if is_result_fixed(read.value) else "which cannot be copied"
+        if is_result_fixed(read.value):
+            return "is fixed where it is read"
+        return "which cannot be copied" if not _can_be_copied(read.value) else "an input of the same name"
 
 
 def _can_be_copied(value: ir.Value) -> bool:

@@ -70,7 +70,7 @@ class PlanDevices(ModulePass):
 
         Raises:
             DeviceConflict: Demands contradict each other.
-            ModelError: A function of the model takes the name of ``device_copy``.
+            ModelError: A function of the model takes the name of ``device_copy``, or calls itself.
             TargetError: A scope cannot be read, or is not configured.
         """
         config = self._config or CompilationConfig.of(

@@ -77,7 +77,7 @@ class _Island:
             node = value.producer()
             if node in self._places.of_node:
                 waiting.extend(self._demand(node))
-            elif value not in self._places.inputs and self._is_small(value):
+            elif value not in self._places.inputs and (value.type is None or self._is_small(value)):
                 # The formal of a body or function, or a result of control flow: as good as what goes into it.
                 sources = self._sources[place]
                 if sources and all(map(self._is_small, sources)) and self._places.devices.scope(place).is_free:
