@@ -178,6 +178,17 @@ def test_a_recurrent_layer_is_one_call_and_onnx_runtimes_equal(name: str, direct
         np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("shape", "layout"), [((4, 2, 5), 0), ((1, 1, 5), 0), ((3, 0, 5), 0), ((4, 2, 5), 1), ((0, 3, 5), 1)]
+)
+def test_packed_lstms_take_other_lengths_and_layouts(shape: tuple[int, ...], layout: int) -> None:
+    text = (
+        "(float[T,N,5] x) => (float[A,B,C,D] y, float[B,C,D] h, float[B,C,D] c) "
+        f"{{y, h, c = LSTM <hidden_size = 6, layout = {layout}> (x, w, r)}}"
+    )
+    assert_fused_as_plain(text, {"w": numbers(1, 24, 5), "r": numbers(1, 24, 6, seed=1)}, [numbers(*shape)], steps=1)
+
+
 HEADS = "float[1,2,6,8]"
 ATTENTION = {
     "scaled": (

@@ -1,4 +1,4 @@
-"""Groups of operators that are one call: convolutions and products with what follows them, and attention.
+"""Groups of operators that are one call: convolutions and products with what follows them, attention, and LSTMs.
 
 Weights are packed once, into the blocked layout that oneDNN chooses for the shapes at hand; activations run in
 channels-last layout, in which oneDNN needs no reorder between two convolutions.
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from collage.toolchains._onednn_recurrent import lstm
 from collage.toolchains._torch_ops import OPS, Call, Fused, constant_array
 from collage.toolchains._torch_ops._neural import Window
 
@@ -284,6 +285,7 @@ _MAKERS: dict[str, Callable[[Any], Fused | None]] = {
     "ConvTranspose": _transposed,
     "Gemm": _product,
     "MatMul": lambda node: _product(node) or _attention(node),
+    "LSTM": lambda node: lstm(node, _call(node), _static_shape(node.inputs[0])),
 }
 
 

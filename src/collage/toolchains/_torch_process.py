@@ -128,7 +128,7 @@ class TorchKernel:
     ) -> None:
         from collage.toolchains._torch_ops import from_array
 
-        self._torch = import_torch()
+        self._no_gradients = import_torch()._C._InferenceMode  # torch.inference_mode is four times as slow
         self._program = program
         self._threads = threads
         self._from_array = from_array
@@ -137,10 +137,10 @@ class TorchKernel:
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         use_threads(self._threads)
-        with self._torch.inference_mode():
+        with self._no_gradients(True):
             tensors = [self._tensor(i, x) for i, x in enumerate(inputs)]
             outputs = self._program(*tensors)
-            lent = self._constants.union(x.untyped_storage().data_ptr() for x in tensors)
+            lent = self._constants.union([x.untyped_storage().data_ptr() for x in tensors])
             return [self._array(y, lent) for y in outputs]
 
     def _tensor(self, i: int, x: Tensor) -> Any:

@@ -62,7 +62,7 @@ class OneDnnToolchain(ToolchainBase):
         check_options(target, {"threads": None})
         threads = set_threads(target, options)
         program = _program(workspace / compiled.metadata["model"])
-        return TorchKernel(program, compiled, threads, program.constants())
+        return TorchKernel(program.forward, compiled, threads, program.constants())
 
 
 def _program(path: Path) -> Program:

@@ -95,7 +95,11 @@ class Program(torch.nn.Module):  # type: ignore[misc]
         self._add_all(model.graph, {fused.last: fused for fused in (fuse(model.graph) if fuse else ())})
         self._output_slots = [self._slot(value, False) for value in model.graph.outputs]
         self.steps = list(self._with_weights_folded(self.steps))
-        self._release_plan = _last_uses(self.steps, self._output_slots)
+        self._initial.append(None)  # what a left-out input, slot -1, reads
+        self._plan = tuple(
+            (step.function, step.inputs, step.outputs, step.single, done)
+            for step, done in zip(self.steps, _last_uses(self.steps, self._output_slots), strict=True)
+        )
         self.reads_values_on_host = any(step.function is _to_host for step in self.steps)
 
     def constants(self) -> list[Any]:
@@ -111,12 +115,12 @@ class Program(torch.nn.Module):  # type: ignore[misc]
         values = self._initial.copy()
         for slot, x in zip(self._input_slots, inputs, strict=True):
             values[slot] = x
-        for step, done in zip(self.steps, self._release_plan, strict=True):
-            result = step.function(*[values[i] if i >= 0 else None for i in step.inputs])
-            if step.single:
-                values[step.outputs[0]] = result
+        for function, reads, writes, single, done in self._plan:
+            result = function(*[values[slot] for slot in reads])
+            if single:
+                values[writes[0]] = result
             else:
-                for slot, value in zip(step.outputs, result, strict=False):
+                for slot, value in zip(writes, result, strict=False):
                     values[slot] = value
             for slot in done:
                 values[slot] = None
@@ -127,8 +131,9 @@ class Program(torch.nn.Module):  # type: ignore[misc]
         for node in graph:
             if node in fused:
                 each = fused[node]
-                inputs = tuple(self._slot(value, False) for value in each.inputs)
-                self.steps.append(Step(each.function, inputs, (self._new(node.outputs[0], False),), True))
+                inputs = tuple(-1 if value is None else self._slot(value, False) for value in each.inputs)
+                made = tuple(self._new(value, False) for value in node.outputs[: _used_outputs(node)])
+                self.steps.append(Step(each.function, inputs, made, node.op_type not in _ALWAYS_TUPLES))
             elif node not in merged:
                 self._add(node)
 
@@ -198,14 +203,14 @@ class Fused:
 
     Attributes:
         nodes: All of them.
-        last: The one whose output it is.
-        inputs: What it reads.
-        function: What is called, with tensors.
+        last: The one whose outputs it has.
+        inputs: What it reads; None for what is left out.
+        function: What is called, with tensors; returns what the last node's entry would.
     """
 
     nodes: tuple[ir.Node, ...]
     last: ir.Node
-    inputs: tuple[ir.Value, ...]
+    inputs: tuple[ir.Value | None, ...]
     function: Callable[..., Any]
 
 

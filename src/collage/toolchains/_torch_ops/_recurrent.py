@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,12 @@ import torch
 from collage._errors import Unsupported
 from collage.toolchains._torch_ops._table import Call, op
 
+__all__ = ["check", "layer", "torch_weights"]
+
 Tensor = Any
+
+Run = Callable[[Tensor, list[Tensor]], Any]
+"""``(x, first states)`` to the output and the last states."""
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _DEFAULTS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
@@ -17,18 +23,17 @@ _ORDER = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 """ONNX's gates (iofc, zrh) in torch's order (ifgo, rzn)."""
 
 
-def _check(call: Call, lengths: Tensor | None, peepholes: Tensor | None = None) -> int:
-    """Refuses what torch's layers do not have; returns the number of directions."""
+def check(call: Call, lengths: Tensor | None, peepholes: Tensor | None = None) -> None:
+    """Refuses what torch's layers do not have."""
     directions = 2 if call.get("direction", "forward") == "bidirectional" else 1
     wanted = [name.lower() for name in call.get("activations") or _DEFAULTS[call.op_type] * directions]
     if wanted != [name.lower() for name in _DEFAULTS[call.op_type]] * directions:
         raise Unsupported(f"{call.op_type} with activations {', '.join(wanted)}")
     if lengths is not None or peepholes is not None or call.get("clip") is not None or call.get("input_forget", 0):
         raise Unsupported(f"{call.op_type} with sequence lengths, peepholes, clip or input_forget")
-    return directions
 
 
-def _torch_weights(call: Call, w: Tensor, r: Tensor, b: Tensor | None) -> list[Tensor]:
+def torch_weights(call: Call, w: Tensor, r: Tensor, b: Tensor | None) -> list[Tensor]:
     """For each direction: input weights, recurrent weights, and a bias for each."""
     gates, order = _GATES[call.op_type], _ORDER[call.op_type]
 
@@ -43,14 +48,23 @@ def _torch_weights(call: Call, w: Tensor, r: Tensor, b: Tensor | None) -> list[T
     return result
 
 
-def _layer(
-    call: Call, x: Tensor, w: Tensor, r: Tensor, b: Tensor | None, lengths: Tensor | None, states: list[Tensor | None]
-) -> tuple[Tensor, list[Tensor]]:
-    """Runs a layer; returns ``[steps, directions, batch, hidden]`` and the last states ``[directions, batch, hidden]``."""
-    directions, batch_first = _check(call, lengths), bool(call.get("layout", 0))
+def layer(call: Call, x: Tensor, hidden: int, states: list[Tensor | None], run: Run) -> tuple[Tensor, list[Tensor]]:
+    """Runs a layer of one or two directions.
+
+    Args:
+        call: The node.
+        x: Its input, ``[steps, batch, size]``; batch first where the node says so.
+        hidden: Size of a state.
+        states: The first ones, ``[directions, batch, hidden]``, None for zeros.
+        run: Computes the layer, steps first: ``[steps, batch, directions * hidden]`` and the last states.
+
+    Returns:
+        ``[steps, directions, batch, hidden]``, and the last states.
+    """
+    directions = 2 if call.get("direction", "forward") == "bidirectional" else 1
+    batch_first = bool(call.get("layout", 0))
     x = x.transpose(0, 1) if batch_first else x
-    steps, batch, hidden = x.shape[0], x.shape[1], r.shape[-1]
-    weights = call.once("weights", lambda: _torch_weights(call, w, r, b), 1, 2, 3)
+    steps, batch = x.shape[:2]
     first = [
         torch.zeros(directions, batch, hidden, dtype=x.dtype, device=x.device)
         if state is None
@@ -59,12 +73,17 @@ def _layer(
     ]
     backwards = call.get("direction") == "reverse"
     x = x.flip(0) if backwards else x
-    y, *last = _run(call, x, first, weights, directions == 2)
+    y, *last = run(x, first)
     y = y.reshape(steps, batch, directions, hidden).transpose(1, 2)
     y = y.flip(0) if backwards else y
     if batch_first:
         y, last = y.permute(2, 0, 1, 3), [state.transpose(0, 1) for state in last]
     return y, last
+
+
+def _run_with(call: Call, w: Tensor, r: Tensor, b: Tensor | None) -> Run:
+    weights = call.once("weights", lambda: torch_weights(call, w, r, b), 1, 2, 3)
+    return lambda x, first: _run(call, x, first, weights, w.shape[0] == 2)
 
 
 def _run(call: Call, x: Tensor, first: list[Tensor], weights: list[Tensor], both: bool) -> Any:
@@ -106,8 +125,8 @@ def lstm(
     c: Tensor | None = None,
     p: Tensor | None = None,
 ) -> Any:
-    _check(call, lengths, p)
-    y, (last_h, last_c) = _layer(call, x, w, r, b, lengths, [h, c])
+    check(call, lengths, p)
+    y, (last_h, last_c) = layer(call, x, r.shape[-1], [h, c], _run_with(call, w, r, b))
     return (y, last_h, last_c)
 
 
@@ -121,5 +140,6 @@ def gru(
     lengths: Tensor | None = None,
     h: Tensor | None = None,
 ) -> Any:
-    y, (last,) = _layer(call, x, w, r, b, lengths, [h])
+    check(call, lengths)
+    y, (last,) = layer(call, x, r.shape[-1], [h], _run_with(call, w, r, b))
     return (y, last)
