@@ -25,6 +25,9 @@ from collage.cost.worker import Worker, WorkerOutOfMemory, WorkerTimeout
 __all__ = ["Contestant", "RacePlan", "Result", "Standing", "race", "why_wrong"]
 
 
+_LARGE_BYTES = 256 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class Contestant:
     """Something that can be raced.
@@ -60,6 +63,8 @@ class RacePlan:
         block_s: Seconds that one contestant runs before the next has its turn.
         hopeless: A contestant this many times slower than the best of the first round does not run again.
         timeout_s: Seconds that loading, checking or one block may take.
+        one_at_a_time: Whether a contestant's process is there only while it runs, for models of which several in memory
+            would be too much. Loading takes its time, so there are fewer rounds, and longer blocks.
     """
 
     choosing_rounds: tuple[int, ...] = (7, 15, 31)
@@ -71,6 +76,14 @@ class RacePlan:
     block_s: float = 0.12
     hopeless: float = 1.6
     timeout_s: float = 300.0
+    one_at_a_time: bool = False
+
+    @classmethod
+    def of_model(cls, weight_bytes: int) -> RacePlan:
+        """The plan for a model with so many bytes of weights, of which every contestant holds a copy."""
+        if weight_bytes < _LARGE_BYTES:
+            return cls()
+        return cls(choosing_rounds=(7,), reporting_rounds=7, block_s=0.5, one_at_a_time=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +184,7 @@ def race(
             say(f"finalist {number} of {len(runners)}: {runner.contestant.name}")
             with building_slot():
                 _guard(runner, partial(_qualify, runner, tolerance, plan))
+            _leave(runner, plan)
         track, rivals = _until_told(_with_a_chance(runners, plan.hopeless), plan, say, wait)
         # Whoever was too slow to be raced still finishes before those that did not finish at all.
         rivals = rivals or [runner for runner in runners if runner.failure is None]
@@ -263,6 +277,8 @@ def _witnesses(track: Sequence[_Runner], chosen: _Runner, near: float) -> list[_
 
 def _started_afresh(track: Sequence[_Runner], plan: RacePlan) -> list[_Runner]:
     """Gives each runner a new process; those that come up again."""
+    if plan.one_at_a_time:
+        return list(track)
     for runner in track:
         runner.worker.kill()
         with building_slot():
@@ -286,8 +302,9 @@ def _run_rounds(
             wait()
             for runner in track:
                 # The first run of a block finds cold caches and sleeping threads; in a block of one, so does everybody's.
-                warm_up = 1 if runner.block > 1 else 0
+                warm_up = 1 if runner.block > 1 or plan.one_at_a_time else 0
                 _guard(runner, partial(_run_block, runner, phase, warm_up, plan))
+                _leave(runner, plan)
         track = [runner for runner in track if runner.failure is None]
     return track
 
@@ -295,6 +312,12 @@ def _run_rounds(
 def _run_block(runner: _Runner, phase: str, warm_up: int, plan: RacePlan) -> None:
     samples = runner.worker.call("run", plan.timeout_s, runs=runner.block, warm_up=warm_up)
     (runner.choosing if phase == "choosing" else runner.reporting).append(samples)
+
+
+def _leave(runner: _Runner, plan: RacePlan) -> None:
+    """Ends a runner's turn; the next call starts its process anew."""
+    if plan.one_at_a_time:
+        runner.worker.kill()
 
 
 def _guard(runner: _Runner, action: Callable[[], Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx_ir as ir
 
 from collage.frontend._proto import skeleton
@@ -43,7 +42,19 @@ def _add_tensor(digest: _Hash, name: str, tensor: ir.TensorProtocol) -> None:
     digest.update(repr((name, tensor.dtype.name, shape)).encode())
     if tensor.dtype == ir.DataType.STRING:
         digest.update(repr([bytes(item) for item in tensor.numpy().reshape(-1)]).encode())
-    elif tensor.dtype.bitwidth < 8 or not isinstance(tensor, ir.ExternalTensor):
-        digest.update(tensor.tobytes())
+    elif isinstance(tensor, ir.ExternalTensor):
+        # Read piece by piece: what is mapped instead would stay in this process's memory.
+        tensor.tofile(_Sink(digest))
     else:
-        digest.update(np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data)
+        digest.update(tensor.tobytes())
+
+
+class _Sink:
+    """A file that only digests what is written to it."""
+
+    def __init__(self, digest: _Hash) -> None:
+        self._digest = digest
+
+    def write(self, data: bytes) -> int:
+        self._digest.update(data)
+        return len(data)

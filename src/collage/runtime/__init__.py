@@ -4,6 +4,7 @@ from collage.runtime._artefact import load
 from collage.runtime._executable import Executable
 from collage.runtime._executor import Executor, Step
 from collage.runtime._manifest import MANIFEST, verify
+from collage.runtime._memory import page_out, trim
 from collage.runtime._profile import KernelTime, Profile
 from collage.runtime._recipe import CopyRecord, DeviceLayout, KernelRecord, Recipe
 from collage.runtime._signature import Port, Signature
@@ -23,6 +24,8 @@ __all__ = [
     "Signature",
     "Step",
     "load",
+    "page_out",
+    "trim",
     "unpack",
     "verify",
 ]

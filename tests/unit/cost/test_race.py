@@ -18,6 +18,7 @@ class Track:
     """Stands in for a worker: takes the latency that it is told to, with the noise of a shared machine."""
 
     def __init__(self, service: str, arguments: Mapping[str, Any]) -> None:
+        self.service = service
         self.random = random.Random(service)
         self.arguments = arguments
         self.rounds = 0
@@ -81,6 +82,34 @@ def test_a_small_gain_is_found_by_looking_longer() -> None:
     short, long = wins(RacePlan(choosing_rounds=(7,))), wins(RacePlan())
     assert long > 2 * short
     assert long > 25
+
+
+def test_contestants_that_are_large_are_never_there_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    there: set[str] = set()
+    most = 0
+
+    class Large(Track):
+        def call(self, method: str, timeout_s: float, **params: Any) -> Any:
+            nonlocal most
+            there.add(self.service)
+            most = max(most, len(there))
+            return super().call(method, timeout_s, **params)
+
+        def kill(self) -> None:
+            there.discard(self.service)
+            super().kill()
+
+    monkeypatch.setattr(race_module, "Worker", Large)
+    entries = entry("single", 0.010), entry("other", 0.011), entry("mix", 0.008, 3)
+    assert run(*entries, plan=RacePlan.of_model(1 << 20)).winner is not None
+    assert most == len(entries)
+    most = 0
+    result = run(*entries, plan=RacePlan.of_model(1 << 30))
+    assert most == 1
+    assert result.winner is not None
+    assert result.winner.contestant.name == "mix"
+    assert result.speedup is not None
+    assert result.speedup[1].low > 1.1
 
 
 def test_a_choice_that_the_reporting_rounds_contradict_falls_back_to_the_best_single() -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import ctypes
 import mmap
 import re
 from pathlib import Path
 
 import pytest
 
-from collage.runtime._memory import page_out
+from collage.runtime._memory import page_out, trim
 
 
 def resident_kib(file: Path) -> int:
@@ -33,3 +34,23 @@ def test_mapped_weights_are_let_go_and_come_back(tmp_path: Path, access: int) ->
     assert resident_kib(file) < size // 1024 / 2
     assert resident_kib(other) >= size // 1024
     assert [sum(view[:: mmap.PAGESIZE // 2 + 1]) for view in (mapped, untouched)] == sums
+
+
+def test_what_was_freed_goes_back_to_the_system() -> None:
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    size, count = 64 << 10, 1024
+    blocks = [libc.malloc(size) for _ in range(count)]
+    for block in blocks:
+        ctypes.memset(block, 1, size)
+    # The last block stays: what lies below it is not at the heap's end, where it would go back by itself.
+    for block in blocks[:-1]:
+        libc.free(block)
+    before = own_kib()
+    trim()
+    assert own_kib() < before - count * size // 1024 / 2
+    libc.free(blocks[-1])
+
+
+def own_kib() -> int:
+    return int(re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text())[1])
