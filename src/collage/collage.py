@@ -50,7 +50,7 @@ from collage.options import CompileOptions
 from collage.placement import DevicePlacement, place, prepare_and_place
 from collage.plans import Plan, kernel_attributes, single_plans
 from collage.report import compile_report
-from collage.retuned import with_tuned
+from collage.retuned import known_tuned, with_tuned
 from collage.runtime import Executable, Recipe
 from collage.search import (
     LazyResult,
@@ -131,7 +131,8 @@ def compile(
             )
         )
         if tuning.reference_failure is None:
-            candidates = collect(tuning, gather_specs(tuning))
+            proposed = collect(tuning, gather_specs(tuning))
+            candidates = CandidateKernelIndex([*proposed, *known_tuned(tuning, proposed)])
             if options.tune_s:
                 candidates, _ = refine(tuning, candidates)
                 candidates = with_tuned(tuning, candidates)
@@ -276,7 +277,8 @@ class CollageFuseOps(ModulePass):
         if not context.get_config("collage.enable_collage") or kernels_of(model):
             return model
         model = read_model(model)
-        options = self._options_within(context)
+        # Records of tuned kernels have no place in a partitioned module.
+        options = replace(self._options_within(context), use_tuned=False)
         placement = place(model, options.devices)
         graph = DataflowGraph(model)
         plan = (

@@ -14,6 +14,7 @@ from typing import Any
 from collage.fusion import CandidateKernel, CandidateKernelIndex, max_coalesce, moved_borders
 from collage.graph import SubGraph, is_view
 from collage.plans import Plan, predicted_s
+from collage.retuned import known_tuned
 from collage.search import LazyOptions, LazyResult, k_best, lazy_placed_path, lazy_shortest_path
 from collage.target import HOST_TARGET, Target
 from collage.transfers import transfers_of
@@ -43,7 +44,7 @@ def refine(tuning: Tuning, index: CandidateKernelIndex) -> tuple[CandidateKernel
         if not fresh:
             break
         tuning.introduce(fresh)
-        index = CandidateKernelIndex([*index, *fresh])
+        index = CandidateKernelIndex([*index, *fresh, *known_tuned(tuning, fresh)])
         result = search(tuning, index)
         if result.partitioning is None or result.partitioning.cost.seconds >= best.cost.seconds:
             break

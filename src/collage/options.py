@@ -30,6 +30,7 @@ class CompileOptions:
             for a minute at most.
         tune_s: Seconds to spend on tuning, once a plan of untuned kernels stands, for targets whose toolchain can tune. Part
             of the time budget, if there is one. 0 tunes nothing.
+        use_tuned: Let kernels take part that earlier compilations tuned, of this model or of others; it costs nothing.
         percentile: Which percentile of its latencies is a kernel's cost: 50, or 10 or 90.
         accuracy_budget: Largest end-to-end error that is acceptable, relative to an output's largest magnitude. Grants the
             search targets of reduced precision; None is what the model's own types allow.
@@ -52,6 +53,7 @@ class CompileOptions:
     inputs: Mapping[str, Any] = field(default_factory=dict)
     time_budget_s: float | None = None
     tune_s: float = 0.0
+    use_tuned: bool = True
     percentile: int = 50
     accuracy_budget: float | None = None
     measure_budget: int | None = None

@@ -1,33 +1,57 @@
 """Tuning as an anytime second phase: kernels whose toolchain can tune are tuned while the time lasts (design section 7).
 
 Once a plan of untuned kernels stands, the search is asked what it would choose if every kernel gained from tuning as much
-as kernels have gained so far. Of the kernels that it names, that with the greatest gain is tuned and measured, as a candidate
-for a target of its own: each kernel gets as many trials, whose time is mostly that of building, so that what gains most gains
-most per second. This ends with the time, or where even such gains would not pay.
+as kernels have gained so far. Of the kernels that it names, that with the greatest gain per second of tuning is tuned and
+measured, as a candidate for a target of its own. How long tuning takes is foretold from what building and running the
+kernel took, and from how long earlier tunings took, in whichever model. This ends with the time, or where even such gains
+would not pay. What was tuned takes part in every later compilation, whether that may tune or not.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from collage._errors import ToolchainError
 from collage.cost.cost import Cost
-from collage.cost.tuned import TuningRecords
+from collage.cost.tuned import TunedKernel, TuningRecords, effort_s
+from collage.cost.workshop import Job
 from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.search import NoCover, shortest_path
+from collage.target import Target
 from collage.toolchains import TUNED
 from collage.tuning import Tuning
 
-__all__ = ["TRIALS", "with_tuned"]
+__all__ = ["TRIALS", "known_tuned", "with_tuned"]
 
 TRIALS = 16
 """What is tried for each workload of a kernel."""
 
-_FIRST_RATIO = 0.7
-"""Time of a tuned kernel as a share of the untuned one, until a few were tuned."""
+_LEAST_EFFORT_S = 1e-3
+
+
+def known_tuned(tuning: Tuning, candidates: Iterable[CandidateKernel]) -> list[CandidateKernel]:
+    """Those of some candidates whose very kernels were tuned before, in whichever model, as candidates with tuned code.
+
+    Nothing is tuned, built or measured here: what the database knows of their time is known from now on, the rest is for
+    the search to find out.
+    """
+    if not tuning.options.use_tuned:
+        return []
+    records = TuningRecords(tuning.workshop, tuning.database)
+    if not records.any():
+        return []
+    groups: dict[Hashable, list[CandidateKernel]] = {}
+    for candidate in candidates:
+        if tuning.can_tune(candidate.target):
+            groups.setdefault(tuning.key_of(candidate.sub_graph, candidate.target), []).append(candidate)
+    found = []
+    for alike in groups.values():
+        if (known := records.find(_tuned_job(tuning, alike[0]))) is not None:
+            found += _introduced(tuning, alike, known.records)
+    tuning.recall(found)
+    return found
 
 
 def with_tuned(tuning: Tuning, index: CandidateKernelIndex) -> CandidateKernelIndex:
@@ -43,38 +67,40 @@ def with_tuned(tuning: Tuning, index: CandidateKernelIndex) -> CandidateKernelIn
     budget_s = min(tuning.options.tune_s, tuning.search_budget_s) if within_budget else tuning.options.tune_s
     records = TuningRecords(tuning.workshop, tuning.database)
     until_s = time.monotonic() + budget_s
-    ratios, tried, tuned = [_FIRST_RATIO], set[object](), list[CandidateKernel]()
+    tried, tuned = set[Hashable](), list[CandidateKernel]()
     try:
         while (left_s := until_s - time.monotonic()) > 0:
-            wanted = _most_promising(tuning, [*index, *tuned], statistics.median(ratios), tried)
+            wanted = _most_promising(tuning, [*index, *tuned], records, tried, left_s)
             if wanted is None:
                 break
             tuning.say(f"tuning {wanted.sub_graph.summary} for {wanted.target.short}, {left_s:.0f} s left")
-            tried.add(tuning.key_of(wanted.sub_graph, wanted.target))
-            found = _tune(tuning, records, [c for c in index if _alike(tuning, c, wanted)], left_s)
-            if found:
-                tuned += found
-                ratios.append(_seconds(tuning, found[0]) / _seconds(tuning, wanted))
+            tried.add(_key(tuning, wanted))
+            tuned += _tune(tuning, records, [c for c in index if _key(tuning, c) == _key(tuning, wanted)], left_s)
     except KeyboardInterrupt:
         tuning.say("interrupted: going on with what was tuned so far")
     return CandidateKernelIndex([*index, *tuned])
 
 
 def _most_promising(
-    tuning: Tuning, candidates: Sequence[CandidateKernel], ratio: float, tried: set[object]
+    tuning: Tuning, candidates: Sequence[CandidateKernel], records: TuningRecords, tried: set[Hashable], left_s: float
 ) -> CandidateKernel | None:
-    """The kernel with the greatest expected gain; None if no plan would be better by enough.
+    """The kernel with the greatest expected gain per second; None if no plan would be better by enough.
 
-    The ratio is the expected time of a tuned kernel as a share of the untuned one.
+    Those that can be tuned through in the time that is left come first: of others only a part would be.
     """
 
     def is_open(candidate: CandidateKernel) -> bool:
-        key = tuning.key_of(candidate.sub_graph, candidate.target)
-        return key not in tried and tuning.can_tune(candidate.target) and tuning.measured_cost(candidate).is_known
+        if not tuning.can_tune(candidate.target) or _key(tuning, candidate) in tried:
+            return False
+        known = tuning.outcome_of(candidate.sub_graph, _tuned_target(tuning, candidate.target))
+        return known is None and tuning.measured_cost(candidate).is_known
 
     def hoped(candidate: CandidateKernel) -> Cost:
         cost = tuning.measured_cost(candidate)
-        return Cost(seconds=cost.seconds * ratio) if is_open(candidate) else cost
+        return Cost(seconds=cost.seconds * ratio_of(candidate)) if is_open(candidate) else cost
+
+    def ratio_of(candidate: CandidateKernel) -> float:
+        return records.pace(_tuned_target(tuning, candidate.target)).ratio
 
     plans = [
         shortest_path(
@@ -91,13 +117,30 @@ def _most_promising(
         return None
     if then.cost.seconds > (1 - tuning.options.min_gain) * min(now.cost.seconds, tuning.best_single_s):
         return None
-    gains: dict[object, float] = {}
-    chosen: dict[object, CandidateKernel] = {}
+    gains_s: dict[Hashable, float] = {}
+    chosen: dict[Hashable, CandidateKernel] = {}
     for candidate in filter(is_open, then.candidates):
-        key = tuning.key_of(candidate.sub_graph, candidate.target)
+        key = _key(tuning, candidate)
         chosen.setdefault(key, candidate)
-        gains[key] = gains.get(key, 0.0) + _seconds(tuning, candidate) * (1 - ratio)
-    return chosen[max(gains, key=lambda key: gains[key])] if gains else None
+        gains_s[key] = gains_s.get(key, 0.0) + _seconds(tuning, candidate) * (1 - ratio_of(candidate))
+    takes_s = {key: _expected_to_take_s(tuning, records, candidate) for key, candidate in chosen.items()}
+    return max(
+        chosen.values(),
+        key=lambda c: (takes_s[_key(tuning, c)] <= left_s, gains_s[_key(tuning, c)] / takes_s[_key(tuning, c)]),
+        default=None,
+    )
+
+
+def _expected_to_take_s(tuning: Tuning, records: TuningRecords, candidate: CandidateKernel) -> float:
+    """Seconds that tuning a measured kernel should take; what was tuned before has only to be built and run."""
+    job = _tuned_job(tuning, candidate)
+    efforts = 1.0 if records.find(job) is not None else records.pace(job.target).efforts
+    return efforts * _effort_s(tuning, candidate)
+
+
+def _effort_s(tuning: Tuning, candidate: CandidateKernel) -> float:
+    untuned = tuning.outcome_of(candidate.sub_graph, candidate.target)
+    return max(_LEAST_EFFORT_S, effort_s(untuned) if untuned is not None else 0.0)
 
 
 def _tune(
@@ -105,24 +148,47 @@ def _tune(
 ) -> list[CandidateKernel]:
     """Tunes one of several equal kernels; what is found is for all of them."""
     first = alike[0]
-    # Options that are numbers begin with 1.
-    target = first.target.with_options(trials=str(TRIALS), seed=str(tuning.options.seed + 1))
-    tuning.introduce_variant(target, first.target)
+    job = _tuned_job(tuning, first)
+    tuning.introduce_variant(job.target, first.target)
     try:
-        text = records.tune(tuning.kernels.model(first.sub_graph, first.target), target, budget_s)
+        found = records.tune(job.kernel, job.target, budget_s)
     except ToolchainError as error:
         tuning.say(f"not tuned: {error}")
         return []
-    if text is None:
+    if found is None:
         return []
-    tuning.kernels.annotate(first.sub_graph, target, {TUNED: text})
+    text, took_s = found
+    tuned = _introduced(tuning, alike, text)
+    if not tuning.measure(tuned[:1])[0].is_known:
+        return []
+    ratio = _seconds(tuning, tuned[0]) / _seconds(tuning, first)
+    records.keep(job, TunedKernel(text, took_s, _effort_s(tuning, first), ratio))
+    return tuned
+
+
+def _introduced(tuning: Tuning, alike: Sequence[CandidateKernel], text: str) -> list[CandidateKernel]:
+    """Equal kernels as candidates with tuned code, of which the search may be told."""
+    target = _tuned_target(tuning, alike[0].target)
+    tuning.introduce_variant(target, alike[0].target)
+    tuning.kernels.annotate(alike[0].sub_graph, target, {TUNED: text})
     tuned = [replace(candidate, target=target, rules=(*candidate.rules, "tuned")) for candidate in alike]
     tuning.introduce(tuned)
-    return tuned if tuning.measure(tuned[:1])[0].is_known else []
+    return tuned
 
 
-def _alike(tuning: Tuning, candidate: CandidateKernel, other: CandidateKernel) -> bool:
-    return tuning.key_of(candidate.sub_graph, candidate.target) == tuning.key_of(other.sub_graph, other.target)
+def _tuned_target(tuning: Tuning, target: Target) -> Target:
+    # Options that are numbers begin with 1.
+    return target.with_options(trials=str(TRIALS), seed=str(tuning.options.seed + 1))
+
+
+def _tuned_job(tuning: Tuning, untuned: CandidateKernel) -> Job:
+    """The job of measuring a candidate's kernel once it is tuned; the kernel in it does not carry its records yet."""
+    kernel = tuning.kernels.model(untuned.sub_graph, untuned.target)
+    return tuning.estimator.job(kernel, _tuned_target(tuning, untuned.target))
+
+
+def _key(tuning: Tuning, candidate: CandidateKernel) -> Hashable:
+    return tuning.key_of(candidate.sub_graph, candidate.target)
 
 
 def _seconds(tuning: Tuning, candidate: CandidateKernel) -> float:

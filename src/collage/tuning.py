@@ -272,9 +272,10 @@ class Tuning:
 
     @property
     def has_choice(self) -> bool:
-        """Whether more than one target takes anything, or devices or tuning leave something open."""
+        """Whether more than one target takes anything, or devices, tuning or tuned kernels leave something open."""
         takers = [t for t, found in self.survey.items() if found.availability.available and found.ranges]
-        return len(takers) > 1 or self.placement is not None or self.options.tune_s > 0
+        has_tuned = any(target.option("trials") is not None for target in self.overheads)
+        return len(takers) > 1 or self.placement is not None or self.options.tune_s > 0 or has_tuned
 
     @property
     def search_budget_s(self) -> float:
@@ -347,6 +348,14 @@ class Tuning:
         for candidate, outcome in zip(candidates, self.estimator.measure(kernels, self.best_single_s), strict=True):
             self._learn(candidate.sub_graph, candidate.target, outcome)
         return [self.measured_cost(candidate) for candidate in candidates]
+
+    def recall(self, candidates: Iterable[CandidateKernel]) -> None:
+        """Learns what the database knows of candidates; nothing is built or measured."""
+        for candidate in candidates:
+            if self.outcome_of(candidate.sub_graph, candidate.target) is None:
+                job = self.estimator.job(self.kernels.model(candidate.sub_graph, candidate.target), candidate.target)
+                if (outcome := self.workshop.recall(job)) is not None:
+                    self._learn(candidate.sub_graph, candidate.target, outcome)
 
     def measured_cost(self, candidate: CandidateKernel) -> Cost:
         """Cost of a candidate that was measured; INVALID for all others."""

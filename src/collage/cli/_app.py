@@ -82,6 +82,9 @@ def compile_(
         str | None,
         typer.Option(metavar="TIME", help="How long to tune kernels, where a toolchain can and it promises a gain."),
     ] = None,
+    use_tuned: Annotated[
+        bool, typer.Option("--use-tuned/--no-tuned", help="Whether kernels that were tuned before take part.")
+    ] = True,
     accuracy_budget: Annotated[
         float | None,
         typer.Option(
@@ -114,6 +117,7 @@ def compile_(
         dims=_dims(dim),
         time_budget_s=_seconds(time_budget),
         tune_s=_seconds(tune) or 0.0,
+        use_tuned=use_tuned,
         accuracy_budget=accuracy_budget,
         percentile=percentile,
         measure_budget=measure_budget,

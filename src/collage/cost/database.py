@@ -24,7 +24,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from collage._errors import UsageError
 from collage.cost import _schema as schema
 from collage.cost._engine import begin_writing, describe, open_engine, prepare, readable_url, sqlite_file
-from collage.cost._rows import fact_row, outcome_of, timing_row, value_of
+from collage.cost._rows import fact_row, outcome_of, read_json, timing_row, value_of
 from collage.cost._schema import SCHEMA
 from collage.cost.facts import is_finite
 from collage.cost.key import WorkloadKey, digest_of
@@ -125,6 +125,21 @@ class Database:
     def keep_fact(self, value: Any, **name: Any) -> None:
         """Keeps a JSON value under a name made of named parts."""
         self.write(schema.fact, [fact_row(name, value, self.origin)])
+
+    def facts(self, kind: str) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """All facts of one kind, each with its name."""
+        # What names look like in their column; so may the text of some other part.
+        alike = schema.fact.c.name.contains(f'"fact": "{kind}"', autoescape=True)
+        with self._clearly("read"):
+            try:
+                with self._engine.connect() as connection:
+                    digests = connection.execute(sa.select(schema.fact.c.digest).where(alike)).scalars().all()
+            except sa.exc.DataError:
+                return  # A name that is too large to be ours.
+        for row in filter(None, (self._row(schema.fact, digest) for digest in digests)):
+            name, value = read_json(row["name"]), value_of(row)
+            if value is not None and name.get("fact") == kind:
+                yield name, value
 
     def local_fact(self, **name: Any) -> Any:
         """A fact that was found out on this very machine, not on one that is alike; or None."""

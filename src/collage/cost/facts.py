@@ -107,6 +107,16 @@ def _is_kernel(value: Any) -> bool:
     return isinstance(value[0], str) and all(isinstance(n, int) and 0 <= n < _MOST_NODES for n in value[1])
 
 
+def _is_tuned_kernel(value: Any) -> bool:
+    figures = ("took_s", "effort_s", "ratio")
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"records", *figures}
+        and isinstance(value["records"], str)
+        and all(is_finite(value[name]) for name in figures)
+    )
+
+
 def _is_hand_over(value: Any) -> bool:
     return isinstance(value, dict) and is_finite(value.get("latency_s")) and is_finite(value.get("s_per_byte"))
 
@@ -124,6 +134,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "race-2": _is_race,
     "share-1": _is_verdict,
     "support": _is_support,
+    "tuned-1": _is_tuned_kernel,
     "tuning-1": lambda value: isinstance(value, str),
     "winner-1": _is_winner,
 }

@@ -234,6 +234,10 @@ class Workshop:
         self._recycle()
         return [outcomes[key.digest] for key in keys]
 
+    def recall(self, job: Job) -> Outcome | None:
+        """What is known of a kernel without building or measuring it, or None."""
+        return self._recall(self.key(job))
+
     def build(self, kernel: ir.Model, target: Target) -> Compiled:
         """Compiles a kernel that is going to be run; compiled before in this session, it is not compiled again.
 

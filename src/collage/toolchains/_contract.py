@@ -364,6 +364,9 @@ class Tuner(Protocol):
     def tune(self, kernel: ir.Model, target: Target, workspace: Path, session: TuningSession) -> Mapping[str, str]:
         """Records of those workloads of a kernel that were tuned before the time was over.
 
+        Each with all its trials. It may return while others are left, and is asked again for these: what it returned is
+        kept by then, and not lost where the tuner is killed.
+
         Args:
             kernel: As for ``compile``.
             target: Its options ``trials`` and ``seed`` say how much is tried for each workload, and which.

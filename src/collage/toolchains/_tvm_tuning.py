@@ -24,6 +24,8 @@ from collage.toolchains._tvm_schedules import tiled_otherwise
 
 __all__ = ["apply_records", "tune_all", "workloads"]
 
+_HAND_OVER_S = 20.0
+"""What was found is handed over at least so often, to be kept: a tuner that is killed loses no more."""
 _REPEATS = 7
 _HOPELESS = 3.0
 """A schedule that is this many times slower than the best, on its first run, is not run again."""
@@ -44,17 +46,20 @@ def _name_of(module: Any) -> str:
 def tune_all(
     tunable: Mapping[str, Any], target: Any, trials: int, seed: int, session: TuningSession
 ) -> Mapping[str, str]:
-    """Records of some workloads: those that are known, and the others as far as the time goes, in equal parts of it."""
-    until_s = time.monotonic() + session.budget_s
+    """Records of some workloads: those that are known, and the others one after the other, as far as the time goes."""
+    began = time.monotonic()
     found = {name: text for name, text in session.known.items() if name in tunable}
-    fresh = [name for name in tunable if name not in found]
-    for place, name in enumerate(fresh):
-        part_s = max(0.0, until_s - time.monotonic()) / (len(fresh) - place)
-        found[name] = _tune(tunable[name], target, trials, seed, time.monotonic() + part_s, session)
+    for name in [name for name in tunable if name not in found]:
+        record = _tune(tunable[name], target, trials, seed, began + session.budget_s, session)
+        if record is None:
+            break
+        found[name] = record
+        if time.monotonic() - began > _HAND_OVER_S:
+            break
     return found
 
 
-def _tune(workload: Any, target: Any, trials: int, seed: int, until_s: float, session: TuningSession) -> str:
+def _tune(workload: Any, target: Any, trials: int, seed: int, until_s: float, session: TuningSession) -> str | None:
     """Measures schedules of one function, the default first, the others in an order that the seed decides.
 
     Args:
@@ -62,11 +67,11 @@ def _tune(workload: Any, target: Any, trials: int, seed: int, until_s: float, se
         target: TVM's target.
         trials: Most schedules to measure.
         seed: Decides which.
-        until_s: When to stop, on the monotonic clock; the default is measured in any case.
+        until_s: When to stop, on the monotonic clock.
         session: Whose slots are taken.
 
     Returns:
-        The best one as MetaSchedule writes records, in JSON.
+        The best one as MetaSchedule writes records, in JSON; None if not all could be measured in time.
     """
     default, *others = tiled_otherwise(workload)
     random.Random(seed).shuffle(others)
@@ -74,8 +79,8 @@ def _tune(workload: Any, target: Any, trials: int, seed: int, until_s: float, se
     arguments = [_filled(argument) for argument in _arguments(workload)]
     best: tuple[float, Any] | None = None
     for schedule in candidates:
-        if time.monotonic() > until_s and best is not None:
-            break
+        if time.monotonic() > until_s:
+            return None
         with session.building():
             run = _built(schedule, target)
         with session.measuring():
