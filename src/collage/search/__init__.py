@@ -13,8 +13,9 @@ from __future__ import annotations
 from collage.search._coalesce import coalesce_cover
 from collage.search._exact import exact_cover
 from collage.search._lazy import LazyOptions, LazyResult, lazy_shortest_path
-from collage.search._placed import PlacedCandidate, Transfer, copies_of, lazy_placed_path, placed_shortest_path
+from collage.search._placed import lazy_placed_path, placed_shortest_path
 from collage.search._shortest_path import k_best, shortest_path
+from collage.search._transfers import PlacedCandidate, Transfer, copies_of
 from collage.search._values import (
     Candidate,
     CostOf,

@@ -24,7 +24,7 @@ from collage.search._bounds import Bound, Heads, Tightener, first_prices
 from collage.search._problem import Bools, Ints, Problem, trailing_ones
 from collage.search._weights import INVALID_WEIGHT, Weights
 
-__all__ = ["DEFAULT_MAX_STATES", "Edges", "Found", "Path", "find_paths"]
+__all__ = ["DEFAULT_MAX_STATES", "Edges", "Found", "Path", "find_paths", "sharpen"]
 
 DEFAULT_MAX_STATES = 2_000_000
 _FEW_PER_NODE = 4
@@ -137,7 +137,7 @@ def find_paths(
     best = _Best(problem, weights, known)
     keep, limit = weights.valid, None
     if best.dive(bound, worth):
-        bound, keep = _sharpen(problem, weights, bound, best.upper, worth, best)
+        bound, keep = sharpen(problem, weights, bound, best.upper, worth, best)
         limit = (best.upper - bound.value) << weights.coarse_shift
     if k > 1:
         return _find_several(problem, weights, bound.prices, best, k, max_states)
@@ -210,7 +210,7 @@ def _fallback(found: Found, best: _Best) -> list[Path]:
     return [best.cover] if found.capped and best.cover is not None else []
 
 
-def _sharpen(
+def sharpen(
     problem: Problem[Any],
     weights: Weights,
     bound: Bound,

@@ -12,7 +12,7 @@ from collage.graph import iterate_bits
 from collage.search._dijkstra import Found, Path
 from collage.search._problem import Problem
 from collage.search._quotient import find_cycle, kernel_successors
-from collage.search._shortest_path import as_partitioning, no_cover, weigh
+from collage.search._results import as_partitioning, no_cover, weigh
 from collage.search._values import C, CostOf, DependencyGraph, NoCover, Partitioning, SearchStatistics
 from collage.search._weights import Weights
 

@@ -18,11 +18,11 @@ import numpy as np
 from collage.cost.cost import Cost, CostLike
 from collage.search._dijkstra import DEFAULT_MAX_STATES, Found, Path, find_paths
 from collage.search._problem import Floats, Ints, Problem
-from collage.search._shortest_path import as_partitioning, no_cover
+from collage.search._results import as_partitioning, no_cover
 from collage.search._values import C, NoCover, Partitioning, SearchStatistics
 from collage.search._weights import Weights
 
-__all__ = ["LazyOptions", "LazyResult", "lazy_shortest_path"]
+__all__ = ["LazyOptions", "LazyResult", "LazySearch", "lazy_shortest_path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +106,13 @@ def lazy_shortest_path(
         should_stop: Asked before each batch; True ends the search with what is known by then.
     """
     problem = Problem(n, candidates, priority_of)
-    search = _LazySearch(problem, bound_of, measure, options or LazyOptions(), key_of, should_stop)
-    search.penalties += [launch_penalty_of(c) if launch_penalty_of else 0.0 for c in problem.candidates]
-    if known_cost_of is not None:
-        for index, candidate in enumerate(problem.candidates):
-            cost = known_cost_of(candidate)
-            if cost is not None:
-                search.learn(index, Cost.of(cost))
+    search = LazySearch(problem, bound_of, measure, options or LazyOptions(), key_of, should_stop)
+    search.begin(launch_penalty_of, known_cost_of)
     return search.run(proof_bound_of)
 
 
-class _LazySearch(Generic[C]):
-    """State of one lazy search: what was measured, and the statistics."""
+class LazySearch(Generic[C]):
+    """State of one lazy search: what was measured, and the statistics. Another search of paths overrides ``find``."""
 
     def __init__(
         self,
@@ -150,6 +145,17 @@ class _LazySearch(Generic[C]):
         self.rounds = self.states = self.transitions = self.measured = self.measured_keys = 0
         self.replan_max_s = self.measuring_s = 0.0
         self.began = time.perf_counter()
+
+    def begin(
+        self, launch_penalty_of: Callable[[C], float] | None, known_cost_of: Callable[[C], CostLike | None] | None
+    ) -> None:
+        """Asks for what is known before anything is measured."""
+        for index, candidate in enumerate(self.problem.candidates):
+            if launch_penalty_of is not None:
+                self.penalties[index] = launch_penalty_of(candidate)
+            cost = known_cost_of(candidate) if known_cost_of else None
+            if cost is not None:
+                self.learn(index, Cost.of(cost))
 
     def learn(self, index: int, cost: Cost) -> None:
         """Notes the cost of a candidate."""
@@ -204,13 +210,17 @@ class _LazySearch(Generic[C]):
             seconds[index] = bound
         return seconds
 
+    def find(self, weights: Weights, k: int) -> Found:
+        """The best paths, all costs known."""
+        return find_paths(
+            self.problem, weights, k=k, prices=self.prices, known=self.known, max_states=self.options.max_states
+        )
+
     def _plan(self, seconds: Floats, k: int = 1) -> tuple[Found, Weights]:
         """The best paths, from the prices and the best path that the last plan ended with."""
         began = time.perf_counter()
         weights = Weights(self.problem, seconds + self.penalties, self.ranks)
-        found = find_paths(
-            self.problem, weights, k=k, prices=self.prices, known=self.known, max_states=self.options.max_states
-        )
+        found = self.find(weights, k)
         if found.prices is not None:
             self.prices = found.prices
         if found.paths:

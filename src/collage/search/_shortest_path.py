@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from collage.cost.cost import Cost, CostLike
-from collage.search._dijkstra import DEFAULT_MAX_STATES, Found, Path, find_paths
+from collage.search._dijkstra import DEFAULT_MAX_STATES, find_paths
 from collage.search._problem import Problem
-from collage.search._values import C, CostOf, NoCover, Partitioning, SearchStatistics
-from collage.search._weights import Weights
+from collage.search._results import as_partitioning, no_cover, statistics_of, weigh
+from collage.search._values import C, CostOf, NoCover, Partitioning
 
 __all__ = ["k_best", "shortest_path"]
 
@@ -72,52 +68,7 @@ def k_best(
     problem = Problem(n, candidates, priority_of)
     weights = weigh(problem, [cost_of(c) for c in problem.candidates], launch_penalty_of)
     found = find_paths(problem, weights, k=k, max_states=max_states)
-    statistics = SearchStatistics(
-        candidates=len(problem.candidates),
-        valid=int(weights.valid.sum()),
-        considered=found.considered,
-        states=found.states,
-        transitions=found.transitions,
-        wall_s=time.perf_counter() - began,
-        caps=("states",) if found.capped else (),
-    )
+    statistics = statistics_of(problem, weights, found, began)
     if not found.paths:
         return no_cover(problem, weights, found, statistics)
     return [as_partitioning(problem, weights, found, path, statistics) for path in found.paths]
-
-
-def weigh(problem: Problem[C], costs: Sequence[CostLike], launch_penalty_of: Callable[[C], float] | None) -> Weights:
-    """Weights of all candidates, each with its launch penalty; an unknown cost ranks by its target's priority."""
-    seconds = np.array([cost if isinstance(cost, float) else math.nan for cost in costs], dtype=np.float64)
-    ranks = np.zeros(len(costs), dtype=np.int64)
-    for index in np.flatnonzero(~(seconds >= 0)).tolist():
-        cost = Cost.of(costs[index])
-        seconds[index] = cost.seconds
-        ranks[index] = int(cost.unknown_rank) + problem.priorities[index] if cost.is_unknown else 0
-    if launch_penalty_of is not None:
-        seconds += [launch_penalty_of(c) for c in problem.candidates]
-    return Weights(problem, seconds, ranks)
-
-
-def as_partitioning(
-    problem: Problem[C], weights: Weights, found: Found, path: Path, statistics: SearchStatistics
-) -> Partitioning[C]:
-    """A found path in the caller's terms."""
-    bound = found.lower_bound or 0
-    return Partitioning(
-        candidates=tuple(problem.candidates[i] for i in path.candidates),
-        cost=weights.cost_of(path.candidates),
-        optimal=found.exact and path.weight == bound,
-        lower_bound=weights.cost_of_weight(bound),
-        statistics=statistics,
-    )
-
-
-def no_cover(problem: Problem[C], weights: Weights, found: Found, statistics: SearchStatistics) -> NoCover:
-    """Names the first node that cannot be covered."""
-    if found.capped:
-        return NoCover(None, f"no cover was found among the first {found.states} covered sets", statistics)
-    node = found.farthest
-    if problem.first_uncoverable(weights.valid) == node:
-        return NoCover(node, f"no valid candidate holds node {node}", statistics)
-    return NoCover(node, f"no valid candidate that holds node {node} fits any cover of the nodes before it", statistics)

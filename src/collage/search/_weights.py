@@ -63,6 +63,12 @@ class Weights:
         units = (int(self._ranks[candidate]) << self._unit_bits) + int(self._units[candidate])
         return (((units << self._kernel_bits) + 1) << self._priority_bits) + self._priorities[candidate]
 
+    def of_copy(self, seconds: float) -> int | None:
+        """The weight of a copy, None if it is impossible; it counts as one more kernel, so that fewer copies win."""
+        if not math.isfinite(seconds):
+            return None
+        return ((round(seconds * _UNITS_PER_SECOND) << self._kernel_bits) + 1) << self._priority_bits
+
     def cost_of(self, candidates: Sequence[int]) -> Cost:
         """The cost of some candidates together, without the rounding of weights."""
         return Cost.sum(Cost(int(self._ranks[i]), float(self._seconds[i])) for i in candidates)

@@ -22,7 +22,7 @@ from collage.search._bounds import Heads
 from collage.search._dijkstra import DEFAULT_MAX_STATES, Edges, Found, Path, find_paths
 from collage.search._problem import Bools, Problem, trailing_ones
 from collage.search._quotient import find_cycle, kernel_successors
-from collage.search._shortest_path import as_partitioning, no_cover, weigh
+from collage.search._results import as_partitioning, no_cover, weigh
 from collage.search._values import C, CostOf, DependencyGraph, NoCover, Partitioning, SearchStatistics
 from collage.search._weights import Weights
 
