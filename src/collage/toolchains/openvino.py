@@ -282,7 +282,14 @@ def _known_wrong(node: ir.Node) -> str | None:
         dtype = elem_type(node.inputs[0])
         if dtype is not None and dtype.is_integer():
             return "openvino's CPU plugin orders equal integers in TopK otherwise than ONNX does"
+    if node.op_type == "Resize" and _text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        return "openvino does not keep the aspect ratio in Resize"
     return None
+
+
+def _text(node: ir.Node, name: str, default: str) -> str:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_string()
 
 
 def _refuse_changed_types(model: Any, graph: ir.Graph) -> None:
