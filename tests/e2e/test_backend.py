@@ -24,6 +24,7 @@ SAMPLE = (
     "test_dynamicquantizelinear",
     "test_isinf_positive",
     "test_reduce_sum_empty_set",
+    "test_resize_downsample_sizes_nearest_not_larger",
     "test_resize_upsample_scales_cubic",
     "test_scatter_elements_with_negative_indices",
     "test_sequence_insert_at_front",
