@@ -202,7 +202,7 @@ def race_contestant(tuning: Tuning, plan: Plan, recipe: Recipe | None) -> Contes
     arguments: dict[str, Any] = {}
     if recipe is not None:
         values = [str(folder) for folder in tuning.workshop.value_folders]
-        factories = {name: tuning.toolchains.factory(name) for name in recipe.builds}
+        factories = {name: tuning.toolchains.factory(name) for name in recipe.toolchains}
         arguments = {
             "recipe": recipe.as_json(),
             "workspace": str(tuning.workspace),
@@ -215,8 +215,8 @@ def race_contestant(tuning: Tuning, plan: Plan, recipe: Recipe | None) -> Contes
 def plan_signature(tuning: Tuning, fact: str, plans: Sequence[Plan]) -> dict[str, Any]:
     """Everything that a fact about running these plans end to end depends on: the name under which it is kept."""
     contestants = [[plan.name, [_kernel_name(place) for place in plan.kernels]] for plan in plans]
-    toolchains = sorted({place.target.toolchain for plan in plans for place in plan.kernels})
-    builds = {name: tuning.workshop.availability(name).build for name in toolchains}
+    targets = sorted({place.target for plan in plans for place in plan.kernels}, key=str)
+    builds = {target.build_name: tuning.workshop.availability(target).build for target in targets}
     return {**_circumstances(tuning, fact), "contestants": contestants, "builds": builds}
 
 

@@ -20,7 +20,7 @@ from collage.graph import DataflowGraph
 from collage.machine import this_machine
 from collage.options import CompileOptions
 from collage.target import HOST_TOOLCHAIN, NATIVE_TOOLCHAIN, Target, TargetLike
-from collage.toolchains import Availability, Toolchain, registry
+from collage.toolchains import Toolchain, availability_for, registry
 from collage.transform import prepare
 from collage.tuning import Tuning
 
@@ -54,18 +54,15 @@ def describe_targets() -> list[dict[str, Any]]:
                 "reason": found.reason,
                 "remedy": found.remedy,
                 "options": dict(toolchain.options),
-                "by_target": [
-                    _target_row(toolchain, toolchains.parse_target(stem), found) for stem in toolchain.targets
-                ],
+                "by_target": [_target_row(toolchain, toolchains.parse_target(stem)) for stem in toolchain.targets],
             }
         )
     return rows
 
 
-def _target_row(toolchain: Toolchain, target: Target, otherwise: Availability) -> dict[str, Any]:
+def _target_row(toolchain: Toolchain, target: Target) -> dict[str, Any]:
     """One target of a toolchain, and the hardware that its tests have passed on."""
-    ask = getattr(toolchain, "availability_of", None)
-    found = otherwise if ask is None else ask(target)
+    found = availability_for(toolchain, target)
     ran_on = toolchain.ran_on(target) if hasattr(toolchain, "ran_on") else None
     return {
         "target": str(target),

@@ -204,7 +204,6 @@ def lower(tuning: Tuning, plan: Plan) -> Recipe:
     if tuning.placement is not None:
         model, records, devices = lay_out(model, records, tuning.placement)
     ir.save(model, tuning.workspace / file)
-    toolchains = dict.fromkeys(record.compiled.toolchain for record in records)
     return Recipe(
         inputs=tuple(Port.of(value) for value in tuning.model.graph.inputs),
         outputs=tuple(Port.of(value) for value in tuning.model.graph.outputs),
@@ -212,7 +211,7 @@ def lower(tuning: Tuning, plan: Plan) -> Recipe:
         threads=tuning.options.threads,
         model_file=file,
         model={},
-        builds={name: tuning.workshop.availability(name).build for name in toolchains},
+        builds={target.build_name: tuning.workshop.availability(target).build for target in plan.targets},
         devices=devices,
     )
 

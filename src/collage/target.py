@@ -131,6 +131,14 @@ class Target:
         return self.compiler or self.libs or NATIVE_TOOLCHAIN
 
     @property
+    def build_name(self) -> str:
+        """Under what a build of the toolchain is kept: its name, and the kind where that is not ``llvm``.
+
+        One toolchain depends on other things where it serves another kind of device.
+        """
+        return self.toolchain if self.kind == "llvm" else f"{self.kind}:{self.toolchain}"
+
+    @property
     def is_native(self) -> bool:
         """True where the kind's own code generator serves this target."""
         return self.compiler is None and self.libs is None

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from collage._errors import NothingCanRun
 from collage.cost.cost import Cost
+from collage.cost.crew import Limits
 from collage.cost.database import Database
 from collage.cost.estimator import MeasuringCostEstimator, model_bytes, model_tolerance
 from collage.cost.expectation import Expectation
@@ -28,7 +29,7 @@ from collage.cost.sharing import Sharing
 from collage.cost.survey import Survey, TargetSurvey, survey_model
 from collage.cost.values import ValueStore
 from collage.cost.worker import Worker
-from collage.cost.workshop import Limits, Workshop
+from collage.cost.workshop import Workshop, weight_bytes
 from collage.device import SEScope
 from collage.frontend import make_inputs, place_weights
 from collage.fusion import CandidateKernel, FusionReport
@@ -116,14 +117,14 @@ class Tuning:
         )
         self.menu = tuple(menu) if options.accuracy_budget is None else self._with_reduced_precision(menu)
         self.estimator = MeasuringCostEstimator(self.workshop, model_bytes(self.model))
-        self.sharing = Sharing(toolchains, database, lambda name: self.workshop.availability(name).build, say)
+        self.sharing = Sharing(toolchains, database, lambda target: self.workshop.availability(target).build, say)
         self.survey: Survey = {}
         self.overheads: dict[Target, Overheads] = {}
         self.reference_failure: str | None = None
         self.error_price_s = 0.0
         self.chain_s = 0.0
         self.asked = 0
-        self.race_plan = RacePlan()
+        self.race_plan = RacePlan.of_model(weight_bytes(self.model))
         self.fusion = FusionReport()
         self._outcomes: dict[tuple[Hashable, Target], Outcome] = {}
         self._rejected: set[tuple[SubGraph, Target]] = set()
@@ -247,7 +248,7 @@ class Tuning:
         self.workshop.value_folders.append(values.folder)
 
     def _not_measured(self, target: Target) -> TargetSurvey:
-        availability = self.workshop.availability(target.toolchain)
+        availability = self.workshop.availability(target)
         return TargetSurvey(target, availability, refusal=f"not measured: {self.reference_failure}")
 
     def _with_reduced_precision(self, menu: Sequence[Target]) -> tuple[Target, ...]:
@@ -256,7 +257,7 @@ class Tuning:
             target.with_options(precision=precision)
             for target in menu
             if target.option("precision") is None
-            for precision in self.workshop.availability(target.toolchain).precisions
+            for precision in self.workshop.availability(target).precisions
         ]
         return tuple(dict.fromkeys([*menu, *reduced]))
 
@@ -333,7 +334,7 @@ class Tuning:
         """Whether kernels of this target may be tuned: its toolchain can, and it is not a target of tuned kernels itself."""
         name = target.toolchain
         if name not in self._tuners:
-            self._tuners[name] = self.workshop.can_tune(name)
+            self._tuners[name] = self.workshop.can_tune(target)
         return self._tuners[name] and target.option("trials") is None
 
     def introduce_variant(self, target: Target, of: Target) -> None:

@@ -15,9 +15,9 @@ from onnx import TensorProto, helper
 import collage
 from collage import tuning
 from collage.cost.catalogue import listing
+from collage.cost.crew import Limits
 from collage.cost.database import Database
 from collage.cost.worker import Worker
-from collage.cost.workshop import Limits
 from collage.runtime import Executable
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry

@@ -11,10 +11,11 @@ import pytest
 from collage._errors import WorkerDied
 from collage.cost import quarantine as quarantine_module
 from collage.cost.catalogue import listing, statistics
+from collage.cost.crew import Limits
 from collage.cost.database import Database
 from collage.cost.outcome import Outcome, Status
 from collage.cost.quarantine import Quarantine, Quarantined
-from collage.cost.workshop import Job, Limits, Workshop
+from collage.cost.workshop import Job, Workshop
 from collage.target import Target
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
@@ -35,8 +36,8 @@ def measure(database: Database, folder: Path, misbehaviour: str, numbers: range,
     toolchains = Registry(())
     toolchains.add(FakeToolchain(misbehaviour))
     with Workshop(toolchains, database, folder, limits=Limits(memory_bytes=3 << 30), **options) as workshop:  # type: ignore[arg-type]
-        if not workshop.availability("fake").available:
-            return [Outcome(Status.UNSUPPORTED, workshop.availability("fake").reason)]
+        if not workshop.availability(TARGET).available:
+            return [Outcome(Status.UNSUPPORTED, workshop.availability(TARGET).reason)]
         workshop.values.put("x", np.ones(4, np.float32))
         workshop.values.put("y", -np.ones(4, np.float32))
         workshop.values.flush()

@@ -17,9 +17,18 @@ from collage.cost.numerics import compare_all
 from collage.cost.sampling import SamplingPlan, sample, sample_kernel
 from collage.cost.slot import building_slot, measuring_slot
 from collage.cost.values import ValueStore
-from collage.runtime import Executor, Step
+from collage.runtime import Executor, Step, trim
 from collage.target import Target
-from collage.toolchains import Compiled, Kernel, LoadOptions, Profiler, Toolchain, Tuner, TuningSession
+from collage.toolchains import (
+    Compiled,
+    Kernel,
+    LoadOptions,
+    Profiler,
+    Toolchain,
+    Tuner,
+    TuningSession,
+    availability_for,
+)
 
 __all__ = ["ToolchainService"]
 
@@ -40,9 +49,9 @@ class ToolchainService:
         self._toolchain: Toolchain = getattr(importlib.import_module(module), name)(**(arguments or {}))
         self._loaded: dict[tuple[str, str], Kernel] = {}
 
-    def availability(self) -> dict[str, Any]:
-        """What the toolchain says of itself."""
-        return asdict(self._toolchain.availability())
+    def availability(self, target: str) -> dict[str, Any]:
+        """What the toolchain says of itself and one of its targets."""
+        return asdict(availability_for(self._toolchain, Target.parse(target)))
 
     def build(self, kernel: str, target: str, workspace: str, threads: int) -> dict[str, Any]:
         """Compiles a kernel and loads it, so that whatever cannot be loaded is found out here.
@@ -186,8 +195,9 @@ class ToolchainService:
         return list(store)
 
     def drop(self) -> None:
-        """Forgets all loaded kernels."""
+        """Forgets all loaded kernels, and gives their memory back."""
         self._loaded.clear()
+        trim()
 
     def _kernel(self, compiled: dict[str, Any], target: Target, workspace: Path, threads: int) -> Kernel:
         key = (compiled["files"][0] if compiled["files"] else repr(compiled), str(target))

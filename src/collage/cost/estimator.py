@@ -14,7 +14,7 @@ import onnx_ir as ir
 from collage.cost.cost import Cost
 from collage.cost.numerics import REDUCED_TOLERANCE, tolerance_of
 from collage.cost.outcome import Outcome
-from collage.cost.workshop import Job, Workshop
+from collage.cost.workshop import Job, Workshop, weight_bytes
 from collage.graph import structural_hash, value_nbytes
 
 if TYPE_CHECKING:
@@ -128,10 +128,7 @@ def model_tolerance(model: ir.Model) -> float:
 
 def model_bytes(model: ir.Model) -> int:
     """Bytes of weights and of activations of known shape."""
-    weights = sum(
-        value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None
-    )
-    return weights + sum(value_nbytes(value) or 0 for node in model.graph for value in node.outputs)
+    return weight_bytes(model) + sum(value_nbytes(value) or 0 for node in model.graph for value in node.outputs)
 
 
 def _numpy_name(name: str) -> str:

@@ -33,7 +33,7 @@ def measure_overheads(target: Target, workshop: Workshop, database: Database) ->
     name = {
         "fact": "overheads-1",
         "target": str(target),
-        "build": workshop.availability(target.toolchain).build,
+        "build": workshop.availability(target).build,
         "machine": this_machine().fingerprint,
         "threads": workshop.threads,
         "settings": runtime_settings(),

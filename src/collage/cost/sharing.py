@@ -40,7 +40,7 @@ class Sharing:
     Args:
         toolchains: Where toolchains are found.
         database: Where verdicts are kept.
-        build_of: The build of a toolchain, by its name.
+        build_of: The build of a target's toolchain.
         say: Told what is going on.
     """
 
@@ -48,7 +48,7 @@ class Sharing:
         self,
         toolchains: Registry,
         database: Database,
-        build_of: Callable[[str], str],
+        build_of: Callable[[Target], str],
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._toolchains = toolchains
@@ -84,7 +84,7 @@ class Sharing:
             return Verdict(True)
         name = {
             "fact": "share-1",
-            "builds": {target.toolchain: self._build_of(target.toolchain) for target in targets},
+            "builds": {target.build_name: self._build_of(target) for target in targets},
             "machine": this_machine().fingerprint,
         }
         told = self._database.fact(**name)

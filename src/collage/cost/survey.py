@@ -82,7 +82,7 @@ def survey_model(
     for target in sorted(targets, key=lambda t: not toolchains.for_target(t).optimises_whole_graphs):
         # Toolchains that optimise whole graphs go first: they are the ones that the others have to beat.
         say(f"asking {target.short} about the model")
-        availability = workshop.availability(target.toolchain)
+        availability = workshop.availability(target)
         if not availability.available:
             found[target] = TargetSurvey(target, availability)
             continue
@@ -143,7 +143,7 @@ class _Surveyor:
             structure = structural_hash(model)
             if structure not in asked:
                 name = {"fact": "support", "structure": structure, "target": str(self.target)}
-                name["build"] = self.workshop.availability(self.target.toolchain).build
+                name["build"] = self.workshop.availability(self.target).build
                 told = self.database.fact(**name)
                 if told is None:
                     told = {"reason": self.workshop.try_build(model, self.target)}

@@ -158,7 +158,7 @@ class TuningRecords:
             "fact": "tuning-1",
             "workload": workload,
             "target": str(target),
-            "build": self._workshop.availability(target.toolchain).build,
+            "build": self._workshop.availability(target).build,
             "machine": this_machine().fingerprint,
             "threads": self._workshop.threads,
             "settings": runtime_settings(),

@@ -7,9 +7,8 @@ is built, by other tuners neither. Everything that was ever measured comes from 
 from __future__ import annotations
 
 import dataclasses
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,49 +18,29 @@ import onnx_ir as ir
 
 from collage._errors import CompileError, ToolchainError, Unsupported, WorkerDied
 from collage.cost.calm import Calm
+from collage.cost.crew import Crew, Limits
 from collage.cost.database import Database
 from collage.cost.key import WorkloadKey, runtime_settings
 from collage.cost.outcome import Outcome, Status
-from collage.cost.quarantine import Quarantine, Quarantined
+from collage.cost.quarantine import Quarantined
 from collage.cost.sampling import SamplingPlan
 from collage.cost.slot import building_slot, measuring_slot
 from collage.cost.statistics import summarise
 from collage.cost.values import ValueStore
 from collage.cost.worker import Worker, WorkerOutOfMemory, WorkerTimeout
 from collage.machine import this_machine
+from collage.runtime import page_out
 from collage.target import Target
-from collage.toolchains import Availability, Compiled, Registry, reserves_address_space
+from collage.toolchains import Availability, Compiled, Registry
 
-__all__ = ["Counters", "Job", "Limits", "Workshop"]
+__all__ = ["Counters", "Job", "Workshop", "weight_bytes"]
 
-_SERVICE = "collage.cost._toolchain_service:ToolchainService"
 _MIB = 1 << 20
+_HELD_BYTES = 128 * _MIB
+"""Weights of kernels that workers hold at once; each of them packs a copy of its own."""
 _TRIES = 3
 _HOPELESS = 2.0
 """What is this many times too slow would be too slow on a calm machine, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a worker may use.
-
-    Attributes:
-        start_s: Seconds for a worker to come up: to import the toolchain.
-        compile_s: Seconds for one build.
-        try_s: Seconds for the build of a single operator, to see whether it is taken at all.
-        run_s: Seconds for one measurement.
-        memory_bytes: Address space of a worker; None is four fifths of the machine's memory.
-        deaths: Jobs in a row that must die for a toolchain to be left alone, see ``collage.cost.quarantine``.
-        recycle_after: Jobs after which a worker is replaced, so that leaks stay small.
-    """
-
-    start_s: float = 120.0
-    compile_s: float = 180.0
-    try_s: float = 30.0
-    run_s: float = 60.0
-    memory_bytes: int | None = None
-    deaths: int = 3
-    recycle_after: int = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +108,7 @@ class Workshop:
         threads: Threads that each kernel may use; 0 is the toolchains' default.
         remeasure: Do not look up what the database knows.
         unrepeatable: Names of values that differ from run to run, and so cannot be checked.
-        limits: What workers may use.
+        limits: What workers may use; None is what ``Limits`` says.
         workers: Worker processes to use and to leave running; None is the workshop's own.
         say: Told what is going on.
     """
@@ -143,30 +122,25 @@ class Workshop:
         threads: int = 0,
         remeasure: bool = False,
         unrepeatable: Collection[str] = (),
-        limits: Limits = Limits(),
+        limits: Limits | None = None,
         workers: dict[str, Worker] | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._toolchains = toolchains
         self._database = database
         self.workspace = workspace
         self.threads = threads
         self._remeasure = remeasure
         self._unrepeatable = frozenset(unrepeatable)
-        self._limits = limits
-        self._memory_bytes = limits.memory_bytes or this_machine().memory_bytes * 4 // 5
+        self._limits = limits = limits or Limits()
         self._say = say
-        self._workers = {} if workers is None else workers
-        self._keep_workers = workers is not None
         self._session: dict[str, Outcome] = {}
-        self._quarantine = Quarantine(database, limits.deaths, forgive=remeasure, say=say)
+        self._crew = Crew(toolchains, database, limits, forgive=remeasure, workers=workers, say=say)
         self.calm = Calm(database, say)
-        self._abandoned = threading.Event()
-        self._builds: dict[str, Availability] = {}
         self._compiled: dict[tuple[str, str], dict[str, Any]] = {}
         self._verified: set[tuple[str, str]] = set()
         self.value_folders = [workspace / "values"]
         self.values = ValueStore(self.value_folders[0])
+        self._held_bytes = 0
         self.counters = Counters()
 
     def __enter__(self) -> Workshop:
@@ -178,23 +152,11 @@ class Workshop:
     def close(self) -> None:
         """Ends all workers, unless they were lent."""
         self.calm.close()
-        if not self._keep_workers:
-            for worker in self._workers.values():
-                worker.kill()
+        self._crew.close()
 
-    def availability(self, toolchain: str) -> Availability:
-        """Whether a toolchain can be used, as it says itself in a process of its own."""
-        if toolchain not in self._builds:
-            try:
-                with building_slot():
-                    told = self._call(toolchain, "availability", self._limits.compile_s)
-                found = Availability(**{**told, "devices": tuple(told["devices"])})
-                if reason := self._quarantine.recorded(toolchain, found.build):
-                    found = dataclasses.replace(found, available=False, reason=reason)
-                self._builds[toolchain] = found
-            except ToolchainError as error:
-                self._builds[toolchain] = Availability(False, reason=str(error))
-        return self._builds[toolchain]
+    def availability(self, target: Target) -> Availability:
+        """Whether a target can be used, as its toolchain says itself in a process of its own."""
+        return self._crew.availability(target)
 
     def key(self, job: Job) -> WorkloadKey:
         """Under which key a job's timing is kept."""
@@ -205,7 +167,7 @@ class Workshop:
             kernel=job.structure,
             shapes=" ".join(shapes),
             target=str(job.target),
-            build=self.availability(job.target.toolchain).build,
+            build=self.availability(job.target).build,
             machine=this_machine().fingerprint,
             threads=self.threads,
             context=job.context_bytes // _MIB,
@@ -228,10 +190,11 @@ class Workshop:
                 outcomes[key.digest] = found
             else:
                 fresh[key.digest] = (key, job)
-        built = self._build_all([job for _, job in fresh.values()])
-        for (digest, (key, job)), made in zip(fresh.items(), built, strict=True):
-            outcomes[digest] = self._session[digest] = self._settle(key, job, made)
-        self._recycle()
+        for batch in _batches(fresh.values()):
+            built = self._build_all([job for _, job in batch])
+            for (key, job), made in zip(batch, built, strict=True):
+                outcomes[key.digest] = self._session[key.digest] = self._settle(key, job, made)
+            self._tidy()
         return [outcomes[key.digest] for key in keys]
 
     def recall(self, job: Job) -> Outcome | None:
@@ -247,6 +210,7 @@ class Workshop:
         name = str(kernel.graph.name)
         if (name, str(target)) not in self._compiled:
             self._build(kernel, target)
+            self._relieve(kernel)
         made = self._compiled[name, str(target)]
         return Compiled(**{**made, **{part: tuple(made[part]) for part in ("files", "inputs", "outputs")}})
 
@@ -272,7 +236,8 @@ class Workshop:
         self.build(job.kernel, job.target)
         with building_slot():
             told = self._checked(job, self._compiled[name])
-            found = self._call(job.target.toolchain, "check", self._limits.run_s, **told)
+            found = self._crew.call(job.target, "check", self._limits.run_s, **told)
+        self._relieve(job.kernel)
         if not found["wrong"]:
             self._verified.add(name)
         return found["wrong"] or None
@@ -288,8 +253,8 @@ class Workshop:
             self.build(kernel, target)
             made = self._compiled[str(kernel.graph.name), str(target)]
             with measuring_slot():
-                found: Mapping[str, float] = self._call(
-                    target.toolchain,
+                found: Mapping[str, float] = self._crew.call(
+                    target,
                     "overheads",
                     self._limits.run_s,
                     compiled=made,
@@ -301,10 +266,10 @@ class Workshop:
             return {"dispatch_s": 0.0, "launch_s": 0.0}
         return found
 
-    def can_tune(self, toolchain: str) -> bool:
-        """Whether a toolchain finds faster code by trying."""
+    def can_tune(self, target: Target) -> bool:
+        """Whether a target's toolchain finds faster code by trying."""
         try:
-            return bool(self._call(toolchain, "can_tune", self._limits.start_s))
+            return bool(self._crew.call(target, "can_tune", self._limits.start_s))
         except ToolchainError:
             return False
 
@@ -316,8 +281,8 @@ class Workshop:
         """
         file, workspace = self._write(kernel), str(self.workspace)
         with building_slot():
-            found: list[str] = self._call(
-                target.toolchain,
+            found: list[str] = self._crew.call(
+                target,
                 "tuning_workloads",
                 self._limits.try_s,
                 kernel=file,
@@ -332,8 +297,8 @@ class Workshop:
         Raises:
             ToolchainError: It could not be tuned.
         """
-        found: dict[str, str] = self._call(
-            target.toolchain,
+        found: dict[str, str] = self._crew.call(
+            target,
             "tune",
             budget_s + self._limits.compile_s,
             kernel=self._write(kernel),
@@ -351,8 +316,8 @@ class Workshop:
             self.build(kernel, target)
             made = self._compiled[str(kernel.graph.name), str(target)]
             with measuring_slot():
-                found = self._call(
-                    target.toolchain,
+                found = self._crew.call(
+                    target,
                     "profile",
                     self._limits.run_s,
                     compiled=made,
@@ -362,6 +327,7 @@ class Workshop:
                     inputs=list(inputs),
                     repeats=repeats,
                 )
+            self._relieve(kernel)
         except ToolchainError:
             return {}
         return dict(found or {})
@@ -374,8 +340,8 @@ class Workshop:
         """
         file = self._write(model)
         with building_slot():
-            self._call(
-                target.toolchain,
+            self._crew.call(
+                target,
                 "capture",
                 self._limits.compile_s + self._limits.run_s,
                 kernel=file,
@@ -384,7 +350,20 @@ class Workshop:
                 values=str(values.folder),
                 inputs=[str(value.name) for value in model.graph.inputs],
             )
+        self._relieve(model)
         values.reload()
+
+    def _relieve(self, kernel: ir.Model) -> None:
+        """After a job that loaded a kernel: has all kernels forgotten where they may take much memory by now."""
+        self._held_bytes += weight_bytes(kernel)
+        if self._held_bytes > _HELD_BYTES:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Has workers forget the kernels that they loaded, and this process the weights that it looked at."""
+        self._held_bytes = 0
+        self._crew.recycle()
+        page_out(self.workspace)
 
     def _recall(self, key: WorkloadKey) -> Outcome | None:
         """What is known already, from this session or from the database."""
@@ -425,7 +404,7 @@ class Workshop:
         for index, job in enumerate(jobs):
             by_toolchain.setdefault(job.target.toolchain, []).append(index)
         results: dict[int, _Built] = {}
-        self._abandoned.clear()
+        self._crew.begin()
 
         def build_some(indices: Iterable[int]) -> None:
             for index in indices:
@@ -446,17 +425,15 @@ class Workshop:
                     future.result()
             except BaseException:
                 # Interrupted: whoever waits for the result must not wait for the builds under way.
-                self._abandoned.set()
-                for toolchain in by_toolchain:
-                    self._worker(toolchain).interrupt()
+                self._crew.abandon(by_toolchain)
                 raise
         return [results[index] for index in range(len(jobs))]
 
     def _build(self, kernel: ir.Model, target: Target, timeout_s: float | None = None) -> dict[str, Any]:
         file = self._write(kernel)
         with building_slot():
-            made: dict[str, Any] = self._call(
-                target.toolchain,
+            made: dict[str, Any] = self._crew.call(
+                target,
                 "build",
                 timeout_s or self._limits.compile_s,
                 kernel=file,
@@ -483,8 +460,8 @@ class Workshop:
         plan = SamplingPlan(evict_bytes=job.context_bytes // _MIB * _MIB, hopeless_s=job.hopeless_s)
         as_json = dataclasses.asdict(dataclasses.replace(plan, hopeless_s=min(plan.hopeless_s, 1e9)))
         try:
-            found = self._call(
-                job.target.toolchain, "measure", self._limits.run_s, **self._checked(job, compiled), plan=as_json
+            found = self._crew.call(
+                job.target, "measure", self._limits.run_s, **self._checked(job, compiled), plan=as_json
             )
         except Quarantined:
             raise
@@ -514,51 +491,24 @@ class Workshop:
         ir.save(kernel, self.workspace / file)
         return file
 
-    def _call(self, toolchain: str, method: str, timeout_s: float, **params: Any) -> Any:
-        """One job in a toolchain's worker; a crash is retried once in a fresh one."""
-        self._quarantine.check(toolchain)
-        worker = self._worker(toolchain)
-        try:
-            try:
-                result = worker.call(method, timeout_s, **params)
-            except WorkerTimeout:
-                raise
-            except WorkerDied:
-                if self._abandoned.is_set():
-                    raise
-                result = worker.call(method, timeout_s, **params)
-        except WorkerDied as error:
-            if not self._abandoned.is_set():
-                build = self._builds[toolchain].build if toolchain in self._builds else None
-                self._quarantine.died(toolchain, build, error)
-            raise
-        except ToolchainError:
-            self._quarantine.lived(toolchain)
-            raise
-        self._quarantine.lived(toolchain)
-        return result
 
-    def _worker(self, toolchain: str) -> Worker:
-        if toolchain not in self._workers:
-            factory, arguments = self._toolchains.factory(toolchain)
-            limited = not reserves_address_space(self._toolchains.get(toolchain).targets)
-            self._workers[toolchain] = Worker(
-                _SERVICE,
-                {"factory": factory, "arguments": arguments},
-                memory_limit_bytes=self._memory_bytes if limited else None,
-                start_timeout_s=self._limits.start_s,
-            )
-        return self._workers[toolchain]
+def weight_bytes(model: ir.Model) -> int:
+    """Bytes of a model's initializers."""
+    return sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
 
-    def _recycle(self) -> None:
-        for name, worker in self._workers.items():
-            if worker.jobs_done > self._limits.recycle_after:
-                worker.kill()
-            elif worker.alive:
-                try:
-                    worker.call("drop", 30.0)
-                except ToolchainError as error:
-                    self._say(f"worker of {name} was replaced: {error}")
+
+def _batches(jobs: Iterable[tuple[WorkloadKey, Job]]) -> Iterator[list[tuple[WorkloadKey, Job]]]:
+    """Jobs whose kernels may all be loaded at once; one with large weights comes alone."""
+    batch: list[tuple[WorkloadKey, Job]] = []
+    held_bytes = 0
+    for key, job in jobs:
+        held_bytes += weight_bytes(job.kernel)
+        if batch and held_bytes > _HELD_BYTES:
+            yield batch
+            batch, held_bytes = [], weight_bytes(job.kernel)
+        batch.append((key, job))
+    if batch:
+        yield batch
 
 
 def _failed(error: ToolchainError, build_s: float) -> Outcome:

@@ -33,7 +33,7 @@ from collage.runtime._manifest import MANIFEST, machine_facts, manifest_of, veri
 from collage.runtime._recipe import KernelRecord, Recipe
 from collage.runtime._zip import unpack, write_zip
 from collage.target import Target
-from collage.toolchains import Registry, registry
+from collage.toolchains import Registry, availability_for, registry
 
 __all__ = ["load", "save"]
 
@@ -123,7 +123,8 @@ def _to_build(recipe: Recipe, machine: Mapping[str, Any], toolchains: Registry, 
     reasons = {}
     for kernel in recipe.kernels:
         name = kernel.compiled.toolchain
-        availability = toolchains.get(name).availability()
+        target = Target.parse(kernel.target)
+        availability = availability_for(toolchains.get(name), target)
         if not availability.available:
             remedy = f"; {availability.remedy}" if availability.remedy else ""
             raise ArtefactError(
@@ -137,7 +138,7 @@ def _to_build(recipe: Recipe, machine: Mapping[str, Any], toolchains: Registry, 
             continue
         elif machine != machine_facts():
             reasons[kernel.name] = "it was compiled on another kind of machine"
-        elif recipe.builds.get(name) != availability.build:
+        elif recipe.builds.get(target.build_name) != availability.build:
             reasons[kernel.name] = f"it was compiled by another build of {name}"
     return reasons
 
@@ -154,7 +155,7 @@ def _rebuild(recipe: Recipe, workspace: Path, names: Mapping[str, str], toolchai
             return kernel
         target = Target.parse(kernel.target)
         compiled = sources.compile(kernel, target, toolchains, workspace)
-        builds[target.toolchain] = toolchains.for_target(target).availability().build
+        builds[target.build_name] = availability_for(toolchains.for_target(target), target).build
         return replace(kernel, compiled=compiled, inputs=compiled.inputs, outputs=compiled.outputs)
 
     return replace(recipe, kernels=tuple(map(built, recipe.kernels)), builds=builds)

@@ -5,7 +5,7 @@ No toolchain's name occurs outside this room. Third parties add theirs through t
 """
 
 from collage._errors import CompileError, Unsupported
-from collage.toolchains._base import ToolchainBase
+from collage.toolchains._base import ToolchainBase, availability_for
 from collage.toolchains._contract import (
     TUNED,
     Availability,
@@ -49,6 +49,7 @@ __all__ = [
     "Tuner",
     "TuningSession",
     "Unsupported",
+    "availability_for",
     "check_options",
     "kernel_name",
     "load_threads",

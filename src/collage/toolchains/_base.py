@@ -11,8 +11,15 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
+    from collage.toolchains._contract import Toolchain
 
-__all__ = ["ToolchainBase"]
+__all__ = ["ToolchainBase", "availability_for"]
+
+
+def availability_for(toolchain: Toolchain, target: Target) -> Availability:
+    """Whether a toolchain can be used for one of its targets; without ``availability_of`` it is the same for all."""
+    ask: Callable[[Target], Availability] | None = getattr(toolchain, "availability_of", None)
+    return toolchain.availability() if ask is None else ask(target)
 
 
 class ToolchainBase:

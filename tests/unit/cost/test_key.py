@@ -137,7 +137,7 @@ class Keys:
         folder = self._folder / str(next(self._numbers))
         folder.mkdir()
         workshop = Workshop(self._toolchains, self._database, folder, threads=setting.threads)
-        workshop._builds["fake"] = Availability(True, "1", setting.build)
+        workshop._crew._available["fake"] = Availability(True, "1", setting.build)
         for value in model.graph.inputs:
             workshop.values.put(str(value.name), np.zeros(value.shape.numpy(), value.dtype.numpy()))
         maker = KernelMaker(DataflowGraph(model))

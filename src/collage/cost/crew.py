@@ -1,0 +1,164 @@
+"""The crew of a session: one worker process for each toolchain, any of which may die without taking anything along."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from collage._errors import ToolchainError, WorkerDied
+from collage.cost.database import Database
+from collage.cost.quarantine import Quarantine
+from collage.cost.slot import building_slot
+from collage.cost.worker import Worker, WorkerTimeout
+from collage.machine import this_machine
+from collage.target import Target
+from collage.toolchains import Availability, Registry, reserves_address_space
+
+__all__ = ["Crew", "Limits"]
+
+_SERVICE = "collage.cost._toolchain_service:ToolchainService"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a worker may use.
+
+    Attributes:
+        start_s: Seconds for a worker to come up: to import the toolchain.
+        compile_s: Seconds for one build.
+        try_s: Seconds for the build of a single operator, to see whether it is taken at all.
+        run_s: Seconds for one measurement.
+        memory_bytes: Address space of a worker; None is four fifths of the machine's memory.
+        deaths: Jobs in a row that must die for a toolchain to be left alone, see ``collage.cost.quarantine``.
+        recycle_after: Jobs after which a worker is replaced, so that leaks stay small.
+    """
+
+    start_s: float = 120.0
+    compile_s: float = 180.0
+    try_s: float = 30.0
+    run_s: float = 60.0
+    memory_bytes: int | None = None
+    deaths: int = 3
+    recycle_after: int = 400
+
+
+class Crew:
+    """Hands jobs to toolchains, each in a process of its own.
+
+    Args:
+        toolchains: Where toolchains are found.
+        database: Where quarantines are kept.
+        limits: What workers may use.
+        forgive: Try again what an earlier session quarantined.
+        workers: Worker processes to use and to leave running; None is the crew's own.
+        say: Told what is going on.
+    """
+
+    def __init__(
+        self,
+        toolchains: Registry,
+        database: Database,
+        limits: Limits,
+        *,
+        forgive: bool,
+        workers: dict[str, Worker] | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self._toolchains = toolchains
+        self._limits = limits
+        self._memory_bytes = limits.memory_bytes or this_machine().memory_bytes * 4 // 5
+        self._workers = {} if workers is None else workers
+        self._keep_workers = workers is not None
+        self._quarantine = Quarantine(database, limits.deaths, forgive=forgive, say=say)
+        self._abandoned = threading.Event()
+        self._available: dict[str, Availability] = {}
+        self._say = say
+
+    def close(self) -> None:
+        """Ends all workers, unless they were lent."""
+        if not self._keep_workers:
+            for worker in self._workers.values():
+                worker.kill()
+
+    def availability(self, target: Target) -> Availability:
+        """Whether a target can be used, as its toolchain says in a process of its own; options make no difference."""
+        name = target.build_name
+        if name not in self._available:
+            try:
+                with building_slot():
+                    told = self.call(target, "availability", self._limits.compile_s, target=str(target))
+                found = Availability(
+                    **{**told, "devices": tuple(told["devices"]), "precisions": tuple(told["precisions"])}
+                )
+                if reason := self._quarantine.recorded(target.toolchain, found.build):
+                    found = dataclasses.replace(found, available=False, reason=reason)
+                self._available[name] = found
+            except ToolchainError as error:
+                self._available[name] = Availability(False, reason=str(error))
+        return self._available[name]
+
+    def call(self, target: Target, method: str, timeout_s: float, /, **params: Any) -> Any:
+        """One job for the toolchain that serves a target; a crash is retried once in a fresh worker.
+
+        Raises:
+            Quarantined: The toolchain died too often, and is not asked.
+            ToolchainError: It refused, failed or died.
+        """
+        toolchain = target.toolchain
+        self._quarantine.check(toolchain)
+        worker = self._worker(toolchain)
+        try:
+            try:
+                result = worker.call(method, timeout_s, **params)
+            except WorkerTimeout:
+                raise
+            except WorkerDied:
+                if self._abandoned.is_set():
+                    raise
+                result = worker.call(method, timeout_s, **params)
+        except WorkerDied as error:
+            if not self._abandoned.is_set():
+                known = self._available.get(target.build_name)
+                self._quarantine.died(toolchain, None if known is None else known.build, error)
+            raise
+        except ToolchainError:
+            self._quarantine.lived(toolchain)
+            raise
+        self._quarantine.lived(toolchain)
+        return result
+
+    def begin(self) -> None:
+        """Work begins, or goes on after it was abandoned."""
+        self._abandoned.clear()
+
+    def abandon(self, toolchains: Iterable[str]) -> None:
+        """Ends what these are doing: whoever waited for it was interrupted, and nobody died of itself."""
+        self._abandoned.set()
+        for toolchain in toolchains:
+            self._worker(toolchain).interrupt()
+
+    def recycle(self) -> None:
+        """Has workers forget the kernels that they loaded, and replaces those that have done many jobs."""
+        for name, worker in self._workers.items():
+            if worker.jobs_done > self._limits.recycle_after:
+                worker.kill()
+            elif worker.alive:
+                try:
+                    worker.call("drop", 30.0)
+                except ToolchainError as error:
+                    self._say(f"worker of {name} was replaced: {error}")
+
+    def _worker(self, toolchain: str) -> Worker:
+        if toolchain not in self._workers:
+            factory, arguments = self._toolchains.factory(toolchain)
+            limited = not reserves_address_space(self._toolchains.get(toolchain).targets)
+            self._workers[toolchain] = Worker(
+                _SERVICE,
+                {"factory": factory, "arguments": arguments},
+                memory_limit_bytes=self._memory_bytes if limited else None,
+                start_timeout_s=self._limits.start_s,
+            )
+        return self._workers[toolchain]

@@ -1,0 +1,51 @@
+"""Workers of a session: what is asked of a toolchain is asked for the kind of device that a target is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from collage.cost.database import Database
+from collage.cost.overheads import measure_overheads
+from collage.cost.worker import Worker
+from collage.cost.workshop import Workshop
+from collage.target import Target
+from collage.testing import FakeToolchain
+from collage.toolchains import Registry, availability_for, registry
+from collage.toolchains._contract import Availability
+
+
+class Bare:
+    """A toolchain that does not say more than the contract demands."""
+
+    def availability(self) -> Availability:
+        return Availability(True, "1", "bare 1")
+
+
+@pytest.mark.parametrize("pair", [("llvm", "cuda"), ("onnxruntime", "cuda:onnxruntime")])
+def test_each_kind_of_device_has_an_availability_of_its_own(pair: tuple[str, str], tmp_path: Path) -> None:
+    toolchains = registry()
+    targets = [toolchains.parse_target(text) for text in pair]
+    with Database("sqlite:///:memory:") as database, Workshop(toolchains, database, tmp_path) as workshop:
+        found = [workshop.availability(target) for target in targets]
+        # Options make no other device, and no other build.
+        assert workshop.availability(targets[0].with_options(threads="1")) == found[0]
+    assert found == [availability_for(toolchains.for_target(target), target) for target in targets]
+    assert found[0].available
+    assert not found[1].available or found[1].build != found[0].build
+
+
+def test_a_toolchain_that_serves_one_kind_need_not_tell_targets_apart() -> None:
+    assert availability_for(Bare(), Target.parse("llvm -compiler=bare")).build == "bare 1"  # type: ignore[arg-type]
+
+
+def test_lent_workers_outlive_the_session(tmp_path: Path) -> None:
+    toolchains, lent = Registry(()), dict[str, Worker]()
+    toolchains.add(FakeToolchain())
+    target = Target.parse("llvm -compiler=fake")
+    with Database("sqlite:///:memory:") as database:
+        with Workshop(toolchains, database, tmp_path, workers=lent) as workshop:
+            measure_overheads(target, workshop, database)
+        assert lent["fake"].alive
+        lent["fake"].kill()
