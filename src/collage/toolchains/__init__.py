@@ -25,16 +25,20 @@ from collage.toolchains._contract import (
     TuningSession,
 )
 from collage.toolchains._cuda import reserves_address_space
+from collage.toolchains._extern_functions import BoundFunction, ExternFunction, ExternLibrary, extern_libraries
 from collage.toolchains._model_files import check_options, kernel_name, load_threads, save_kernel
 from collage.toolchains._registry import Registry, registry
 
 __all__ = [
     "TUNED",
     "Availability",
+    "BoundFunction",
     "CompileError",
     "Compiled",
     "Device",
     "DeviceKernel",
+    "ExternFunction",
+    "ExternLibrary",
     "InPlaceKernel",
     "Kernel",
     "Layout",
@@ -51,6 +55,7 @@ __all__ = [
     "Unsupported",
     "availability_for",
     "check_options",
+    "extern_libraries",
     "kernel_name",
     "load_threads",
     "registry",
