@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from collage._errors import ToolchainError
 from collage.cost.cost import Cost
+from collage.cost.jobs import Job
 from collage.cost.tuned import TunedKernel, TuningRecords, effort_s
-from collage.cost.workshop import Job
 from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.search import NoCover, shortest_path
 from collage.target import Target

@@ -18,6 +18,7 @@ from collage.cost.crew import Limits
 from collage.cost.database import Database
 from collage.cost.estimator import MeasuringCostEstimator, model_bytes, model_tolerance
 from collage.cost.expectation import Expectation
+from collage.cost.jobs import weight_bytes
 from collage.cost.kernels import KernelMaker
 from collage.cost.outcome import Outcome, Status
 from collage.cost.overheads import Overheads, measure_overheads
@@ -29,7 +30,7 @@ from collage.cost.sharing import Sharing
 from collage.cost.survey import Survey, TargetSurvey, survey_model
 from collage.cost.values import ValueStore
 from collage.cost.worker import Worker
-from collage.cost.workshop import Workshop, weight_bytes
+from collage.cost.workshop import Workshop
 from collage.device import SEScope
 from collage.frontend import make_inputs, place_weights
 from collage.fusion import CandidateKernel, FusionReport

@@ -13,9 +13,10 @@ from collage.cost import quarantine as quarantine_module
 from collage.cost.catalogue import listing, statistics
 from collage.cost.crew import Limits
 from collage.cost.database import Database
+from collage.cost.jobs import Job
 from collage.cost.outcome import Outcome, Status
 from collage.cost.quarantine import Quarantine, Quarantined
-from collage.cost.workshop import Job, Workshop
+from collage.cost.workshop import Workshop
 from collage.target import Target
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry

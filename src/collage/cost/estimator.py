@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import onnx_ir as ir
 
 from collage.cost.cost import Cost
+from collage.cost.jobs import Job, weight_bytes
 from collage.cost.numerics import REDUCED_TOLERANCE, tolerance_of
 from collage.cost.outcome import Outcome
-from collage.cost.workshop import Job, Workshop, weight_bytes
+from collage.cost.workshop import Workshop
 from collage.graph import structural_hash, value_nbytes
 
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass
 import onnx_ir as ir
 
 from collage.cost.database import Database
+from collage.cost.jobs import Job
 from collage.cost.key import digest_of, runtime_settings
 from collage.cost.outcome import Outcome
-from collage.cost.workshop import Job, Workshop
+from collage.cost.workshop import Workshop
 from collage.machine import this_machine
 from collage.target import Target
 

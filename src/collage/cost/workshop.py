@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from collage._errors import CompileError, ToolchainError, Unsupported, WorkerDie
 from collage.cost.calm import Calm
 from collage.cost.crew import Crew, Limits
 from collage.cost.database import Database
+from collage.cost.jobs import HELD_BYTES, Job, batches, weight_bytes
 from collage.cost.key import WorkloadKey, runtime_settings
 from collage.cost.outcome import Outcome, Status
 from collage.cost.quarantine import Quarantined
@@ -33,39 +34,12 @@ from collage.runtime import page_out
 from collage.target import Target
 from collage.toolchains import Availability, Compiled, Registry
 
-__all__ = ["Counters", "Job", "Workshop", "weight_bytes"]
+__all__ = ["Counters", "Workshop"]
 
 _MIB = 1 << 20
-_HELD_BYTES = 128 * _MIB
-"""Weights of kernels that workers hold at once; each of them packs a copy of its own."""
 _TRIES = 3
 _HOPELESS = 2.0
 """What is this many times too slow would be too slow on a calm machine, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A kernel to build and to measure.
-
-    Attributes:
-        kernel: The extracted model; its graph's name is unique in the workspace.
-        structure: Its structural hash.
-        target: Whom it is for.
-        inputs: Names of its inputs in the value store, in order.
-        outputs: Names of its outputs in the value store, in order.
-        tolerance: See ``collage.cost.numerics``.
-        context_bytes: Memory that the rest of the model touches between two runs of it.
-        hopeless_s: Not worth measuring precisely above this.
-    """
-
-    kernel: ir.Model
-    structure: str
-    target: Target
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    tolerance: float
-    context_bytes: int = 0
-    hopeless_s: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +164,7 @@ class Workshop:
                 outcomes[key.digest] = found
             else:
                 fresh[key.digest] = (key, job)
-        for batch in _batches(fresh.values()):
+        for batch in batches(fresh.values()):
             built = self._build_all([job for _, job in batch])
             for (key, job), made in zip(batch, built, strict=True):
                 outcomes[key.digest] = self._session[key.digest] = self._settle(key, job, made)
@@ -356,7 +330,7 @@ class Workshop:
     def _relieve(self, kernel: ir.Model) -> None:
         """After a job that loaded a kernel: has all kernels forgotten where they may take much memory by now."""
         self._held_bytes += weight_bytes(kernel)
-        if self._held_bytes > _HELD_BYTES:
+        if self._held_bytes > HELD_BYTES:
             self._tidy()
 
     def _tidy(self) -> None:
@@ -490,25 +464,6 @@ class Workshop:
         file = f"{kernel.graph.name}.in.onnx"
         ir.save(kernel, self.workspace / file)
         return file
-
-
-def weight_bytes(model: ir.Model) -> int:
-    """Bytes of a model's initializers."""
-    return sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
-
-
-def _batches(jobs: Iterable[tuple[WorkloadKey, Job]]) -> Iterator[list[tuple[WorkloadKey, Job]]]:
-    """Jobs whose kernels may all be loaded at once; one with large weights comes alone."""
-    batch: list[tuple[WorkloadKey, Job]] = []
-    held_bytes = 0
-    for key, job in jobs:
-        held_bytes += weight_bytes(job.kernel)
-        if batch and held_bytes > _HELD_BYTES:
-            yield batch
-            batch, held_bytes = [], weight_bytes(job.kernel)
-        batch.append((key, job))
-    if batch:
-        yield batch
 
 
 def _failed(error: ToolchainError, build_s: float) -> Outcome:

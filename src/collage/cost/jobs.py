@@ -1,0 +1,60 @@
+"""What a workshop is asked to do: kernels to build and to measure, and how many of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from collage.cost.key import WorkloadKey
+from collage.target import Target
+
+__all__ = ["HELD_BYTES", "Job", "batches", "weight_bytes"]
+
+HELD_BYTES = 128 << 20
+"""Weights of kernels that workers hold at once; each of them packs a copy of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A kernel to build and to measure.
+
+    Attributes:
+        kernel: The extracted model; its graph's name is unique in the workspace.
+        structure: Its structural hash.
+        target: Whom it is for.
+        inputs: Names of its inputs in the value store, in order.
+        outputs: Names of its outputs in the value store, in order.
+        tolerance: See ``collage.cost.numerics``.
+        context_bytes: Memory that the rest of the model touches between two runs of it.
+        hopeless_s: Not worth measuring precisely above this.
+    """
+
+    kernel: ir.Model
+    structure: str
+    target: Target
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tolerance: float
+    context_bytes: int = 0
+    hopeless_s: float = float("inf")
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """Bytes of a model's initializers."""
+    return sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+
+
+def batches(jobs: Iterable[tuple[WorkloadKey, Job]]) -> Iterator[list[tuple[WorkloadKey, Job]]]:
+    """Jobs whose kernels may all be loaded at once; one with large weights comes alone."""
+    batch: list[tuple[WorkloadKey, Job]] = []
+    held_bytes = 0
+    for key, job in jobs:
+        held_bytes += weight_bytes(job.kernel)
+        if batch and held_bytes > HELD_BYTES:
+            yield batch
+            batch, held_bytes = [], weight_bytes(job.kernel)
+        batch.append((key, job))
+    if batch:
+        yield batch
