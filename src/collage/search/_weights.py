@@ -69,6 +69,10 @@ class Weights:
             return None
         return ((round(seconds * _UNITS_PER_SECOND) << self._kernel_bits) + 1) << self._priority_bits
 
+    def seconds_of(self, weight: int) -> float:
+        """The seconds in a sum of weights of known costs."""
+        return (weight >> (self._priority_bits + self._kernel_bits)) / _UNITS_PER_SECOND
+
     def cost_of(self, candidates: Sequence[int]) -> Cost:
         """The cost of some candidates together, without the rounding of weights."""
         return Cost.sum(Cost(int(self._ranks[i]), float(self._seconds[i])) for i in candidates)
