@@ -79,7 +79,7 @@ def _bind(model: ir.Model, threads: int) -> BoundFunction:
 
     def call(*tensors: Any) -> None:
         use_threads(threads)
-        *inputs, out = map(torch.from_dlpack, tensors)
+        *inputs, out = (torch.from_dlpack(x.__dlpack__()) for x in tensors)
         with torch.inference_mode():
             out.copy_(program(*inputs)[0])
 
@@ -93,7 +93,7 @@ def _bind_channels_last(model: ir.Model, threads: int) -> BoundFunction:
 
     def call(*tensors: Any) -> None:
         use_threads(threads)
-        *inputs, out = (torch.from_dlpack(x).movedim(-1, 1) for x in tensors)
+        *inputs, out = (torch.from_dlpack(x.__dlpack__()).movedim(-1, 1) for x in tensors)
         with torch.inference_mode():
             out.copy_(program(*inputs)[0])
 
