@@ -29,7 +29,7 @@ from collage._errors import TargetError, ToolchainError, Unsupported
 from collage.cost.worker import Worker, WorkerTimeout
 from collage.target import Target
 from collage.testing._toolchain_kernels import COMMON, DTYPES, DYNAMIC, EDGES, KernelCase, kernel
-from collage.toolchains import Compiled, LoadOptions, Profiler, Toolchain
+from collage.toolchains import Compiled, InPlaceKernel, Layout, LoadOptions, Profiler, Toolchain
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -153,6 +153,51 @@ class ToolchainTestCase:
         assert not np.array_equal(kept, second)
         if not loaded.reuses_outputs:
             np.testing.assert_array_equal(first, kept)
+
+    @pytest.mark.parametrize("case", COMMON, ids=_by_name)
+    def test_writes_in_place_what_a_call_returns(self, case: KernelCase, parsed: Target, tmp_path: Path) -> None:
+        if self._refuses(case.name):
+            pytest.skip(f"{self.toolchain.name} is known to refuse it")
+        loaded = _load(self.toolchain, case.model(), parsed, tmp_path)
+        if not isinstance(loaded, InPlaceKernel):
+            pytest.skip("does not write in place")
+        called = [y.copy() for y in loaded(case.inputs)]
+        assert [(y.dtype.name, y.shape) for y in called] == [(a.dtype, tuple(a.shape)) for a in loaded.layouts]
+        kept = [x.copy() for x in case.inputs]
+        # A few times, in turns: kernels may remember buffers that they met before.
+        buffers = [[_Guarded(layout) for layout in loaded.layouts] for _ in range(3)]
+        for turn in (0, 1, 0, 2, 1):
+            for buffer in buffers[turn]:
+                buffer.spoil()
+            loaded.run_into(case.inputs, [buffer.array for buffer in buffers[turn]])
+            for buffer, y in zip(buffers[turn], called, strict=True):
+                np.testing.assert_array_equal(buffer.array, y)
+                assert buffer.is_whole
+        for x, before in zip(case.inputs, kept, strict=True):
+            np.testing.assert_array_equal(x, before)
+
+    def test_writes_in_place_nowhere_else(self, parsed: Target, tmp_path: Path) -> None:
+        case = self._usual()
+        loaded = _load(self.toolchain, case.model(), parsed, tmp_path)
+        if not isinstance(loaded, InPlaceKernel):
+            pytest.skip("does not write in place")
+        x = case.inputs[0].copy()
+        earlier, later = ([np.empty(a.shape, a.dtype) for a in loaded.layouts] for _ in range(2))
+        loaded.run_into([x], earlier)
+        kept, own = [y.copy() for y in earlier], loaded([x])[0].copy()
+        # The same array with other contents, and one that lies elsewhere and is not row-major.
+        for changed in (np.negative(x, out=x), np.asfortranarray(x * np.float32(0.5))):
+            loaded.run_into([changed], later)
+            self._assert_right(case.model(), [changed], later)
+            for y, before in zip(earlier, kept, strict=True):
+                np.testing.assert_array_equal(y, before)
+        # What was an output is the next one's input, as where kernels of one shape alternate between two buffers.
+        if earlier[0].shape == x.shape:
+            given = earlier[0].copy()
+            loaded.run_into([earlier[0]], later)
+            self._assert_right(case.model(), [given], later)
+            loaded.run_into([later[0].copy()], earlier)
+        np.testing.assert_array_equal(loaded(case.inputs)[0], own)
 
     def test_outputs_are_row_major_and_of_the_right_type(self, parsed: Target, tmp_path: Path) -> None:
         case = self._usual("attention", "elementwise", "matmul")
@@ -294,6 +339,29 @@ class ToolchainTestCase:
             # An integer or a float64 has no rounding to forgive; a float16 has its own.
             share = {"f4": self.tolerance, "f2": 2e-3, "f8": 1e-14}.get(expected.dtype.str[1:], 0)
             np.testing.assert_allclose(y, expected, rtol=0, atol=share * scale)
+
+
+class _Guarded:
+    """A buffer of a layout, with marks before and behind it."""
+
+    _MARGIN = 256
+
+    def __init__(self, layout: Layout) -> None:
+        size = int(np.prod(layout.shape, dtype=np.int64)) * np.dtype(layout.dtype).itemsize
+        owner = np.empty(size + 2 * self._MARGIN + 64, np.uint8)
+        # Aligned as the executor's buffers are.
+        start = -(owner.ctypes.data + self._MARGIN) % 64
+        self._block = owner[start : start + size + 2 * self._MARGIN]
+        self.array: Tensor = self._block[self._MARGIN : -self._MARGIN].view(layout.dtype).reshape(layout.shape)
+
+    def spoil(self) -> None:
+        """Fills it with what no kernel returns, so that what is not written shows."""
+        self._block[:] = 0xA5
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the marks are still there."""
+        return bool((self._block[: self._MARGIN] == 0xA5).all() and (self._block[-self._MARGIN :] == 0xA5).all())
 
 
 def with_weights_in_file(case: KernelCase, workspace: Path) -> ir.Model:
