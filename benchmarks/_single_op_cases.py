@@ -58,6 +58,7 @@ def attention(name: str, heads: int, length: int) -> KernelCase:
 
 RELU, SILU = "y = Relu (c)", "s = Sigmoid (c) y = Mul (c, s)"
 SAME3, SAME3D = "pads = [1,1,1,1]", "pads = [1,1,1,1,1,1]"
+YCBCR = {"k": 1.402, "m": 1.772, "n": 0.344, "p": 0.714, "low": 0, "high": 1}
 
 CASES: Sequence[KernelCase] = (
     # Recurrent layers
@@ -94,6 +95,35 @@ CASES: Sequence[KernelCase] = (
     case("GELU [512,3072]", (512, 3072), 2, "y = Gelu (x)"),
     case("chain of 6 elementwise [1,256,64,64]", (1, 256, 64, 64), 4,
          "a = Exp (x) b = Add (a, x) c = Tanh (b) d = Mul (c, x) e = Sqrt (a) y = Sub (d, e)"),
+    case("SwiGLU [512,2x4096]", (512, 8192), 2,
+         "a, b = Split <axis = 1, num_outputs = 2> (x) s = Sigmoid (a) m = Mul (a, s) y = Mul (m, b)"),
+    case("rotary embedding [1,12,512,64]", (1, 12, 512, 64), 4,
+         """a, b = Split <axis = 3, num_outputs = 2> (x) n = Neg (b) r = Concat <axis = 3> (n, a)
+         c = Mul (x, u) s = Mul (r, v) y = Add (c, s)""", u=numbers(512, 64, seed=1), v=numbers(512, 64, seed=2)),
+    case("YCbCr to RGB [1,3,720,1280]", (1, 3, 720, 1280), 4,
+         """l, b, r = Split <axis = 1, num_outputs = 3> (x) rr = Mul (r, k) red = Add (l, rr) bb = Mul (b, m) blue = Add (l, bb)
+         bg = Mul (b, n) rg = Mul (r, p) g = Add (bg, rg) green = Sub (l, g) c = Concat <axis = 1> (red, green, blue)
+         y = Clip (c, low, high)""",
+         **{name: np.array(value, np.float32) for name, value in YCBCR.items()}),
+    case("boxes of a detector [1,3,80,80,85]", (1, 3, 80, 80, 85), 5,
+         """s = Sigmoid (x) a, b, c = Split <axis = 4> (s, parts) d = Mul (a, two) e = Add (d, grid) f = Mul (e, stride)
+         g = Mul (b, two) h = Mul (g, g) i = Mul (h, anchors) y = Concat <axis = 4> (f, i, c)""",
+         parts=np.array([2, 2, 81]), two=np.array(2, np.float32), stride=np.array(8, np.float32),
+         grid=np.moveaxis(np.indices((80, 80)), 0, -1).astype(np.float32) - np.float32(0.5), anchors=numbers(1, 3, 1, 1, 2)),
+    # Reductions with what surrounds them, as exporters write them out
+    case("RMSNorm [512,4096]", (512, 4096), 2,
+         "q = Mul (x, x) m = ReduceMean (q, k) e = Add (m, o) r = Sqrt (e) d = Div (x, r) y = Mul (d, s)",
+         k=np.array([1]), o=np.array(1e-6, np.float32), s=numbers(4096)),
+    case("LayerNorm over channels [1,96,56,56]", (1, 96, 56, 56), 4,
+         """m = ReduceMean (x, k) c = Sub (x, m) q = Mul (c, c) v = ReduceMean (q, k) e = Add (v, o) r = Sqrt (e)
+         d = Div (c, r) n = Mul (d, s) y = Add (n, b)""",
+         k=np.array([1]), o=np.array(1e-6, np.float32), s=numbers(96, 1, 1), b=numbers(96, 1, 1, seed=1)),
+    case("mean and deviation over time [8,1000,512]", (8, 1000, 512), 2,
+         """m = ReduceMean (x, k) c = Sub (x, m) q = Mul (c, c) v = ReduceMean <keepdims = 0> (q, k) d = Sqrt (v)
+         n = Squeeze (m, k) y = Concat <axis = 1> (n, d)""", k=np.array([1])),
+    case("distances of 2048 points to 512", (2048, 1, 3), 2,
+         "d = Sub (x, p) q = Mul (d, d) s = ReduceSum <keepdims = 0> (q, k) y = Sqrt (s)",
+         p=numbers(1, 512, 3, seed=4), k=np.array([2])),
     # Layouts, gathers and scatters
     case("transpose+scale+shift [1,64,112,112] to NHWC", (1, 64, 112, 112), 4,
          "t = Transpose <perm = [0,2,3,1]> (x) m = Mul (t, u) a = Add (m, b) y = Relu (a)", u=numbers(64), b=numbers(64)),
@@ -102,6 +132,8 @@ CASES: Sequence[KernelCase] = (
          a=np.array([1, 8, 7, 8, 7, 96]), c=np.array([64, 7, 7, 96]), u=numbers(96)),
     case("embedding of 4096 rows+scale+position", (30000, 64), 2, "g = Gather (x, i) m = Mul (g, f) y = Add (m, p)",
          i=integers(30000, 4096), f=np.array(8, np.float32), p=numbers(4096, 64, seed=3)),
+    case("bags of 32 embeddings, mean of each", (20000, 64), 2, "g = Gather (x, i) y = ReduceMean <keepdims = 0> (g, k)",
+         i=integers(20000, 2048, 32), k=np.array([1])),
     case("gather columns+ReLU [512,2048]", (512, 2048), 2, "g = Gather <axis = 1> (x, i) y = Relu (g)",
          i=integers(2048, 1024)),
     case("scatter add 20000x64 into 2000", (20000, 64), 2,
@@ -109,6 +141,7 @@ CASES: Sequence[KernelCase] = (
          z=np.zeros((2000, 64), np.float32), i=np.repeat(integers(2000, 20000, 1), 64, axis=1)),
     case("max over the middle axis [64,512,64]", (64, 512, 64), 2, "y = ReduceMax <keepdims = 0> (x, k)", k=np.array([1])),
     # Images, sorting, running sums
+    case("GridSample [1,64,64,64]", (1, 64, 64, 64), 4, "y = GridSample (x, g)", g=np.clip(numbers(1, 64, 64, 2), -1, 1)),
     case("Resize bicubic x2 [1,64,64,64]", (1, 64, 64, 64), 4, 'y = Resize <mode = "cubic"> (x, , k)',
          k=np.array([1, 1, 2, 2], np.float32)),
     case("Resize nearest x2+add [1,64,64,64]", (1, 64, 64, 64), 4,
