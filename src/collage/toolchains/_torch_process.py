@@ -132,29 +132,38 @@ class TorchKernel:
         self._program = program
         self._threads = threads
         self._from_array = from_array
-        self._bound: list[tuple[Tensor, Any] | None] = [None] * len(compiled.inputs)
-        self._constants = {x.untyped_storage().data_ptr() for x in constants}
+        self._bound: list[tuple[Tensor, Any, int] | None] = [None] * len(compiled.inputs)
+        self._constants = {_memory(x) for x in constants}
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         use_threads(self._threads)
         with self._no_gradients(True):
-            tensors = [self._tensor(i, x) for i, x in enumerate(inputs)]
-            outputs = self._program(*tensors)
-            lent = self._constants.union([x.untyped_storage().data_ptr() for x in tensors])
+            bound = [self._bind(i, x) for i, x in enumerate(inputs)]
+            outputs = self._program(*[tensor for _, tensor, _ in bound])
+            lent = [memory for _, _, memory in bound]
             return [self._array(y, lent) for y in outputs]
 
-    def _tensor(self, i: int, x: Tensor) -> Any:
-        bound = self._bound[i]
-        if bound is not None and bound[0] is x:
-            return bound[1]
+    def _bind(self, i: int, x: Tensor) -> tuple[Tensor, Any, int]:
+        """An array, the tensor that is made of it, and that one's memory."""
+        known = self._bound[i]
+        if known is not None and known[0] is x:
+            return known
         tensor = self._from_array(x)
+        made = x, tensor, _memory(tensor)
         # What was copied is not bound: the caller may change it in place.
-        self._bound[i] = (x, tensor) if tensor.data_ptr() == x.ctypes.data else None
-        return tensor
+        self._bound[i] = made if tensor.data_ptr() == x.ctypes.data else None
+        return made
 
-    def _array(self, y: Any, lent: set[int]) -> Tensor:
+    def _array(self, y: Any, lent: Sequence[int]) -> Tensor:
         y = y.contiguous()
-        if y.untyped_storage().data_ptr() in lent:
+        memory = _memory(y)
+        if memory in self._constants or memory in lent:
             y = y.clone()
         array: Tensor = y.numpy()
         return array
+
+
+def _memory(tensor: Any) -> int:
+    """Where the memory begins in which a tensor lies, perhaps beside others."""
+    address: int = tensor.untyped_storage().data_ptr()
+    return address

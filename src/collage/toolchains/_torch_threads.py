@@ -58,8 +58,8 @@ def set_threads(target: Target, options: LoadOptions) -> int:
 
 
 def use_threads(count: int) -> None:
-    """Has torch compute what this thread calls next with ``count`` threads, each on a processor of its own."""
-    torch = import_torch()
+    """Has torch, once imported, compute what this thread calls next with ``count`` threads, each on its own processor."""
+    torch = sys.modules["torch"]
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
     if count > 1:
