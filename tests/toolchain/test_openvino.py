@@ -117,3 +117,39 @@ def test_merged_time_is_with_the_node_that_has_the_weights(tmp_path: Path) -> No
     toolchain, case = OpenVinoToolchain(), COMMON[0]
     seconds = toolchain.profile(toolchain.compile(case.model(), TARGET, tmp_path), TARGET, tmp_path, case.inputs, 5)
     assert list(seconds) == ["node_0"]  # the Relu is part of the convolution
+
+
+NOTHING = np.zeros(0, np.int64)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[2,3] x) => (float[M,N] y) {y = Gather <axis = 0> (x, e)}",
+        "(int64[1] x) => (int64[N] y) {y = Add (x, e)}",
+        "(int64[1] x) => (int64[1] y, int64[0] e) {y = Neg (x)}",
+    ],
+)
+def test_a_constant_of_no_elements_is_refused_where_it_would_be_read_as_a_scalar(text: str, tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="no elements"):
+        OpenVinoToolchain().compile(kernel("k", text, {"e": NOTHING}), TARGET, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("(float[1,1,2,2] x) => (float[1,1,4,4] y) {y = Resize (x, e, s)}", (1, 1, 4, 4)),
+        ("(float[1,1,2,2] x) => (float[A,B,C,D] y) {y = ReduceSum <noop_with_empty_axes = 1> (x, e)}", (1, 1, 2, 2)),
+        ("(float[1,1,2,2] x) => (int64[N] y) {r = Shape (x) y = Concat <axis = 0> (e, r)}", (4,)),
+        ("(float[1,1,1,1] x) => (float y) {y = Reshape (x, e)}", ()),
+    ],
+)
+def test_a_constant_of_no_elements_may_say_that_nothing_is_said(
+    text: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    empty = NOTHING.astype(np.float32) if "Resize" in text else NOTHING
+    model = kernel("k", text, {"e": empty, "s": np.array([1, 1, 2, 2], np.float32)})
+    toolchain = OpenVinoToolchain()
+    loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    (y,) = loaded([np.ones([int(size) for size in model.graph.inputs[0].shape], np.float32)])
+    assert y.shape == shape

@@ -69,7 +69,7 @@ class HostToolchain(ToolchainBase):
 def _fallback(kernel: ir.Model, target: Target, workspace: Path) -> str:
     """Name of whoever runs a kernel that is more than views."""
     try:
-        OnnxRuntimeToolchain().compile(kernel, target, workspace)
+        _compile_with_onnxruntime(kernel, target, workspace)
     except ToolchainError as refusal:
         try:
             _reference(workspace / model_file(str(kernel.graph.name)))
@@ -77,6 +77,14 @@ def _fallback(kernel: ir.Model, target: Target, workspace: Path) -> str:
             raise Unsupported(f"{refusal}; ONNX's reference implementation: {one_line(error)}") from error
         return "reference"
     return "onnxruntime"
+
+
+def _compile_with_onnxruntime(kernel: ir.Model, target: Target, workspace: Path) -> None:
+    toolchain = OnnxRuntimeToolchain()
+    found = toolchain.availability()
+    if not found.available:
+        raise Unsupported(f"onnxruntime: {found.reason}")
+    toolchain.compile(kernel, target, workspace)
 
 
 def _reference(path: Path) -> Any:

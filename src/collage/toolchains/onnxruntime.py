@@ -24,6 +24,7 @@ from collage.machine import this_machine
 from collage.toolchains import _cuda, _onnxruntime_cuda
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions
+from collage.toolchains._imports import import_failure
 from collage.toolchains._in_place import InPlaceKernelBase, layouts_of
 from collage.toolchains._model_files import (
     check_options,
@@ -68,10 +69,10 @@ class OnnxRuntimeToolchain(ToolchainBase):
 
     def availability(self) -> Availability:
         """Version and execution providers."""
-        try:
-            import onnxruntime as ort
-        except ImportError as error:
-            return Availability(False, reason=one_line(error), remedy="pip install onnxruntime")
+        if (reason := import_failure("onnxruntime")) is not None:
+            return Availability(False, reason=reason, remedy="pip install --force-reinstall onnxruntime")
+        import onnxruntime as ort
+
         found = ort.get_available_providers()
         devices = tuple(provider for provider in _PROVIDERS.values() if provider in found)
         build = f"onnxruntime {ort.__version__}, {ort.get_build_info()}"

@@ -21,6 +21,7 @@ from collage._errors import CompileError, Unsupported
 from collage.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions, Support
+from collage.toolchains._imports import import_failure
 from collage.toolchains._in_place import InPlaceKernelBase, layouts_of
 from collage.toolchains._model_files import (
     check_options,
@@ -48,6 +49,10 @@ _INT32 = np.iinfo(np.int32)
 _AS_INT32 = ("int64", "uint64", "uint32")
 """Types that the plugin computes in 32-bit signed integers, without a word where they do not fit."""
 
+_OF_NO_PARTS = ("Concat", "ConstantOfShape")
+_TOLD_NOTHING = ("Expand", "Reduce", "Reshape", "Resize")
+"""Beginnings of operators that do the right thing where an input after the first has no elements."""
+
 
 class OpenVinoToolchain(ToolchainBase):
     """Compiles and runs kernels with OpenVINO's CPU plugin."""
@@ -60,11 +65,13 @@ class OpenVinoToolchain(ToolchainBase):
     }
 
     def availability(self) -> Availability:
-        """Version and build number, without importing it."""
+        """Version and build number, without importing it in this process."""
         try:
             distribution = importlib.metadata.distribution("openvino")
         except importlib.metadata.PackageNotFoundError:
             return Availability(False, reason="not installed", remedy="pip install 'collage[openvino]'")
+        if (reason := import_failure("openvino")) is not None:
+            return Availability(False, reason=reason, remedy="pip install --force-reinstall 'collage[openvino]'")
         number = re.search(r"^Build: (\S+)$", distribution.read_text("WHEEL") or "", re.MULTILINE)
         build = f"openvino {distribution.version}" + (f"-{number[1]}" if number else "")
         flags = this_machine().flags
@@ -75,12 +82,12 @@ class OpenVinoToolchain(ToolchainBase):
         """Worth trying, unless a type speaks against it."""
         if (reason := _known_wrong(node)) is not None:
             return Support(False, reason)
-        return support_of(_refuse_silent_casts, node)
+        return support_of(_refuse_misread, node)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Writes the kernel, converts it once, and asks the plugin whether it takes every operator."""
         _check(target)
-        _refuse_silent_casts(values_of(kernel.graph))
+        _refuse_misread(values_of(kernel.graph))
         for node in kernel.graph.all_nodes():
             if (reason := _known_wrong(node)) is not None:
                 raise Unsupported(reason)
@@ -259,21 +266,33 @@ def _compile(path: Path, config: Mapping[str, Any]) -> Any:
         raise CompileError(f"openvino: {one_line(error)}") from error
 
 
-def _refuse_silent_casts(values: Iterable[ir.Value]) -> None:
-    """Refuses what the plugin would compute in another type without saying so.
+def _refuse_misread(values: Iterable[ir.Value]) -> None:
+    """Refuses what OpenVINO would take for something else without saying so.
 
-    It computes float64 in float32, 64-bit integers in 32 bits (end markers of Slice excepted: these it clamps), and
-    has no strings.
+    It computes float64 in float32, 64-bit integers in 32 bits (end markers of Slice excepted: these it clamps), has no
+    strings, and reads a constant of no elements as a scalar.
     """
     for value in values:
         dtype = elem_type(value)
         if dtype is not None and dtype.name in ("DOUBLE", "STRING", "COMPLEX64", "COMPLEX128"):
             raise Unsupported(f"openvino's CPU plugin does not compute in {dtype.name.lower()} ({value.name!r})")
         tensor = value.const_value
-        if tensor is None or dtype is None or dtype.name.lower() not in _AS_INT32:
+        if tensor is None or dtype is None:
+            continue
+        if tensor.size == 0 and not _is_read_as_nothing(value):
+            raise Unsupported(f"openvino reads a constant of no elements as a scalar ({value.name!r})")
+        if dtype.name.lower() not in _AS_INT32:
             continue
         if not _fits(tensor.numpy()) and any(user.op_type != "Slice" for user, _ in value.uses()):
             raise Unsupported(f"openvino's CPU plugin computes {dtype.name.lower()} in 32 bits ({value.name!r})")
+
+
+def _is_read_as_nothing(constant: ir.Value) -> bool:
+    """Whether a constant of no elements only tells operators that there are no parts, lengths, axes or regions."""
+    return not constant.is_graph_output() and all(
+        user.op_type in _OF_NO_PARTS or (place > 0 and user.op_type.startswith(_TOLD_NOTHING))
+        for user, place in constant.uses()
+    )
 
 
 def _known_wrong(node: ir.Node) -> str | None:

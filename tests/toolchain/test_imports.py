@@ -1,0 +1,77 @@
+"""A package that is absent, raises, crashes or hangs makes its toolchain unavailable, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collage.target import Target
+from collage.testing._toolchain_kernels import COMMON
+from collage.toolchains import LoadOptions, Toolchain, _imports
+from collage.toolchains._imports import import_failure
+from collage.toolchains.host import HostToolchain
+from collage.toolchains.onnxruntime import OnnxRuntimeToolchain
+from collage.toolchains.openvino import OpenVinoToolchain
+
+BROKEN = {
+    "raises": ("raise OSError('libfoo.so: no such file')", "libfoo.so: no such file"),
+    "crashes": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
+    "leaves": ("import os; os._exit(3)", "fails"),
+    "hangs": ("import time; time.sleep(600)", "takes more than"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _forgotten_before_and_after() -> Iterator[None]:
+    import_failure.cache_clear()
+    yield
+    import_failure.cache_clear()
+
+
+def break_package(name: str, how: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Puts a broken package before the real one; what is to be said of it."""
+    program, said = BROKEN[how]
+    if how == "hangs":
+        monkeypatch.setattr(_imports, "IMPORT_S", 1.0)
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text(program)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    return said
+
+
+def test_what_can_be_imported_is_fine() -> None:
+    assert import_failure("json") is None
+    assert import_failure("wave") is None  # imported by nobody yet
+
+
+def test_what_is_not_there_or_only_a_folder_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "only_a_folder").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert import_failure("only_a_folder") == import_failure("never_heard_of") == "not installed"
+
+
+@pytest.mark.parametrize("how", BROKEN)
+@pytest.mark.parametrize("toolchain", [OnnxRuntimeToolchain(), OpenVinoToolchain()], ids=lambda t: t.name)
+def test_a_broken_package_is_not_usable(
+    toolchain: Toolchain, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(toolchain.name)
+    said = break_package(toolchain.name, how, tmp_path, monkeypatch)
+    found = toolchain.availability()
+    assert not found.available and said in str(found.reason) and toolchain.name in str(found.remedy)
+    assert "\n" not in str(found.reason)
+
+
+def test_the_host_goes_on_without_its_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_package("onnxruntime", "hangs", tmp_path, monkeypatch)
+    host, target = HostToolchain(), Target.parse("llvm -compiler=host")
+    case = next(case for case in COMMON if case.name == "matmul")
+    assert host.availability().available
+    compiled = host.compile(case.model(), target, tmp_path)
+    (y,) = host.load(compiled, target, tmp_path, LoadOptions())(case.inputs)
+    np.testing.assert_allclose(y, case.inputs[0] @ case.weights["w"] + case.weights["b"], rtol=1e-4, atol=1e-4)
