@@ -312,7 +312,7 @@ class ToolchainTestCase:
         }
         job: dict[str, Any] = {"target": str(parsed), "workspace": str(tmp_path), "threads": 1, "kernel": "kernel.onnx"}
         with Worker("collage.cost._toolchain_service:ToolchainService", made_by) as worker:
-            worker.call("availability", 60.0)
+            worker.call("availability", 60.0, target=str(parsed))
             began = time.perf_counter()
             with pytest.raises(WorkerTimeout):
                 worker.call("build", 1e-4, **job)
