@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import tempfile
 import time
@@ -122,9 +123,11 @@ def _copy_of(file: Path, folder: Path) -> Path:
     if not file.is_file():
         raise UsageError(f"there is no timing database {file}")
     copy = folder / "copy.sqlite"
+    # Where nobody can write there is no log to read beside it, and none can be made.
+    fixed = "" if os.access(file.parent, os.W_OK) or Path(f"{file}-wal").exists() else "&immutable=1"
     try:
         with (
-            contextlib.closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as source,
+            contextlib.closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro{fixed}", uri=True)) as source,
             contextlib.closing(sqlite3.connect(copy)) as target,
         ):
             source.backup(target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import shutil
 import sqlite3
 import time
@@ -115,6 +116,16 @@ def test_merging_leaves_the_other_database_as_it_was(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="cannot read"):
             merge(database, str(tmp_path / "text"))
     assert source.read_bytes() == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_merging_from_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    folder = tmp_path / "mount"
+    folder.mkdir()
+    shutil.copy(OLD, folder / "t.sqlite")
+    folder.chmod(0o500)
+    with Database(str(tmp_path / "t.sqlite")) as database:
+        assert merge(database, str(folder / "t.sqlite")).taken == 5
 
 
 def test_merging_between_engines(postgres: str, database_url: str, tmp_path: Path) -> None:
