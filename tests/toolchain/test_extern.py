@@ -15,7 +15,7 @@ import onnx_ir as ir
 import pytest
 
 from collage._errors import Unsupported, UsageError
-from collage.fusion import collect_candidates, gather_fusion_specs
+from collage.fusion import collect_candidates, gather_fusion_specs, max_coalesce
 from collage.graph import (
     COMPOSITE,
     DataflowGraph,
@@ -243,6 +243,16 @@ def test_the_search_is_offered_library_and_native_for_each_operator_and_both_in_
     assert {"onednn.conv", "native", "onednn.conv_activation", "native+Relu", "onednn.conv_activation+Exp"} <= labels
     assert "Conv" not in labels and "Conv+Relu" not in labels
     assert "Conv+Relu+Exp+Conv+Tanh" in labels  # the whole, where the toolchain chooses
+
+
+def test_kernels_joined_after_the_search_keep_what_was_chosen_for_each_part(tmp_path: Path) -> None:
+    graph = DataflowGraph(model_of(text_of((1, 4, 9, 9), TWO, 4), w=numbers(4, 4, 3, 3) / 9))
+    specs = gather_fusion_specs([TARGET], lambda _: ExternToolchain(), lambda _: lambda node: Support(True))
+    by_label = {(c.sub_graph.label, c.first): c for c in collect_candidates(graph, specs)}
+    cover = [by_label["native+Relu", 0], by_label["Exp", 2], by_label["onednn.conv_activation", 3]]
+    (joined,) = max_coalesce(graph, cover)
+    assert joined.sub_graph.label == "native+Relu+Exp+onednn.conv_activation"
+    assert run(extract(graph, joined.sub_graph, "joined"), tmp_path) == ["onednn.conv_activation"]
 
 
 def test_labels_survive_partitioning_as_functions_inside_the_kernel(tmp_path: Path) -> None:
