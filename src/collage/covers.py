@@ -13,6 +13,7 @@ from typing import Any
 
 from collage.fusion import CandidateKernel, CandidateKernelIndex, max_coalesce, moved_borders
 from collage.graph import SubGraph, is_view
+from collage.overlaps import placed_plans
 from collage.plans import Plan, predicted_s
 from collage.retuned import known_tuned
 from collage.search import LazyOptions, LazyResult, k_best, lazy_placed_path, lazy_shortest_path
@@ -113,11 +114,11 @@ def _search_for(tuning: Tuning) -> Callable[..., LazyResult[CandidateKernel]]:
 
 
 def best_plans(tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[CandidateKernel]) -> list[Plan]:
-    """The best few covers that were measured through, the best first; of placed ones only the best is known."""
+    """The best few covers that were measured through, the best first."""
     if result.partitioning is None:
         return []
     if tuning.placement is not None and tuning.placement.is_free:
-        return [Plan.of(result.partitioning, "mix 1")]
+        return placed_plans(tuning, index, result.partitioning)
     best = k_best(
         len(tuning.graph),
         tuple(index),

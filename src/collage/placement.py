@@ -118,6 +118,11 @@ class DevicePlacement:
         """Threads that kernels are timed with: what the smallest core set has; 0 where there is none."""
         return min(map(len, self.cores.values()), default=0)
 
+    @property
+    def has_overlap(self) -> bool:
+        """Whether kernels of different devices run at once: the runtime has threads for devices where any has cores."""
+        return bool(self.cores)
+
     def scope_of(self, node: ir.Node, rest: SEScope | None = None) -> SEScope:
         """Where a node of the main graph runs, and what it is to be compiled for.
 

@@ -15,7 +15,7 @@ from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, KernelSpec, SubGraph, partition
 from collage.placement import DevicePlacement, PlacedKernel, lay_out
 from collage.runtime import KernelRecord, Port, Recipe
-from collage.search import Partitioning, copies_of
+from collage.search import Partitioning, copies_of, makespan_s
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import TUNED
 from collage.transfers import transfers_of
@@ -217,25 +217,25 @@ def lower(tuning: Tuning, plan: Plan) -> Recipe:
 
 
 def predicted_s(tuning: Tuning, plan: Plan) -> float | None:
-    """Seconds that kernels, launches and copies between devices add up to; None if a kernel was not measured."""
-    total = _copies_s(tuning, plan)
+    """Seconds until a plan's last kernel ends; None if a kernel was not measured.
+
+    Where the search placed them on devices, copies count too, and kernels of devices that work at once overlap.
+    """
+    seconds = []
     for place in plan.kernels:
         outcome = tuning.outcome_of(place.sub_graph, place.target)
         if outcome is None or outcome.time is None:
             return None
-        total += outcome.time.median_s
-        if len(plan.kernels) > 1:
-            total += tuning.launch_penalty_s(place.target)
-    return total
-
-
-def _copies_s(tuning: Tuning, plan: Plan) -> float:
-    """Seconds of the copies between devices, where the search placed kernels on them."""
+        launch_s = tuning.launch_penalty_s(place.target) if len(plan.kernels) > 1 else 0.0
+        seconds.append(outcome.time.median_s + launch_s)
     if tuning.placement is None or any(place.device is None for place in plan.kernels):
-        return 0.0
+        return sum(seconds)
     devices = tuning.placement.devices
     placed = [(p.sub_graph.inside.bits, devices.index(p.device)) for p in plan.kernels if p.device is not None]
-    return sum(transfer.copy_s[src][dst] for transfer, src, dst in copies_of(placed, transfers_of(tuning)))
+    transfers = transfers_of(tuning)
+    if tuning.placement.has_overlap:
+        return makespan_s(placed, seconds, transfers)
+    return sum(seconds) + sum(transfer.copy_s[src][dst] for transfer, src, dst in copies_of(placed, transfers))
 
 
 def kernel_attributes(target: Target, name: str, result_scope: SEScope | None = None) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 Sets of this machine's cores share its memory, so nothing is copied between them. It is not free either: the other core
 set's thread has to be woken, and has to fetch the tensor from the caches of the cores that wrote it. Both are measured, the
-way the executor hands kernels on. Devices that are names only, without cores of their own, cost nothing.
+way the executor hands kernels on. Sets that are names only, without cores of their own, cost nothing. What a device with a
+memory of its own takes is assumed.
 """
 
 from __future__ import annotations
@@ -51,6 +52,12 @@ class HandOver:
         return self.latency_s + nbytes * self.s_per_byte
 
 
+_ACROSS = HandOver(20e-6, 1e-10)
+"""Assumed of a copy from or to a device with a memory of its own, which is not measured: 10 GB/s from memory that is not
+pinned, and the launch and the wait. Never nothing: kernels there are timed between tensors that are there already.
+"""
+
+
 def measure_hand_over(src: Cores, dst: Cores, database: Database, remeasure: bool = False) -> HandOver:
     """What handing a tensor from one core set to another costs, from the database if it is known for this machine.
 
@@ -87,7 +94,9 @@ def transfers_of(tuning: Tuning) -> list[Transfer]:
 
 
 def _hand_over(tuning: Tuning, src: SEScope, dst: SEScope, cores: Mapping[SEScope, Cores]) -> HandOver:
-    if src.device_type != dst.device_type or not (cores.get(src) or cores.get(dst)):
+    if {src.device_type, dst.device_type} != {"cpu"}:
+        return _ACROSS
+    if not (cores.get(src) or cores.get(dst)):
         return HandOver()
     return measure_hand_over(cores.get(src, ()), cores.get(dst, ()), tuning.database, tuning.options.remeasure)
 
