@@ -150,6 +150,8 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
         standing, predicted = finals.standings.get(plan.name), predicted_s(tuning, plan)
         if standing is None or standing.time is None or not predicted:
             continue
+        if len({place.device for place in plan.kernels}) > 1:
+            continue  # What devices do to each other when they work at once is no cost of chains.
         if len(plan.kernels) == 1:
             alone.append(standing.time.median_s / predicted)
         else:
