@@ -11,7 +11,7 @@ from typing import Any
 
 from collage._errors import ArtefactError, CollageError, UsageError
 from collage.machine import this_machine
-from collage.runtime._recipe import Recipe
+from collage.runtime._recipe import WEIGHTS, Recipe
 from collage.runtime._zip import is_plain_name
 from collage.target import Target
 
@@ -75,6 +75,8 @@ def verify(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
             raise ArtefactError(f"{folder / MANIFEST} names a file {name[:80]!r}; only plain names are allowed")
     if missing := [name for name in recipe.files if name not in listed]:
         raise ArtefactError(f"{folder / MANIFEST} does not list {missing[0]}, which it uses")
+    if unused := sorted(set(listed) - {*recipe.files, WEIGHTS}):
+        raise ArtefactError(f"{folder / MANIFEST} lists {unused[0]!r}, which nothing uses")
     present = {entry.name for entry in os.scandir(folder)} - {MANIFEST}
     if extra := sorted(present - set(listed)):
         raise ArtefactError(f"{folder} holds {extra[0]!r}, which its manifest does not list")
@@ -140,6 +142,8 @@ def _read(folder: Path) -> Mapping[str, Any]:
         raise ArtefactError(f"{path} is too large to be a manifest")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_distinct)
+        # Python reads more than JSON holds: NaN, numbers beyond all floats, halves of characters, which nothing can print.
+        json.dumps(manifest, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError, OSError) as error:
         raise ArtefactError(f"{path} is no manifest: {error}") from error
     if not isinstance(manifest, dict):

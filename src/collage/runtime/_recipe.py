@@ -220,7 +220,7 @@ class Recipe:
             inputs=tuple(Port.from_json(port) for port in data["inputs"]),
             outputs=tuple(Port.from_json(port) for port in data["outputs"]),
             kernels=tuple(KernelRecord.from_json(kernel) for kernel in data["kernels"]),
-            threads=int(data["threads"]),
+            threads=_count(data["threads"]),
             model_file=str(data["model_file"]),
             model=dict(data["model"]),
             builds=dict(data["toolchains"]),
@@ -249,6 +249,12 @@ def _core_numbers(data: Any) -> tuple[int, ...]:
     if not numbers or not all(type(number) is int and 0 <= number < _MAX_CORE for number in numbers):
         raise ValueError(f"{str(data)[:80]!r} is no set of cores")
     return numbers
+
+
+def _count(data: Any) -> int:
+    if type(data) is not int:
+        raise TypeError(f"{str(data)[:80]!r} is no number of threads")
+    return data
 
 
 def _names(data: Any) -> tuple[str, ...]:

@@ -22,6 +22,9 @@ __all__ = ["is_plain_name", "unpack", "write_zip"]
 _MAX_DIRECTORY_BYTES = 16 << 20
 """Of the zip's directory, which is read into memory: room for a hundred thousand entries."""
 
+_MAX_NAME = 200
+"""Characters; systems know names of up to 255 bytes."""
+
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -32,8 +35,8 @@ _END_64 = struct.Struct("<4sQ2H2L4Q")
 
 def is_plain_name(name: str) -> bool:
     """Whether a name is that of a file right here, on any system."""
-    plain = PurePosixPath(name).name == name and name not in ("", ".", "..")
-    return plain and not any(character in '\\/:*?"<>|' or ord(character) < 32 for character in name)
+    plain = PurePosixPath(name).name == name and name not in ("", ".", "..") and len(name) <= _MAX_NAME
+    return plain and name.isprintable() and not any(character in '\\/:*?"<>|' for character in name)
 
 
 def write_zip(files: Iterable[Path], archive: BinaryIO) -> None:
