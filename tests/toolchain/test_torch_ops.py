@@ -144,3 +144,24 @@ def test_random_slices_are_numpys() -> None:
         weights = {k: np.array([v]) for k, v in (("s", first), ("e", last), ("a", 1), ("t", step))}
         (y,) = run("(float[5,12] x) => (float[5,K] y) {y = Slice (x, s, e, a, t)}", [x], weights)
         np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("length", [2048, 3001])
+def test_few_of_many_are_the_first_of_equals(length: int, axis: int, largest: int) -> None:
+    shape = [3, 2, 3]
+    shape[axis] = length
+    random = np.random.default_rng(length)
+    x = random.choice(np.float32([-np.inf, -1e30, -1.5, -0.0, 0.0, 1e-40, 2.0, np.inf, np.nan, -np.nan]), shape)
+    x = np.where(random.random(shape) < 0.9, random.integers(-900, 900, shape).astype(np.float32), x)
+    sizes = ",".join(map(str, shape))
+    text = (
+        f"(float[{sizes}] x) => (float[A,B,C] v, int64[A,B,C] i) "
+        f"{{v, i = TopK <axis = {axis}, largest = {largest}> (x, k)}}"
+    )
+    values, indices = map(to_array, Program(kernel("k", text, {"k": np.array([500])}))(from_array(x)))
+    ranks = np.where(np.isnan(x), np.inf, np.clip(x.astype(np.float64), -1e300, 1e300))  # NaN is above infinity
+    order = np.argsort(-ranks if largest else ranks, axis, kind="stable").take(range(500), axis)
+    np.testing.assert_array_equal(indices, order)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, order, axis))

@@ -159,12 +159,31 @@ def running(call: Call, x: Tensor, axis: Any) -> Tensor:
     return torch.flip(y, [dim]) if call.get("reverse", 0) else y
 
 
+_LONG = 2048
+"""From this length on, finding a few elements is faster than sorting all."""
+
+
 @op("TopK", host=(1,))
 def top_k(call: Call, x: Tensor, k: Any) -> Any:
-    """By a stable sort: of equal elements ONNX wants the first."""
-    axis, count = call.get("axis", -1), int(k.reshape(()))
-    values, indices = torch.sort(x, dim=axis, descending=bool(call.get("largest", 1)), stable=True)
+    """Of equal elements ONNX wants the first: torch's own call takes any, a stable sort takes these."""
+    axis, count, largest = call.get("axis", -1), int(k.reshape(())), bool(call.get("largest", 1))
+    if x.dtype == torch.float32 and x.ndim and x.shape[axis] >= max(_LONG, 4 * count):
+        return _first_of_equals(x, axis, count, largest)
+    values, indices = torch.sort(x, dim=axis, descending=largest, stable=True)
     return values.narrow(axis, 0, count), indices.narrow(axis, 0, count)
+
+
+def _first_of_equals(x: Tensor, axis: int, count: int, largest: bool) -> tuple[Tensor, Tensor]:
+    """The largest or smallest by keys that are all different: an element's rank among float32 numbers, then its place.
+
+    Read as integers, positive numbers are in order and negative ones in reverse. NaN is the largest, as in torch's sort.
+    """
+    bits = (x + 0.0).view(torch.int32)  # of the two zeros, one
+    ranks = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).masked_fill(torch.isnan(x), 0x7FFFFFFF).to(torch.int64)
+    places = torch.arange(x.shape[axis], device=x.device).reshape([-1, *[1] * (x.ndim - 1 - axis % x.ndim)])
+    keys = ((ranks if largest else -ranks) << 32) - places
+    indices = -torch.topk(keys, count, axis).values & 0xFFFFFFFF
+    return torch.gather(x, axis, indices), indices
 
 
 @op("Einsum")
