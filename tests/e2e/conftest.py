@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,15 @@ from collage import tuning
 from collage.cost.race import RacePlan
 from collage.cost.worker import Worker
 
-# Races as users hold them take longer; what wins here wins by more than a longer look could tell.
-tuning.RacePlan = functools.partial(RacePlan, block_s=0.05)
+
+@dataclass(frozen=True, slots=True)
+class _ShortRaces(RacePlan):
+    """Races as users hold them take longer; what wins here wins by more than a longer look could tell."""
+
+    block_s: float = 0.05
+
+
+tuning.RacePlan = _ShortRaces  # type: ignore[misc]
 
 MENU = ("llvm", "onnxruntime", "openvino")
 
@@ -76,10 +83,12 @@ def mixed_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
-def workers() -> Iterator[dict[str, Worker]]:
-    """Worker processes that many compilations share."""
-    shared: dict[str, Worker] = {}
-    yield shared
-    for worker in shared.values():
+LENT: dict[str, Worker] = {}
+"""Worker processes of installed toolchains, which compilations share: most of the time of a small one is theirs to start."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _end_workers() -> Iterator[None]:
+    yield
+    for worker in LENT.values():
         worker.kill()

@@ -14,7 +14,7 @@ import collage
 from collage.machine import this_machine
 from collage.toolchains import Registry
 from tests.e2e._rough import RoughToolchain
-from tests.e2e.conftest import model_of
+from tests.e2e.conftest import LENT, model_of
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def toolchains() -> Registry:
 
 def compile_within(budget: float | None, chain: Path, toolchains: Registry, menu: Any = "rough") -> dict[str, Any]:
     options = collage.CompileOptions(accuracy_budget=budget)
-    return collage.compile(chain, menu, options=options, toolchains=toolchains).report
+    return collage.compile(chain, menu, options=options, toolchains=toolchains, workers=LENT).report
 
 
 def reduced_nodes(report: dict[str, Any]) -> set[str]:
@@ -82,11 +82,11 @@ def test_naming_a_rough_target_grants_no_budget(chain: Path, toolchains: Registr
 @pytest.mark.skipif("avx512_bf16" not in this_machine().flags, reason="this processor does not compute in bf16")
 def test_a_real_toolchain_is_within_the_budget(mixed_model: Path) -> None:
     options = collage.CompileOptions(accuracy_budget=2e-2)
-    executable = collage.compile(mixed_model, ["openvino"], options=options)
+    executable = collage.compile(mixed_model, ["openvino"], options=options, workers=LENT)
     report = executable.report
     assert "llvm -compiler=openvino -precision=bf16" in report["menu"]
     assert report["numerics"]["max_rel_error"] <= 2e-2
     x = np.random.default_rng(1).standard_normal((1, 8, 50)).astype(np.float32)
-    exact = collage.compile(mixed_model, ["onnxruntime"]).run({"x": x})
+    exact = collage.compile(mixed_model, ["onnxruntime"], workers=LENT).run({"x": x})
     for name, value in executable.run({"x": x}).items():
         assert np.abs(value - exact[name]).max() <= 2e-2 * np.abs(exact[name]).max()

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 import collage
 from collage.toolchains import Registry
 from tests.e2e._taxed import TaxedToolchain
-from tests.e2e.conftest import model_of
+from tests.e2e.conftest import LENT, model_of
 
 
 @pytest.fixture
@@ -30,14 +30,14 @@ def test_a_contradicted_sum_is_corrected_and_searched_again(model: Path) -> None
     toolchains.add(TaxedToolchain("first", {"Relu": 1.0, "Tanh": 40.0}))
     toolchains.add(TaxedToolchain("second", {"Relu": 6.0, "Tanh": 1.0}))
     said: list[str] = []
-    report = collage.compile(model, ["first", "second"], toolchains=toolchains, say=said.append).report
+    report = collage.compile(model, ["first", "second"], toolchains=toolchains, workers=LENT, say=said.append).report
     assert any("searching again" in line for line in said)
     kernels = [(kernel["target"], len(kernel["nodes"])) for kernel in report["kernels"]]
     assert kernels == [("llvm -compiler=first", 2), ("llvm -compiler=second", 4)]
     assert report["speedup_vs_best_single"] > 1.0
     assert abs(report["additive_error"]) < 0.25
 
-    again = collage.compile(model, ["first", "second"], toolchains=toolchains).report
+    again = collage.compile(model, ["first", "second"], toolchains=toolchains, workers=LENT).report
     assert [(kernel["target"], len(kernel["nodes"])) for kernel in again["kernels"]] == kernels
     assert again["search"]["measured"] == 0
     assert not again["search"]["raced"]
@@ -49,9 +49,11 @@ def test_the_last_winner_is_a_finalist_again_where_the_search_is_cut_short(model
     toolchains.add(TaxedToolchain("third", {"Relu": 1.0, "Tanh": 40.0}))
     toolchains.add(TaxedToolchain("fourth", {"Relu": 6.0, "Tanh": 1.0}))
     db = str(tmp_path / "t.sqlite")
-    won = collage.compile(model, ["third", "fourth"], options=collage.CompileOptions(db=db), toolchains=toolchains)
+    won = collage.compile(
+        model, ["third", "fourth"], options=collage.CompileOptions(db=db), toolchains=toolchains, workers=LENT
+    )
     hasty = collage.CompileOptions(db=db, remeasure=True, measure_budget=0)
-    report = collage.compile(model, ["third", "fourth"], options=hasty, toolchains=toolchains).report
+    report = collage.compile(model, ["third", "fourth"], options=hasty, toolchains=toolchains, workers=LENT).report
     assert "previous winner" in [row["name"] for row in report["finalists"]]
     assert [k["nodes"] for k in report["kernels"]] == [k["nodes"] for k in won.report["kernels"]]
 
@@ -61,6 +63,6 @@ def test_a_time_budget_leaves_the_search_what_the_finals_do_not_need(model: Path
     toolchains.add(TaxedToolchain("fifth", {"Relu": 1.0, "Tanh": 40.0}))
     toolchains.add(TaxedToolchain("sixth", {"Relu": 6.0, "Tanh": 1.0}))
     options = collage.CompileOptions(db=str(tmp_path / "t.sqlite"), time_budget_s=1.0)
-    report = collage.compile(model, ["fifth", "sixth"], options=options, toolchains=toolchains).report
+    report = collage.compile(model, ["fifth", "sixth"], options=options, toolchains=toolchains, workers=LENT).report
     assert report["search"]["stopped_by"] == "deadline"
     assert report["winner"] == "llvm -compiler=sixth"

@@ -12,7 +12,7 @@ import pytest
 import collage
 from collage._errors import ArtefactError, InputError, NothingCanRun, UsageError
 from collage.graph import kernels_of
-from tests.e2e.conftest import MENU, model_of
+from tests.e2e.conftest import LENT, MENU, model_of
 
 
 def reference(path: Path, feeds: dict) -> list[np.ndarray]:
@@ -29,7 +29,7 @@ def assert_close(actual: np.ndarray, expected: np.ndarray) -> None:
 
 @pytest.fixture(scope="module")
 def compiled(mixed_model: Path) -> collage.Executable:
-    return collage.compile(mixed_model, targets=MENU)
+    return collage.compile(mixed_model, targets=MENU, workers=LENT)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_the_report_says_what_the_design_promises(compiled: collage.Executable) 
 def test_a_second_compile_measures_nothing_and_chooses_the_same(
     compiled: collage.Executable, mixed_model: Path
 ) -> None:
-    again = collage.compile(mixed_model, targets=MENU)
+    again = collage.compile(mixed_model, targets=MENU, workers=LENT)
     assert again.report["search"]["measured"] == 0
     assert not again.report["search"]["raced"]
     assert [(k["target"], k["nodes"]) for k in again.report["kernels"]] == [
@@ -208,7 +208,7 @@ def test_symbolic_dimensions_run_at_other_lengths() -> None:
     weights = {"w": np.random.default_rng(0).standard_normal((8, 4)).astype("f"), "axes": np.array([1])}
     model = model_of(nodes, {"x": (float_, ["batch", "seq", 8])}, {"y": (float_, ["batch", 4])}, weights)
     options = collage.CompileOptions(dims={"batch": 2, "seq": 16})
-    executable = collage.compile(model, targets=MENU, options=options)
+    executable = collage.compile(model, targets=MENU, options=options, workers=LENT)
     session = ort.InferenceSession(model.SerializeToString())
     for batch, seq in ((2, 16), (1, 1), (3, 40)):
         x = np.random.default_rng(1).standard_normal((batch, seq, 8)).astype("f")
@@ -227,7 +227,7 @@ def test_operators_that_no_target_takes_run_on_the_host() -> None:
         {"u": (kinds.STRING, [2]), "y": (kinds.FLOAT, [4])},
         {},
     )
-    executable = collage.compile(model, targets=["openvino"])
+    executable = collage.compile(model, targets=["openvino"], workers=LENT)
     outputs = executable.run({"t": np.array(["a", "b"], object), "x": np.float32([-1, 0, 1, 2])})
     assert outputs["u"].tolist() == ["A", "B"]
     np.testing.assert_array_equal(outputs["y"], [0, 0, 1, 2])
@@ -239,4 +239,4 @@ def test_an_operator_that_nothing_can_run_is_named() -> None:
     model = model_of([node], {"x": (float_, [2])}, {"y": (float_, [2])}, {})
     model.opset_import.append(onnx.helper.make_opsetid("example.com", 1))
     with pytest.raises(NothingCanRun, match="Frobnicate"):
-        collage.compile(model, targets=MENU)
+        collage.compile(model, targets=MENU, workers=LENT)

@@ -23,7 +23,7 @@ from collage.frontend import read_model
 from collage.graph import kernels_of
 from collage.runtime import CopyRecord
 from collage.transfers import measure_hand_over
-from tests.e2e.conftest import MENU, model_of
+from tests.e2e.conftest import LENT, MENU, model_of
 from tests.e2e.test_cli import run
 
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -92,7 +92,7 @@ def assert_right(executable: collage.Executable, model: Path) -> None:
 
 @pytest.fixture(scope="module")
 def embedded(model: Path) -> collage.Executable:
-    return collage.compile(model, MENU, options=collage.CompileOptions(devices=read_device_plan(APART)))
+    return collage.compile(model, MENU, options=collage.CompileOptions(devices=read_device_plan(APART)), workers=LENT)
 
 
 def test_keep_the_embedding_there_and_the_rest_here(embedded: collage.Executable, model: Path) -> None:
@@ -108,7 +108,7 @@ def test_keep_the_embedding_there_and_the_rest_here(embedded: collage.Executable
 
 def test_keep_the_embedding_there_the_rest_may_go_anywhere(model: Path) -> None:
     """Cheapest is where it already is: there is nothing to copy, and one kernel will do."""
-    executable = collage.compile(model, SMALL, options=options(EMBEDDING))
+    executable = collage.compile(model, SMALL, options=options(EMBEDDING), workers=LENT)
     assert set(devices_of(executable).values()) == {"cpu:1"}
     assert len(executable.recipe.kernels) == 1 and not executable.recipe.devices.copies
     assert executable.report["devices"]["default"] is None
@@ -118,7 +118,7 @@ def test_keep_the_embedding_there_the_rest_may_go_anywhere(model: Path) -> None:
 def test_of_what_is_pinned_apart_the_rest_goes_where_the_fewest_copies_are(model: Path) -> None:
     """Between an embedding here and a head there, the one value to copy is the last."""
     source = plan('[nodes]\nembedding = "small"\nhead = "main"\n[values]\nhidden = "small"\n')
-    executable = collage.compile(model, MENU, options=options(source))
+    executable = collage.compile(model, MENU, options=options(source), workers=LENT)
     devices = devices_of(executable)
     assert devices.pop("head") == "cpu:0"
     assert set(devices.values()) == {"cpu:1"}
@@ -151,7 +151,7 @@ def test_the_partitioned_model_says_where_and_runs_anywhere(embedded: collage.Ex
 
 
 def test_an_output_must_be_in_host_memory(model: Path) -> None:
-    executable = collage.compile(model, SMALL, options=options(OUTPUT))
+    executable = collage.compile(model, SMALL, options=options(OUTPUT), workers=LENT)
     assert set(devices_of(executable).values()) == {"cpu:1"}
     (copy,) = executable.recipe.devices.copies
     assert (copy.result, copy.src, copy.dst) == ("logits", "cpu:1", "cpu:0")
@@ -163,7 +163,7 @@ def test_annotations_in_the_model_are_enough(model: Path) -> None:
     on_device("e", "cpu:1", model=annotated)
     on_device("block/relu", "cpu:0", model=annotated)
     require_output(annotated, "hidden", "cpu:1")
-    executable = collage.compile(annotated, SMALL, options=collage.CompileOptions(finals=False))
+    executable = collage.compile(annotated, SMALL, options=collage.CompileOptions(finals=False), workers=LENT)
     devices = devices_of(executable)
     assert devices["embedding"] == "cpu:1"
     assert devices["block/relu"] == "cpu:0"
@@ -177,14 +177,14 @@ def test_annotations_in_the_model_are_enough(model: Path) -> None:
 
 def test_a_device_with_a_target_gets_kernels_of_that_target_only(model: Path) -> None:
     source = plan('[nodes]\nembedding = "small"\n', small='target = "llvm -compiler=openvino"')
-    executable = collage.compile(model, ("onnxruntime", "openvino"), options=options(source))
+    executable = collage.compile(model, ("onnxruntime", "openvino"), options=options(source), workers=LENT)
     targets = {row["device"]: row["target"] for row in executable.report["kernels"]}
     assert targets["cpu:1"] == "llvm -compiler=openvino"
     assert_right(executable, model)
     with pytest.raises(
         NothingCanRun, match=r"'embedding' .Gather. is planned for .*openvino.*, and no target of the menu"
     ):
-        collage.compile(model, SMALL, options=options(source))
+        collage.compile(model, SMALL, options=options(source), workers=LENT)
 
 
 def test_an_artefact_with_devices_runs_in_another_process(
@@ -248,7 +248,7 @@ def test_a_conflict_shows_its_chain_and_exits_with_2(model: Path, tmp_path: Path
     on_device("residual", "cpu:0", model=annotated)
     on_device("m2", "cpu:1", model=annotated, constrain_result=True)
     with pytest.raises(DeviceConflict) as caught:
-        collage.compile(annotated, SMALL)
+        collage.compile(annotated, SMALL, workers=LENT)
     assert "because" in str(caught.value)
     ir.save(annotated, tmp_path / "annotated.onnx")
     done = run("compile", tmp_path / "annotated.onnx", "-o", tmp_path / "m.collage", "-t", "onnxruntime")
@@ -270,7 +270,7 @@ def test_demands_inside_control_flow_that_runs_as_a_whole_are_refused() -> None:
     model = model_of(nodes, inputs, {"y": (TensorProto.FLOAT, [4])}, {})
     source = plan('[nodes]\ninner = "small"\nneg = "main"\n')
     with pytest.raises(ConfigError, match=r"'inner' .Relu. is to be in cpu:1.* inside of 'choice'"):
-        collage.compile(model, SMALL, options=options(source))
+        collage.compile(model, SMALL, options=options(source), workers=LENT)
 
 
 def test_an_annotation_is_handed_on_to_what_takes_its_place() -> None:
@@ -291,10 +291,12 @@ def test_an_annotation_is_handed_on_to_what_takes_its_place() -> None:
     ]
     shapes = {"y": (TensorProto.FLOAT, [1, 4, 6, 6]), "z": (TensorProto.FLOAT, [1, 3, 5, 5])}
     model = model_of(nodes, {"x": (TensorProto.FLOAT, [1, 3, 5, 5])}, shapes, weights)
-    executable = collage.compile(model, SMALL, options=options(plan('[operators]\nBatchNormalization = "small"\n')))
+    executable = collage.compile(
+        model, SMALL, options=options(plan('[operators]\nBatchNormalization = "small"\n')), workers=LENT
+    )
     assert devices_of(executable)["conv"] == "cpu:1"
     with pytest.raises(ConfigError, match="made one operator of them"):
-        collage.compile(model, SMALL, options=options(plan('[nodes]\nconv = "main"\nnorm = "small"\n')))
+        collage.compile(model, SMALL, options=options(plan('[nodes]\nconv = "main"\nnorm = "small"\n')), workers=LENT)
 
 
 def test_equal_operators_on_two_devices_stay_two() -> None:
@@ -306,7 +308,9 @@ def test_equal_operators_on_two_devices_stay_two() -> None:
     ]
     tensor = (TensorProto.FLOAT, [4])
     model = model_of(nodes, {"x": tensor}, {"y": tensor, "z": tensor}, {})
-    executable = collage.compile(model, SMALL, options=options(plan('[nodes]\nhere = "main"\nthere = "small"\n')))
+    executable = collage.compile(
+        model, SMALL, options=options(plan('[nodes]\nhere = "main"\nthere = "small"\n')), workers=LENT
+    )
     devices = devices_of(executable)
     assert (devices["here"], devices["there"]) == ("cpu:0", "cpu:1")
 
@@ -323,7 +327,9 @@ def test_copies_and_plans_that_are_in_the_file_count(model: Path, tmp_path: Path
     if how == "planned":
         annotated = PlanDevices(["cpu:0", "cpu:1"], default="cpu:0")(annotated)
     ir.save(annotated, tmp_path / "copied.onnx")
-    executable = collage.compile(tmp_path / "copied.onnx", SMALL, options=collage.CompileOptions(finals=False))
+    executable = collage.compile(
+        tmp_path / "copied.onnx", SMALL, options=collage.CompileOptions(finals=False), workers=LENT
+    )
     devices = devices_of(executable)
     assert {devices[name] for name in ("embedding", "block/up", "block/bias", "block/relu")} == {"cpu:0"}
     assert {devices[name] for name in ("block/down", "residual", "head")} == {"cpu:1"}

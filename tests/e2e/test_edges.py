@@ -9,8 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
-from collage.cost.worker import Worker
-from tests.e2e.conftest import MENU, model_of
+from tests.e2e.conftest import LENT, MENU, model_of
 
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
 
@@ -77,10 +76,10 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_compiles_and_matches_onnx_runtime(name: str, workers: dict[str, Worker]) -> None:
+def test_compiles_and_matches_onnx_runtime(name: str) -> None:
     model = MODELS[name]
     session = ort.InferenceSession(model.SerializeToString())
-    executable = collage.compile(model, MENU, workers=workers)
+    executable = collage.compile(model, MENU, workers=LENT)
     assert [port.name for port in executable.outputs] == [port.name for port in session.get_outputs()]
     for seed in (1, 2):
         random = np.random.default_rng(seed)

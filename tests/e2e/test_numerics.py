@@ -14,7 +14,7 @@ import collage
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
 from tests.e2e._picky import PickyToolchain
-from tests.e2e.conftest import model_of
+from tests.e2e.conftest import LENT, model_of
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def by_picky(report: dict[str, Any]) -> set[str]:
 
 
 def test_a_kernel_that_is_wrong_where_its_equal_is_right_is_not_chosen(tmp_path: Path, toolchains: Registry) -> None:
-    exe = collage.compile(two_layers(tmp_path, 2.0, -3.0), ["picky", "fake"], toolchains=toolchains)
+    exe = collage.compile(two_layers(tmp_path, 2.0, -3.0), ["picky", "fake"], toolchains=toolchains, workers=LENT)
     assert by_picky(exe.report) == {"mul_0"}
     x = np.ones((64, 64), np.float32)
     np.testing.assert_allclose(exe.run({"x": x})["y"], -6 * x)
@@ -57,7 +57,7 @@ def test_a_race_that_was_won_with_other_weights_does_not_count(tmp_path: Path, t
 
     def compiled(first: float, second: float) -> collage.Executable:
         path = two_layers(tmp_path, first, second)
-        return collage.compile(path, ["picky", "fake"], options=options, toolchains=toolchains)
+        return collage.compile(path, ["picky", "fake"], options=options, toolchains=toolchains, workers=LENT)
 
     assert by_picky(compiled(2.0, 3.0).report) == {"mul_0", "mul_1"}
     assert not compiled(4.0, 3.0).report["search"]["raced"]

@@ -21,7 +21,7 @@ from collage.target import Target
 from collage.toolchains import Registry
 from collage.transform import PassContext
 from tests.e2e._far import NearToolchain
-from tests.e2e.conftest import model_of
+from tests.e2e.conftest import LENT, model_of
 
 NEAR = {"Relu": 2e-3, "MatMul": 30e-3, "Exp": 2e-3, "Abs": 2e-3}
 FAR = {"Relu": 12e-3, "MatMul": 3e-3, "Exp": 12e-3, "Abs": 12e-3}
@@ -61,6 +61,7 @@ def compiled(menu: Registry, rest: str = "", head: str = "") -> collage.Executab
         ["near", "cuda:far"],
         options=collage.CompileOptions(devices=plan, finals=False, min_gain=0.0),
         toolchains=menu,
+        workers=LENT,
     )
     expected = ort.InferenceSession(chain().SerializeToString()).run(None, X)[0]
     np.testing.assert_allclose(executable.run(X)["v6"], expected, rtol=1e-5)
@@ -123,6 +124,7 @@ def test_the_pass_places_with_an_estimator_too(menu: Registry) -> None:
         ByOperator(),
         options=collage.CompileOptions(devices=plan),
         toolchains=menu,
+        workers=LENT,
     )
     with PassContext(config={"collage.enable_collage": True}):
         partitioned = fuse(read_model(chain()))

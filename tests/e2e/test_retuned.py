@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
+from collage.cost.worker import Worker
 from collage.cost.workshop import Workshop
 from collage.toolchains import Registry
 from collage.tuning import Tuning
@@ -35,9 +36,23 @@ def menu(log: Path, tedious: Sequence[str] = ()) -> Registry:
     return toolchains
 
 
-def compiled(model: Path, log: Path, **options: Any) -> collage.Executable:
+def compiled(model: Path, log: Path, *, tedious: Sequence[str] = (), **options: Any) -> collage.Executable:
     settings = collage.CompileOptions(db=str(log.with_suffix(".sqlite")), **{"finals": False, **options})
-    return collage.compile(model, ["tunable", "steady"], toolchains=menu(log), options=settings)
+    return collage.compile(
+        model, ["tunable", "steady"], toolchains=menu(log, tedious), options=settings, workers=WORKERS
+    )
+
+
+WORKERS: dict[str, Worker] = {}
+"""For the compilations of one test."""
+
+
+@pytest.fixture(autouse=True)
+def _end_workers() -> Iterator[None]:
+    yield
+    for worker in WORKERS.values():
+        worker.kill()
+    WORKERS.clear()
 
 
 def tuned_in(log: Path) -> list[str]:
@@ -128,8 +143,7 @@ def test_an_interrupt_keeps_what_was_tuned_before(tmp_path: Path, monkeypatch: p
 def test_what_gains_most_per_second_of_tuning_is_tuned_first(tmp_path: Path) -> None:
     """Abs can be expected to gain as much as Relu, and twice as often: but its trials take seconds."""
     model, log = chain(tmp_path / "m.onnx", "Abs", "Tanh", "Relu", "Tanh", "Abs"), tmp_path / "log"
-    options = collage.CompileOptions(db=str(log.with_suffix(".sqlite")), finals=False, tune_s=60.0)
-    collage.compile(model, ["tunable", "steady"], toolchains=menu(log, ["Abs"]), options=options)
+    compiled(model, log, tedious=["Abs"], tune_s=60.0)
     assert tuned_in(log)[:2] == ["Relu", "Abs"]
 
 
