@@ -1,0 +1,186 @@
+"""How much the lazy search measures, and what that costs: on the zoo's models, and against measuring everything.
+
+::
+
+    python benchmarks/lazy.py [--models resnet50,bert]             # keys found and measured, by cold compilations
+    python benchmarks/lazy.py --everything dcgan,speech [--state FOLDER]
+
+The first compiles each model on an empty database and prints how many distinct workload keys the candidates have, and how
+many of them were built and timed. A small model has few keys, of which some must be measured in any case: every target on
+the whole model, and one operator of each type where a toolchain tells nothing.
+
+The second measures every key of a model first, and then searches three times, replayed from that one database: over all
+costs; lazily, as ``collage compile`` does; and lazily with proofs for bounds. Plans are compared by the costs that all
+three know. The proof mode must end with the cheapest plan; what the fast mode loses is printed. Databases are kept in a
+folder (``--state``), so that the same command continues; only figures with the same database are comparable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from collage import CompileOptions
+from collage.collage import choose_menu, collect, gather_specs
+from collage.cost.catalogue import listing
+from collage.cost.database import Database
+from collage.covers import refine, search
+from collage.frontend import read_model
+from collage.fusion import CandidateKernel, CandidateKernelIndex
+from collage.placement import prepare_and_place
+from collage.search import LazyOptions, LazyResult, NoCover, lazy_shortest_path, shortest_path
+from collage.toolchains import registry
+from collage.tuning import Tuning
+
+ROOT = Path(__file__).resolve().parents[1]
+ZOO = ROOT / ".cache" / "zoo"
+MENU = ("llvm", "onnxruntime", "openvino")
+COLLAGE = (sys.executable, "-c", "from collage.cli import main; main()")
+BAR = 0.15
+BATCH = 16
+
+
+def compile_cold(name: str) -> None:
+    """Compiles one model on an empty database, and prints what was found and measured."""
+    with tempfile.TemporaryDirectory(prefix="collage-lazy-") as folder:
+        db = f"{folder}/timings.sqlite"
+        targets = [word for target in MENU for word in ("-t", target)]
+        command = [*COLLAGE, "compile", str(model_of(name)), "-o", f"{folder}/artefact", *targets, "--db", db, "--json"]
+        told = subprocess.run(command, capture_output=True, text=True, check=False)
+        if told.returncode:
+            print(f"{name:<18} {told.stderr.strip().splitlines()[-1]}", flush=True)
+            return
+        report: dict[str, Any] = json.loads(told.stdout)
+        with Database(db) as database:
+            rows = sum(1 for _ in listing(database))
+    found = report["search"]
+    share = rows / found["keys"]
+    print(
+        f"{name:<18} {report['model']['nodes']:>5} {found['candidates']:>6} {found['keys']:>6} {rows:>6} {share:>6.1%} "
+        f"{'yes' if share <= BAR else 'NO':>4} {report['winner'][:24]:<24} {found['stopped_by']:<12} {found['wall_s']:>6.0f}",
+        flush=True,
+    )
+
+
+def compare(name: str, state: Path) -> None:
+    """Measures every key of one model, and compares the plans of searches that are replayed from that."""
+    path, db = model_of(name), str(state / f"{name}.sqlite")
+    with session(path, db) as tuning:
+        index = proposed(tuning)
+        keys = one_per_key(tuning, index)
+        for done in range(0, len(keys), BATCH):
+            print(f"\r{name}: {done} of {len(keys)} keys", end="", file=sys.stderr, flush=True)
+            tuning.measure(keys[done : done + BATCH])
+        print("\r", end="", file=sys.stderr)
+        best = shortest_path(len(tuning.graph), tuple(index), tuning.measured_cost, **prices(tuning))
+        if isinstance(best, NoCover):
+            print(f"{name:<18} {best.reason}")
+            return
+        single_s = tuning.best_single_s
+    print(row(Path(name).stem[:18], "everything", len(keys), len(keys), best.cost.seconds, best.cost.seconds, single_s))
+    for mode, find in (
+        ("fast", search),
+        ("fast, refined", lambda t, i: refine(t, i)[1]),
+        ("proof", search_with_proofs),
+    ):
+        with session(path, db) as tuning:
+            index = proposed(tuning)
+            result: LazyResult[CandidateKernel] = find(tuning, index)
+            measured = sum(tuning.outcome_of(c.sub_graph, c.target) is not None for c in one_per_key(tuning, index))
+            cost_s = result.partitioning.cost.seconds if result.partitioning is not None else float("inf")
+            told = (
+                f"{result.stopped_by}, {result.bound_violations} bounds were wrong"
+                if mode == "proof"
+                else result.stopped_by
+            )
+            print(row(name, mode, len(keys), measured, cost_s, best.cost.seconds, single_s) + f"  {told}", flush=True)
+
+
+def row(name: str, mode: str, keys: int, measured: int, cost_s: float, best_s: float, single_s: float) -> str:
+    return (
+        f"{name:<18} {mode:<14} {keys:>6} {measured:>6} {measured / keys:>6.1%} {cost_s * 1e6:>11.1f} "
+        f"{cost_s / best_s - 1:>+7.2%} {single_s * 1e6:>11.1f}"
+    )
+
+
+@contextmanager
+def session(path: Path, db: str) -> Iterator[Tuning]:
+    """A model, and what a database knows of it."""
+    toolchains = registry()
+    prepared, _ = prepare_and_place(read_model(path), None)
+    with tempfile.TemporaryDirectory(prefix="collage-lazy-") as folder, Database(db) as database:
+        options = CompileOptions(db=db, use_tuned=False)
+        menu = choose_menu(MENU, toolchains)
+        with Tuning(prepared, menu, toolchains, database, Path(folder), options=options) as tuning:
+            yield tuning
+
+
+def proposed(tuning: Tuning) -> CandidateKernelIndex:
+    return collect(tuning, gather_specs(tuning))
+
+
+def one_per_key(tuning: Tuning, index: CandidateKernelIndex) -> list[CandidateKernel]:
+    return list({tuning.key_of(c.sub_graph, c.target): c for c in index}.values())
+
+
+def prices(tuning: Tuning) -> dict[str, Any]:
+    return {
+        "launch_penalty_of": lambda candidate: tuning.launch_penalty_s(candidate.target),
+        "priority_of": lambda candidate: tuning.priority(candidate.target),
+    }
+
+
+def search_with_proofs(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateKernel]:
+    """The lazy search with what no kernel can undercut for bounds, to the end."""
+    return lazy_shortest_path(
+        len(tuning.graph),
+        tuple(index),
+        tuning.least_s,
+        tuning.measure,
+        options=LazyOptions(bounds_are_proofs=True, batch_size=BATCH),
+        known_cost_of=tuning.known_cost,
+        key_of=lambda candidate: tuning.key_of(candidate.sub_graph, candidate.target),
+        **prices(tuning),
+    )
+
+
+def model_of(name: str) -> Path:
+    """A model of the zoo by name, or any file."""
+    return Path(name) if name.endswith(".onnx") else ZOO / name / "model.onnx"
+
+
+def names(text: str) -> Sequence[str]:
+    return text.split(",") if text else sorted(path.parent.name for path in ZOO.glob("*/model.onnx"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default="", help="names in the zoo or files, by commas; all of the zoo by default")
+    parser.add_argument("--everything", default="", metavar="A,B", help="models of which every key is measured")
+    parser.add_argument(
+        "--state", type=Path, default=ROOT / ".cache" / "lazy", help="folder of databases to continue with"
+    )
+    options = parser.parse_args()
+    began = time.monotonic()
+    if options.everything:
+        options.state.mkdir(parents=True, exist_ok=True)
+        print("model              mode             keys   meas.  share   plan, µs    loss  single, µs")
+        for name in names(options.everything):
+            compare(name, options.state)
+    else:
+        print("model              nodes  cands   keys  meas.  share <=15 winner                   ended by     wall s")
+        for name in names(options.models):
+            compile_cold(name)
+    print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
