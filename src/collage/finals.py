@@ -16,7 +16,7 @@ from collage.graph import IndexSet, SubGraph, structural_hash
 from collage.machine import this_machine
 from collage.plans import Placement, Plan, lower, on_the_host, predicted_s
 from collage.runtime import Recipe
-from collage.target import HOST_TARGET
+from collage.target import HOST_TARGET, HOST_TOOLCHAIN
 from collage.tuning import Tuning
 
 __all__ = ["Finals", "calibrate", "choose", "plan_signature", "previous_winner", "race_contestant", "unmeasured"]
@@ -204,7 +204,8 @@ def race_contestant(tuning: Tuning, plan: Plan, recipe: Recipe | None) -> Contes
     arguments: dict[str, Any] = {}
     if recipe is not None:
         values = [str(folder) for folder in tuning.workshop.value_folders]
-        factories = {name: tuning.toolchains.factory(name) for name in recipe.toolchains}
+        # The host stands in for kernels that fail, as it does where the recipe is deployed.
+        factories = {name: tuning.toolchains.factory(name) for name in {*recipe.toolchains, HOST_TOOLCHAIN}}
         arguments = {
             "recipe": recipe.as_json(),
             "workspace": str(tuning.workspace),

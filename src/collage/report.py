@@ -12,7 +12,7 @@ from collage.finals import Finals
 from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.plans import Placement, Plan, predicted_s
 from collage.search import LazyResult, SearchStatistics
-from collage.target import Target
+from collage.target import HOST_TARGET, Target
 from collage.tuning import Tuning
 
 __all__ = ["SCHEMA", "compile_report"]
@@ -67,7 +67,7 @@ def compile_report(
         "additive_error": (measured_s - total_s) / measured_s if measured_s and total_s is not None else None,
         "search": _search(tuning, index, result, wall_s, finals.recorded),
         "numerics": _numerics(tuning, plan, standing),
-        "warnings": _warnings(finals),
+        "warnings": [*_left_to_the_host(tuning, finals.plan), *_warnings(finals)],
         **({} if tuning.placement is None else {"devices": tuning.placement.as_json()}),
     }
 
@@ -159,6 +159,15 @@ def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None) -> dict[str
         "max_rel_error": max(errors, default=None),
         "tolerance": tuning.tolerance,
     }
+
+
+def _left_to_the_host(tuning: Tuning, plan: Plan) -> list[str]:
+    """Why nobody runs the model who was asked to, where that is so."""
+    if plan.targets != (HOST_TARGET,):
+        return []
+    reasons = {target.short: tuning.survey[target].whole.reason for target in tuning.menu}
+    told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
+    return [f"no target of the menu runs any of it, so the host does, unoptimised ({told})"]
 
 
 def _warnings(finals: Finals) -> list[str]:

@@ -193,5 +193,5 @@ HOST_TARGET = Target("llvm", compiler=HOST_TOOLCHAIN)
 def _unknown(text: str, name: str, known: Mapping[str, Iterable[str]]) -> str:
     names = sorted({*DEVICE_KINDS, *known} - {NATIVE_TOOLCHAIN, HOST_TOOLCHAIN})
     near = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else "."
     return f"unknown target {text!r}: nothing is called {name!r}{hint} Known: {', '.join(names)}"

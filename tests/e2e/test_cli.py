@@ -94,9 +94,13 @@ BAD = [
     (("compile", ".", "-o", "o.collage"), 5, "is a folder"),
     (("compile", "good.onnx", "-o", "o.collage", "-t", "openvin"), 2, "did you mean 'openvino'"),
     (("compile", "good.onnx", "-o", "o.collage", "-t", "llvm -compiler"), 2, "-name=value"),
+    (("compile", "good.onnx", "-o", "o.collage", "-t", "onnxruntime -thread=1"), 2, "did you mean -threads"),
     (("compile", "good.onnx", "-o", "nowhere/o.collage"), 2, "nowhere"),
+    (("compile", "good.onnx", "-o", "text.onnx"), 2, "is no artefact"),
+    (("compile", "good.onnx", "-o", "text.onnx/o.collage"), 2, "cannot write"),
     (("compile", "good.onnx"), 2, "--output"),
     (("compile", "good.onnx", "-o", "o.collage", "--dim", "seq"), 2, "NAME=LENGTH"),
+    (("compile", "good.onnx", "-o", "o.collage", "--dim", "seq=0"), 2, "at least 1"),
     (("compile", "good.onnx", "-o", "o.collage", "--time-budget", "soon"), 2, "soon"),
     (("run", "missing.collage"), 2, "missing.collage"),
     (("run", "."), 5, "manifest.json"),
@@ -139,6 +143,14 @@ def test_wrong_inputs(artefact: tuple[Path, dict], array: tuple[str, np.ndarray]
     done = run("run", artefact[0], "--input", f"{name}={tmp_path / 'v.npy'}")
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_outputs_that_cannot_be_written_are_one_sentence(artefact: tuple[Path, dict], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    for option, path in (("--output-dir", tmp_path / "file"), ("--profile", tmp_path / "file" / "trace.json")):
+        done = run("run", artefact[0], option, path)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"collage: cannot write {path}")
 
 
 def test_help_has_examples() -> None:

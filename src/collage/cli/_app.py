@@ -108,9 +108,11 @@ def compile_(
     """Compiles a model."""
     from collage.cli._report import print_report
     from collage.collage import CompileOptions, compile
+    from collage.runtime import check_destination
 
     if not output.parent.exists():
         raise UsageError(f"cannot write {output}: the folder {output.parent} does not exist")
+    check_destination(output)
     options = CompileOptions(
         threads=threads,
         db=db,
@@ -332,8 +334,8 @@ def _pairs(items: Sequence[str] | None, option: str, form: str) -> dict[str, str
 def _dims(items: Sequence[str] | None) -> dict[str, int]:
     dims = {}
     for name, text in _pairs(items, "--dim", "NAME=LENGTH").items():
-        if not text.isdecimal():
-            raise UsageError(f"--dim {name}={text}: {text!r} is no length")
+        if not text.isdecimal() or int(text) < 1:
+            raise UsageError(f"--dim {name}={text}: {text!r} is no length of at least 1")
         dims[name] = int(text)
     return dims
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ def run_once(
     """
     if trace is not None and not trace.parent.exists():
         raise UsageError(f"cannot write {trace}: the folder {trace.parent} does not exist")
+    if output_dir is not None:
+        with _writing(output_dir):
+            output_dir.mkdir(parents=True, exist_ok=True)
     executable = load(artefact, rebuild=rebuild)
     known = {port.name for port in executable.inputs}
     if unknown := sorted(set(files) - known):
@@ -45,9 +49,8 @@ def run_once(
         outputs = executable.run(feeds)
     profile = executable.profile(feeds) if trace is not None else None
     if profile is not None and trace is not None:
-        profile.to_chrome_trace(trace)
-    if output_dir is not None:
-        output_dir.mkdir(parents=True, exist_ok=True)
+        with _writing(trace):
+            profile.to_chrome_trace(trace)
     return {
         "outputs": [_describe(name, value, output_dir) for name, value in outputs.items()],
         "notes": executable.notes,
@@ -55,12 +58,23 @@ def run_once(
     }
 
 
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Makes what the system says against a path a sentence for the user."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
 def _read(name: str, file: Path) -> np.ndarray[Any, Any]:
     try:
         # Arrays of objects would be pickles, and a pickle is a program.
         array = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"cannot read {file} for input {name!r}: {error}") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {file} for input {name!r}: {error.strerror or error}") from error
+    except (ValueError, EOFError) as error:
+        raise UsageError(f"cannot read {file} for input {name!r}: it is no .npy file of numbers") from error
     if not isinstance(array, np.ndarray):
         raise UsageError(f"cannot read {file} for input {name!r}: it holds several arrays; a .npy file holds one")
     return array
@@ -84,6 +98,7 @@ def _describe(name: str, value: Any, output_dir: Path | None) -> dict[str, Any]:
             row |= {"min": float(finite.min()), "max": float(finite.max())}
     if output_dir is not None and value.dtype != object:
         file = output_dir / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.npy"
-        np.save(file, value, allow_pickle=False)
+        with _writing(file):
+            np.save(file, value, allow_pickle=False)
         row["file"] = str(file)
     return row

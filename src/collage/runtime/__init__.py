@@ -1,6 +1,6 @@
 """Running: kernels, the executor, executables and artefacts (design section 9)."""
 
-from collage.runtime._artefact import load
+from collage.runtime._artefact import check_destination, load
 from collage.runtime._executable import Executable
 from collage.runtime._executor import Executor, Step
 from collage.runtime._manifest import MANIFEST, verify
@@ -23,6 +23,7 @@ __all__ = [
     "Recipe",
     "Signature",
     "Step",
+    "check_destination",
     "load",
     "page_out",
     "trim",

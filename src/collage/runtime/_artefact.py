@@ -35,7 +35,20 @@ from collage.runtime._zip import unpack, write_zip
 from collage.target import Target
 from collage.toolchains import Registry, availability_for, registry
 
-__all__ = ["load", "save"]
+__all__ = ["check_destination", "load", "save"]
+
+
+def check_destination(path: Path) -> None:
+    """Looks whether ``save`` can write to a path: before a compilation, rather than when it is over.
+
+    Raises:
+        UsageError: Something else is in the way, or nothing can be written there.
+    """
+    _refuse_to_replace(path, path.suffix == ".zip")
+    try:
+        tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent).cleanup()
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
 def save(recipe: Recipe, workspace: Path, path: Path, *, recipe_only: bool = False) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -74,11 +75,26 @@ class Registry:
                 continue
 
     def parse_target(self, target: TargetLike) -> Target:
-        """Reads a target string, aliases included; a ``Target`` is returned as it is."""
+        """Reads a target string, aliases included; a ``Target`` is returned as it is.
+
+        Raises:
+            TargetError: The text names nothing, or an option that its toolchain does not have.
+        """
         if isinstance(target, Target):
             self.get(target.toolchain)
             return target
-        return Target.parse(target, {toolchain.name: toolchain.targets for toolchain in self})
+        parsed = Target.parse(target, {toolchain.name: toolchain.targets for toolchain in self})
+        self._check_options(parsed)
+        return parsed
+
+    def _check_options(self, target: Target) -> None:
+        known = sorted(self.for_target(target).options)
+        for name, _ in target.options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean -{near[0]}? It" if near else "it"
+                has = ", ".join(f"-{option}" for option in known) or "none"
+                raise TargetError(f"target {str(target)!r}: {target.toolchain} has no option -{name}; {hint} has {has}")
 
     def parse_targets(self, targets: Iterable[TargetLike]) -> Sequence[Target]:
         """Reads several targets; repeated ones count once, the order is kept (it is their priority)."""
