@@ -85,7 +85,7 @@ def compare(name: str, state: Path) -> None:
             print(f"{name:<18} {best.reason}")
             return
         single_s = tuning.best_single_s
-    print(row(Path(name).stem[:18], "everything", len(keys), len(keys), best.cost.seconds, best.cost.seconds, single_s))
+    print(row(name, "everything", len(keys), len(keys), best.cost.seconds, best.cost.seconds, single_s))
     for mode, find in (
         ("fast", search),
         ("fast, refined", lambda t, i: refine(t, i)[1]),
@@ -106,7 +106,7 @@ def compare(name: str, state: Path) -> None:
 
 def row(name: str, mode: str, keys: int, measured: int, cost_s: float, best_s: float, single_s: float) -> str:
     return (
-        f"{name:<18} {mode:<14} {keys:>6} {measured:>6} {measured / keys:>6.1%} {cost_s * 1e6:>11.1f} "
+        f"{Path(name).stem[:18]:<18} {mode:<14} {keys:>6} {measured:>6} {measured / keys:>6.1%} {cost_s * 1e6:>11.1f} "
         f"{cost_s / best_s - 1:>+7.2%} {single_s * 1e6:>11.1f}"
     )
 
