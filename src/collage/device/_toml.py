@@ -36,7 +36,7 @@ import difflib
 import fnmatch
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,7 @@ class DeviceRequests:
         host: Where shapes are computed; None if that was left open.
         rules: For each section (``nodes``, ``operators``, ``values``, ``inputs``, ``outputs``) patterns and scopes; None
             is the host's.
+        source: What messages begin with: the file.
     """
 
     devices: Mapping[str, SEScope] = field(default_factory=dict)
@@ -80,6 +81,7 @@ class DeviceRequests:
     default: SEScope | None = None
     host: SEScope | None = None
     rules: Mapping[str, Mapping[str, SEScope | None]] = field(default_factory=dict)
+    source: str = "the plan of devices"
 
     def config(self, fallback_device: str = "cpu") -> CompilationConfig:
         """The configuration of devices.
@@ -101,6 +103,12 @@ class DeviceRequests:
         Raises:
             ConfigError: A name or pattern fits nothing in the model, or two of equal rank fit one thing and disagree.
         """
+        try:
+            self._annotate(model)
+        except ConfigError as error:
+            raise ConfigError(f"{self.source}: {error}") from None
+
+    def _annotate(self, model: ir.Model) -> None:
         nodes = [node for node in _all_nodes(model) if constant_tensor(node.outputs[0]) is None]
         by_type = _assign("operators", self._rules("operators"), [(node.op_type, node) for node in nodes])
         by_name = _assign("nodes", self._rules("nodes"), [(str(node.name), node) for node in nodes])
@@ -114,7 +122,10 @@ class DeviceRequests:
         for value, scope in by_value.items():
             asked = asked_scope(value)
             if asked is not None and asked.join(scope) is None:
-                raise ConfigError(f"value {value.name!r} is to be in {scope}, but what computes it in {asked}")
+                raise ConfigError(
+                    f"[values] {value.name!r} is to be in {scope}, but what computes it in {asked}; a value lies where it "
+                    "is computed, so leave out one of the two, or demand it where it is read"
+                )
             on_device(value, scope)
         for value, scope in inputs.items():
             on_device(value, scope)
@@ -144,7 +155,7 @@ def read_device_plan(source: str | Path | bytes) -> DeviceRequests:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{place}: no TOML: {error}") from None
     try:
-        return _requests(data)
+        return replace(_requests(data), source=place)
     except TargetError as error:
         raise ConfigError(f"{place}: {error}") from None
     except ConfigError as error:
@@ -171,6 +182,9 @@ def _requests(data: Mapping[str, Any]) -> DeviceRequests:
         if name == HOST:
             raise ConfigError(f"a device cannot be called {HOST!r}: that is the host's scope")
         scope = devices[name] = _device(name, entry)
+        twin = next((other for other in devices if other != name and devices[other] == scope), None)
+        if twin is not None:
+            raise ConfigError(f"[devices.{name}] is {scope}, which [devices.{twin}] is already")
         if "cores" in entry:
             cores[scope.device] = _cores(name, entry["cores"], owner)
     requests = DeviceRequests(
@@ -196,9 +210,13 @@ def _device(name: str, entry: Any) -> SEScope:
         raise ConfigError(f"[{place}] is a table, with device, target, cores or memory_scope")
     _check_keys(f"[{place}]", entry, _DEVICE_KEYS)
     texts = {key: _text(f"[{place}] {key}", entry[key]) for key in ("device", "target", "memory_scope") if key in entry}
-    scope = SEScope.parse(texts.get("device", "?"))
-    target = Target.parse(texts["target"]) if "target" in texts else None
-    for part in (SEScope(target=target), SEScope(memory_scope=texts.get("memory_scope"))):
+    try:
+        scope = SEScope.parse(texts.get("device", "?"))
+        target = SEScope(target=Target.parse(texts["target"]) if "target" in texts else None)
+        memory = SEScope(memory_scope=texts.get("memory_scope"))
+    except TargetError as error:
+        raise ConfigError(f"[{place}] {error}") from None
+    for part in (target, memory):
         joined = scope.join(part)
         if joined is None:
             raise ConfigError(f"[{place}]: {part} does not fit {scope}")
@@ -246,7 +264,8 @@ def _scope(place: str, given: Any, devices: Mapping[str, SEScope]) -> SEScope | 
     except TargetError as error:
         near = difflib.get_close_matches(text, [*devices, HOST], n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"{place}: {error}{hint}") from None
+        declared = f"declared here: {', '.join(devices)}" if devices else f"a name of your own needs [devices.{text}]"
+        raise ConfigError(f"{place}: {error}; {declared}{hint}") from None
 
 
 def _table(key: str, data: Mapping[str, Any]) -> Mapping[str, Any]:

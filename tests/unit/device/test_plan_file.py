@@ -151,8 +151,13 @@ def test_nothing_demanded_is_a_plan_too() -> None:
         ("[devices.a]\ndevice = 'cpu:0'\ncores = '0-3'", "list of core numbers"),
         ("[devices.a]\ndevice = 'cpu:0'\ncores = []", "list of core numbers"),
         ("[devices.a]\ndevice = 'cpu:0'\ntarget = 'cuda'", "does not fit"),
-        ("[devices.a]\ndevice = 'cpu:0'\n[devices.b]\ndevice = 'cpu:0'", "configured twice"),
-        ("[devices.a]\ndevice = 'tpu:0'", "no device type 'tpu'"),
+        (
+            "[devices.a]\ndevice = 'cpu:0'\n[devices.b]\ndevice = 'cpu:0'",
+            r"\[devices.b\] is cpu:0, which \[devices.a\] is already",
+        ),
+        ("[devices.a]\ndevice = 'tpu:0'", r"\[devices.a\] there is no device type 'tpu'"),
+        ("[nodes]\nx = 'smal'", r"needs \[devices.smal\]"),
+        ("[devices.a]\ndevice = 'cpu:0'\n[nodes]\nx = 'b'", "declared here: a"),
         ("[devices.a]\ndevice = 1", 'a text such as "cpu:1"'),
         ("[devices.small]\ndevice = 'cpu:1'\n[nodes]\nx = 'smal'", "did you mean 'small'"),
         ("[devices.small]\ndevice = 'cpu:1'\n[nodes]\nx = 'cuda'", r"\[nodes\] 'x'.*configured"),
@@ -224,3 +229,18 @@ def test_names_with_brackets_are_names() -> None:
     model.graph[0].name = "embed[0]"
     read_device_plan(b"[nodes]\n'embed[0]' = 'cpu:1'").annotate(model)
     assert str(asked_scope(model.graph[0])) == "cpu:1"
+
+
+def test_what_does_not_fit_the_model_names_the_file_the_section_and_a_way_out(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    for text, message in (
+        ("[nodes]\nzz = 'cpu:1'", r"plan.toml: \[nodes\] there is no node called 'zz'"),
+        (
+            "[operators]\nGather = 'cpu:0'\n[values]\ne = 'cpu:1'",
+            r"plan.toml: \[values\] 'e'.*leave out one of the two",
+        ),
+    ):
+        path.write_text(text)
+        model = parse("g (int64[2] i, float[4,3] t) => (float[2,3] y) { e = Gather(t, i) y = Neg(e) }")
+        with pytest.raises(ConfigError, match=message):
+            read_device_plan(path).annotate(model)
