@@ -6,12 +6,10 @@
 * `placed_shortest_path`, `lazy_placed_path`: candidates on several devices, with copies between them.
 * `overlapping_covers`: the same where devices work at once, and the end counts, not the sum.
 * `exact_cover`: the same as a constraint programme (extra ``exact``).
-* `coalesce_cover`: afterwards, joins neighbours of one target where that is measured to be cheaper.
 """
 
 from __future__ import annotations
 
-from collage.search._coalesce import coalesce_cover
 from collage.search._exact import exact_cover
 from collage.search._lazy import LazyOptions, LazyResult, lazy_shortest_path
 from collage.search._overlap import overlapping_covers
@@ -42,7 +40,6 @@ __all__ = [
     "Search",
     "SearchStatistics",
     "Transfer",
-    "coalesce_cover",
     "copies_of",
     "exact_cover",
     "k_best",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
 
 from collage.graph import iterate_bits
 from collage.search._values import DependencyGraph
 
-__all__ = ["find_cycle", "kernel_successors", "run_order"]
+__all__ = ["find_cycle", "kernel_successors"]
 
 
 def kernel_successors(graph: DependencyGraph, kernels: Sequence[int]) -> list[set[int]]:
@@ -35,25 +34,6 @@ def find_cycle(successors: Sequence[set[int]]) -> list[int] | None:
     stuck = {kernel for kernel, count in enumerate(waiting) if count}
     rings = (_shortest_ring(successors, stuck, kernel) for kernel in sorted(stuck))
     return min((ring for ring in rings if ring), key=len, default=None)
-
-
-def run_order(successors: Sequence[set[int]], ranks: Sequence[int]) -> list[int]:
-    """Kernels, each after those that feed it; of those that are ready, the one of least rank goes first."""
-    waiting = [0] * len(successors)
-    for after in successors:
-        for kernel in after:
-            waiting[kernel] += 1
-    ready = [(ranks[kernel], kernel) for kernel, count in enumerate(waiting) if not count]
-    heapify(ready)
-    order = []
-    while ready:
-        _, kernel = heappop(ready)
-        order.append(kernel)
-        for after_it in successors[kernel]:
-            waiting[after_it] -= 1
-            if not waiting[after_it]:
-                heappush(ready, (ranks[after_it], after_it))
-    return order
 
 
 def _shortest_ring(successors: Sequence[set[int]], within: set[int], start: int) -> list[int] | None:

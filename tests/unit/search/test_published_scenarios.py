@@ -10,10 +10,17 @@ from __future__ import annotations
 import pytest
 from tests.unit.graph.random_graphs import Builder
 
-from collage.fusion import CandidateKernel, FusionSpec, classic_fuse_ops, collect_candidates, pattern_based
+from collage.fusion import (
+    CandidateKernel,
+    FusionSpec,
+    classic_fuse_ops,
+    collect_candidates,
+    max_coalesce,
+    pattern_based,
+)
 from collage.graph import DataflowGraph, extract
 from collage.pattern import is_op, wildcard
-from collage.search import Partitioning, coalesce_cover, shortest_path
+from collage.search import Partitioning, shortest_path
 from collage.target import Target
 from collage.testing import MockCostEstimator
 from collage.toolchains import PatternEntry
@@ -31,7 +38,7 @@ def decaying(first: float, count: int) -> float:
 
 
 class Scenario:
-    """A graph with the menu, searched, and its neighbours joined afterwards."""
+    """A graph with the menu, searched, and searched again with neighbours in the cover joined."""
 
     def __init__(self, build, costs: tuple[float, float], depths: tuple[int, int] = (8, 8)) -> None:
         b = Builder()
@@ -48,8 +55,10 @@ class Scenario:
         assert isinstance(best, Partitioning) and best.optimal
         self.total = best.cost.seconds
         self.kernels = [self.words(c) for c in best.candidates]
-        joined = coalesce_cover(self.graph, best.candidates, self.cost, lambda batch: [*map(self.cost, batch)])
-        self.joined = [self.words(c) for c in joined]
+        larger = [c for c in max_coalesce(self.graph, best.candidates) if c.sub_graph.is_admissible]
+        joined = shortest_path(len(self.graph), list(dict.fromkeys([*self.candidates, *larger])), self.cost)
+        assert isinstance(joined, Partitioning)
+        self.joined = [self.words(c) for c in joined.candidates]
 
     def cost(self, candidate: CandidateKernel):
         return self.estimator.estimate(extract(self.graph, candidate.sub_graph, "k"), candidate.target)
