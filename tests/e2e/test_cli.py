@@ -154,7 +154,7 @@ def test_outputs_that_cannot_be_written_are_one_sentence(artefact: tuple[Path, d
 
 
 def test_help_has_examples() -> None:
-    for command in ("compile", "run", "bench", "inspect"):
+    for command in ("compile", "run", "bench", "inspect", "targets", "env"):
         done = run(command, "--help")
         assert done.returncode == 0
         assert f"collage {command} " in done.stdout

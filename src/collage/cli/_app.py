@@ -264,7 +264,16 @@ def inspect(
         print_inspection(found)
 
 
-@app.command(help="List toolchains: whether each can be used here, its version, options, and how to get it.")
+@app.command(
+    help="""List toolchains: whether each can be used here, its version, options, and how to get it.
+
+    Examples:
+
+      collage targets
+
+      collage targets --json
+    """
+)
 def targets(json: Json = False) -> None:
     """Lists toolchains."""
     from collage.cli._report import print_targets
@@ -277,7 +286,16 @@ def targets(json: Json = False) -> None:
         print_targets(found)
 
 
-@app.command(help="Describe this machine and installation; copy it into a bug report.")
+@app.command(
+    help="""Describe this machine and installation; copy it into a bug report.
+
+    Examples:
+
+      collage env
+
+      collage env --json
+    """
+)
 def env(json: Json = False) -> None:
     """Describes the environment."""
     from collage.cli._report import print_env
