@@ -65,7 +65,9 @@ def cases(kinds: Sequence[str] = KINDS) -> Iterator[Case]:
 
 def plain(value: Any) -> Any:
     """A value of the suite as NumPy."""
-    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 def read(folder: Path, what: str, infos: Sequence[onnx.ValueInfoProto]) -> list[Any]:

@@ -7,13 +7,17 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collage._errors import ArtefactError, CollageError, UsageError
 from collage.machine import this_machine
 from collage.runtime._recipe import WEIGHTS, Recipe
+from collage.runtime._signature import Port
 from collage.runtime._zip import is_plain_name
 from collage.target import Target
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 __all__ = ["MANIFEST", "SCHEMAS", "machine_facts", "manifest_of", "verify"]
 
@@ -84,7 +88,9 @@ def verify(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
         _verify_file(folder / name, digest, size)
     for name in listed:
         if name.endswith(".onnx"):
-            _verify_model(folder / name)
+            model = _verified_model(folder / name)
+            if name == recipe.model_file:
+                _check_ports(recipe, model, folder)
     return recipe, machine
 
 
@@ -115,6 +121,9 @@ def _check_kernels(recipe: Recipe) -> None:
         for text in _strings(kernel.compiled.metadata):
             if "/" in text or "\\" in text or text == "..":
                 raise ValueError(f"kernel {kernel.name!r} holds the path {text[:80]!r}")
+        theirs = kernel.compiled
+        if (len(theirs.inputs), len(theirs.outputs)) != (len(kernel.inputs), len(kernel.outputs)):
+            raise ValueError(f"kernel {kernel.name!r} does not take, or make, what it was compiled for")
         target = Target.parse(kernel.target)
         if kernel.compiled.toolchain != target.toolchain:
             raise ValueError(f"kernel {kernel.name!r} is for {target} but of {kernel.compiled.toolchain!r}")
@@ -167,14 +176,22 @@ def _verify_file(path: Path, digest: str, size: int) -> None:
         raise ArtefactError(f"{path} was changed: its SHA-256 is not the manifest's")
 
 
-def _verify_model(path: Path) -> None:
+def _verified_model(path: Path) -> ir.Model:
     """Whoever can write a manifest can write digests too: a model comes through the front door here as everywhere."""
     from collage.frontend import read_model
 
     try:
-        read_model(path)
+        return read_model(path)
     except CollageError as error:
         raise ArtefactError(str(error)) from error
+
+
+def _check_ports(recipe: Recipe, model: ir.Model, folder: Path) -> None:
+    """Refuses a recipe that takes or makes something else than its model does."""
+    inputs = tuple(Port.of(value) for value in model.graph.inputs)
+    outputs = [str(value.name) for value in model.graph.outputs]
+    if inputs != recipe.inputs or outputs != [port.name for port in recipe.outputs]:
+        raise ArtefactError(f"{folder / MANIFEST} describes other inputs or outputs than {recipe.model_file} has")
 
 
 def _sha256(path: Path) -> str:
