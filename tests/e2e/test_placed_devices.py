@@ -124,7 +124,6 @@ def test_the_pass_places_with_an_estimator_too(menu: Registry) -> None:
         ByOperator(),
         options=collage.CompileOptions(devices=plan),
         toolchains=menu,
-        workers=LENT,
     )
     with PassContext(config={"collage.enable_collage": True}):
         partitioned = fuse(read_model(chain()))
