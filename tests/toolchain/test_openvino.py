@@ -94,6 +94,15 @@ def test_an_output_that_is_an_input_is_a_copy(tmp_path: Path) -> None:
     assert not np.shares_memory(same, x)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("op_type", ["Add", "Mul", "Sub", "Sum"])
+def test_sums_of_bytes_are_refused_since_it_saturates_them(op_type: str, dtype: str, tmp_path: Path) -> None:
+    model = kernel("k", f"({dtype}[2] x) => ({dtype}[2] y) {{y = {op_type} (x, x)}}")
+    assert not OpenVinoToolchain().supports(model.graph.node(0), TARGET).ok
+    with pytest.raises(Unsupported, match="wrap around"):
+        OpenVinoToolchain().compile(model, TARGET, tmp_path)
+
+
 def test_wide_integers_are_refused_when_they_come(tmp_path: Path) -> None:
     model = kernel("k", "(int64[2] x) => (int64[2] y) {y = Add (x, x)}")
     toolchain = OpenVinoToolchain()

@@ -49,6 +49,7 @@ _INT32 = np.iinfo(np.int32)
 _AS_INT32 = ("int64", "uint64", "uint32")
 """Types that the plugin computes in 32-bit signed integers, without a word where they do not fit."""
 
+_SATURATED = ("Add", "Mul", "Sub", "Sum")
 _OF_NO_PARTS = ("Concat", "ConstantOfShape")
 _TOLD_NOTHING = ("Expand", "Reduce", "Reshape", "Resize")
 """Beginnings of operators that do the right thing where an input after the first has no elements."""
@@ -296,11 +297,16 @@ def _is_read_as_nothing(constant: ir.Value) -> bool:
 
 
 def _known_wrong(node: ir.Node) -> str | None:
-    """Operators that the plugin takes without complaint and computes wrongly, found with ONNX's own test cases."""
-    if node.op_type == "TopK" and node.inputs[0] is not None:
-        dtype = elem_type(node.inputs[0])
-        if dtype is not None and dtype.is_integer():
+    """Operators that the plugin takes without complaint and computes wrongly, found with ONNX's own cases and by comparison."""
+    first = node.inputs[0] if node.inputs else None
+    dtype = elem_type(first) if first is not None else None
+    if first is not None and dtype is not None and dtype.is_integer():
+        if node.op_type.startswith("Reduce") and 0 in tuple(first.shape or ()):
+            return f"openvino's CPU plugin does not make of no integers what {node.op_type} makes of them in ONNX"
+        if node.op_type == "TopK":
             return "openvino's CPU plugin orders equal integers in TopK otherwise than ONNX does"
+        if node.op_type in _SATURATED and dtype.bitwidth == 8:
+            return f"openvino's CPU plugin saturates {node.op_type} of 8-bit integers, which wrap around in ONNX"
     if node.op_type == "Resize" and _text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
         return "openvino does not keep the aspect ratio in Resize"
     return None
