@@ -77,7 +77,9 @@ def main() -> None:
         report(f"again on the planned model of {len(planned.graph)} nodes", lambda m=planned: PlanDevices(config)(m))
         report("partition the planned model", lambda m=planned: PartitionBySEScope()(m))
         lowered = PartitionBySEScope()(planned)
-        report(f"again on the {len(lowered.graph)} regions and copies of that", lambda m=lowered: PlanDevices(config)(m))
+        report(
+            f"again on the {len(lowered.graph)} regions and copies of that", lambda m=lowered: PlanDevices(config)(m)
+        )
 
 
 if __name__ == "__main__":
