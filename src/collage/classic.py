@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from collage.cost.kernels import kernel_name
+from collage.cost.kernels import kernel_attributes, kernel_name
 from collage.fusion import (
     CandidateKernel,
     Found,
@@ -223,10 +223,6 @@ def _partitioned(model: ir.Model, kernels: Iterable[CandidateKernel]) -> ir.Mode
     names = NameSupply("collage")
     specs = []
     for kernel in kernels:
-        attributes = {TARGET: str(kernel.target)}
-        if not kernel.target.is_native:
-            attributes["Compiler"] = kernel.target.toolchain
-        specs.append(
-            KernelSpec(kernel.sub_graph, names.fresh(kernel_name(kernel.sub_graph, kernel.target)), attributes)
-        )
+        name = names.fresh(kernel_name(kernel.sub_graph, kernel.target))
+        specs.append(KernelSpec(kernel.sub_graph, name, kernel_attributes(kernel.target, name)))
     return partition(model, specs)

@@ -30,7 +30,7 @@ from collage.accuracy import within_budget
 from collage.cost.cost import Cost
 from collage.cost.database import Database
 from collage.cost.estimator import CostEstimator
-from collage.cost.kernels import KernelMaker, kernel_name
+from collage.cost.kernels import KernelMaker, kernel_attributes, kernel_name
 from collage.cost.outcome import Status
 from collage.cost.worker import Worker
 from collage.covers import best_plans, in_one_process, refine, searched_again
@@ -48,7 +48,7 @@ from collage.fusion import (
 from collage.graph import DataflowGraph, KernelSpec, NameSupply, SubGraph, is_view, kernels_of, partition
 from collage.options import CompileOptions
 from collage.placement import DevicePlacement, place, prepare_and_place
-from collage.plans import Plan, kernel_attributes, single_plans
+from collage.plans import Plan, single_plans
 from collage.report import compile_report
 from collage.retuned import known_tuned, with_tuned
 from collage.runtime import Executable, Recipe

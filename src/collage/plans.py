@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage._errors import NothingCanRun
-from collage.device import RESULT_SE_SCOPE, SEScope
+from collage.cost.kernels import kernel_attributes
+from collage.device import SEScope
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, KernelSpec, SubGraph, partition
 from collage.placement import DevicePlacement, PlacedKernel, lay_out
@@ -21,7 +22,7 @@ from collage.toolchains import TUNED
 from collage.transfers import transfers_of
 from collage.tuning import Tuning
 
-__all__ = ["Placement", "Plan", "kernel_attributes", "lower", "on_the_host", "predicted_s", "single_plans"]
+__all__ = ["Placement", "Plan", "lower", "on_the_host", "predicted_s", "single_plans"]
 
 _HOPELESS = 2.5
 """A single target this many times slower than the best, measured alone, is reported with that time and not raced."""
@@ -236,11 +237,3 @@ def predicted_s(tuning: Tuning, plan: Plan) -> float | None:
     if tuning.placement.has_overlap:
         return makespan_s(placed, seconds, transfers)
     return sum(seconds) + sum(transfer.copy_s[src][dst] for transfer, src, dst in copies_of(placed, transfers))
-
-
-def kernel_attributes(target: Target, name: str, result_scope: SEScope | None = None) -> dict[str, str]:
-    """The spec's attributes of a kernel function; with devices, where its results lie."""
-    attributes = {"Primitive": "1", "global_symbol": name, "target": str(target)}
-    if result_scope is not None:
-        attributes[RESULT_SE_SCOPE] = str(result_scope)
-    return attributes if target.is_native else {**attributes, "Compiler": target.toolchain}

@@ -6,10 +6,11 @@ from collections.abc import Hashable, Mapping
 
 import onnx_ir as ir
 
+from collage.device import RESULT_SE_SCOPE, SEScope
 from collage.graph import DataflowGraph, IndexSet, NameSupply, SubGraph, extract, structural_hash
 from collage.target import Target
 
-__all__ = ["KernelMaker", "kernel_name"]
+__all__ = ["KernelMaker", "kernel_attributes", "kernel_name"]
 
 _LABEL_LENGTH = 40
 
@@ -70,6 +71,14 @@ class KernelMaker:
             alone = extract(self.graph, SubGraph(self.graph, IndexSet(1 << index)), "node")
             self._node_hashes[index] = structural_hash(alone)
         return self._node_hashes[index]
+
+
+def kernel_attributes(target: Target, name: str, result_scope: SEScope | None = None) -> dict[str, str]:
+    """The specification's attributes of a kernel function; with devices, where its results lie."""
+    attributes = {"Primitive": "1", "global_symbol": name, "target": str(target)}
+    if result_scope is not None:
+        attributes[RESULT_SE_SCOPE] = str(result_scope)
+    return attributes if target.is_native else {**attributes, "Compiler": target.toolchain}
 
 
 def kernel_name(sub_graph: SubGraph, target: Target) -> str:
