@@ -8,7 +8,8 @@ import pytest
 from collage import CollageError
 from collage._errors import ModelError
 from collage.frontend import read_model
-from tests.hostile.hostile_models import CORPUS
+from collage.transform import prepare
+from tests.hostile.hostile_models import CORPUS, LABORIOUS
 
 
 @pytest.mark.parametrize("name", CORPUS)
@@ -26,6 +27,16 @@ def test_hostile_model_is_refused_quickly_with_one_sentence(name, tmp_path):
     assert message.startswith(str(path))
     assert "\n" not in message and len(message) < 1000
     assert refusal.value.exit_code == 5
+
+
+@pytest.mark.parametrize("name", LABORIOUS)
+def test_what_might_be_a_shape_is_not_followed_for_gigabytes(name, tmp_path):
+    path = LABORIOUS[name](tmp_path)
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start_s = time.monotonic()
+    prepare(read_model(path))
+    assert time.monotonic() - start_s < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 2**20
 
 
 def test_function_bomb_costs_milliseconds(tmp_path):

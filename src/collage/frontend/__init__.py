@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collage.frontend._budget import Budgets
 from collage.frontend._canonical import lift_constants, name_everything, remove_unused
+from collage.frontend._confined import infer_shapes
 from collage.frontend._digest import model_digest
 from collage.frontend._inputs import make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs
@@ -18,6 +19,7 @@ __all__ = [
     "bind_dims",
     "describe_inputs",
     "describe_outputs",
+    "infer_shapes",
     "lift_constants",
     "make_inputs",
     "model_digest",

@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import onnx
-import onnx.shape_inference
 import onnx_ir as ir
 
 from collage._errors import ModelError
-from collage.frontend._labels import node_label
+from collage.frontend._confined import infer_shapes
+from collage.frontend._nodes import bodies_of, node_label
 from collage.frontend._tensors import TensorFacts, check_tensor
 
 __all__ = ["Budgets", "check_budgets", "check_inferred_shapes"]
-
-_MAX_PROPAGATED = 1 << 21
-"""Elements of all vectors together up to which the contents of shapes are propagated."""
 
 FunctionId = tuple[str, str, str]
 
@@ -76,28 +73,21 @@ def check_inferred_shapes(proto: onnx.ModelProto, budgets: Budgets) -> None:
     """Refuses a model that would compute a value too large for any machine, as far as shapes are known.
 
     Raises:
-        ModelError: Names the value.
+        ModelError: Names the value; or it takes too much to find the shapes out.
     """
-    plain = _inferred(proto, budgets, with_data=False)
-    # What shapes are made of is propagated element by element, at some fifty bytes each: only where that is little.
-    if plain is not None and sum(map(_length_of_vector, plain.graph.value_info)) <= _MAX_PROPAGATED:
-        _inferred(proto, budgets, with_data=True)
-
-
-def _inferred(proto: onnx.ModelProto, budgets: Budgets, with_data: bool) -> onnx.ModelProto | None:
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=with_data)
-    except Exception:
-        # Inference is C++ and raises whatever its containers raise; what it cannot infer is no reason to refuse.
-        return None
-    for value in inferred.graph.value_info:
-        _check_value(value, "the model", budgets)
-    return inferred
+        inferred = infer_shapes(proto)
+    except RuntimeError:
+        return  # What cannot be inferred is no reason to refuse.
+    _check_values(inferred.graph, "the model", budgets)
 
 
-def _length_of_vector(value: onnx.ValueInfoProto) -> int:
-    dims = value.type.tensor_type.shape.dim
-    return max(int(dims[0].dim_value), 0) if len(dims) == 1 else 0
+def _check_values(graph: onnx.GraphProto, place: str, budgets: Budgets) -> None:
+    for value in graph.value_info:
+        _check_value(value, place, budgets)
+    for node in graph.node:
+        for body in bodies_of(node):
+            _check_values(body, f"a body of {node_label(node)}", budgets)
 
 
 def _check_value(value: onnx.ValueInfoProto, place: str, budgets: Budgets) -> None:
@@ -184,9 +174,8 @@ class _Counter:
             called = (node.domain, node.op_type, node.overload)
             if called in self._functions:
                 yield called
-            for attribute in node.attribute:
-                for body in (attribute.g, *attribute.graphs) if attribute.graphs or attribute.HasField("g") else ():
-                    waiting.extend(body.node)
+            for body in bodies_of(node):
+                waiting.extend(body.node)
 
     def _measure_graph(self, graph: onnx.GraphProto, place: str, depth: int = 0) -> _Size:
         described = len(graph.initializer) + len(graph.value_info) + len(graph.input) + len(graph.output)
@@ -225,10 +214,10 @@ class _Counter:
             self._check_name(name, where)
         for attribute in node.attribute:
             self._check_attribute(attribute, where)
-            for body in (attribute.g, *attribute.graphs) if attribute.graphs or attribute.HasField("g") else ():
-                inner = self._measure_graph(body, f"a body of {node_label(node)}", depth + 1)
-                total += inner.nodes
-                deepest = max(deepest, inner.nesting)
+        for body in bodies_of(node):
+            inner = self._measure_graph(body, f"a body of {node_label(node)}", depth + 1)
+            total += inner.nodes
+            deepest = max(deepest, inner.nesting)
         return _Size(total, deepest)
 
     def _count_items(self, count: int) -> None:

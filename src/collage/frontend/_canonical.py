@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-import onnx.inliner
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from collage._errors import ModelError
+from collage.frontend._confined import convert_functions
 from collage.frontend._proto import reattach_weights, skeleton
 
 __all__ = ["MAX_IR_VERSION", "MIN_IR_VERSION", "canonicalise", "lift_constants", "name_everything", "remove_unused"]
@@ -61,6 +61,8 @@ def inline_functions(model: ir.Model) -> None:
         if differ:
             _inline_with_conversion(model)
         common.InlinePass()(model)
+    except ModelError:
+        raise
     except Exception as error:
         raise ModelError(f"the functions of the model cannot be expanded: {error}") from None
     model.functions.clear()
@@ -91,7 +93,7 @@ def _inline_with_conversion(model: ir.Model) -> None:
     """Lets ONNX expand functions of another operator set, which it converts on the way."""
     weights = model.clone()
     common.RemoveInitializersFromInputsPass()(weights)
-    expanded = ir.from_proto(onnx.inliner.inline_local_functions(skeleton(weights), convert_version=True))
+    expanded = ir.from_proto(convert_functions(skeleton(weights)))
     reattach_weights(expanded, weights)
     model.graph = expanded.graph
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 
 import onnx
 import onnx.checker
-import onnx.version_converter
 import onnx_ir as ir
 
+from collage._errors import ModelError
 from collage.frontend._canonical import canonicalise
+from collage.frontend._confined import convert_version
 from collage.frontend._proto import reattach_weights, skeleton
 
 __all__ = ["MIN_OPSET", "raise_opset"]
@@ -28,6 +29,9 @@ def raise_opset(model: ir.Model) -> None:
     """Converts a model of an older operator set to ``MIN_OPSET``, in place, where the converter can.
 
     A model that cannot be converted is left as it is: some toolchain may still read it.
+
+    Raises:
+        ModelError: To convert it takes more than any real model needs.
     """
     if model.opset_imports.get("", MIN_OPSET) >= MIN_OPSET:
         return
@@ -35,9 +39,11 @@ def raise_opset(model: ir.Model) -> None:
     try:
         if any(node.op_type in _CHANGED_SILENTLY for node in model.graph.all_nodes()):
             raise ValueError(f"the converter gets {', '.join(_CHANGED_SILENTLY)} wrong")
-        proto = onnx.version_converter.convert_version(skeleton(model), MIN_OPSET)
+        proto = convert_version(skeleton(model), MIN_OPSET)
         onnx.checker.check_model(proto)
         converted = ir.from_proto(proto)
+    except ModelError:
+        raise
     except Exception as error:
         _logger.info("left at operator set %s: %s", model.opset_imports.get(""), error)
         return

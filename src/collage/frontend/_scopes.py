@@ -6,14 +6,14 @@ them sees the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import onnx
 import onnx.defs
 
 from collage._errors import ModelError
-from collage.frontend._labels import node_label
+from collage.frontend._nodes import bodies_of, node_label
 
 __all__ = ["check_structure"]
 
@@ -134,7 +134,7 @@ class _Checker:
         if undefined is not None:
             raise ModelError(f"{node_label(node)} of {place} reads value {undefined!r}, which nothing defines")
         _refuse_repeats([a.name for a in node.attribute], "attribute", f"{node_label(node)} of {place}")
-        for body in _bodies(node):
+        for body in bodies_of(node):
             needs += sorted(self.check_graph(body, visible, f"a body of {node_label(node)}"))
         return needs
 
@@ -179,13 +179,6 @@ def _refuse_cycles(nodes: Sequence[onnx.NodeProto], scope: _Scope, place: str) -
 
 def _defined(name: str, scopes: _Visible) -> bool:
     return any(name in scope for scope in scopes)
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _refuse_repeats(names: list[str], kind: str, place: str) -> None:

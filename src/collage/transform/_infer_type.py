@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import onnx.shape_inference
 import onnx_ir as ir
 
-from collage.frontend import skeleton
+from collage.frontend import infer_shapes, skeleton
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
 from collage.transform._pass import ModulePass
@@ -25,8 +24,7 @@ class InferType(ModulePass):
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
         """Infers types and shapes in place."""
-        proto = onnx.shape_inference.infer_shapes(skeleton(model), data_prop=True)
-        inferred = ir.from_proto(proto)
+        inferred = ir.from_proto(infer_shapes(skeleton(model)))
         for graph, inferred_graph in zip(model.graphs(), inferred.graphs(), strict=True):
             found = {value.name: value for value in _values(inferred_graph)}
             for value in _values(graph):

@@ -1,0 +1,136 @@
+"""ONNX's compiled functions, run in a child process with little memory and little time.
+
+Shape inference walks over what it is told is there: a length of 2^31 somewhere in a body is two thousand million
+dimensions to it, of some fifty bytes each. No list of the ways to tell it so would be complete, and a thread cannot be
+stopped. Real models take it milliseconds and megabytes, so that whatever takes seconds is refused. The child is started
+when it is first needed, and serves this process until it ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import sys
+import threading
+
+import onnx
+import onnx.onnx_cpp2py_export
+
+from collage._errors import ModelError
+from collage.frontend import _confinement
+from collage.frontend._confinement import read_exactly, write_all
+from collage.frontend._nodes import bodies_of
+
+__all__ = ["convert_functions", "convert_version", "infer_shapes"]
+
+_LONGEST_SHAPE = 2**17
+
+_ANSWER_BYTES = 2**24
+_ANSWER_GROWTH = 8
+"""An answer may have so many bytes, and so many times those of the request: a byte of it may become fifty here."""
+
+
+def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """``onnx.shape_inference.infer_shapes``, with the contents of shapes propagated where that is little.
+
+    Contents are propagated of whatever is a vector, element by element, at some fifty bytes each. No shape is as long
+    as the vectors that make that much.
+
+    Raises:
+        RuntimeError: It failed.
+        ModelError: It takes more memory or time than any real model needs.
+    """
+    plain = _call("infer", model, 0)
+    if _longest_vector(plain.graph) > _LONGEST_SHAPE:
+        return plain
+    try:
+        return _call("infer", model, 1)
+    except (ModelError, RuntimeError):
+        return plain
+
+
+def _longest_vector(graph: onnx.GraphProto) -> int:
+    shapes = [value.type.tensor_type.shape.dim for value in (*graph.input, *graph.value_info)]
+    lengths = [int(dims[0].dim_value) for dims in shapes if len(dims) == 1]
+    return max([0, *lengths, *(_longest_vector(body) for node in graph.node for body in bodies_of(node))])
+
+
+def convert_version(model: onnx.ModelProto, target_version: int) -> onnx.ModelProto:
+    """``onnx.version_converter.convert_version``, which infers shapes too.
+
+    Raises:
+        RuntimeError: It failed.
+        ModelError: It takes more memory or time than any real model needs.
+    """
+    return _call("convert", model, target_version)
+
+
+def convert_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """``onnx.inliner.inline_local_functions`` with conversion to the model's operator sets.
+
+    Raises:
+        RuntimeError: It failed.
+        ModelError: It takes more memory or time than any real model needs.
+    """
+    return _call("inline", model, 1)
+
+
+def _call(operation: str, model: onnx.ModelProto, argument: int) -> onnx.ModelProto:
+    request = model.SerializeToString()
+    outcome, answer = _child.ask(f"{operation} {argument}", request, _ANSWER_BYTES + _ANSWER_GROWTH * len(request))
+    if outcome == "failed":
+        raise RuntimeError(answer.decode(errors="replace"))
+    if outcome != "done":
+        raise ModelError("has shapes that take more memory or time to work out than those of any real model")
+    return onnx.ModelProto.FromString(answer)
+
+
+class _Child:
+    """The child process: started when first asked, and anew after it died and in forks of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self._stop)
+
+    def ask(self, command: str, request: bytes, most_bytes: int) -> tuple[str, bytes]:
+        """How it went, and the result or the reason; ``exhausted`` if the child died or has more to say than asked."""
+        with self._lock:
+            process = self._process
+            if process is None or process.poll() is not None:
+                process = self._start()
+            assert process.stdin is not None and process.stdout is not None
+            try:
+                write_all(process.stdin, f"{command} {len(request)}\n".encode() + request)
+                outcome, length = process.stdout.readline().decode().split()
+                if int(length) <= most_bytes:
+                    return outcome, read_exactly(process.stdout, int(length))
+            except (OSError, ValueError):
+                pass  # It died, and with it the pipe, or after half a line.
+            except BaseException:
+                self._stop()  # What it answers to this request would be taken for the answer to the next one.
+                raise
+            self._stop()
+            return "exhausted", b""
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # Its last words are those of C++ about memory, and no use to anybody.
+        command = [sys.executable, "-I", "-S", _confinement.__file__, onnx.onnx_cpp2py_export.__file__]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+        return self._process
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def _forget(self) -> None:
+        self._process = None
+        self._lock = threading.Lock()
+
+
+_child = _Child()

@@ -1,0 +1,25 @@
+"""What every check asks of a node: how messages name it, and what bodies it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+
+__all__ = ["bodies_of", "node_label"]
+
+_LONGEST = 80
+
+
+def node_label(node: onnx.NodeProto) -> str:
+    """A node by its name, or by its first output where it has none."""
+    name = node.name or next(iter(node.output), "")
+    return f"node {name[:_LONGEST]!r} ({str(node.op_type)[:_LONGEST]})"
+
+
+def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs among a node's attributes."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
