@@ -229,7 +229,7 @@ CONFLICT = plan('[values]\ne = "small"\n[nodes]\nembedding = "main"\n')
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (CONFLICT, "value 'e' is to be in cpu:1, but what computes it in cpu:0"),
+        (CONFLICT, "[values] 'e' is to be in cpu:1, but what computes it in cpu:0"),
         (plan('[nodes]\nembeding = "small"\n'), "did you mean 'embedding'?"),
         (EMBEDDING.replace(f"cores = [{CORES[-1]}]".encode(), b"cores = [999]"), "is to be the cores 999"),
     ],

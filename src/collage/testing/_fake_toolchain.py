@@ -35,7 +35,7 @@ class FakeToolchain(ToolchainBase):
             ``close``, ``memory``, ``chdir``, ``orphans`` (children that outlive their parents, in sessions of their
             own), ``delete`` (its own files); for ``run`` also ``nan``, ``shape``, ``wrong``, ``later`` (right once,
             wrong later) and ``slow`` (every run slower than the one before). Empty: nothing.
-        seconds: Least time of a run; or of every operator of a kernel by type, the others taking none.
+        seconds: Least time of a run; or of every operator of a kernel by type, the others taking none, and "" of each launch.
         name: What it is called, so that several may be on one menu.
     """
 
@@ -80,7 +80,9 @@ class FakeToolchain(ToolchainBase):
         evaluator = ReferenceEvaluator(str(file))
         seconds = self._seconds
         if not isinstance(seconds, int | float):
-            seconds = sum(seconds.get(node.op_type, 0.0) for node in evaluator.proto_.graph.node)
+            seconds = sum(
+                seconds.get(kind, 0.0) for kind in ["", *(node.op_type for node in evaluator.proto_.graph.node)]
+            )
         return _FakeKernel(evaluator, compiled, self._what if self._where == "run" else "", seconds, file)
 
 
