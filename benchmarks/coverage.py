@@ -12,10 +12,11 @@ answers that the toolchain itself gives wrong (random numbers and last digits am
 in a compilation the check against the reference throws such kernels out.
 
 "Directly" is the vendor's own Python interface on the case's own file: an ``InferenceSession``; ``compile_model``, told to
-stay in float32; TVM's importer, ``tvm.compile`` and a virtual machine. The host stands for ONNX Runtime and ONNX's reference
-implementation. PyTorch reads no ONNX, so there the nearest thing is the table of operators itself on the prepared case, called
-one by one (``onednn``) or through ``torch.compile`` as one graph (``inductor``), without the integration's checks, fusion and
-packing. As that says nothing about operators that the table lacks, the share of the whole suite is printed too.
+stay in float32; TVM's importer, ``tvm.compile`` and a virtual machine; IREE's importer, compiler and runtime. The host stands
+for ONNX Runtime and ONNX's reference implementation. PyTorch reads no ONNX, so there the nearest thing is the table of operators
+itself on the prepared case, called one by one (``onednn``) or through ``torch.compile`` as one graph (``inductor``), without the
+integration's checks, fusion and packing. As that says nothing about operators that the table lacks, the share of the whole
+suite is printed too.
 
 Each toolchain works in child processes: one that dies or hangs costs a case. With ``--state`` a run is continued where it
 was stopped. Exit code 1 if a share is below the bar, or an answer wrong.
@@ -114,6 +115,26 @@ def tvm_itself(model: onnx.ModelProto) -> Runner:
     return run
 
 
+def iree_itself(model: onnx.ModelProto) -> Runner:
+    import iree.compiler
+    import iree.runtime as rt
+    import onnx.shape_inference
+    from iree.compiler.extras import onnx_importer
+    from iree.compiler.ir import Context
+
+    info = onnx_importer.ModelInfo(onnx.shape_inference.infer_shapes(model, data_prop=True))
+    module = info.create_module(context=Context()).operation
+    onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
+    made = iree.compiler.compile_str(str(module), target_backends=["llvm-cpu"], input_type="onnx")
+    call = rt.load_vm_flatbuffer(made, driver="local-task")[model.graph.name]
+
+    def run(inputs: Sequence[Any]) -> Sequence[Any]:
+        outputs = call(*[np.asarray(x) for x in inputs])
+        return [y.to_host() for y in (outputs if isinstance(outputs, tuple) else (outputs,))]
+
+    return run
+
+
 def table_itself(model: onnx.ModelProto, compiled: bool = False) -> Runner:
     import torch
 
@@ -137,6 +158,7 @@ DIRECT: Mapping[str, Sequence[Callable[[onnx.ModelProto], Runner]]] = {
     "onnxruntime": (onnxruntime_itself,),
     "openvino": (openvino_itself,),
     "onednn": (table_itself,),
+    "iree": (iree_itself,),
     "inductor": (lambda model: table_itself(model, compiled=True),),
 }
 

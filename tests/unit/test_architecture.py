@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-TOOLCHAIN_NAMES = r"onnxruntime|openvino|\btvm\b|tensorrt|cutlass|inductor|onednn"
+TOOLCHAIN_NAMES = r"onnxruntime|openvino|\btvm\b|tensorrt|cutlass|inductor|onednn|\biree\b"
 
 
 def test_rooms_import_only_from_rooms_above_them() -> None:

@@ -1,0 +1,289 @@
+"""IREE: sub-graphs lowered through MLIR to one module of native code, whose work a pool of quiet threads shares.
+
+Its compiled form is for this machine's processor, weights included; loading it compiles nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collage._errors import CompileError, Unsupported
+from collage.toolchains._base import ToolchainBase
+from collage.toolchains._contract import Availability, Compiled, LoadOptions, Support
+from collage.toolchains._imports import import_failure
+from collage.toolchains._model_files import (
+    check_options,
+    elem_type,
+    kernel_name,
+    load_threads,
+    one_line,
+    save_kernel,
+    support_of,
+    usable_cores,
+    values_of,
+)
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
+
+    from collage.target import Target
+    from collage.toolchains._contract import Kernel, Tensor
+
+__all__ = ["IreeToolchain"]
+
+_OPTIONS: dict[str, tuple[str, ...] | None] = {"threads": None, "opt-level": ("0", "1", "2", "3")}
+_TYPES = frozenset(
+    ("BOOL", "FLOAT", "DOUBLE", "FLOAT16", *(f"{kind}{bits}" for kind in ("INT", "UINT") for bits in (8, 16, 32, 64)))
+)
+_SETTINGS = (
+    "--iree-hal-target-device=local",
+    "--iree-hal-local-target-device-backends=llvm-cpu",
+    "--iree-llvmcpu-target-cpu=host",  # it would build for any x86-64 otherwise
+    "--iree-input-demote-f64-to-f32=false",  # f64 means f64
+)
+_ENTRY = "kernel"
+_ALIGNMENT = 64
+"""Bytes: what IREE's code takes for granted of every array."""
+
+
+class IreeToolchain(ToolchainBase):
+    """Compiles kernels with IREE for the CPU."""
+
+    name = "iree"
+    targets = ("llvm -compiler=iree",)
+    on_default_menu = False
+    options = {
+        "threads": "number of threads (default: one for each physical core)",
+        "opt-level": "0 to 3: IREE's own optimisation level (default 3)",
+    }
+
+    def availability(self) -> Availability:
+        """Version of the runtime and of the compiler, which are two packages."""
+        remedy = "pip install 'collage[iree]'"
+        try:
+            version, compiler = (importlib.metadata.version(f"iree-base-{part}") for part in ("runtime", "compiler"))
+        except importlib.metadata.PackageNotFoundError as error:
+            return Availability(False, reason=f"{error.name} is not installed", remedy=remedy)
+        try:
+            failures = {package: import_failure(package) for package in ("iree.compiler", "iree.runtime")}
+        except ModuleNotFoundError as error:  # of the package around both
+            return Availability(False, reason=one_line(error), remedy=f"{remedy} --force-reinstall")
+        for package, reason in failures.items():
+            if reason is not None:
+                return Availability(False, reason=f"{package}: {reason}", remedy=f"{remedy} --force-reinstall")
+        return Availability(True, version, f"iree {version}, compiler {compiler}", ("CPU",))
+
+    def supports(self, node: ir.Node, target: Target) -> Support:
+        """Worth trying, unless a type speaks against it."""
+        return support_of(_refuse_types, node)
+
+    def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
+        """Imports the kernel into MLIR, and has IREE's compiler make a module of it."""
+        check_options(target, _OPTIONS)
+        name = kernel_name(kernel)
+        _refuse_types(values_of(kernel.graph))
+        _refuse_symbolic(kernel.graph)
+        with tempfile.TemporaryDirectory(prefix=f"{name}.", dir=workspace) as draft:
+            imported = Path(draft) / "kernel.mlir"
+            _import(kernel, workspace, imported)
+            made = _translate(imported, target.option("opt-level") or "3")
+            options = "".join(f".{option}={value}" for option, value in target.options)
+            module = made.replace(workspace / f"{name}{options}.vmfb")
+        dtypes = [_dtype(value) for value in kernel.graph.outputs]
+        return Compiled(
+            self.name,
+            str(target),
+            (module.name,),
+            tuple(str(value.name) for value in kernel.graph.inputs),
+            tuple(str(value.name) for value in kernel.graph.outputs),
+            metadata={"module": module.name, "dtypes": dtypes},
+        )
+
+    def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
+        """Maps the module into memory, on a device of as many threads as there are to be."""
+        check_options(target, _OPTIONS)
+        device = _device(load_threads(target, options) or usable_cores())
+        return _ModuleKernel(workspace / compiled.metadata["module"], device, compiled.metadata["dtypes"])
+
+
+class _ModuleKernel:
+    """A module's entry, called below IREE's Python checks; outputs are memory of its own, which NumPy views."""
+
+    reuses_outputs = False
+
+    def __init__(self, path: Path, device: Any, dtypes: Sequence[str]) -> None:
+        import iree.runtime as rt
+
+        self._rt = rt
+        self._device = device
+        self._dtypes = [np.dtype(dtype) for dtype in dtypes]
+        self._memory = rt.MemoryType.DEVICE_LOCAL | rt.MemoryType.HOST_VISIBLE
+        self._usage = rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING
+        instance = _instance()
+        module = rt.VmModule.mmap(instance, str(path))
+        self._context = rt.VmContext(instance, [rt.create_hal_module(instance, device), module])
+        self._entry = module.lookup_function(_ENTRY)
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        rt = self._rt
+        given, made = rt.VmVariantList(len(inputs)), rt.VmVariantList(len(self._dtypes))
+        read = [np.asarray(x, order="C") for x in inputs]
+        for x in read:
+            given.push_ref(self._lent(x) or self._copied(x))
+        self._context.invoke(self._entry, given, made)
+        views = [made.get_as_object(i, rt.HalBufferView) for i in range(len(self._dtypes))]
+        outputs = [_array(view, dtype) for view, dtype in zip(views, self._dtypes, strict=True)]
+        # An input that is an output too comes back as it was lent.
+        return [y.copy() if any(np.may_share_memory(x, y) for x in read) else y for y in outputs]
+
+    def _lent(self, x: Tensor) -> Any:
+        """A view of an array's own memory; None where its code would read wide words across their borders."""
+        if x.ctypes.data % _ALIGNMENT or not x.size or not x.flags.writeable:
+            return None
+        buffer = self._device.allocator.import_host_allocation(x, self._memory, self._usage)
+        return self._rt.HalBufferView(buffer, x.shape, _element_type(x.dtype))
+
+    def _copied(self, x: Tensor) -> Any:
+        return self._device.allocator.allocate_buffer_copy(
+            memory_type=self._memory,
+            allowed_usage=self._usage,
+            device=self._device,
+            buffer=x,
+            element_type=_element_type(x.dtype),
+        )
+
+
+def _array(view: Any, dtype: np.dtype[Any]) -> Tensor:
+    shape = tuple(view.shape)
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    return np.asarray(view.map()).view(dtype)[: int(np.prod(shape))].reshape(shape)
+
+
+@functools.cache
+def _element_type(dtype: np.dtype[Any]) -> Any:
+    from iree.runtime.dtypes import map_dtype_to_hal_element_type
+
+    return map_dtype_to_hal_element_type(dtype)
+
+
+@functools.cache
+def _instance() -> Any:
+    import iree.runtime as rt
+
+    return rt.VmInstance()
+
+
+@functools.cache
+def _device(threads: int) -> Any:
+    """A device of so many threads, which sleep between runs; with one, it is the caller's own.
+
+    How many is told by flags of the whole process, read when a device is made. Memory of outputs that nobody holds any more
+    is kept for the next ones: pages that are new to the process cost as much as a tenth of a large transpose.
+    """
+    import iree.runtime as rt
+
+    if threads == 1:
+        return rt.get_driver("local-sync").create_default_device(["caching"])
+    rt.flags.parse_flags(f"--task_topology_group_count={threads}")
+    return rt.get_driver("local-task").create_default_device(["caching"])
+
+
+def _refuse_types(values: Iterable[ir.Value]) -> None:
+    for value in values:
+        dtype = elem_type(value)
+        if dtype is not None and dtype.name not in _TYPES:
+            raise Unsupported(f"iree is not asked for {dtype.name.lower()} ({value.name!r})")
+        if value.type is not None and dtype is None:
+            raise Unsupported(f"iree takes tensors, not {value.type} ({value.name!r})")
+
+
+def _refuse_symbolic(graph: ir.Graph) -> None:
+    """Where it does not know sizes, IREE takes them to be equal instead of broadcasting, and is silently wrong of a 1."""
+    for value in (*graph.inputs, *graph.outputs):
+        if value.shape is None or not all(isinstance(size, int) for size in value.shape):
+            raise Unsupported(f"iree's kernels are compiled for fixed shapes ({value.name!r} is {value.shape})")
+
+
+def _refuse_unknown_sizes(model: onnx.ModelProto) -> None:
+    """The same between operators: where a size depends on data, or inference does not find it."""
+    for value in model.graph.value_info:
+        if not all(axis.HasField("dim_value") for axis in value.type.tensor_type.shape.dim):
+            raise Unsupported(f"iree's kernels are compiled for fixed shapes ({value.name!r} has none)")
+
+
+def _dtype(value: ir.Value) -> str:
+    dtype = elem_type(value)
+    if dtype is None:
+        raise Unsupported(f"iree needs to know the type of {value.name!r}")
+    return str(dtype.numpy())
+
+
+def _import(kernel: ir.Model, workspace: Path, path: Path) -> None:
+    """Writes a kernel in MLIR.
+
+    Raises:
+        Unsupported: It holds what the importer does not know.
+    """
+    import onnx
+    import onnx.shape_inference
+    from iree.compiler.extras import onnx_importer
+    from iree.compiler.ir import Context
+
+    files = save_kernel(kernel, workspace)
+    try:
+        model = onnx.load(workspace / files[0])
+    finally:
+        (workspace / files[0]).unlink()
+    model.graph.name = _ENTRY
+    try:
+        # Every value needs a type, as IREE's own tool sees to.
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        _refuse_unknown_sizes(inferred)
+        info = onnx_importer.ModelInfo(inferred)
+        module = info.create_module(context=Context()).operation
+        onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
+        module.verify()
+        with path.open("wb") as file:
+            module.write_bytecode(file)
+    except Unsupported:
+        raise
+    except Exception as error:
+        raise Unsupported(f"iree cannot import it: {one_line(error)}") from error
+
+
+def _translate(imported: Path, level: str) -> Path:
+    """Has the compiler make a module, in a process of its own: it ends itself where it meets what it did not expect.
+
+    Raises:
+        Unsupported: The compiler says that it cannot.
+        CompileError: It died.
+    """
+    import iree.compiler
+
+    made = imported.with_suffix(".vmfb")
+    tool = Path(iree.compiler.__file__).with_name("_mlir_libs") / "iree-compile"
+    command = [str(tool), str(imported), f"-o={made}", f"--iree-opt-level=O{level}", *_SETTINGS]
+    here = {**os.environ, "TMPDIR": str(imported.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=here, stdin=subprocess.DEVNULL)
+    if done.returncode == 1:
+        raise Unsupported(f"iree: {_complaint(done.stderr)}")
+    if done.returncode:
+        raise CompileError(f"iree's compiler ended with {done.returncode}: {_complaint(done.stderr)}")
+    return made
+
+
+def _complaint(said: str) -> str:
+    """The first error of many lines: those that follow are its consequences."""
+    errors = (line.split("error: ", 1)[1] for line in said.splitlines() if "error: " in line)
+    return one_line(RuntimeError(next(errors, said)))

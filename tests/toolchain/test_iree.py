@@ -1,0 +1,77 @@
+"""IREE keeps the contract, and refuses what it would be wrong of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collage._errors import Unsupported
+from collage.target import Target
+from collage.testing import ToolchainTestCase
+from collage.testing._toolchain_kernels import DYNAMIC, kernel
+from collage.toolchains import LoadOptions
+from collage.toolchains.iree import IreeToolchain
+
+pytest.importorskip("iree.runtime")
+
+TARGET = Target.parse("llvm -compiler=iree")
+SYMBOLIC = frozenset(case.name for case, _ in DYNAMIC)
+
+
+class TestIree(ToolchainTestCase):
+    toolchain = IreeToolchain()
+    refuses = SYMBOLIC
+
+
+class TestIreeInOneThread(ToolchainTestCase):
+    toolchain = IreeToolchain()
+    target = "llvm -compiler=iree -threads=1"
+    refuses = SYMBOLIC
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("(string[2] x) => (string[2] y) {y = Identity (x)}", "string"),
+        ("(float[N] x, float[M] z) => (float[K] y) {y = Add (x, z)}", "fixed shapes"),
+        (
+            "(float[4] x) => (float y) {n = NonZero (x) f = Cast <to = 1> (n) y = ReduceSum <keepdims = 0> (f)}",
+            "fixed shapes",
+        ),
+        ("(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}", "Frobnicate|type"),
+    ],
+)
+def test_a_refusal_says_why_in_one_line(text: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match=rf"^iree.*({reason})") as refusal:
+        IreeToolchain().compile(kernel("k", text), TARGET, tmp_path)
+    assert "\n" not in str(refusal.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_inputs_are_read_where_they_lie_and_outputs_lie_elsewhere(threads: int, tmp_path: Path) -> None:
+    text = (
+        "(float[64] x) => (float[8,8] y, float[64] z, float[8,8] t) {y = Reshape (x, s) z = Neg (x) t = Transpose (y)}"
+    )
+    model, toolchain = kernel("k", text, {"s": np.array([8, 8])}), IreeToolchain()
+    loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions(threads))
+    block = np.zeros(4 * 64 + 128, np.uint8)
+    begin = -block.ctypes.data % 64
+    for shift in (0, 4):  # aligned, and not
+        x = block[begin + shift :][: 4 * 64].view(np.float32)
+        for offset in (0, 100):
+            x[:] = np.arange(64) + offset
+            wanted = [x.reshape(8, 8).copy(), -x, x.reshape(8, 8).T.copy()]
+            outputs = loaded([x])
+            x[:] = -1  # the next kernel writes there
+            for y, expected in zip(outputs, wanted, strict=True):
+                np.testing.assert_array_equal(y, expected)
+
+
+def test_doubles_stay_doubles(tmp_path: Path) -> None:
+    model, toolchain = kernel("k", "(double[3] x) => (double[3] y) {y = Exp (x)}"), IreeToolchain()
+    x = np.array([0.1, 1.0, -3.0])
+    loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    np.testing.assert_allclose(loaded([x])[0], np.exp(x), rtol=1e-14)
