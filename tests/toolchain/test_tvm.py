@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collage._errors import TargetError
 from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase
 from collage.testing._toolchain_kernels import KernelCase
@@ -222,3 +223,97 @@ def test_concat_with_nothing_is_refused_and_with_something_is_not() -> None:
         )
         (node,) = model.graph
         assert TvmToolchain().supports(node, Target.parse("llvm")).ok == ok
+
+
+@pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize(
+    ("axes", "keepdims", "shape"), [([-1], 1, "6,1"), ([0], 0, "5"), ([0, 1], 0, ""), ([1, 0], 1, "1,1")]
+)
+@pytest.mark.parametrize("dtype", ["float", "double", "float16"])
+def test_extremes_of_infinities_are_infinite(
+    operator: str, axes: list[int], keepdims: int, shape: str, dtype: str, tmp_path: Path
+) -> None:
+    x = numbers(6, 5).astype({"float": np.float32}.get(dtype, dtype))
+    x[1], x[2], x[:, 3] = -np.inf, np.inf, -np.inf
+    x[3], x[4, :2] = np.finfo(x.dtype).min, np.finfo(x.dtype).max
+    text = f"({dtype}[6,5] x) => ({dtype}{f'[{shape}]' if shape else ''} y) {{y = {operator} <keepdims = {keepdims}> (x, axes)}}"
+    for sign in (1, -1):
+        agrees(KernelCase("extreme", text, [sign * x], {"axes": np.array(axes)}), tmp_path / str(sign))
+
+
+@pytest.mark.parametrize("operator", ["Max", "Min", "Mean", "Sum"])
+@pytest.mark.parametrize("shapes", [[(), ()], [(), (), ()], [(3,)], [(2, 1), (3,), ()], [(1, 3), (2, 1, 1)]])
+def test_operators_of_many_inputs_broadcast_all_of_them(
+    operator: str, shapes: list[tuple[int, ...]], tmp_path: Path
+) -> None:
+    inputs = [np.asarray(numbers(*shape, seed=i), np.float32) for i, shape in enumerate(shapes)]
+    stacked = np.stack(np.broadcast_arrays(*inputs))
+    expected = getattr(stacked, operator.lower())(axis=0)
+    ports = ", ".join(f"{declared(x)} {name}" for x, name in zip(inputs, "abc", strict=False))
+    body = f"{declared(expected)} y) {{y = {operator} ({', '.join('abc'[: len(inputs)])})}}"
+    case, toolchain = KernelCase("many", f"({ports}) => ({body}", inputs), TvmToolchain()
+    loaded = toolchain.load(toolchain.compile(case.model(), TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    (y,) = loaded(inputs)
+    assert (y.dtype, y.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_allclose(y, expected, rtol=1e-6)
+
+
+def declared(x: np.ndarray) -> str:
+    return f"float[{','.join(map(str, x.shape))}]" if x.ndim else "float"
+
+
+def test_attention_yields_nothing_where_all_is_masked(tmp_path: Path) -> None:
+    mask = np.array([[True, False, True], [False, False, False], [True, True, True]])
+    text = """(float[3,3] scores, bool[3,3] mask) => (float[3,3] y) {
+        bias = Where (mask, zero, low)  masked = Add (scores, bias)  p = Softmax (masked)
+        top = ReduceMax (bias, last)  none = Equal (top, low)  y = Where (none, zero, p)}"""
+    weights = {"zero": np.float32([0]), "low": np.float32([-np.inf]), "last": np.array([-1])}
+    agrees(KernelCase("masked", text, [numbers(3, 3), mask], weights), tmp_path)
+
+
+HALVES = {
+    "chain": "p = Mul (x, z) s = Add (p, x) q = Mul (s, s) d = Sub (q, p) y = Div (d, z)",
+    "chosen": "n = Neg (x) c = Less (x, z) w = Where (c, n, z) y = Max (w, x)",
+    "moved": "t = Transpose <perm = [1,0]> (x) u = Transpose <perm = [1,0]> (t) y = Concat <axis = 0> (u, z)",
+    "rounded": "f = Cast <to = 1> (x) e = Exp (f) h = Cast <to = 10> (e) s = Sqrt (h) y = Mul (s, x)",
+}
+
+
+@pytest.mark.parametrize("body", HALVES.values(), ids=list(HALVES))
+def test_float16_is_rounded_by_each_operator_once(body: str, tmp_path: Path) -> None:
+    x, z = (numbers(16, 33, seed=seed).astype(np.float16) for seed in (1, 2))
+    x[0, :6] = [0, -0.0, np.inf, -np.inf, 6e-8, 65504]
+    text = f"(float16[16,33] x, float16[16,33] z) => (float16[A,B] y) {{{body}}}"
+    agrees(KernelCase("half", text, [x, z]), tmp_path, exactly=True)
+
+
+@pytest.mark.parametrize("body", ["y = Softplus (x)", "y = MatMul (x, x)", "y = ReduceSum (x)", "y = Tanh (x)"])
+def test_float16_is_refused_where_code_would_round_between_steps(body: str, tmp_path: Path) -> None:
+    model = parsed_kernel("k", f"(float16[8,8] x) => (float16[A,B] y) {{{body}}}")
+    (node,) = model.graph
+    assert "float16" in str(TvmToolchain().supports(node, TARGET).reason)
+    with pytest.raises(Unsupported, match="float16"):
+        TvmToolchain().compile(model, TARGET, tmp_path)
+
+
+def agrees(case: KernelCase, workspace: Path, *, exactly: bool = False) -> None:
+    """Runs a case on TVM and on ONNX's reference."""
+    import onnx_ir as ir
+    from onnx.reference import ReferenceEvaluator
+
+    workspace.mkdir(exist_ok=True)
+    model, toolchain = case.model(), TvmToolchain()
+    names = [str(value.name) for value in model.graph.inputs]
+    with np.errstate(all="ignore"):
+        expected = ReferenceEvaluator(ir.to_proto(model)).run(None, dict(zip(names, case.inputs, strict=True)))
+    got = toolchain.load(toolchain.compile(model, TARGET, workspace), TARGET, workspace, LoadOptions())(case.inputs)
+    for y, wanted in zip(got, expected, strict=True):
+        assert (y.dtype, y.shape) == (np.asarray(wanted).dtype, np.shape(wanted))
+        np.testing.assert_allclose(y, wanted, rtol=0 if exactly else 1e-6, atol=0)
+
+
+def test_on_cuda_nothing_is_tuned(tmp_path: Path) -> None:
+    model = product((64, 96), (96, 128), "y = Add (c, bias)").model()
+    assert TvmToolchain().tuning_workloads(model, Target.parse("cuda"), tmp_path) == ()
+    with pytest.raises(TargetError, match="trials"):
+        TvmToolchain().tune(model, Target.parse("cuda -trials=2 -seed=1"), tmp_path, TuningSession(1.0))

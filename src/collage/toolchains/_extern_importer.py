@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import onnx
 import onnx_ir as ir
 from tvm import relax
-from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
 
 from collage.toolchains._model_files import elem_type
+from collage.toolchains._tvm_importer import KernelImporter
 
 if TYPE_CHECKING:
     from collage.toolchains._extern_lowering import ExternCall
@@ -28,11 +28,10 @@ def import_with_calls(proto: onnx.ModelProto, calls: Mapping[str, ExternCall]) -
         proto: The model.
         calls: Calls by the type of their nodes, which is the symbol called.
     """
-    version = next(opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx"))
-    return _Importer(calls).from_onnx(proto.graph, version)
+    return _Importer(calls).read(proto)
 
 
-class _Importer(ONNXGraphImporter):  # type: ignore[misc]
+class _Importer(KernelImporter):
     """The importer, which also knows where values lie channels-last.
 
     Between two functions that both want that nothing is transposed, and element-wise operators between them become one
@@ -40,7 +39,7 @@ class _Importer(ONNXGraphImporter):  # type: ignore[misc]
     """
 
     def __init__(self, calls: Mapping[str, ExternCall]) -> None:
-        super().__init__(None, "float32")
+        super().__init__()
         self._calls = calls
         self._turned: dict[Any, Any] = {}
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from collage._errors import CompileError, Unsupported
 from collage.toolchains._contract import Availability, Compiled, Support
+from collage.toolchains._imports import import_failure
 from collage.toolchains._model_files import elem_type, one_line, support_of, usable_cores, values_of
 
 if TYPE_CHECKING:
@@ -40,9 +41,23 @@ LEVELS = ("0", "1", "2", "3")
 
 _COMPILERS = ("g++", "gcc", "clang++", "clang")
 _TYPES = frozenset(
-    ("FLOAT", "DOUBLE", "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
+    ("FLOAT", "FLOAT16", "DOUBLE", "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
 )
-"""Not float16: generated code accumulates in it, and differs in the third digit."""
+"""Not bfloat16: NumPy's arrays of it do not speak DLPack."""
+
+_EXACT_IN_HALF = frozenset(
+    """
+    Compress Concat DepthToSpace Expand Flatten Gather GatherElements GatherND Identity Pad Reshape ScatterElements
+    ScatterND Shape Size Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Where
+    ArgMax ArgMin Clip Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Max MaxPool Min ReduceMax ReduceMin Relu
+    Sign TopK
+    Abs Add Cast CastLike Ceil Cos Div Erf Exp Floor LeakyRelu Log Mod Mul Neg PRelu Pow Range Reciprocal Round Sin
+    Softsign Sqrt Sub
+    """.split()  # noqa: SIM905 - as a list of literals it would fill a page
+)
+"""Operators that yield the nearest float16. Generated code rounds between the steps of others: sums differ in the third
+digit, ``Softplus`` is 0 where it should not be.
+"""
 
 _PASS_ON = frozenset(("Cast", "Dropout", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 """Operators whose output TVM may place where their input is."""
@@ -99,7 +114,7 @@ class MachineKernel:
 
 
 def tvm_availability() -> Availability:
-    """Version of the wheel, and whether there is a linker; TVM itself takes seconds to import."""
+    """Version of the wheel, whether there is a linker, and whether TVM can be imported, without importing it here."""
     try:
         version = importlib.metadata.version("apache-tvm")
     except importlib.metadata.PackageNotFoundError:
@@ -108,6 +123,9 @@ def tvm_availability() -> Availability:
     if not any(map(shutil.which, _COMPILERS)):
         reason = "no C++ compiler, which links TVM's kernels"
         return Availability(False, version, build, reason=reason, remedy="install g++ or clang")
+    if (broken := import_failure("tvm")) is not None:
+        remedy = "pip install --force-reinstall 'collage[tvm]'"
+        return Availability(False, version, build, reason=broken, remedy=remedy)
     return Availability(True, version, build, ("CPU",))
 
 
@@ -134,7 +152,14 @@ def _known_wrong(node: ir.Node) -> str | None:
     values = (*node.inputs, *node.outputs)
     if node.op_type in ("Concat", "Split") and any(value is not None and 0 in (value.shape or ()) for value in values):
         return f"tvm's {node.op_type} loses its place at parts that have no elements"
+    if node.op_type not in _EXACT_IN_HALF and any(value is not None and _is_half(value) for value in values):
+        return f"tvm's {node.op_type} rounds to float16 between its steps"
     return None
+
+
+def _is_half(value: ir.Value) -> bool:
+    dtype = elem_type(value)
+    return dtype is not None and dtype.name == "FLOAT16"
 
 
 def set_threads(count: int, exclusive: bool) -> None:
@@ -179,7 +204,7 @@ def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] 
     Args:
         kernel: The kernel.
         workspace: Where its weights are.
-        read: Makes a module of an ONNX proto; TVM's own importer unless given.
+        read: Makes a module of an ONNX proto; the importer of native kernels unless given.
 
     Raises:
         Unsupported: TVM does not take it, or takes it and computes something else.
@@ -192,13 +217,13 @@ def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] 
     from onnx.external_data_helper import load_external_data_for_model
 
     _tvm()
-    from tvm.relax.frontend.onnx import from_onnx
+    from collage.toolchains._tvm_importer import import_onnx
 
     proto = ir.to_proto(kernel)
     load_external_data_for_model(proto, str(workspace))
     try:
         with warnings.catch_warnings(action="ignore"):
-            return (read or from_onnx)(proto)
+            return (read or import_onnx)(proto)
     except Exception as error:
         raise Unsupported(f"tvm cannot import the kernel: {one_line(error)}") from error
 

@@ -54,7 +54,7 @@ class TvmToolchain(ToolchainBase):
     optimises_whole_graphs = False
 
     def availability(self) -> Availability:
-        """Version of the wheel, and whether there is a linker; TVM itself takes seconds to import."""
+        """Version of the wheel, whether there is a linker, and whether TVM can be imported."""
         return tvm_availability()
 
     def availability_of(self, target: Target) -> Availability:
@@ -101,12 +101,14 @@ class TvmToolchain(ToolchainBase):
         return MachineKernel(workspace / compiled.files[0], compiled)
 
     def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
-        """Its loop nests that reduce something: those whose tiles are guessed otherwise."""
+        """Its loop nests that reduce something: those whose tiles are guessed otherwise; on CUDA none."""
+        if target.kind == "cuda":
+            return ()
         return tuple(_tunable(kernel, target, workspace))
 
     def tune(self, kernel: ir.Model, target: Target, workspace: Path, session: TuningSession) -> Mapping[str, str]:
         """Measures schedules of every loop nest that is not known, within equal parts of the time."""
-        check_options(target, _OPTIONS)
+        _check(target)
         from collage.toolchains._tvm_tuning import tune_all
 
         with session.building():
