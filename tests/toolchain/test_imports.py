@@ -13,10 +13,22 @@ from collage.target import Target
 from collage.testing._toolchain_kernels import COMMON
 from collage.toolchains import LoadOptions, Toolchain, _imports
 from collage.toolchains._imports import import_failure
+from collage.toolchains.extern import ExternToolchain
 from collage.toolchains.host import HostToolchain
+from collage.toolchains.inductor import InductorToolchain
+from collage.toolchains.onednn import OneDnnToolchain
 from collage.toolchains.onnxruntime import OnnxRuntimeToolchain
 from collage.toolchains.openvino import OpenVinoToolchain
+from collage.toolchains.tvm import TvmToolchain
 
+IMPORTED: list[tuple[Toolchain, str]] = [
+    (OnnxRuntimeToolchain(), "onnxruntime"),
+    (OpenVinoToolchain(), "openvino"),
+    (TvmToolchain(), "tvm"),
+    (ExternToolchain(), "tvm"),
+    (OneDnnToolchain(), "torch"),
+    (InductorToolchain(), "torch"),
+]
 BROKEN = {
     "raises": ("raise OSError('libfoo.so: no such file')", "libfoo.so: no such file"),
     "crashes": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
@@ -56,14 +68,14 @@ def test_what_is_not_there_or_only_a_folder_is_not_installed(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("how", BROKEN)
-@pytest.mark.parametrize("toolchain", [OnnxRuntimeToolchain(), OpenVinoToolchain()], ids=lambda t: t.name)
+@pytest.mark.parametrize(("toolchain", "package"), IMPORTED, ids=[toolchain.name for toolchain, _ in IMPORTED])
 def test_a_broken_package_is_not_usable(
-    toolchain: Toolchain, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    toolchain: Toolchain, package: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip(toolchain.name)
-    said = break_package(toolchain.name, how, tmp_path, monkeypatch)
+    pytest.importorskip(package)
+    said = break_package(package, how, tmp_path, monkeypatch)
     found = toolchain.availability()
-    assert not found.available and said in str(found.reason) and toolchain.name in str(found.remedy)
+    assert not found.available and said in str(found.reason) and package in str(found.remedy)
     assert "\n" not in str(found.reason)
 
 

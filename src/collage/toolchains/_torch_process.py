@@ -12,6 +12,7 @@ import numpy as np
 
 from collage._errors import Unsupported
 from collage.toolchains._contract import Availability, Support
+from collage.toolchains._imports import import_failure
 from collage.toolchains._model_files import elem_type, one_line
 from collage.toolchains._torch_threads import import_torch, use_threads
 
@@ -28,11 +29,13 @@ _TRIAL_ELEMENTS = 200_000_000
 
 
 def torch_availability() -> Availability:
-    """Version of torch, from its metadata: importing it takes a second."""
+    """Version of torch, and whether it can be imported, without importing it here."""
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         return Availability(False, reason="torch is not installed", remedy="pip install 'collage[torch]'")
+    if (reason := import_failure("torch")) is not None:
+        return Availability(False, version, reason=reason, remedy="pip install --force-reinstall 'collage[torch]'")
     return Availability(True, version, f"torch {version}", ("CPU",))
 
 
