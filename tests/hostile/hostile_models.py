@@ -588,6 +588,34 @@ def doubling_lengths_in_a_body(folder):
     )
 
 
+def _field(number: int, payload: bytes) -> bytes:
+    """A delimited field of protobuf."""
+    length = len(payload)
+    digits = []
+    while length >= 128:
+        digits.append(length & 127 | 128)
+        length >>= 7
+    return bytes([number << 3 | 2, *digits, length]) + payload
+
+
+@attack
+def dimensions_by_the_million(folder):
+    """Two bytes each, which become eighty: the parser would take gigabytes before anything is counted."""
+    shape = _field(1, b"") * (25 * 2**20)
+    tensor_type = _field(1, bytes([8, 1]) + _field(2, shape))
+    graph = _field(11, _field(1, b"x") + _field(2, tensor_type))
+    path = folder / "model.onnx"
+    path.write_bytes(bytes([8, 9]) + _field(7, graph))
+    return path
+
+
+@attack
+def values_by_the_million(folder):
+    path = folder / "model.onnx"
+    path.write_bytes(bytes([8, 9]) + _field(7, _field(13, b"") * (25 * 2**20)))
+    return path
+
+
 @laborious
 def many_vectors_that_might_be_shapes(folder):
     """None is too long for a shape, but there are a thousand."""

@@ -29,6 +29,7 @@ class Budgets:
 
     Attributes:
         file_bytes: Size of the model file itself; a protobuf message cannot exceed 2 GiB.
+        structure_bytes: What of that file is no weights and no long strings; each byte may become forty in memory.
         nodes: Nodes of all graphs and bodies together, after functions are expanded.
         items: Initializers, described values, metadata entries, and inputs and outputs of nodes, all together.
         functions: Functions of the model itself.
@@ -41,6 +42,7 @@ class Budgets:
     """
 
     file_bytes: int = 2**31
+    structure_bytes: int = 3 * 2**23
     nodes: int = 50_000
     items: int = 500_000
     functions: int = 10_000

@@ -5,7 +5,9 @@ Told from a few bytes for each field, so that gigabytes of something else are re
 
 from __future__ import annotations
 
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import onnx
 
 from collage._errors import ModelError
 
@@ -14,34 +16,63 @@ __all__ = ["check_framing"]
 _HEADER_BYTES = 20
 """Room for a tag and a length, ten bytes each at most."""
 
+_LONG_BYTES = 1024
+"""Fields from this length on are looked into, or are weights and strings."""
+
 _VARINT, _EIGHT_BYTES, _DELIMITED, _FOUR_BYTES = 0, 1, 2, 5
 
 
-def check_framing(file: BinaryIO, size: int, most_fields: int) -> None:
+def check_framing(file: BinaryIO, size: int, most_fields: int, most_bytes: int) -> None:
     """Steps from field to field over a file, and leaves it at its beginning.
 
+    A message of two bytes takes eighty when it is parsed, so that of a file larger than ``most_bytes`` long messages
+    are looked into, for how much of it is something else than weights and long strings.
+
     Raises:
-        ModelError: A field is none, reaches beyond the end, or there are too many.
+        ModelError: A field is none, reaches beyond the end, or there are too many, or too much of them.
     """
-    position = fields = 0
-    while position < size:
-        fields += 1
-        if fields > most_fields:
-            raise ModelError(f"has more than {most_fields:,} fields, functions and metadata among them")
-        file.seek(position)
-        header = file.read(_HEADER_BYTES)
-        tag, used = _varint(header, 0)
-        kind = tag & 7
-        if not tag >> 3 or kind not in (_VARINT, _EIGHT_BYTES, _DELIMITED, _FOUR_BYTES):
-            raise ModelError("is not an ONNX model, or is damaged")
-        if kind in (_VARINT, _DELIMITED):
-            length, used = _varint(header, used)
-            position += used + (length if kind == _DELIMITED else 0)
-        else:
-            position += used + (8 if kind == _EIGHT_BYTES else 4)
-    if position != size:
-        raise ModelError("is not an ONNX model, or is truncated")
+    waiting: list[tuple[int, int, Any]] = [(0, size, onnx.ModelProto.DESCRIPTOR)]
+    fields = structure_bytes = 0
+    while waiting:
+        position, end, message = waiting.pop()
+        while position < end:
+            fields += 1
+            if fields > most_fields:
+                raise ModelError(f"has more than {most_fields:,} fields, functions and metadata among them")
+            number, start, stop = _field(file, position)
+            if stop - start < _LONG_BYTES:
+                structure_bytes += stop - position
+            elif size > most_bytes and (inner := _message(message, number)) is not None:
+                waiting.append((start, stop, inner))
+            position = stop
+        if position != end:
+            raise ModelError("is not an ONNX model, or is truncated")
+        if structure_bytes > most_bytes:
+            raise ModelError(f"has more than {most_bytes:,} bytes of nodes and descriptions")
     file.seek(0)
+
+
+def _message(message: Any, number: int) -> Any:
+    """The descriptor of the messages that a field holds; None if it holds none."""
+    field = message.fields_by_number.get(number)
+    return field.message_type if field is not None else None
+
+
+def _field(file: BinaryIO, position: int) -> tuple[int, int, int]:
+    """The number of the field at a position, where its contents begin, and where they end."""
+    file.seek(position)
+    header = file.read(_HEADER_BYTES)
+    tag, used = _varint(header, 0)
+    kind = tag & 7
+    if not tag >> 3 or kind not in (_VARINT, _EIGHT_BYTES, _DELIMITED, _FOUR_BYTES):
+        raise ModelError("is not an ONNX model, or is damaged")
+    start = position + used
+    if kind == _DELIMITED:
+        length, used = _varint(header, used)
+        return tag >> 3, position + used, position + used + length
+    if kind == _VARINT:
+        return tag >> 3, start, position + _varint(header, used)[1]
+    return tag >> 3, start, start + (8 if kind == _EIGHT_BYTES else 4)
 
 
 def _varint(data: bytes, start: int) -> tuple[int, int]:

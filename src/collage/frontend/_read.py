@@ -6,6 +6,7 @@ external data, structure, canonical form, and the ONNX checker on what will be h
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Sequence
@@ -62,7 +63,9 @@ def read_model(
     if isinstance(source, onnx.ModelProto):
         return _from_proto(source, None, budgets)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _from_proto(_parse(bytes(source), budgets), None, budgets)
+        data = bytes(source)
+        check_framing(io.BytesIO(data), len(data), budgets.items, budgets.structure_bytes)
+        return _from_proto(_parse(data, budgets), None, budgets)
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         try:
@@ -94,7 +97,7 @@ def _read_file(path: Path, budgets: Budgets) -> bytes:
         if status.st_size > budgets.file_bytes:
             raise ModelError(f"has {status.st_size:,} bytes; keep weights of large models in external files")
         with open(descriptor, "rb", closefd=False) as file:
-            check_framing(file, status.st_size, budgets.items)
+            check_framing(file, status.st_size, budgets.items, budgets.structure_bytes)
             return file.read(budgets.file_bytes + 1)
     except OSError as error:
         raise ModelError(f"cannot be read: {error.strerror}") from None

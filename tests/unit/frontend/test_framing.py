@@ -24,13 +24,13 @@ MODEL = helper.make_model(
 )
 
 
-def check(data: bytes, most_fields: int = 100) -> None:
-    check_framing(io.BytesIO(data), len(data), most_fields)
+def check(data: bytes, most_fields: int = 100, most_bytes: int = 10_000) -> None:
+    check_framing(io.BytesIO(data), len(data), most_fields, most_bytes)
 
 
 def test_a_model_passes_and_is_read_from_its_beginning() -> None:
     file = io.BytesIO(MODEL.SerializeToString())
-    check_framing(file, len(file.getvalue()), 100)
+    check_framing(file, len(file.getvalue()), 100, 10_000)
     assert file.tell() == 0
 
 
@@ -55,3 +55,27 @@ def test_noise_is_refused(data: bytes) -> None:
 def test_fields_are_counted() -> None:
     with pytest.raises(CollageError, match="more than 9 fields"):
         check(b"\x08\x01" * 10, most_fields=9)
+
+
+def _with_weights(nodes: int, weight_bytes: int) -> bytes:
+    model = onnx.ModelProto()
+    model.CopyFrom(MODEL)
+    model.graph.node.extend([MODEL.graph.node[0]] * nodes)
+    model.graph.initializer.add(
+        name="w", dims=[weight_bytes], data_type=TensorProto.UINT8, raw_data=bytes(weight_bytes)
+    )
+    return model.SerializeToString()
+
+
+def test_weights_are_no_structure() -> None:
+    check(_with_weights(10, 100_000), most_bytes=10_000)
+
+
+def test_structure_is_counted_beside_weights() -> None:
+    with pytest.raises(CollageError, match="more than 10,000 bytes of nodes"):
+        check(_with_weights(90, 100_000), most_bytes=10_000)
+
+
+def test_fields_within_fields_are_counted() -> None:
+    with pytest.raises(CollageError, match="more than 80 fields"):
+        check(_with_weights(90, 100_000), most_fields=80)
