@@ -317,3 +317,26 @@ def test_on_cuda_nothing_is_tuned(tmp_path: Path) -> None:
     assert TvmToolchain().tuning_workloads(model, Target.parse("cuda"), tmp_path) == ()
     with pytest.raises(TargetError, match="trials"):
         TvmToolchain().tune(model, Target.parse("cuda -trials=2 -seed=1"), tmp_path, TuningSession(1.0))
+
+
+IDLE = ["Max (x)", "Min (x)", "Sum (x)", "Clip (x)", "ReduceSum <noop_with_empty_axes = 1> (x)", "Identity (x)"]
+
+
+@pytest.mark.parametrize("body", IDLE)
+def test_operators_with_nothing_to_do_copy_all_the_same(body: str, tmp_path: Path) -> None:
+    memory = np.zeros(4 * 16 + 16, np.float32)
+    start = -memory.ctypes.data % 64 // 4
+    x = memory[start : start + 64].reshape(4, 16)
+    x[...] = numbers(4, 16)
+    case, toolchain = plain((4, 16), 2, f"y = {body}"), TvmToolchain()
+    loaded = toolchain.load(toolchain.compile(case.model(), TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    (y,) = loaded([x])
+    np.testing.assert_array_equal(y, x)
+    assert not np.shares_memory(x, y)
+
+
+@pytest.mark.parametrize("operator", ["ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"])
+def test_reductions_that_only_copy_are_refused(operator: str, tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="given no axes"):
+        body = f"y = {operator} <noop_with_empty_axes = 1> (x)"
+        TvmToolchain().compile(plain((4, 16), 2, body).model(), TARGET, tmp_path)

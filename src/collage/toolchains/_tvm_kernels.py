@@ -61,6 +61,10 @@ digit, ``Softplus`` is 0 where it should not be.
 
 _PASS_ON = frozenset(("Cast", "Dropout", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 """Operators whose output TVM may place where their input is."""
+_PASS_ON_ALONE = frozenset(("Clip", "Max", "Min", "Sum"))
+"""The same, of operators with one input only: there is nothing to do."""
+_NO_MERE_COPIES = frozenset(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"))
+"""Reductions that change what they do not reduce."""
 
 _ALIGNMENT = 64
 """Bytes; TVM refuses tensors that begin elsewhere."""
@@ -152,6 +156,8 @@ def _known_wrong(node: ir.Node) -> str | None:
     values = (*node.inputs, *node.outputs)
     if node.op_type in ("Concat", "Split") and any(value is not None and 0 in (value.shape or ()) for value in values):
         return f"tvm's {node.op_type} loses its place at parts that have no elements"
+    if node.op_type in _NO_MERE_COPIES and _may_reduce_nothing(node):
+        return f"tvm's {node.op_type} copies its input where it is given no axes"
     if node.op_type not in _EXACT_IN_HALF and any(value is not None and _is_half(value) for value in values):
         return f"tvm's {node.op_type} rounds to float16 between its steps"
     return None
@@ -192,10 +198,21 @@ def outputs_lent(kernel: ir.Model) -> list[int]:
 def _is_lent(value: ir.Value) -> bool:
     """Whether an output may lie in the memory of an input or a constant."""
     node = value.producer()
-    while node is not None and node.domain == "" and node.op_type in _PASS_ON and node.inputs[0] is not None:
+    while node is not None and node.domain == "" and _passes_on(node) and node.inputs[0] is not None:
         value = node.inputs[0]
         node = value.producer()
     return node is None
+
+
+def _passes_on(node: ir.Node) -> bool:
+    given = sum(value is not None for value in node.inputs)
+    alone = given == 1 and node.op_type in _PASS_ON_ALONE
+    return alone or node.op_type in _PASS_ON or _may_reduce_nothing(node)
+
+
+def _may_reduce_nothing(node: ir.Node) -> bool:
+    """Whether a node is a reduction that is told to leave its input alone where it is given no axes."""
+    return node.attributes.get_int("noop_with_empty_axes", 0) == 1
 
 
 def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] | None = None) -> Any:
