@@ -31,6 +31,7 @@ def canonicalise(model: ir.Model) -> None:
     Raises:
         ModelError: Its functions cannot be expanded.
     """
+    forget_sharding(model)
     inline_functions(model)
     forget_negative_dims(model)
     common.RemoveInitializersFromInputsPass()(model)
@@ -96,6 +97,15 @@ def _inline_with_conversion(model: ir.Model) -> None:
     expanded = ir.from_proto(convert_functions(skeleton(weights)))
     reattach_weights(expanded, weights)
     model.graph = expanded.graph
+
+
+def forget_sharding(model: ir.Model) -> None:
+    """Drops how an exporter would spread nodes over devices: it computes nothing, and older IR versions lack it."""
+    model.device_configurations = ()
+    functions = (function.graph for function in model.functions.values())
+    for graph in (model.graph, *functions):
+        for node in graph.all_nodes():
+            node.device_configurations = ()
 
 
 def forget_negative_dims(model: ir.Model) -> None:

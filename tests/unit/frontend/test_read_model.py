@@ -269,3 +269,17 @@ def test_messages_name_the_node():
         proto = tiny("y = Add (x, ghost)")
         proto.graph.node[0].name = "culprit"
         read_model(proto)
+
+
+def test_plans_of_other_devices_are_dropped():
+    proto = parser.parse_model(
+        """<ir_version: 11, opset_import: ["" : 17, "local" : 1]>
+        g (float[4] x) => (float[4] y) { z = Relu (x) y = local.f (z) }
+        <domain: "local", opset_import: ["" : 17]> f (a) => (b) { b = Neg (a) }"""
+    )
+    proto.configuration.add(name="two", num_devices=2)
+    for node in (proto.graph.node[0], proto.functions[0].node[0]):
+        node.device_configurations.add(configuration_id="two", pipeline_stage=1)
+    model = read_model(proto)
+    assert not model.device_configurations
+    assert all(not node.device_configurations for node in model.graph)
