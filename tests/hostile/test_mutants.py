@@ -7,6 +7,8 @@ import time
 import numpy as np
 import onnx
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 from onnx import TensorProto, helper, parser
 
 from collage import CollageError
@@ -136,20 +138,76 @@ def _mutate_fields(data: bytes, random: np.random.Generator) -> bytes:
     return proto.SerializeToString()
 
 
+_NUMBERS = (0, 1, -1, 2, 7, 9, 13, 17, 2**17, 2**20, 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1, -(2**63))
+_WORDS = ("", "x", "y", "carried", "next", "i", "Loop", "Add", "Reshape", "Expand", "Range", "Concat", "axes", "local")
+
+
+def _messages(message: Message) -> list[Message]:
+    found = [message]
+    for field, value in message.ListFields():
+        if field.message_type:
+            for inner in value if field.is_repeated else [value]:
+                found += _messages(inner)
+    return found
+
+
+def _scalar(field: FieldDescriptor, random: np.random.Generator) -> object:
+    match field.type:
+        case FieldDescriptor.TYPE_INT64:
+            return _NUMBERS[random.integers(len(_NUMBERS))]
+        case FieldDescriptor.TYPE_UINT64:
+            return abs(_NUMBERS[random.integers(len(_NUMBERS))])
+        case FieldDescriptor.TYPE_INT32:
+            return int(random.choice([-1, 2**31 - 1, random.integers(30)]))
+        case FieldDescriptor.TYPE_ENUM:
+            return int(random.choice([value.number for value in field.enum_type.values]))
+        case FieldDescriptor.TYPE_FLOAT | FieldDescriptor.TYPE_DOUBLE:
+            return float(random.choice([0, -1, np.inf, np.nan, 1e30]))
+    word = str(random.choice(_WORDS))
+    return word.encode() if field.type == FieldDescriptor.TYPE_BYTES else word
+
+
+def _mutate_any_field(data: bytes, random: np.random.Generator) -> bytes:
+    """Clears, sets and doubles fields of any message, and puts any message where another of its kind may be."""
+    proto = onnx.ModelProto.FromString(data)
+    for _ in range(random.integers(1, 5)):
+        messages = _messages(proto)
+        message = messages[random.integers(len(messages))]
+        present = [field for field, _ in message.ListFields()]
+        fields = present if present and random.random() < 0.5 else list(message.DESCRIPTOR.fields)
+        field = fields[random.integers(len(fields))]
+        held = getattr(message, field.name)
+        if random.random() < 0.25:
+            message.ClearField(field.name)
+        elif field.message_type:
+            others = [other for other in messages if other.DESCRIPTOR is field.message_type]
+            other = type(others[0])() if others else None
+            if other is not None:
+                other.CopyFrom(others[random.integers(len(others))])
+                (held.add() if field.is_repeated else held).CopyFrom(other)
+        elif field.is_repeated:
+            held.append(_scalar(field, random))
+        else:
+            setattr(message, field.name, _scalar(field, random))
+    return proto.SerializeToString()
+
+
+_MUTATORS = (_mutate_bytes, _mutate_fields, _mutate_any_field)
+
+
 def _fuzz(count: int, seed: int) -> tuple[int, int]:
     seeds = _seeds()
     accepted = 0
     slowest_s = 0.0
     for number in range(count):
         random = np.random.default_rng((seed, number))
-        mutate = _mutate_fields if number % 2 else _mutate_bytes
-        mutant = mutate(seeds[number // 2 % len(seeds)], random)
+        mutant = _MUTATORS[number % 3](seeds[number // 3 % len(seeds)], random)
         start_s = time.monotonic()
         try:
             prepare(read_model(mutant))
             accepted += 1
-        except CollageError:
-            pass
+        except CollageError as error:
+            assert error.exit_code == 5, f"mutant {number} of seed {seed} raised {error!r}"
         except Exception as error:
             raise AssertionError(f"mutant {number} of seed {seed} raised {error!r}") from error
         slowest_s = max(slowest_s, time.monotonic() - start_s)
