@@ -29,7 +29,7 @@ _KEPT_BYTES = 2**27
 
 
 def main(extension: str) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _allow(resource.RLIMIT_CORE, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Whom it is meant for ends this process by closing the pipe.
     onnx = _load(extension)
     # Unbuffered: what is left unread outlives ``execv``.
@@ -46,7 +46,7 @@ def main(extension: str) -> None:
                 outcome, result = "failed", str(error).encode(errors="replace")
             write_all(answers, f"{outcome} {len(result)}\n".encode() + result)
             if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > _KEPT_BYTES:
-                resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+                _allow(resource.RLIMIT_AS, 2**62)
                 os.execv(sys.executable, sys.orig_argv)
 
 
@@ -72,8 +72,14 @@ def _run(onnx: Any, operation: str, data: bytes, argument: int) -> bytes:
 def _limit(request_bytes: int) -> None:
     """What the next request may take. Exceeding the time ends this process; exceeding the memory fails the request."""
     cpu_seconds = math.ceil(time.process_time()) + _CPU_SECONDS
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, resource.RLIM_INFINITY))
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES + _COPIES * request_bytes, resource.RLIM_INFINITY))
+    _allow(resource.RLIMIT_CPU, cpu_seconds)
+    _allow(resource.RLIMIT_AS, _MEMORY_BYTES + _COPIES * request_bytes)
+
+
+def _allow(kind: int, most: int) -> None:
+    """Sets a limit, within that which the user's shell may have set for good."""
+    _, hard = resource.getrlimit(kind)
+    resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def read_exactly(file: IO[bytes], length: int) -> bytes:

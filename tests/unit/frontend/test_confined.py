@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import onnx
 import onnx.shape_inference
@@ -77,6 +79,18 @@ def test_a_child_that_was_killed_is_replaced():
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert infer_shapes(_vector_model(5)).graph.value_info
+
+
+def test_limits_of_the_shell_are_kept():
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**34, 2**34))\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (600, 600))\n"
+        "from tests.unit.frontend import test_confined as t\n"
+        "t.test_memory_that_was_needed_once_is_given_back(); t.test_shapes_are_those_that_onnx_infers()"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
 
 
 def test_a_fork_has_a_child_of_its_own():
