@@ -40,6 +40,12 @@ class TestIreeInOneThread(ToolchainTestCase):
             "(float[4] x) => (float y) {n = NonZero (x) f = Cast <to = 1> (n) y = ReduceSum <keepdims = 0> (f)}",
             "fixed shapes",
         ),
+        ("(float[2] x) => (float[2] y) {y = Bernoulli (x)}", "Bernoulli"),
+        (
+            "(float[1,1,4] x) => (float[1,1,2] y) {y = AveragePool <kernel_shape = [3], strides = [2], ceil_mode = 1, "
+            "count_include_pad = 1> (x)}",
+            "ceil_mode",
+        ),
         ("(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}", "Frobnicate|type"),
     ],
 )
