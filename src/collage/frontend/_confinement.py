@@ -78,7 +78,7 @@ def _limit(request_bytes: int) -> None:
 
 def _mapped_bytes() -> int:
     """What counts against the limit; the peak that ``getrusage`` tells is that of whoever started this process, too."""
-    with open("/proc/self/statm", "rb") as file:
+    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (pathlib takes as long to import as all else here)
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
