@@ -12,7 +12,7 @@ import pytest
 from collage.target import Target
 from collage.testing._toolchain_kernels import COMMON
 from collage.toolchains import LoadOptions, Toolchain, _imports
-from collage.toolchains._imports import import_failure
+from collage.toolchains._imports import import_failure, importing_here
 from collage.toolchains.extern import ExternToolchain
 from collage.toolchains.host import HostToolchain
 from collage.toolchains.inductor import InductorToolchain
@@ -87,3 +87,18 @@ def test_the_host_goes_on_without_its_fallback(tmp_path: Path, monkeypatch: pyte
     compiled = host.compile(case.model(), target, tmp_path)
     (y,) = host.load(compiled, target, tmp_path, LoadOptions())(case.inputs)
     np.testing.assert_allclose(y, case.inputs[0] @ case.weights["w"] + case.weights["b"], rtol=1e-4, atol=1e-4)
+
+
+def test_who_imports_it_next_imports_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "counted.py").write_text("import pathlib; pathlib.Path(__file__).with_suffix('.log').open('a').write('x')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with importing_here():
+        assert import_failure("counted") is None
+    assert "counted" in sys.modules and (tmp_path / "counted.log").read_text() == "x"
+
+
+def test_what_raises_here_is_a_failure_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "raising.py").write_text("raise OSError('no such library')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with importing_here():
+        assert "no such library" in str(import_failure("raising"))

@@ -28,6 +28,7 @@ from collage.toolchains import (
     Tuner,
     TuningSession,
     availability_for,
+    importing_here,
 )
 
 __all__ = ["ToolchainService"]
@@ -51,7 +52,8 @@ class ToolchainService:
 
     def availability(self, target: str) -> dict[str, Any]:
         """What the toolchain says of itself and one of its targets."""
-        return asdict(availability_for(self._toolchain, Target.parse(target)))
+        with importing_here():
+            return asdict(availability_for(self._toolchain, Target.parse(target)))
 
     def build(self, kernel: str, target: str, workspace: str, threads: int) -> dict[str, Any]:
         """Compiles a kernel and loads it, so that whatever cannot be loaded is found out here.

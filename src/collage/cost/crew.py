@@ -27,7 +27,7 @@ class Limits:
     """What a worker may use.
 
     Attributes:
-        start_s: Seconds for a worker to come up: to import the toolchain.
+        start_s: Seconds for a worker to come up, and once more to import what its toolchain needs.
         compile_s: Seconds for one build.
         try_s: Seconds for the build of a single operator, to see whether it is taken at all.
         run_s: Seconds for one measurement.
@@ -36,7 +36,7 @@ class Limits:
         recycle_after: Jobs after which a worker is replaced, so that leaks stay small.
     """
 
-    start_s: float = 120.0
+    start_s: float = 60.0
     compile_s: float = 180.0
     try_s: float = 30.0
     run_s: float = 60.0
@@ -89,7 +89,7 @@ class Crew:
         if name not in self._available:
             try:
                 with building_slot():
-                    told = self.call(target, "availability", self._limits.compile_s, target=str(target))
+                    told = self.call(target, "availability", self._limits.start_s, target=str(target))
                 found = Availability(
                     **{**told, "devices": tuple(told["devices"]), "precisions": tuple(told["precisions"])}
                 )

@@ -33,7 +33,7 @@ from collage.runtime._manifest import MANIFEST, machine_facts, manifest_of, veri
 from collage.runtime._recipe import KernelRecord, Recipe
 from collage.runtime._zip import unpack, write_zip
 from collage.target import Target
-from collage.toolchains import Registry, availability_for, registry
+from collage.toolchains import Registry, availability_for, importing_here, registry
 
 __all__ = ["check_destination", "load", "save"]
 
@@ -137,7 +137,8 @@ def _to_build(recipe: Recipe, machine: Mapping[str, Any], toolchains: Registry, 
     for kernel in recipe.kernels:
         name = kernel.compiled.toolchain
         target = Target.parse(kernel.target)
-        availability = availability_for(toolchains.get(name), target)
+        with importing_here():
+            availability = availability_for(toolchains.get(name), target)
         if not availability.available:
             remedy = f"; {availability.remedy}" if availability.remedy else ""
             raise ArtefactError(

@@ -26,6 +26,7 @@ from collage.toolchains._contract import (
 )
 from collage.toolchains._cuda import reserves_address_space
 from collage.toolchains._extern_functions import BoundFunction, ExternFunction, ExternLibrary, extern_libraries
+from collage.toolchains._imports import importing_here
 from collage.toolchains._model_files import check_options, kernel_name, load_threads, save_kernel
 from collage.toolchains._registry import Registry, registry
 
@@ -56,6 +57,7 @@ __all__ = [
     "availability_for",
     "check_options",
     "extern_libraries",
+    "importing_here",
     "kernel_name",
     "load_threads",
     "registry",

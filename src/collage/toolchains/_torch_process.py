@@ -34,7 +34,7 @@ def torch_availability() -> Availability:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
         return Availability(False, reason="torch is not installed", remedy="pip install 'collage[torch]'")
-    if (reason := import_failure("torch")) is not None:
+    if (reason := import_failure("torch", import_torch)) is not None:
         return Availability(False, version, reason=reason, remedy="pip install --force-reinstall 'collage[torch]'")
     return Availability(True, version, f"torch {version}", ("CPU",))
 
