@@ -150,6 +150,8 @@ class Tuning:
         self.workshop.close()
 
     def _look_around(self) -> None:
+        self.say("starting toolchains")
+        self.workshop.muster([HOST_TARGET, *self.menu])
         self.say("running the model once for reference")
         self.reference_failure = self._capture()
         if self.reference_failure is not None:

@@ -90,7 +90,9 @@ def test_the_host_goes_on_without_its_fallback(tmp_path: Path, monkeypatch: pyte
 
 
 def test_who_imports_it_next_imports_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "counted.py").write_text("import pathlib; pathlib.Path(__file__).with_suffix('.log').open('a').write('x')")
+    (tmp_path / "counted.py").write_text(
+        "import pathlib; pathlib.Path(__file__).with_suffix('.log').open('a').write('x')"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     with importing_here():
         assert import_failure("counted") is None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from collage._errors import ToolchainError, WorkerDied
@@ -130,15 +132,32 @@ class Crew:
         self._quarantine.lived(toolchain)
         return result
 
-    def begin(self) -> None:
-        """Work begins, or goes on after it was abandoned."""
-        self._abandoned.clear()
+    def muster(self, targets: Iterable[Target]) -> None:
+        """Has the toolchains of all targets come up side by side; ``availability`` then knows of each."""
+        by_toolchain: dict[str, list[Target]] = {}
+        for target in targets:
+            by_toolchain.setdefault(target.toolchain, []).append(target)
 
-    def abandon(self, toolchains: Iterable[str]) -> None:
-        """Ends what these are doing: whoever waited for it was interrupted, and nobody died of itself."""
-        self._abandoned.set()
-        for toolchain in toolchains:
-            self._worker(toolchain).interrupt()
+        def ask(targets: Iterable[Target]) -> None:
+            for target in targets:
+                self.availability(target)
+
+        self.side_by_side({name: partial(ask, some) for name, some in by_toolchain.items()})
+
+    def side_by_side(self, work: Mapping[str, Callable[[], None]]) -> None:
+        """Does work for toolchains, each in its one worker, as many at a time as there are cores."""
+        self._abandoned.clear()
+        with ThreadPoolExecutor(max_workers=max(1, min(len(work), this_machine().cores))) as pool:
+            futures = [pool.submit(part) for part in work.values()]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException:
+                # Interrupted: whoever waits for the result must not wait for what is under way. Nobody died of itself.
+                self._abandoned.set()
+                for toolchain in work:
+                    self._worker(toolchain).interrupt()
+                raise
 
     def recycle(self) -> None:
         """Has workers forget the kernels that they loaded, and replaces those that have done many jobs."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,10 @@ class Workshop:
     def availability(self, target: Target) -> Availability:
         """Whether a target can be used, as its toolchain says itself in a process of its own."""
         return self._crew.availability(target)
+
+    def muster(self, targets: Iterable[Target]) -> None:
+        """Has the toolchains of all targets come up side by side, which takes some of them seconds."""
+        self._crew.muster(targets)
 
     def key(self, job: Job) -> WorkloadKey:
         """Under which key a job's timing is kept."""
@@ -378,7 +382,6 @@ class Workshop:
         for index, job in enumerate(jobs):
             by_toolchain.setdefault(job.target.toolchain, []).append(index)
         results: dict[int, _Built] = {}
-        self._crew.begin()
 
         def build_some(indices: Iterable[int]) -> None:
             for index in indices:
@@ -392,15 +395,7 @@ class Workshop:
                     result = error
                 results[index] = _Built(result, time.monotonic() - started)
 
-        with ThreadPoolExecutor(max_workers=max(1, min(len(by_toolchain), this_machine().cores))) as pool:
-            futures = [pool.submit(build_some, indices) for indices in by_toolchain.values()]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                # Interrupted: whoever waits for the result must not wait for the builds under way.
-                self._crew.abandon(by_toolchain)
-                raise
+        self._crew.side_by_side({name: partial(build_some, indices) for name, indices in by_toolchain.items()})
         return [results[index] for index in range(len(jobs))]
 
     def _build(self, kernel: ir.Model, target: Target, timeout_s: float | None = None) -> dict[str, Any]:
