@@ -76,6 +76,18 @@ def test_limits_memory() -> None:
         worker.call("bad", 30, what="memory")
 
 
+def test_a_smaller_limit_of_the_shell_stands() -> None:
+    script = textwrap.dedent("""
+        import resource
+        from collage.cost.worker import Worker
+        resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+        with Worker("tests.crash._services:Echo", {"greeting": "hello "}, memory_limit_bytes=16 << 30) as worker:
+            print(worker.call("echo", 10, text="you"))
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "hello you", done.stderr
+
+
 def test_a_service_that_cannot_start_is_reported_with_its_reason() -> None:
     with Worker("tests.crash._services:broken") as worker, pytest.raises(WorkerCrash, match="no such library"):
         worker.call("echo", 10, text="x")

@@ -109,6 +109,8 @@ def _serve(configuration: dict[str, Any]) -> None:
     os.set_inheritable(requests, False)
     os.set_inheritable(replies, False)
     if limit := configuration["memory_limit_bytes"]:
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        limit = limit if most == resource.RLIM_INFINITY else min(limit, most)  # a shell may have set less, for good
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     # The parent decides what an interrupt means; a worker must not die of it in the middle of a job.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
