@@ -40,7 +40,7 @@ def open_engine(url: str) -> sa.Engine:
             parsed = parsed.set(drivername="postgresql+psycopg")
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):
             raise UsageError(f"{describe(url)}: timings are kept in SQLite or PostgreSQL, nothing else")
-        engine = sa.create_engine(parsed, pool_pre_ping=parsed.get_backend_name() == "postgresql")
+        engine = sa.create_engine(parsed, **_pool(parsed))
     except ModuleNotFoundError as error:
         raise UsageError(f"{describe(url)} needs the package {error.name}: pip install 'collage[postgres]'") from error
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ValueError) as error:
@@ -48,6 +48,16 @@ def open_engine(url: str) -> sa.Engine:
     if engine.dialect.name == "sqlite":
         _make_sqlite_wait(engine)
     return engine
+
+
+def _pool(url: sa.URL) -> dict[str, Any]:
+    if url.get_backend_name() == "postgresql":
+        return {"pool_pre_ping": True}
+    if sqlite_file(url) is not None:
+        return {}
+    # One in memory is as old as its connection: threads share it, one at a time.
+    connecting = {"check_same_thread": False}
+    return {"poolclass": sa.QueuePool, "pool_size": 1, "max_overflow": 0, "connect_args": connecting}
 
 
 def sqlite_file(url: str | sa.URL) -> Path | None:

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -373,3 +374,9 @@ def test_a_summary_survives_the_trip_exactly(database_url: str) -> None:
         found = database.lookup(KEY)
     assert found is not None
     assert found.time == odd
+
+
+def test_threads_share_what_is_in_memory() -> None:
+    with Database("sqlite:///:memory:") as database, ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda i: database.keep_fact({"number": i}, fact="thread", index=i), range(20)))
+        assert [database.fact(fact="thread", index=i) for i in range(20)] == [{"number": i} for i in range(20)]
