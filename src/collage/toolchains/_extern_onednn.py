@@ -7,6 +7,7 @@ Convolutions are channels-last in memory on both sides, since that is how oneDNN
 from __future__ import annotations
 
 import importlib.metadata
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from collage.target import Target
@@ -60,7 +61,7 @@ def library() -> ExternLibrary:
     for rows, channels_last in ((windows, True), (others, False)):
         for name, pattern in rows.items():
             pattern.add_graph_constraint(NonLeafExternUse(False))
-            bind = _bind_channels_last if channels_last else _bind
+            bind = partial(_bind, channels_last=channels_last)
             functions.append(ExternFunction(f"onednn.{name}", pattern, bind, channels_last=channels_last))
     return ExternLibrary("onednn", f"torch {importlib.metadata.version('torch')}", tuple(functions))
 
@@ -72,28 +73,21 @@ def _activation(value: Pattern) -> Pattern:
     return is_op(*_ACTIVATIONS)(value) | is_op("Clip")(value, is_const(), is_const()) | swish
 
 
-def _bind(model: ir.Model, threads: int) -> BoundFunction:
-    """The operators as a torch program, packed for their shapes."""
+def _bind(model: ir.Model, threads: int, channels_last: bool) -> BoundFunction:
+    """The operators as a torch program, packed for their shapes.
+
+    Where channels are last in memory, torch is shown them where it expects them.
+    """
     torch = import_torch()
     program = _program(model, threads)
 
-    def call(*tensors: Any) -> None:
-        use_threads(threads)
-        *inputs, out = (torch.from_dlpack(x.__dlpack__()) for x in tensors)
-        with torch.inference_mode():
-            out.copy_(program(*inputs)[0])
-
-    return call
-
-
-def _bind_channels_last(model: ir.Model, threads: int) -> BoundFunction:
-    """The same for tensors of which torch is shown the channels where it expects them."""
-    torch = import_torch()
-    program = _program(model, threads)
+    def view(x: Any) -> Any:
+        tensor = torch.from_dlpack(x.__dlpack__())
+        return tensor.movedim(-1, 1) if channels_last else tensor
 
     def call(*tensors: Any) -> None:
         use_threads(threads)
-        *inputs, out = (torch.from_dlpack(x.__dlpack__()).movedim(-1, 1) for x in tensors)
+        *inputs, out = map(view, tensors)
         with torch.inference_mode():
             out.copy_(program(*inputs)[0])
 
