@@ -323,7 +323,8 @@ def test_copies_and_plans_that_are_in_the_file_count(model: Path, tmp_path: Path
     copied = device_copy(annotated, relu, "cpu:1")
     for use in readers:
         use.node.replace_input_with(use.idx, copied)
-    on_device("block/up", "cpu:0", model=annotated)
+    for name in ("embedding", "block/up", "block/relu"):
+        on_device(name, "cpu:0", model=annotated)
     if how == "planned":
         annotated = PlanDevices(["cpu:0", "cpu:1"], default="cpu:0")(annotated)
     ir.save(annotated, tmp_path / "copied.onnx")
@@ -331,7 +332,11 @@ def test_copies_and_plans_that_are_in_the_file_count(model: Path, tmp_path: Path
         tmp_path / "copied.onnx", SMALL, options=collage.CompileOptions(finals=False), workers=LENT
     )
     devices = devices_of(executable)
-    assert {devices[name] for name in ("embedding", "block/up", "block/bias", "block/relu")} == {"cpu:0"}
-    assert {devices[name] for name in ("block/down", "residual", "head")} == {"cpu:1"}
-    assert {(copy.source, copy.dst) for copy in executable.recipe.devices.copies} == {("r1", "cpu:1"), ("e", "cpu:1")}
+    copies = {(copy.source, copy.dst) for copy in executable.recipe.devices.copies}
+    assert {devices[name] for name in ("embedding", "block/up", "block/relu")} == {"cpu:0"}
+    assert ("r1", "cpu:1") in copies
+    if how == "planned":  # what is only written leaves the rest free, and where it is fastest is measured
+        assert devices["block/bias"] == "cpu:0"
+        assert {devices[name] for name in ("block/down", "residual", "head")} == {"cpu:1"}
+        assert copies == {("r1", "cpu:1"), ("e", "cpu:1")}
     assert_right(executable, model)
