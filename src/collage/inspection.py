@@ -9,20 +9,18 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from collage.collage import choose_menu
-from collage.cost.database import Database, default_url
-from collage.frontend import describe_inputs, describe_outputs, read_model
-from collage.graph import DataflowGraph
 from collage.machine import this_machine
-from collage.options import CompileOptions
 from collage.target import HOST_TOOLCHAIN, NATIVE_TOOLCHAIN, Target, TargetLike
-from collage.toolchains import Toolchain, availability_for, registry
-from collage.transform import prepare
-from collage.tuning import Tuning
+from collage.toolchains import Registry, Toolchain, availability_for, registry
+
+if TYPE_CHECKING:
+    from collage.graph import DataflowGraph
+    from collage.tuning import Tuning
 
 __all__ = ["describe_environment", "describe_targets", "inspect"]
 
@@ -32,32 +30,32 @@ _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TVM_NUM_THREADS", "KMP_AFFI
 
 def describe_targets() -> list[dict[str, Any]]:
     """Every toolchain: targets, options, and whether it can be used here."""
-    rows = []
     toolchains = registry()
-    for name in toolchains.names():
-        if name == HOST_TOOLCHAIN:
-            continue
-        try:
-            toolchain = toolchains.get(name)
-        except Exception:
-            rows.append(_broken(name, toolchains.broken.get(name, "cannot be imported")))
-            continue
-        found = toolchain.availability()
-        rows.append(
-            {
-                "name": name,
-                "alias": "llvm" if name == NATIVE_TOOLCHAIN else name,
-                "targets": list(toolchain.targets),
-                "available": found.available,
-                "version": found.version,
-                "devices": list(found.devices),
-                "reason": found.reason,
-                "remedy": found.remedy,
-                "options": dict(toolchain.options),
-                "by_target": [_target_row(toolchain, toolchains.parse_target(stem)) for stem in toolchain.targets],
-            }
-        )
-    return rows
+    usable = {toolchain.name: toolchain for toolchain in toolchains}
+    # Each waits for its packages to be imported elsewhere, which takes seconds.
+    with ThreadPoolExecutor(max_workers=len(usable)) as threads:
+        rows = {name: threads.submit(_row, toolchain, toolchains) for name, toolchain in usable.items()}
+    return [
+        rows[name].result() if name in rows else _broken(name, toolchains.broken[name])
+        for name in toolchains.names()
+        if name != HOST_TOOLCHAIN
+    ]
+
+
+def _row(toolchain: Toolchain, toolchains: Registry) -> dict[str, Any]:
+    found = toolchain.availability()
+    return {
+        "name": toolchain.name,
+        "alias": "llvm" if toolchain.name == NATIVE_TOOLCHAIN else toolchain.name,
+        "targets": list(toolchain.targets),
+        "available": found.available,
+        "version": found.version,
+        "devices": list(found.devices),
+        "reason": found.reason,
+        "remedy": found.remedy,
+        "options": dict(toolchain.options),
+        "by_target": [_target_row(toolchain, toolchains.parse_target(stem)) for stem in toolchain.targets],
+    }
 
 
 def _target_row(toolchain: Toolchain, target: Target) -> dict[str, Any]:
@@ -90,6 +88,8 @@ def _broken(name: str, reason: str) -> dict[str, Any]:
 
 def describe_environment() -> dict[str, Any]:
     """This machine and installation, for bug reports."""
+    from collage.cost.database import default_url
+
     machine = this_machine()
     versions: dict[str, str | None] = {}
     for package in _PACKAGES:
@@ -121,6 +121,15 @@ def inspect(
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """What is in a model, after preparation; with ``coverage``, what each target takes of it, and why not more."""
+    # Here, as to list toolchains takes none of this, and it takes seconds to import.
+    from collage.collage import choose_menu
+    from collage.cost.database import Database
+    from collage.frontend import describe_inputs, describe_outputs, read_model
+    from collage.graph import DataflowGraph
+    from collage.options import CompileOptions
+    from collage.transform import prepare
+    from collage.tuning import Tuning
+
     toolchains = registry()
     menu = choose_menu(targets, toolchains)
     model = prepare(read_model(path))

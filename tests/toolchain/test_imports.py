@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -35,13 +35,23 @@ BROKEN = {
     "leaves": ("import os; os._exit(3)", "fails"),
     "hangs": ("import time; time.sleep(600)", "takes more than"),
 }
+ODD = {
+    "floods": (
+        "import os\nfor _ in range(2_000): os.write(2, b'noise ' * 10_000)\nraise OSError('no room')",
+        "no room",
+    ),
+    "closes": ("import os; os.close(2); os._exit(3)", "fails"),
+    "leaves children": (
+        "import subprocess, sys\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(20)'])\nraise OSError('bereft')",
+        "bereft",
+    ),
+}
 
 
 @pytest.fixture(autouse=True)
-def _forgotten_before_and_after() -> Iterator[None]:
-    import_failure.cache_clear()
-    yield
-    import_failure.cache_clear()
+def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_imports, "_failures", {})
 
 
 def break_package(name: str, how: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -104,3 +114,28 @@ def test_what_raises_here_is_a_failure_too(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.syspath_prepend(tmp_path)
     with importing_here():
         assert "no such library" in str(import_failure("raising"))
+
+
+@pytest.mark.parametrize("how", ODD)
+def test_what_a_package_says_is_heard_to_the_end_and_no_longer(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, said = ODD[how]
+    (tmp_path / "odd.py").write_text(program)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert said in str(import_failure("odd"))
+
+
+def test_packages_are_imported_side_by_side_and_each_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits until the other has begun: one after the other, neither could be imported."""
+    for name, other in (("castor", "pollux"), ("pollux", "castor")):
+        (tmp_path / f"{name}.py").write_text(
+            "import pathlib, time\n"
+            "here = pathlib.Path(__file__)\n"
+            "here.with_suffix('.log').open('a').write('x')\n"
+            f"while not here.with_name('{other}.log').exists(): time.sleep(0.01)\n"
+        )
+    monkeypatch.syspath_prepend(tmp_path)
+    with ThreadPoolExecutor() as threads:
+        assert set(threads.map(import_failure, ["castor", "pollux"] * 2)) == {None}
+    assert [(tmp_path / f"{name}.log").read_text() for name in ("castor", "pollux")] == ["x", "x"]

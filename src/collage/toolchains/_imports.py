@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
+import select
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,10 +20,16 @@ from collage.toolchains._model_files import one_line
 
 __all__ = ["import_failure", "importing_here"]
 
-IMPORT_S = 30.0
+IMPORT_S = 60.0
 """Longer than any import on a busy machine takes."""
+_AT_ONCE = threading.BoundedSemaphore(4)
+"""Some packages take half a gigabyte to import."""
+_LOOK_S = 0.02
+_TAIL_BYTES = 1 << 16
+"""Of what a package writes, the end tells why it failed; as much as a pipe holds."""
 
-
+_failures: dict[str, str | None] = {}
+_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 _here: ContextVar[bool] = ContextVar("_here", default=False)
 
 
@@ -32,9 +43,10 @@ def importing_here() -> Iterator[None]:
         _here.reset(token)
 
 
-@functools.cache
 def import_failure(package: str, load: Callable[[], object] | None = None) -> str | None:
     """Why a package cannot be imported here, None if it can. Asked of another process once, unless it is imported.
+
+    Threads that ask for different packages are answered side by side; of those that ask for the same, one finds out.
 
     Args:
         package: Its name.
@@ -42,32 +54,20 @@ def import_failure(package: str, load: Callable[[], object] | None = None) -> st
     """
     if package in sys.modules:
         return None
+    with _locks[package]:
+        if package not in _failures:
+            _failures[package] = _failure(package, load)
+        return _failures[package]
+
+
+def _failure(package: str, load: Callable[[], object] | None) -> str | None:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:  # without an origin it is some folder of that name
         return "not installed"
     if _here.get():
         return _failure_here(load or functools.partial(importlib.import_module, package))
-    program = f"import sys; sys.path[:] = sys.argv[1:]; import {package}"
-    try:
-        subprocess.run(
-            [sys.executable, "-c", program, *sys.path],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=IMPORT_S,
-            check=True,
-            text=True,
-            errors="replace",
-        )
-    except subprocess.TimeoutExpired:
-        return f"importing it takes more than {IMPORT_S:g} s"
-    except subprocess.CalledProcessError as error:
-        if error.returncode < 0:
-            return f"importing it ends with {signal.Signals(-error.returncode).name}"
-        return f"importing it fails: {one_line(RuntimeError(error.stderr))}"
-    except OSError as error:
-        return f"importing it cannot be tried: {one_line(error)}"
-    return None
+    with _AT_ONCE:
+        return _failure_elsewhere(package)
 
 
 def _failure_here(load: Callable[[], object]) -> str | None:
@@ -76,3 +76,49 @@ def _failure_here(load: Callable[[], object]) -> str | None:
     except Exception as error:
         return f"importing it fails: {one_line(error)}"
     return None
+
+
+def _failure_elsewhere(package: str) -> str | None:
+    program = f"import sys; sys.path[:] = sys.argv[1:]; import {package}"
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *sys.path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+    except OSError as error:
+        return f"importing it cannot be tried: {one_line(error)}"
+    with process:
+        try:
+            said = _last_words(process, time.monotonic() + IMPORT_S)
+        except TimeoutError:
+            return f"importing it takes more than {IMPORT_S:g} s"
+        finally:
+            process.kill()
+    if process.returncode < 0:
+        return f"importing it ends with {signal.Signals(-process.returncode).name}"
+    if process.returncode > 0:
+        return f"importing it fails: {one_line(RuntimeError(said))}"
+    return None
+
+
+def _last_words(process: subprocess.Popen[bytes], deadline_s: float) -> str:
+    """The end of what it says until it ends: it may say no end of things, and leave children who hold its pipe open.
+
+    Raises:
+        TimeoutError: It has not ended by the deadline.
+    """
+    assert process.stderr is not None
+    said, ended = b"", False
+    while True:
+        heard, _, _ = select.select([process.stderr], [], [], 0.0 if ended else _LOOK_S)
+        more = os.read(process.stderr.fileno(), _TAIL_BYTES) if heard else b""
+        said = (said + more)[-_TAIL_BYTES:]
+        if ended:
+            return said.decode(errors="replace")
+        if heard and not more:  # It closed the pipe, and may go on.
+            time.sleep(_LOOK_S)
+        if time.monotonic() > deadline_s:
+            raise TimeoutError
+        ended = process.poll() is not None
