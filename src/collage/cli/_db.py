@@ -54,7 +54,7 @@ def stats(url: Url = None, json: Json = False) -> None:
     """Counts."""
     from collage.cost.catalogue import statistics
 
-    with _opened(url) as database:
+    with _opened(url, reading=True) as database:
         found = statistics(database)
     if json:
         print_json({"schema": _SCHEMA, **found})
@@ -97,7 +97,7 @@ def show(
     """Lists."""
     from collage.cost.catalogue import Choice, find_digest, listing
 
-    with _opened(url) as database:
+    with _opened(url, reading=True) as database:
         if digest is not None:
             rows = [find_digest(database, digest)]
         else:
@@ -139,7 +139,7 @@ def explain_miss(
     """Explains."""
     from collage.cost.explain import explain_digest, explain_model
 
-    with _opened(url) as database:
+    with _opened(url, reading=True) as database:
         if Path(what).exists():
             from collage.cli._app import _dims
             from collage.collage import choose_menu
@@ -179,7 +179,7 @@ def export(
     if json and file == "-":
         raise UsageError("--json and the export cannot both go to the standard output")
     count = 0
-    with _opened(url) as database, _written(file) as out:
+    with _opened(url, reading=True) as database, _written(file) as out:
         for line in export_lines(database):
             out.write(line + "\n")
             count += 1
@@ -286,15 +286,15 @@ def prune(
 
 
 @contextmanager
-def _opened(url: str | None, *, create: bool = False) -> Iterator[Database]:
-    """The database; it must be there, unless it is to be filled."""
+def _opened(url: str | None, *, create: bool = False, reading: bool = False) -> Iterator[Database]:
+    """The database; it must be there, unless it is to be filled, and writable, unless it is only read."""
     from collage.cost.database import Database, default_url, sqlite_file
 
     url = url or default_url()
     file = sqlite_file(url)
     if file is not None and not create and not file.exists():
         raise UsageError(f"there is no timing database {file}")
-    with Database(url) as database:
+    with Database(url, reading=reading) as database:
         yield database
 
 

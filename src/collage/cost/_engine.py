@@ -7,6 +7,8 @@ begins with the write lock in hand, and waits for it, rather than failing halfwa
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ import sqlalchemy as sa
 from collage._errors import UsageError
 from collage.cost._schema import MIGRATIONS, SCHEMA, about, fact, metadata, timing
 
-__all__ = ["begin_writing", "describe", "open_engine", "prepare", "readable_url", "sqlite_file"]
+__all__ = ["begin_writing", "describe", "open_engine", "prepare", "readable_url", "reading_uri", "sqlite_file"]
 
 _BUSY_S = 60.0
 _MAX_VALUE_BYTES = 64 << 20
@@ -28,8 +30,12 @@ _ADVISORY_LOCK = 0x636F6C6C
 """Any number that others do not use: PostgreSQL's lock while the tables are made or changed."""
 
 
-def open_engine(url: str) -> sa.Engine:
+def open_engine(url: str, *, reading: bool = False) -> sa.Engine:
     """An engine for a URL, or for the path of an SQLite file; nothing is read or written yet.
+
+    Args:
+        url: The URL or path.
+        reading: It will only be read, so that a file will do that cannot be written.
 
     Raises:
         UsageError: The URL cannot be read, its driver is missing, or it is another kind of database.
@@ -40,13 +46,18 @@ def open_engine(url: str) -> sa.Engine:
             parsed = parsed.set(drivername="postgresql+psycopg")
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):
             raise UsageError(f"{describe(url)}: timings are kept in SQLite or PostgreSQL, nothing else")
+        file = sqlite_file(parsed)
+        if reading and file is not None and file.exists() and not _is_writable(file):
+            # Its driver may hand connections from thread to thread; the pool lends each to one at a time.
+            connect = functools.partial(sqlite3.connect, reading_uri(file), uri=True, check_same_thread=False)
+            return _guarded(sa.create_engine(parsed, creator=connect))
         engine = sa.create_engine(parsed, **_pool(parsed))
     except ModuleNotFoundError as error:
         raise UsageError(f"{describe(url)} needs the package {error.name}: pip install 'collage[postgres]'") from error
     except (sa.exc.ArgumentError, sa.exc.NoSuchModuleError, ValueError) as error:
         raise UsageError(f"cannot read the database URL {describe(url)}: {error}") from error
     if engine.dialect.name == "sqlite":
-        _make_sqlite_wait(engine)
+        _make_sqlite_wait(_guarded(engine))
     return engine
 
 
@@ -142,6 +153,29 @@ def _migrate(connection: sa.Connection, engine: sa.Engine) -> None:
     connection.execute(sa.update(about).where(about.c.name == "schema").values(value=str(SCHEMA)))
 
 
+def _is_writable(file: Path) -> bool:
+    """Whether it and the log beside it can be written."""
+    return os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)
+
+
+def reading_uri(file: Path) -> str:
+    """What opens an SQLite file for nothing but reading."""
+    # Where nobody can write there is no log to read beside it, and none can be made.
+    fixed = "" if os.access(file.parent, os.W_OK) or Path(f"{file}-wal").exists() else "&immutable=1"
+    return f"{file.resolve().as_uri()}?mode=ro{fixed}"
+
+
+def _guarded(engine: sa.Engine) -> sa.Engine:
+    """Refuses rows that are no rows of ours before they are read."""
+
+    @sa.event.listens_for(engine, "connect")
+    def _(connection: sqlite3.Connection, _record: Any) -> None:
+        connection.text_factory = lambda text: text.decode(errors="replace")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
+
+    return engine
+
+
 def _make_sqlite_wait(engine: sa.Engine) -> None:
     if (file := sqlite_file(engine.url)) is not None:
         try:
@@ -153,8 +187,6 @@ def _make_sqlite_wait(engine: sa.Engine) -> None:
     def _(connection: sqlite3.Connection, _record: Any) -> None:
         # The driver's own transaction handling would take the write lock late, and fail instead of waiting.
         connection.isolation_level = None
-        connection.text_factory = lambda text: text.decode(errors="replace")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
         connection.execute(f"PRAGMA busy_timeout={int(_BUSY_S * 1000)}")
         connection.execute("PRAGMA synchronous=NORMAL")
         _keep_write_ahead_log(connection)

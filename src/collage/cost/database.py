@@ -74,6 +74,7 @@ class Database:
 
     Args:
         url: An SQLAlchemy URL of SQLite or PostgreSQL, or the path of an SQLite file; None is the user's own.
+        reading: Nothing will be written, so that a file will do that cannot be.
 
     Attributes:
         url: Where it is; no password.
@@ -83,9 +84,9 @@ class Database:
         UsageError: It cannot be opened, read or written, or was written by a newer version.
     """
 
-    def __init__(self, url: str | None = None) -> None:
+    def __init__(self, url: str | None = None, *, reading: bool = False) -> None:
         url = url or default_url()
-        self._engine = open_engine(url)
+        self._engine = open_engine(url, reading=reading)
         self.url = readable_url(self._engine)
         self.origin = this_origin()
         self._introduced = False

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 import tempfile
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from collage._errors import UsageError
+from collage.cost._engine import reading_uri
 from collage.cost._rows import clean_text, outcome_of, parts_of, read_json, value_of
 from collage.cost._schema import SCHEMA, fact, timing
 from collage.cost.database import Database
@@ -123,11 +123,9 @@ def _copy_of(file: Path, folder: Path) -> Path:
     if not file.is_file():
         raise UsageError(f"there is no timing database {file}")
     copy = folder / "copy.sqlite"
-    # Where nobody can write there is no log to read beside it, and none can be made.
-    fixed = "" if os.access(file.parent, os.W_OK) or Path(f"{file}-wal").exists() else "&immutable=1"
     try:
         with (
-            contextlib.closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro{fixed}", uri=True)) as source,
+            contextlib.closing(sqlite3.connect(reading_uri(file), uri=True)) as source,
             contextlib.closing(sqlite3.connect(copy)) as target,
         ):
             source.backup(target)

@@ -208,6 +208,36 @@ def test_a_folder_that_may_not_be_written_is_a_clear_error(tmp_path: Path) -> No
         Database(str(tmp_path / "t.sqlite"))
 
 
+@pytest.mark.parametrize("in_use", [False, True])
+def test_what_may_not_be_written_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_use: bool) -> None:
+    path = tmp_path / "t.sqlite"
+    with contextlib.ExitStack() as stack:
+        database = stack.enter_context(Database(str(path)))
+        database.record(KEY, GOOD)
+        if not in_use:
+            stack.close()
+        # Asked, and not forbidden, so that root is refused as well.
+        monkeypatch.setattr("os.access", lambda *_: False)
+        before = sorted(tmp_path.iterdir())
+        with Database(str(path), reading=True) as copy:
+            assert copy.lookup(KEY) is not None
+            assert copy.complaints() is None
+            assert copy.file == path
+            with pytest.raises(UsageError, match="cannot write the timing database"):
+                copy.record(replace(KEY, kernel="another"), GOOD)
+        assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_file_in_a_folder_that_may_not_be_written_can_be_read(tmp_path: Path) -> None:
+    with Database(str(tmp_path / "t.sqlite")) as database:
+        database.record(KEY, GOOD)
+    (tmp_path / "t.sqlite").chmod(0o400)
+    tmp_path.chmod(0o500)
+    with Database(str(tmp_path / "t.sqlite"), reading=True) as database:
+        assert database.lookup(KEY) is not None
+
+
 def test_a_full_disk_is_a_clear_error_and_what_was_recorded_is_kept(tmp_path: Path) -> None:
     path = str(tmp_path / "t.sqlite")
     with Database(path) as database:
