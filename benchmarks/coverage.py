@@ -3,7 +3,7 @@
 ::
 
     python benchmarks/coverage.py [--toolchain openvino] [--sample 200 --seed 1] [--only conv] [--json coverage.json]
-    python benchmarks/coverage.py --toolchain inductor --sample 60        # every case is a run of a C++ compiler
+    python benchmarks/coverage.py --toolchain inductor --part 1/8 --state verdicts.jsonl    # C++ compilers take their time
 
 For each toolchain, the cases that it passes when it is *used directly*, within the suite's tolerances; and of those,
 the share that its integration takes (``supports`` on every operator, ``compile``, ``load``, run) and gets right: at least
@@ -13,13 +13,14 @@ in a compilation the check against the reference throws such kernels out.
 
 "Directly" is the vendor's own Python interface on the case's own file: an ``InferenceSession``; ``compile_model``, told to
 stay in float32; TVM's importer, ``tvm.compile`` and a virtual machine; IREE's importer, compiler and runtime. The host stands
-for ONNX Runtime and ONNX's reference implementation. PyTorch reads no ONNX, so there the nearest thing is the table of operators
-itself on the prepared case, called one by one (``onednn``) or through ``torch.compile`` as one graph (``inductor``), without the
-integration's checks, fusion and packing. As that says nothing about operators that the table lacks, the share of the whole
-suite is printed too.
+for ONNX Runtime and ONNX's reference implementation, ``extern`` for TVM, whose code calls libraries where it can. PyTorch
+reads no ONNX, so there the nearest thing is the table of operators itself on the prepared case, called one by one
+(``onednn``) or through ``torch.compile`` as one graph (``inductor``), without the integration's checks, fusion and packing.
+As that says nothing about operators that the table lacks, the share of the whole suite is printed too.
 
-Each toolchain works in child processes: one that dies or hangs costs a case. With ``--state`` a run is continued where it
-was stopped. Exit code 1 if a share is below the bar, or an answer wrong.
+Each toolchain works in child processes: one that dies or hangs costs a case. Cases are tried in turns of operators, so that
+the first of many parts holds each operator once. With ``--state`` a run is continued where it was stopped, by this command or
+by another part of it. Exit code 1 if a share is below the bar, or an answer wrong.
 """
 
 from __future__ import annotations
@@ -158,6 +159,7 @@ DIRECT: Mapping[str, Sequence[Callable[[onnx.ModelProto], Runner]]] = {
     "onnxruntime": (onnxruntime_itself,),
     "openvino": (openvino_itself,),
     "onednn": (table_itself,),
+    "extern": (tvm_itself,),
     "iree": (iree_itself,),
     "inductor": (lambda model: table_itself(model, compiled=True),),
 }
@@ -305,16 +307,19 @@ def main() -> None:
     """Entry point of the script."""
     parser = argparse.ArgumentParser(description="The share of a toolchain's reach that its integration lets through.")
     parser.add_argument("--toolchain", action="append", choices=sorted(DIRECT), help="all CPU toolchains without it")
+    parser.add_argument("--part", default="1/1", help="such as 2/4: the second quarter of the cases")
     parser.add_argument("--sample", type=int, help="so many cases drawn at random; all without it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--chunk", type=int, default=300, help="cases for each child process")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for each of the two attempts at a case")
-    parser.add_argument("--state", type=Path, help="folder in which verdicts are kept, to continue from")
+    parser.add_argument("--state", type=Path, help="file in which verdicts are kept, to continue from")
     parser.add_argument("--json", type=Path, help="write counts and missed cases here")
     options = parser.parse_args()
     os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
-    chosen = [case for case in cases() if options.only in case.name]
+    part, parts = map(int, options.part.split("/"))
+    found_cases = in_turns([case for case in cases() if options.only in case.name])
+    chosen = found_cases[(part - 1) * len(found_cases) // parts : part * len(found_cases) // parts]
     if options.sample:
         chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
     rows: list[dict[str, Any]] = []
@@ -338,18 +343,27 @@ def main() -> None:
     sys.exit(not all(row["kept"] for row in rows))
 
 
+def in_turns(chosen: Sequence[Case]) -> list[Case]:
+    """One case of each set of operators, then another of each, and so on."""
+    seen: Counter[frozenset[str]] = Counter()
+    turns = []
+    for case in chosen:
+        operators = frozenset(node.op_type for node in case.model.graph.node)
+        turns.append(seen[operators])
+        seen[operators] += 1
+    return [chosen[i] for i in sorted(range(len(chosen)), key=turns.__getitem__)]
+
+
 def resumed(name: str, chosen: Sequence[Case], options: argparse.Namespace) -> Sequence[Verdict]:
     """Verdicts on all chosen cases: those kept from before, and the rest tried now."""
     kept: dict[str, Verdict] = {}
-    path = options.state / f"{name}.jsonl" if options.state else None
-    if path is not None and path.exists():
-        known = (Verdict(**json.loads(line)) for line in path.read_text().splitlines())
-        kept = {verdict.case: verdict for verdict in known}
+    if options.state is not None and options.state.exists():
+        known = (Verdict(**json.loads(line)) for line in options.state.read_text().splitlines())
+        kept = {verdict.case: verdict for verdict in known if verdict.toolchain == name}
     for verdict in tried(name, [c for c in chosen if c.name not in kept], options.chunk, options.timeout):
         kept[verdict.case] = verdict
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a") as file:
+        if options.state is not None:
+            with options.state.open("a") as file:
                 file.write(json.dumps(asdict(verdict)) + "\n")
     return [kept[case.name] for case in chosen]
 
