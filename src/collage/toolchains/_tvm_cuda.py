@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collage.target import Target
     from collage.toolchains._contract import Compiled
 
-__all__ = ["availability", "build", "check_arch", "generate", "load"]
+__all__ = ["availability", "check_arch", "generate", "load"]
 
 _ALIGNMENT = 64
 """Bytes; TVM refuses tensors that begin elsewhere."""
@@ -105,23 +105,6 @@ def generate(module: Any, target: Target) -> Any:
             return tvm.compile(module, target=goal, relax_pipeline=cuda.get_default_pipeline(goal))
     except Exception as error:
         raise CompileError(f"tvm: {one_line(error)}") from error
-
-
-def build(module: Any, target: Target, library: Path) -> None:
-    """Generates code for a Relax module and writes a shared library.
-
-    Raises:
-        CompileError: TVM, or the compiler that links, failed.
-    """
-    draft = library.with_name(f"{library.stem}.{os.getpid()}.draft.so")
-    built = generate(module, target)
-    try:
-        built.export_library(str(draft))
-        draft.replace(library)
-    except Exception as error:
-        raise CompileError(f"tvm: {one_line(error)}") from error
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def load(library: Path, compiled: Compiled) -> _cuda.CudaKernel:

@@ -29,6 +29,7 @@ __all__ = [
     "build_library",
     "context",
     "import_kernel",
+    "link",
     "outputs_lent",
     "set_threads",
     "support",
@@ -283,7 +284,6 @@ def build_library(module: Any, target: Target, library: Path, records: Mapping[s
         from collage.toolchains._tvm_tuning import apply_records
 
         tuned = [apply_records(records, goal)]
-    draft = library.with_name(f"{library.stem}.{os.getpid()}.draft.so")
     try:
         with goal, context(target):
             try:
@@ -292,6 +292,19 @@ def build_library(module: Any, target: Target, library: Path, records: Mapping[s
             except Exception:
                 passes = pipeline(goal, channels_last=False, tuned=tuned)
                 built = tvm.compile(module, target=goal, relax_pipeline=passes)
+    except Exception as error:
+        raise CompileError(f"tvm: {one_line(error)}") from error
+    link(built, library)
+
+
+def link(built: Any, library: Path) -> None:
+    """Writes what TVM built as a shared library, which is there whole or not at all.
+
+    Raises:
+        CompileError: The compiler that links failed.
+    """
+    draft = library.with_name(f"{library.stem}.{os.getpid()}.draft.so")
+    try:
         built.export_library(str(draft))
         draft.replace(library)
     except Exception as error:

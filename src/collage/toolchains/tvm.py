@@ -21,6 +21,7 @@ from collage.toolchains._tvm_kernels import (
     build_library,
     context,
     import_kernel,
+    link,
     outputs_lent,
     set_threads,
     support,
@@ -80,7 +81,7 @@ class TvmToolchain(ToolchainBase):
         options = "".join(f".{option}={value}" for option, value in target.options)
         if target.kind == "cuda":
             library = workspace / f"{name}.cuda{options}.so"
-            _tvm_cuda.build(module, target, library)
+            link(_tvm_cuda.generate(module, target), library)
         else:
             library = workspace / f"{name}{options}.so"
             build_library(module, target, library, records)
