@@ -20,7 +20,7 @@ def marked(mark: str) -> list[psutil.Process]:
     return found
 
 
-def assert_none_left(mark: str, patience_s: float = 10.0) -> None:
+def assert_none_left(mark: str, patience_s: float = 60.0) -> None:
     deadline = time.monotonic() + patience_s
     while left := marked(mark):
         assert time.monotonic() < deadline, [process.cmdline() for process in left]

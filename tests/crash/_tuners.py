@@ -15,16 +15,16 @@ from collage.cost.database import Database
 from collage.cost.key import WorkloadKey
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
-from collage.testing import FakeToolchain
 from collage.toolchains import Registry
+from tests.declared import DeclaredToolchain
 
 KEY = WorkloadKey("kernel", "(1, 2)float32", "llvm", "tvm 1", "machine", 0, 4)
 SHARED = 10
 # Neighbours have different favourites, so that no two covers cost nearly the same.
 OPERATORS = ("Relu", "Exp", "Abs", "Exp", "Relu")
 MENU = (
-    FakeToolchain(seconds={"Relu": 0.002, "Abs": 0.002, "Exp": 0.02}, name="fakea"),
-    FakeToolchain(seconds={"Relu": 0.02, "Abs": 0.02, "Exp": 0.002}, name="fakeb"),
+    DeclaredToolchain(seconds={"Relu": 0.002, "Abs": 0.002, "Exp": 0.02}, name="fakea"),
+    DeclaredToolchain(seconds={"Relu": 0.02, "Abs": 0.02, "Exp": 0.002}, name="fakeb"),
 )
 
 

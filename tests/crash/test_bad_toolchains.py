@@ -54,9 +54,12 @@ def workers(lent: dict[str, Worker]) -> Iterator[dict[str, Worker]]:
 @pytest.fixture(autouse=True)
 def in_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLLAGE_FAKE_IN_PARENT", str(os.getpid()))
-    monkeypatch.setattr(
-        tuning, "LIMITS", Limits(start_s=8.0, compile_s=8.0, try_s=8.0, run_s=8.0, memory_bytes=3 << 30)
-    )
+    limit_to(monkeypatch, 120.0)
+
+
+def limit_to(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    limits = Limits(start_s=seconds, compile_s=seconds, try_s=seconds, run_s=seconds, memory_bytes=3 << 30)
+    monkeypatch.setattr(tuning, "LIMITS", limits)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +155,10 @@ def test_it_is_classified_and_the_others_go_on(
 ) -> None:
     mark, here, db = uuid.uuid4().hex, Path.cwd(), str(tmp_path / "t.sqlite")
     monkeypatch.setenv(VARIABLE, mark)
-    executable = compile_beside(FakeToolchain(misbehaviour), model, db, workers)
+    if misbehaviour.endswith((":hang", ":children")):
+        limit_to(monkeypatch, 8.0)
+    # Slower than the other one, so that it loses where it is right.
+    executable = compile_beside(FakeToolchain(misbehaviour, seconds=0.01), model, db, workers)
     np.testing.assert_array_equal(executable.run({"x": X})["y"], [1, 0, 0, 0])
     assert [kernel.compiled.toolchain for kernel in executable.recipe.kernels] == ["onnxruntime"]
     report = next(row for row in executable.report["singles"] if row["target"] == "llvm -compiler=fake")
@@ -168,7 +174,10 @@ def test_it_is_classified_and_the_others_go_on(
 
 
 @pytest.mark.slow
-def test_a_toolchain_that_hangs_costs_its_time_out(model: onnx.ModelProto, tmp_path: Path) -> None:
+def test_a_toolchain_that_hangs_costs_its_time_out(
+    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_to(monkeypatch, 8.0)
     executable = compile_beside(FakeToolchain("compile:children"), model, str(tmp_path / "t.sqlite"))
     row = next(row for row in executable.report["singles"] if row["target"] == "llvm -compiler=fake")
     assert "more than 8 s" in row["reason"]

@@ -9,12 +9,12 @@ from typing import Any
 import onnx
 
 from collage.target import Target
-from collage.testing import FakeToolchain
 from collage.toolchains import Compiled
+from tests.declared import DeclaredToolchain
 
 
-class NearToolchain(FakeToolchain):
-    """A ``FakeToolchain`` that can say where the time goes.
+class NearToolchain(DeclaredToolchain):
+    """A toolchain that can say where the time goes.
 
     Args:
         seconds: Of every operator by type.

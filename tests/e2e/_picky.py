@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from collage.target import Target
 from collage.toolchains import Availability, Compiled, Kernel, LoadOptions, ToolchainBase
+from tests.declared import declare_time
 
 SECONDS = {"Mul": 0.001, "Neg": 0.020}
 
@@ -20,6 +21,9 @@ class PickyToolchain(ToolchainBase):
 
     name = "picky"
     targets = ("llvm -compiler=picky",)
+
+    def __init__(self) -> None:
+        declare_time()
 
     def availability(self) -> Availability:
         return Availability(True, "1.0", "picky 1.0")

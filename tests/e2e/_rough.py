@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from collage.target import Target
 from collage.toolchains import Availability, Compiled, Kernel, LoadOptions, ToolchainBase
+from tests.declared import declare_time
 
 ERRORS = {"Relu": 3e-4, "Neg": 3e-4, "Abs": 3e-4, "Tanh": 3e-2}
 SECONDS = {"f32": 0.003, "bf16": 0.001}
@@ -20,6 +21,9 @@ class RoughToolchain(ToolchainBase):
     name = "rough"
     targets = ("llvm -compiler=rough",)
     options = {"precision": "f32 or bf16"}
+
+    def __init__(self) -> None:
+        declare_time()
 
     def availability(self) -> Availability:
         return Availability(True, "1.0", "rough 1.0", precisions=("bf16",))

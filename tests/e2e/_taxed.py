@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from collage.target import Target
 from collage.toolchains import Availability, Compiled, Kernel, LoadOptions, ToolchainBase
+from tests.declared import declare_time
 
 TAX_S = 0.004
 
@@ -22,6 +23,7 @@ class TaxedToolchain(ToolchainBase):
         self.name = name
         self.targets = (f"llvm -compiler={name}",)
         self.worker_arguments = {"name": name, "milliseconds": milliseconds}
+        declare_time()
 
     def availability(self) -> Availability:
         return Availability(True, "1.0", f"{self.name} {self.worker_arguments['milliseconds']}")

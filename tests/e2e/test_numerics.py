@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
-from collage.testing import FakeToolchain
 from collage.toolchains import Registry
+from tests.declared import DeclaredToolchain
 from tests.e2e._picky import PickyToolchain
 from tests.e2e.conftest import LENT, model_of
 
@@ -21,7 +21,7 @@ from tests.e2e.conftest import LENT, model_of
 def toolchains() -> Registry:
     found = Registry()
     found.add(PickyToolchain())
-    found.add(FakeToolchain(seconds={"Mul": 0.006, "Neg": 0.001}))
+    found.add(DeclaredToolchain(seconds={"Mul": 0.006, "Neg": 0.001}))
     return found
 
 

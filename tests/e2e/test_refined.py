@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 import collage
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
+from tests.declared import DeclaredToolchain
 from tests.e2e.conftest import model_of
 
 LENGTHS = (20, 21, 19)
@@ -24,8 +25,8 @@ def test_a_region_that_no_rule_proposed_is_found_beside_the_best_cover(tmp_path:
     path = tmp_path / "three_parts.onnx"
     onnx.save(model_of(nodes, *ports, {}), path)
     toolchains = Registry()
-    toolchains.add(FakeToolchain(seconds={"": LAUNCH_S, "Relu": 3e-4, "Neg": 3e-3}, name="left"))
-    toolchains.add(FakeToolchain(seconds={"": LAUNCH_S, "Relu": 3e-3, "Neg": 3e-4}, name="right"))
+    toolchains.add(DeclaredToolchain(seconds={"": LAUNCH_S, "Relu": 3e-4, "Neg": 3e-3}, name="left"))
+    toolchains.add(DeclaredToolchain(seconds={"": LAUNCH_S, "Relu": 3e-3, "Neg": 3e-4}, name="right"))
     kernels = collage.compile(path, ["left", "right"], toolchains=toolchains).report["kernels"]
     by_left = {node for kernel in kernels if "left" in kernel["target"] for node in kernel["nodes"]}
     assert by_left == {f"n{i}" for i, operator in enumerate(operators) if operator == "Relu"}

@@ -202,7 +202,7 @@ def _fuzz(count: int, seed: int) -> tuple[int, int]:
     for number in range(count):
         random = np.random.default_rng((seed, number))
         mutant = _MUTATORS[number % 3](seeds[number // 3 % len(seeds)], random)
-        start_s = time.monotonic()
+        start_s = time.process_time()
         try:
             prepare(read_model(mutant))
             accepted += 1
@@ -210,7 +210,7 @@ def _fuzz(count: int, seed: int) -> tuple[int, int]:
             assert error.exit_code == 5, f"mutant {number} of seed {seed} raised {error!r}"
         except Exception as error:
             raise AssertionError(f"mutant {number} of seed {seed} raised {error!r}") from error
-        slowest_s = max(slowest_s, time.monotonic() - start_s)
+        slowest_s = max(slowest_s, time.process_time() - start_s)
     assert slowest_s < 5
     return accepted, count - accepted
 

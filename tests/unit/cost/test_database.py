@@ -102,7 +102,7 @@ def test_reading_waits_for_no_writer(tmp_path: Path) -> None:
             assert database.lookup(KEY) is not None
             with Database(path) as another:
                 assert another.lookup(KEY) is not None
-            assert time.monotonic() - started < 5
+            assert time.monotonic() - started < 30, "a writer is waited for a minute"
             writer.execute("ROLLBACK")
 
 

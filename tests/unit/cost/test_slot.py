@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from collage.cost import slot
 from collage.cost.slot import building_slot, measuring_slot
 
 CONTEXT = multiprocessing.get_context("fork")
+PATIENCE_S = 60.0
 KINDS = {"measure": measuring_slot, "build": building_slot}
 
 
@@ -24,7 +26,7 @@ class Tuner:
     """A process that takes the slot, says so, and gives it back when told to."""
 
     def __init__(self, kind: str) -> None:
-        self._pipe, theirs = CONTEXT.Pipe()
+        self.pipe, theirs = CONTEXT.Pipe()
         self.process = CONTEXT.Process(target=self._hold, args=(kind, theirs))
         self.process.start()
 
@@ -36,13 +38,27 @@ class Tuner:
         pipe.send("out")
 
     def is_in(self, within_s: float = 0.3) -> bool:
-        return self._pipe.poll(within_s)
+        return self.pipe.poll(within_s)
 
     def leave(self) -> None:
-        self._pipe.recv()
-        self._pipe.send("leave")
-        assert self._pipe.poll(5)
-        self.process.join(5)
+        self.pipe.recv()
+        self.pipe.send("leave")
+        assert self.pipe.poll(PATIENCE_S)
+        self.process.join(PATIENCE_S)
+
+
+def first_in(*tuners: Tuner) -> Tuner:
+    (pipe, *_) = wait([tuner.pipe for tuner in tuners], PATIENCE_S)
+    return next(tuner for tuner in tuners if tuner.pipe is pipe)
+
+
+def is_nobody_in_line(folder: Path) -> bool:
+    with (folder / "collage-slot-line").open("rb") as line:
+        try:
+            fcntl.flock(line, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
 
 @pytest.fixture(autouse=True)
@@ -55,41 +71,41 @@ def own_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_builds_share_and_a_measurement_does_not() -> None:
     one, other = Tuner("build"), Tuner("build")
-    assert one.is_in(5)
-    assert other.is_in(5)
+    assert one.is_in(PATIENCE_S)
+    assert other.is_in(PATIENCE_S)
     measurement = Tuner("measure")
     assert not measurement.is_in()
     one.leave()
     assert not measurement.is_in()
     other.leave()
-    assert measurement.is_in(5)
+    assert measurement.is_in(PATIENCE_S)
     second = Tuner("measure")
     build = Tuner("build")
     assert not second.is_in()
     assert not build.is_in()
     measurement.leave()
-    first = second if second.is_in(5) else build
-    first.leave()
+    first_in(second, build).leave()
 
 
-def test_a_stream_of_builds_keeps_no_measurement_waiting() -> None:
+def test_a_stream_of_builds_keeps_no_measurement_waiting(tmp_path: Path) -> None:
     build = Tuner("build")
-    assert build.is_in(5)
+    assert build.is_in(PATIENCE_S)
     measurement = Tuner("measure")
-    time.sleep(0.2)
+    while is_nobody_in_line(tmp_path):
+        time.sleep(0.01)
     late = Tuner("build")
     assert not late.is_in()
     build.leave()
-    assert measurement.is_in(5)
+    assert measurement.is_in(PATIENCE_S)
     measurement.leave()
-    assert late.is_in(5)
+    assert late.is_in(PATIENCE_S)
 
 
 def test_a_killed_tuner_leaves_nothing_locked() -> None:
     killed, next_ = Tuner("measure"), Tuner("measure")
-    first, second = (killed, next_) if killed.is_in(5) else (next_, killed)
+    first = first_in(killed, next_)
     os.kill(first.process.pid or 0, signal.SIGKILL)
-    assert second.is_in(5)
+    assert (next_ if first is killed else killed).is_in(PATIENCE_S)
 
 
 def test_something_else_in_its_place_is_a_clear_error(tmp_path: Path) -> None:

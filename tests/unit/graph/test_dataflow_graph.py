@@ -165,11 +165,11 @@ def test_three_thousand_nodes_take_well_under_a_second():
     while len(b.nodes) < 3000:
         y = b.op("Add", b.op("Relu", y), b.op("Neg", y))
     model = b.model([x], [y])
-    start = time.perf_counter()
+    start = time.process_time()
     graph = DataflowGraph(model)
     assert len(graph.downstream_bits) == len(graph.dominators) == len(graph.inverse_dominators) == 3000
     assert len(graph.cuts) == 3001
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
 
 
 def test_a_value_that_is_no_tensor_is_no_border():

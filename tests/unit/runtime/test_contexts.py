@@ -19,7 +19,7 @@ class Gate(Executor):
 
     def run(self, values: Sequence[Any]) -> Sequence[Any]:
         self._inside.release()
-        assert self._through.acquire(timeout=10)
+        assert self._through.acquire(timeout=60)
         return values
 
 
@@ -39,7 +39,7 @@ def test_as_many_runs_as_contexts_and_no_more(limit: int) -> None:
         threads.append(threading.Thread(target=pool.run, args=([i],)))
         threads[-1].start()
         if i < limit:
-            assert inside.acquire(timeout=10)
+            assert inside.acquire(timeout=60)
     assert not inside.acquire(timeout=0.1)
     assert len(made) == limit
     for _ in threads:

@@ -567,9 +567,9 @@ def test_an_empty_pass_costs_less_than_a_millisecond_on_3000_nodes(recorder):
     empty = recorder.make("empty")
     seconds = []
     for _ in range(20):
-        start = time.perf_counter()
+        start = time.thread_time()
         assert empty(large) is large
-        seconds.append(time.perf_counter() - start)
+        seconds.append(time.thread_time() - start)
     assert min(seconds) < 1e-3
 
 

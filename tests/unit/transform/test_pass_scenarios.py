@@ -206,7 +206,7 @@ def test_an_inner_context_has_its_own_instruments(recorder, model):
 def test_one_pass_in_many_threads_each_with_its_context(model):
     @module_pass(opt_level=0)
     def name_after_level(mod, ctx):
-        barrier.wait(timeout=10)
+        barrier.wait(timeout=60)
         mod.graph.name = f"level {ctx.opt_level}"
         return mod
 
