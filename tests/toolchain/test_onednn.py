@@ -15,7 +15,7 @@ from collage.toolchains.onednn import OneDnnToolchain
 
 torch = pytest.importorskip("torch")
 
-from collage.toolchains._onednn_fusion import find_groups  # noqa: E402
+from collage.toolchains._onednn_fusion import _pays_row_major, find_groups  # noqa: E402
 from collage.toolchains._torch_ops import Program, from_array, to_array  # noqa: E402
 
 
@@ -30,6 +30,11 @@ class TestOneDnnInOneThread(ToolchainTestCase):
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def inferred(model: ir.Model) -> ir.Model:
+    """The model with the shapes of its inner values, which kernels come with."""
+    return ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(model)))
 
 
 ACTIVATIONS = {
@@ -120,6 +125,48 @@ def test_a_residual_is_added_by_the_call(name: str, after: str, result: str) -> 
     text = text.replace("{", f"<float[{sizes}] c> {{", 1)
     steps = 2 if "Relu" in after and name in ("matmul", "gemm") else 1
     assert_fused_as_plain(text, constants, [x, numbers(*c.shape, seed=4)], steps)
+
+
+CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], str, bool]] = {
+    "images": ((1, 8, 24, 24), (8, 8, 3, 3), "pads = [1,1,1,1]", True),
+    "groups": ((2, 8, 9, 10), (8, 2, 3, 3), "pads = [1,1,1,1], group = 4", True),
+    "sequences": ((2, 8, 190), (8, 8, 3), "pads = [2,2], dilations = [2]", True),
+    "volumes": ((1, 4, 8, 9, 10), (4, 4, 3, 3, 3), "pads = [1,1,1,1,1,1]", True),
+    "of one pixel": ((4, 8, 1, 1), (8, 1, 1, 1), "group = 8", True),
+    "many weights": ((1, 64, 3, 3), (64, 64, 3, 3), "pads = [1,1,1,1]", False),
+    "a long depthwise filter": ((1, 8, 900), (8, 1, 31), "pads = [15,15], group = 8", False),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CONVOLUTIONS))
+def test_convolutions_of_few_weights_take_the_tensors_at_the_borders_as_they_are(name: str) -> None:
+    """Twice in a row, the second with a residual: three results that depend on layouts being kept apart."""
+    shape, filters, attributes, expected = CONVOLUTIONS[name]
+    sizes, rank = ",".join(map(str, shape)), ",".join("ABCDE"[: len(shape)])
+    text = (
+        f"(float[{sizes}] x) => (float[{rank}] y) {{c = Conv <{attributes}> (x, w, b) r = Relu (c) "
+        f"d = Conv <{attributes}> (r, w, b) a = Add (d, x) y = Relu (a)}}"
+    )
+    model = inferred(kernel("k", text, {"w": numbers(*filters), "b": numbers(filters[0], seed=1)}))
+    assert _pays_row_major(model.graph) == expected
+    fused, plain, x = Program(model, fuse=find_groups), Program(model), from_array(numbers(*shape, seed=2))
+    assert len(fused.steps) == 2
+    with torch.inference_mode():
+        np.testing.assert_allclose(fused(x)[0], plain(x)[0], rtol=1e-4, atol=1e-3)
+        np.testing.assert_array_equal(fused(x)[0], fused(x)[0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[N,8,12,12] x) => (float[A,B,C,D] y) {y = Conv (x, w)}",
+        "(float[1,8,12,12] x) => (float[A,B,C,D] y) {c = Conv (x, w) y = MaxPool <kernel_shape = [2,2]> (c)}",
+        "(float[1,8,12,12] x) => (float[A,B,C,D] y) {c = Conv (x, w) d = Conv (c, w) e = Conv (d, w) y = Conv (e, w)}",
+    ],
+    ids=["of unknown size", "before a pool", "in a long chain"],
+)
+def test_other_convolutions_compute_channels_last(text: str) -> None:
+    assert not _pays_row_major(inferred(kernel("k", text, {"w": numbers(8, 8, 3, 3)})).graph)
 
 
 @pytest.mark.parametrize(
@@ -213,11 +260,6 @@ ATTENTION = {
         [(2, 6, 8), (2, 8, 5), (2, 5, 4)],
     ),
 }
-
-
-def inferred(model: ir.Model) -> ir.Model:
-    """The model with the shapes of its inner values, which kernels come with."""
-    return ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(model)))
 
 
 @pytest.mark.parametrize("name", sorted(ATTENTION))

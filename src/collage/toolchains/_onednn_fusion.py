@@ -1,13 +1,16 @@
 """Groups of operators that are one call: convolutions and products with what follows them, attention, and LSTMs.
 
 Weights are packed once, into the blocked layout that oneDNN chooses for the shapes at hand; activations run in
-channels-last layout, in which oneDNN needs no reorder between two convolutions.
+channels-last layout, in which oneDNN needs no reorder between two convolutions. Where a kernel is little more than its
+borders, whose tensors are row-major, convolutions take these as they are.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["find_groups"]
 
 _LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
+_POOLS = frozenset(("MaxPool", "AveragePool", "LpPool"))
+"""Torch's are many times as fast on channels-last tensors."""
+_LARGEST_DEPTHWISE = 7
+"""Side of the largest depthwise filter that is tried in blocked layout: a row of 31 takes seven times as long there."""
 _NAMES = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "HardSwish": "hardswish"}
 
 
@@ -40,8 +47,9 @@ def find_groups(graph: ir.Graph) -> list[Fused]:
     """The groups of a graph; each node is in at most one."""
     groups = []
     taken: set[ir.Node] = set()
+    makers = _MAKERS | {"Conv": partial(_convolution, row_major=_pays_row_major(graph))}
     for node in graph:
-        make = _MAKERS.get(node.op_type) if node.domain == "" else None
+        make = makers.get(node.op_type) if node.domain == "" else None
         group = make(node) if make is not None and _is_f32(node) else None
         if group is not None and taken.isdisjoint(group.nodes):
             taken.update(group.nodes)
@@ -49,7 +57,42 @@ def find_groups(graph: ir.Graph) -> list[Fused]:
     return groups
 
 
-def _convolution(node: ir.Node) -> Fused | None:
+def _pays_row_major(graph: ir.Graph) -> bool:
+    """Whether the convolutions of a kernel should take and return row-major tensors.
+
+    OneDNN then brings all tensors between them, and the weights, into its own blocked layout in every run; but it does so
+    three times as fast as torch makes the tensors at the kernel's borders channels-last, and has better code for groups.
+    """
+    convolutions = [node for node in graph if node.op_type == "Conv" and node.domain == ""]
+    if any(node.op_type in _POOLS for node in graph) or not all(map(_has_blocked_code, convolutions)):
+        return False
+    borders, outputs, made, weights = (
+        sum(map(_elements, values))
+        for values in (
+            (*graph.inputs, *graph.outputs),
+            graph.outputs,
+            (node.outputs[0] for node in convolutions),
+            (node.inputs[1] for node in convolutions),
+        )
+    )
+    return 2 * weights + made - outputs <= borders < math.inf
+
+
+def _has_blocked_code(node: ir.Node) -> bool:
+    """Whether a convolution is none of the depthwise ones for which oneDNN falls back to loops in blocked layout."""
+    w = _static_shape(node.inputs[1])
+    return w is not None and (w[1] > 1 or (len(w) == 4 and max(w[2:]) <= _LARGEST_DEPTHWISE))
+
+
+def _elements(value: ir.Value | None) -> float:
+    """How many elements an image has, infinitely many where that is not known; none that is no image."""
+    if value is not None and value.shape is not None and len(value.shape) < 3:
+        return 0
+    shape = _static_shape(value)
+    return math.inf if shape is None else math.prod(shape)
+
+
+def _convolution(node: ir.Node, row_major: bool) -> Fused | None:
     w, b, call = _constant(node, 1), _constant(node, 2), _call(node)
     if w is None or (len(node.inputs) > 2 and node.inputs[2] is not None and b is None) or w.ndim not in (3, 4, 5):
         return None
@@ -60,7 +103,7 @@ def _convolution(node: ir.Node) -> Fused | None:
     if not where.symmetric:
         return None
     nodes, epilogue = _follow(node, addable=True)
-    function = _Convolution(w, b, where, call, shape, epilogue)
+    function = _Convolution(w, b, where, call, shape, epilogue, row_major)
     inputs = [node.inputs[0]] if epilogue.added is None else [node.inputs[0], epilogue.added]
     return Fused(nodes, nodes[-1], tuple(v for v in inputs if v is not None), function)
 
@@ -69,20 +112,29 @@ class _Convolution:
     """A convolution of one, two or three dimensions; one dimension is two, the first of size 1."""
 
     def __init__(
-        self, w: Any, b: Any, where: Window, call: Call, shape: Sequence[int] | None, epilogue: _Epilogue
+        self,
+        w: Any,
+        b: Any,
+        where: Window,
+        call: Call,
+        shape: Sequence[int] | None,
+        epilogue: _Epilogue,
+        row_major: bool,
     ) -> None:
         self._flat = w.ndim == 3
         lift = [0] if self._flat else []
         ones = [1] if self._flat else []
         w = w.unsqueeze(2) if self._flat else w
-        self._layout = _LAYOUTS[w.ndim]
+        self._layout = torch.contiguous_format if row_major else _LAYOUTS[w.ndim]
         self._where = (lift + where.begin, ones + where.stride, ones + where.dilation, call.get("group", 1))
         size = None if shape is None or 0 in shape else [*shape[:2], *ones, *shape[2:]]
         self._plain: Callable[[Any], Any] = lambda x: OPS["Conv"].function(
             call, x, w.squeeze(2) if self._flat else w, b
         )
         self._epilogue = epilogue
-        self._w, self._b = torch.ops.mkldnn._reorder_convolution_weight(w, *self._where, size), b
+        self._w, self._b = w, b
+        if not row_major:
+            self._w = torch.ops.mkldnn._reorder_convolution_weight(w, *self._where, size)
 
     def __call__(self, x: Any, added: Any = None) -> Any:
         if not x.numel():
@@ -281,7 +333,6 @@ def _dims(value: ir.Value) -> list[int | str | None]:
 
 
 _MAKERS: dict[str, Callable[[Any], Fused | None]] = {
-    "Conv": _convolution,
     "ConvTranspose": _transposed,
     "Gemm": _product,
     "MatMul": lambda node: _product(node) or _attention(node),
