@@ -216,6 +216,18 @@ def test_tuning_a_convolution_finds_what_is_at_least_as_fast(tmp_path: Path) -> 
     assert seconds[1] < 1.25 * seconds[0]
 
 
+@pytest.mark.parametrize("length", [2048, 32768, 40961])
+def test_what_is_normalised_by_long_rows_is_no_vector_of_that_length(length: int, tmp_path: Path) -> None:
+    text = f"(float[1,3,{length}] x, float[3] s, float[3] b) => (float[1,3,{length}] y) {{y = InstanceNormalization (x, s, b)}}"
+    toolchain, model = TvmToolchain(), parsed_kernel("k", text)
+    loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions(threads=1))
+    random = np.random.default_rng(0)
+    x, s, b = (random.standard_normal(shape).astype("f") for shape in ((1, 3, length), (3,), (3,)))
+    wide = x.astype("d")
+    wanted = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(loaded([x, s, b])[0], wanted * s[:, None] + b[:, None], rtol=0, atol=1e-4)
+
+
 def test_concat_with_nothing_is_refused_and_with_something_is_not() -> None:
     for size, ok in ((0, False), (1, True)):
         model = parsed_kernel(

@@ -130,10 +130,25 @@ def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | No
     sch.reorder(*tiles)
     sch.vectorize(column_inner)
     sch.reverse_compute_at(last, tiles[-1])
-    sch.vectorize(sch.get_loops(last)[-1])
+    _vectorise_innermost(sch, last)
     _parallel(sch, tiles, work)
     init = sch.decompose_reduction(block.block_rv, reduced[0])
     sch.vectorize(sch.get_loops(init)[-1])
+
+
+def _vectorise_innermost(sch: s_tir.Schedule, block: Any) -> None:
+    """Vectorises the innermost loop of what follows a reduction.
+
+    It is as long as a tile's row, except where an element of the reduction is read by many: by a whole group of channels
+    that is normalised. TVM has no vectors of 32768 lanes, and fails where one is asked for.
+    """
+    loop = sch.get_loops(block)[-1]
+    if _extent(sch, loop) > _TILE_BYTES // 4:
+        width = _divisor(_extent(sch, loop), _TILE_COLUMNS)
+        if width is None:
+            return
+        _, loop = sch.split(loop, [None, width])
+    sch.vectorize(loop)
 
 
 def _parallel(sch: s_tir.Schedule, loops: Sequence[Any], work: int | None) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import random
-import statistics
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -119,7 +118,7 @@ def _built(schedule: Any, target: Any) -> Any:
 
 
 def _seconds(run: Any, arguments: Sequence[Any], best_s: float) -> float:
-    """Median latency; of one run only where that is hopeless."""
+    """Least latency: what others take on a busy machine would decide otherwise. Of one run only where that is hopeless."""
     times: list[float] = []
     for _ in range(_REPEATS + 1):
         began = time.perf_counter()
@@ -127,7 +126,7 @@ def _seconds(run: Any, arguments: Sequence[Any], best_s: float) -> float:
         times.append(time.perf_counter() - began)
         if len(times) > 1 and times[1] > _HOPELESS * best_s:
             break
-    return statistics.median(times[1:])
+    return min(times[1:])
 
 
 def _arguments(workload: Any) -> list[Any]:
