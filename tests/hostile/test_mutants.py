@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, parser
 from collage import CollageError
 from collage.frontend import read_model
 from collage.transform import prepare
-from tests.hostile.hostile_models import constant, model
+from tests.hostile.corpus import constant, model
 
 
 def _convolution() -> onnx.ModelProto:

@@ -1,0 +1,187 @@
+"""Attacks by weights: files that are not the model's to read, and tensors that are not what they say."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from tests.hostile.corpus import attack, model, save
+
+
+def external(location: str, *, elements: int = 4, **entries: str) -> onnx.ModelProto:
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[elements], data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": location, **entries}.items():
+        tensor.external_data.add(key=key, value=value)
+    return model([helper.make_node("Add", ["x", "w"], ["y"], name="add")], initializers=[tensor])
+
+
+def secret(folder: Path) -> Path:
+    path = folder.parent / f"{folder.name}-secret.bin"
+    path.write_bytes(np.arange(4, dtype=np.float32).tobytes())
+    return path
+
+
+@attack
+def parent_path(folder):
+    return save(external(f"../{secret(folder).name}"), folder)
+
+
+@attack
+def hidden_parent_path(folder):
+    (folder / "a").mkdir()
+    return save(external(f"a/../../{secret(folder).name}"), folder)
+
+
+@attack
+def absolute_path(folder):
+    return save(external(str(secret(folder))), folder)
+
+
+@attack
+def proc_environment(folder):
+    return save(external("/proc/self/environ"), folder)
+
+
+@attack
+def backslash_path(folder):
+    return save(external(f"..\\{secret(folder).name}"), folder)
+
+
+@attack
+def empty_location(folder):
+    return save(external(""), folder)
+
+
+@attack
+def private_marker(folder):
+    return save(external("*/_ORT_MEM_ADDR_/*", offset="140000000000", length="16"), folder)
+
+
+@attack
+def missing_file(folder):
+    return save(external("nothing.bin"), folder)
+
+
+@attack
+def linked_file(folder):
+    (folder / "w.bin").symlink_to(secret(folder))
+    return save(external("w.bin"), folder)
+
+
+@attack
+def linked_file_inside(folder):
+    (folder / "real.bin").write_bytes(bytes(16))
+    (folder / "w.bin").symlink_to("real.bin")
+    return save(external("w.bin"), folder)
+
+
+@attack
+def linked_folder(folder):
+    outside = folder.parent / f"{folder.name}-outside"
+    outside.mkdir()
+    (outside / "w.bin").write_bytes(bytes(16))
+    (folder / "a").symlink_to(outside)
+    return save(external("a/w.bin"), folder)
+
+
+@attack
+def hard_link(folder):
+    os.link(secret(folder), folder / "w.bin")
+    return save(external("w.bin"), folder)
+
+
+@attack
+def pipe_as_weights(folder):
+    os.mkfifo(folder / "w.bin")
+    return save(external("w.bin"), folder)
+
+
+@attack
+def folder_as_weights(folder):
+    (folder / "w.bin").mkdir()
+    return save(external("w.bin"), folder)
+
+
+def _with_weights(folder: Path, **entries: str) -> Path:
+    (folder / "w.bin").write_bytes(bytes(16))
+    return save(external("w.bin", **entries), folder)
+
+
+@attack
+def negative_offset(folder):
+    return _with_weights(folder, offset="-4", length="16")
+
+
+@attack
+def huge_length(folder):
+    return _with_weights(folder, length=str(2**50))
+
+
+@attack
+def wrapping_offset(folder):
+    return _with_weights(folder, offset=str(2**63 - 8))
+
+
+@attack
+def past_the_end(folder):
+    return _with_weights(folder, offset="8", length="16")
+
+
+@attack
+def unknown_external_key(folder):
+    return _with_weights(folder, **{"__class__": "x"})
+
+
+@attack
+def external_in_attribute(folder):
+    tensor = external(f"../{secret(folder).name}").graph.initializer[0]
+    nodes = [helper.make_node("Constant", [], ["w"], value=tensor), helper.make_node("Add", ["x", "w"], ["y"])]
+    return save(model(nodes), folder)
+
+
+@attack
+def huge_initializer(folder):
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2**31, 2**31, 2**31])
+    return save(model([helper.make_node("Add", ["x", "w"], ["y"])], initializers=[tensor]), folder)
+
+
+@attack
+def wrapping_dimensions(folder):
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2**62, 4], raw_data=bytes(0))
+    return save(model([helper.make_node("Add", ["x", "w"], ["y"])], initializers=[tensor]), folder)
+
+
+@attack
+def negative_dimension(folder):
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[-4, -1], raw_data=bytes(16))
+    return save(model([helper.make_node("Add", ["x", "w"], ["y"])], initializers=[tensor]), folder)
+
+
+@attack
+def too_little_data(folder):
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], raw_data=bytes(8))
+    return save(model([helper.make_node("Add", ["x", "w"], ["y"])], initializers=[tensor]), folder)
+
+
+@attack
+def unknown_element_type(folder):
+    tensor = TensorProto(name="w", data_type=99, dims=[4], raw_data=bytes(16))
+    return save(model([helper.make_node("Add", ["x", "w"], ["y"])], initializers=[tensor]), folder)
+
+
+@attack
+def many_dimensions(folder):
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1] * 100_000, raw_data=bytes(4))
+    return save(model([helper.make_node("Add", ["x", "w"], ["y"])], initializers=[tensor]), folder)
+
+
+@attack
+def socket_as_weights(folder):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.relpath(folder / "w.bin"))
+    return save(external("w.bin"), folder)
