@@ -140,7 +140,7 @@ CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], str, bool]] = {
 
 @pytest.mark.parametrize("name", sorted(CONVOLUTIONS))
 def test_convolutions_of_few_weights_take_the_tensors_at_the_borders_as_they_are(name: str) -> None:
-    """Twice in a row, the second with a residual: three results that depend on layouts being kept apart."""
+    """Twice in a row, the second with a residual, so that a layout mistaken for another shows."""
     shape, filters, attributes, expected = CONVOLUTIONS[name]
     sizes, rank = ",".join(map(str, shape)), ",".join("ABCDE"[: len(shape)])
     text = (
@@ -157,16 +157,29 @@ def test_convolutions_of_few_weights_take_the_tensors_at_the_borders_as_they_are
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "filters"),
     [
-        "(float[N,8,12,12] x) => (float[A,B,C,D] y) {y = Conv (x, w)}",
-        "(float[1,8,12,12] x) => (float[A,B,C,D] y) {c = Conv (x, w) y = MaxPool <kernel_shape = [2,2]> (c)}",
-        "(float[1,8,12,12] x) => (float[A,B,C,D] y) {c = Conv (x, w) d = Conv (c, w) e = Conv (d, w) y = Conv (e, w)}",
+        ("(float[N,8,12,12] x) => (float[A,B,C,D] y) {y = Conv (x, w)}", (8, 8, 3, 3)),
+        ("(float[1,8,12,12] x) => (float[A,B,C,D] y) {y = Conv <group = 8> (x, w)}", (16, 1, 3, 3)),
+        (
+            "(float[1,8,12,12] x) => (float[A,B,C,D] y) {c = Conv (x, w) y = MaxPool <kernel_shape = [2,2]> (c)}",
+            (4, 8, 1, 1),
+        ),
+        (
+            "(float[1,8,12,12] x) => (float[A,B,C,D] y) {c = Conv (x, w) d = Conv (c, w) e = Conv (d, w) y = Conv (e, w)}",
+            (8, 8, 1, 1),
+        ),
     ],
-    ids=["of unknown size", "before a pool", "in a long chain"],
+    ids=["of unknown size", "two filters a channel", "before a pool", "in a long chain"],
 )
-def test_other_convolutions_compute_channels_last(text: str) -> None:
-    assert not _pays_row_major(inferred(kernel("k", text, {"w": numbers(8, 8, 3, 3)})).graph)
+def test_other_convolutions_compute_channels_last(text: str, filters: tuple[int, ...]) -> None:
+    assert not _pays_row_major(inferred(kernel("k", text, {"w": numbers(*filters)})).graph)
+
+
+def test_depthwise_transposed_convolutions_are_torchs_own() -> None:
+    text = "(float[1,8,5,5] x) => (float[A,B,C,D] y) {c = ConvTranspose <group = 8> (x, w, b) y = Relu (c)}"
+    weights = {"w": numbers(8, 1, 4, 4), "b": numbers(8, seed=1)}
+    assert_fused_as_plain(text, weights, [numbers(1, 8, 5, 5)], steps=2)
 
 
 @pytest.mark.parametrize(

@@ -79,9 +79,11 @@ def _pays_row_major(graph: ir.Graph) -> bool:
 
 
 def _has_blocked_code(node: ir.Node) -> bool:
-    """Whether a convolution is none of the depthwise ones for which oneDNN falls back to loops in blocked layout."""
+    """Whether a convolution is none of those depthwise ones for which oneDNN falls back to loops in blocked layout."""
     w = _static_shape(node.inputs[1])
-    return w is not None and (w[1] > 1 or (len(w) == 4 and max(w[2:]) <= _LARGEST_DEPTHWISE))
+    if w is None or w[1] > 1:
+        return w is not None
+    return len(w) == 4 and w[0] == node.attributes.get_int("group", 1) and max(w[2:]) <= _LARGEST_DEPTHWISE
 
 
 def _elements(value: ir.Value | None) -> float:
@@ -161,7 +163,8 @@ def _transposed(node: ir.Node) -> Fused | None:
         return None
     where = Window(call, [0] * (w.ndim - 2), w.shape[2:])
     extra = call.get("output_padding") or [0] * (w.ndim - 2)
-    if not where.symmetric or any(e >= s for e, s in zip(extra, where.stride, strict=True)):
+    slow = w.shape[1] == 1 < call.get("group", 1)  # depthwise: torch's own takes half the time
+    if slow or not where.symmetric or any(e >= s for e, s in zip(extra, where.stride, strict=True)):
         return None
     nodes, epilogue = _follow(node, addable=False)
     return Fused(nodes, nodes[-1], _first(node), _Transposed(w, b, where, extra, call, epilogue))
