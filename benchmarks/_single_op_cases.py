@@ -29,6 +29,12 @@ def case(name: str, shape: Sequence[int], rank: int, body: str, **constants: np.
     return KernelCase(name, f"(float[{sizes}] x) => (float[{unknown}] y) {{{body}}}", [numbers(*shape)], constants)
 
 
+def open_case(name: str, shape: Sequence[int], open_shape: str, body: str, **constants: np.ndarray) -> KernelCase:
+    """A kernel of one input and one output of equal shape, of which some lengths are known only when it is called."""
+    text = f"(float[{open_shape}] x) => (float[{open_shape}] y) {{{body}}}"
+    return KernelCase(name, text, [numbers(*shape)], constants)
+
+
 def convolution(
     name: str, shape: Sequence[int], filters: Sequence[int], attributes: str, after: str = "y = Identity (c)"
 ) -> KernelCase:
@@ -63,14 +69,21 @@ YCBCR = {"k": 1.402, "m": 1.772, "n": 0.344, "p": 0.714, "low": 0, "high": 1}
 CASES: Sequence[KernelCase] = (
     # Recurrent layers
     recurrent("GRU 512, 50 steps", "GRU", 50, 512, 512, ", linear_before_reset = 1"),
-    recurrent("LSTM 256, 100 steps", "LSTM", 100, 256, 256),
     recurrent("LSTM 512, 40 steps, batch 16", "LSTM", 40, 512, 512, batch=16),
     recurrent("BiLSTM 256, 80 steps", "LSTM", 80, 128, 256, ', direction = "bidirectional"'),
     # Convolutions
     convolution("conv1d 512 k3, length 1500", (1, 512, 1500), (512, 512, 3), "pads = [1,1]"),
     convolution("conv 64 3x3 56x56+ReLU", (1, 64, 56, 56), (64, 64, 3, 3), SAME3, RELU),
-    convolution("conv 64 3x3 56x56+SiLU", (1, 64, 56, 56), (64, 64, 3, 3), SAME3, SILU),
-    convolution("conv3d 64 [8,28,28]", (1, 64, 8, 28, 28), (64, 64, 3, 3, 3), SAME3D),
+    # of 3D-ResNet, 3D U-Net and R(2+1)D
+    convolution("conv3d 3-64 3x7x7 s2 [8,112,112]+ReLU", (1, 3, 8, 112, 112), (64, 3, 3, 7, 7),
+                "pads = [1,3,3,1,3,3], strides = [1,2,2]", RELU),
+    convolution("conv3d 16 [32,32,32]+ReLU", (1, 16, 32, 32, 32), (16, 16, 3, 3, 3), SAME3D, RELU),
+    convolution("conv3d over time 144-64 [8,56,56]+ReLU", (1, 144, 8, 56, 56), (64, 144, 3, 1, 1), "pads = [1,0,0,1,0,0]",
+                RELU),
+    # of ResNeXt-50 and RegNetY-3.2GF
+    convolution("conv of 32 groups 256 s2, 56x56+ReLU", (1, 256, 56, 56), (256, 8, 3, 3),
+                f"{SAME3}, group = 32, strides = [2,2]", RELU),
+    convolution("conv of 9 groups 216, 28x28+ReLU", (1, 216, 28, 28), (216, 24, 3, 3), f"{SAME3}, group = 9", RELU),
     convolution("depthwise 7x7, 96, 56x56", (1, 96, 56, 56), (96, 1, 7, 7), "pads = [3,3,3,3], group = 96"),
     convolution("depthwise 3x3, 144, 56x56+ReLU", (1, 144, 56, 56), (144, 1, 3, 3), f"{SAME3}, group = 144", RELU),
     convolution("grouped conv x2, 64 of 32, 56x56", (1, 32, 56, 56), (64, 1, 3, 3), f"{SAME3}, group = 32", RELU),
@@ -91,6 +104,12 @@ CASES: Sequence[KernelCase] = (
          "t = Tanh (x) r = Add (x, t) n = LayerNormalization (r, s, b) y = Gelu (n)", s=numbers(1024), b=numbers(1024)),
     case("GroupNorm+SiLU [1,320,64,64]", (1, 320, 64, 64), 4,
          f"c = GroupNormalization <num_groups = 32> (x, u, b) {SILU}", u=numbers(320, seed=1), b=numbers(320, seed=2)),
+    # The same where lengths vary from call to call: transformers on texts, diffusion on images of any size
+    open_case("LayerNorm [any,768], 197", (197, 768), "N,768", "y = LayerNormalization (x, s, b)", s=numbers(768),
+              b=numbers(768)),
+    open_case("GELU [any,3072], 512", (512, 3072), "N,3072", "y = Gelu (x)"),
+    open_case("GroupNorm+SiLU [1,320,any,any], 64x64", (1, 320, 64, 64), "1,320,H,W",
+              f"c = GroupNormalization <num_groups = 32> (x, u, b) {SILU}", u=numbers(320, seed=1), b=numbers(320, seed=2)),
     # Elementwise
     case("GELU [512,3072]", (512, 3072), 2, "y = Gelu (x)"),
     case("chain of 6 elementwise [1,256,64,64]", (1, 256, 64, 64), 4,

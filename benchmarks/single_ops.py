@@ -4,7 +4,7 @@
 
     python benchmarks/single_ops.py [--only conv] [--toolchain onnxruntime --toolchain tvm] [--threads 2] [--fresh]
 
-One command, at most twelve minutes (``--budget-s``): what does not fit is named, and measured when the command is given
+One command, at most 34 minutes (``--budget-s``): what does not fit is named, and measured when the command is given
 again, since every finished row is kept (``--state``; ``--fresh`` begins anew). A quiet machine is a must.
 
 Each toolchain builds and runs its kernels in a process of its own, with its vendor's best settings; that process is
@@ -48,9 +48,8 @@ ROUNDS = 40
 FEWEST_ROUNDS = 12
 CASE_S = 4.0
 """How long a case is measured, once it has its fewest rounds."""
-HOPELESS = 4.0
-"""Who takes so many times as long as the second is not measured further after the first rounds."""
-TRIAL_ROUNDS = 4
+HOPELESS = {1: 20.0, 4: 4.0}
+"""After so many rounds, who takes so many times as long as the second is not measured further."""
 BUILD_TIMEOUT_S = 180.0
 RUN_TIMEOUT_S = 20.0
 
@@ -154,10 +153,10 @@ def measure(index: int, servers: Sequence[Server]) -> dict[str, Any]:
     for done in range(ROUNDS):
         if done >= FEWEST_ROUNDS and time.monotonic() - began > CASE_S:
             break
-        if done == TRIAL_ROUNDS:
+        if done in HOPELESS and racing:
             medians = {s.name: np.median(np.concatenate(samples[s.name])) for s in racing}
             second = sorted(medians.values())[:2][-1]
-            racing = [s for s in racing if medians[s.name] <= HOPELESS * second]
+            racing = [s for s in racing if medians[s.name] <= HOPELESS[done] * second]
         for place in chance.permutation(len(racing)):
             server = racing[place]
             time.sleep(QUIET_S)
@@ -216,7 +215,8 @@ def print_wins(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> bool:
     print()
     for name, own in won.items():
         best = sorted(own, key=lambda row: -row["ratio"])
-        print(f"{name} wins {len(own)}: " + "; ".join(f"{row['case']} x{row['ratio']:.2f}" for row in best))
+        told = "; ".join("{} x{:.2f} [{:.2f}, {:.2f}]".format(r["case"], r["ratio"], *r["interval"]) for r in best)
+        print(f"{name} wins {len(own)}: {told}")
     return all(won.values())
 
 
@@ -228,7 +228,7 @@ def main() -> None:
     parser.add_argument("--toolchain", action="append", help="all available ones without it")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument(
-        "--budget-s", type=float, default=690.0, help="begin no case after so many seconds, less a case"
+        "--budget-s", type=float, default=2000.0, help="begin no case after so many seconds, less a case"
     )
     parser.add_argument("--state", type=Path, default=Path(tempfile.gettempdir()) / "collage_single_ops.jsonl")
     parser.add_argument("--fresh", action="store_true", help="forget the rows that are kept")
