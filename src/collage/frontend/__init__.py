@@ -6,6 +6,7 @@ from collage.frontend._budget import Budgets
 from collage.frontend._canonical import lift_constants, name_everything, remove_unused
 from collage.frontend._confined import infer_shapes
 from collage.frontend._digest import model_digest
+from collage.frontend._holes import has_large_holes
 from collage.frontend._inputs import make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs
 from collage.frontend._proto import skeleton
@@ -19,6 +20,7 @@ __all__ = [
     "bind_dims",
     "describe_inputs",
     "describe_outputs",
+    "has_large_holes",
     "infer_shapes",
     "lift_constants",
     "make_inputs",

@@ -36,7 +36,10 @@ class Budgets:
         nesting: Depth of control-flow bodies within each other, after functions are expanded.
         weight_bytes: All constants together.
         value_bytes: Any single value whose shape is known, weights included.
-        string_bytes: Any single name, string attribute or documentation string.
+        inner_bytes: Constants of control-flow bodies in external files, which are loaded rather than mapped.
+        name_bytes: Any single name, of a symbolic dimension too.
+        text_bytes: What of a large file is long and no weights: names, documentation, metadata, unknown fields.
+        string_bytes: Any single string attribute or documentation string.
         list_items: Items of any list attribute.
         rank: Number of dimensions of any tensor.
     """
@@ -49,6 +52,9 @@ class Budgets:
     nesting: int = 16
     weight_bytes: int = 2**38
     value_bytes: int = 2**33
+    inner_bytes: int = 2**28
+    name_bytes: int = 2**13
+    text_bytes: int = 2**26
     string_bytes: int = 2**24
     list_items: int = 2**24
     rank: int = 32
@@ -142,7 +148,7 @@ class _Counter:
             for name in (*identifier, *function.input, *function.output, *function.attribute, *domains):
                 self._check_name(name, "a function")
             self._sizes[identifier] = self._measure(function.node, f"function {function.name!r}")
-        self._measure_graph(self.model.graph, f"graph {self.model.graph.name!r}")
+        self._measure_graph(self.model.graph, f"graph {self.model.graph.name[:80]!r}")
 
     def _bottom_up(self) -> list[FunctionId]:
         """Functions, callees first; an explicit stack, because a chain of calls may be thousands long."""
@@ -180,12 +186,15 @@ class _Counter:
                 waiting.extend(body.node)
 
     def _measure_graph(self, graph: onnx.GraphProto, place: str, depth: int = 0) -> _Size:
+        self._check_name(graph.name, place)
         described = len(graph.initializer) + len(graph.value_info) + len(graph.input) + len(graph.output)
         self._count_items(described + len(graph.metadata_props) + len(graph.quantization_annotation))
         for tensor in graph.initializer:
             self._account(tensor, f"initializer {tensor.name!r} of {place}")
         for value in (*graph.input, *graph.output, *graph.value_info):
             self._check_name(value.name, place)
+            for dim in value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ():
+                self._check_name(dim.dim_param, place)
             _check_value(value, place, self.budgets)
         if graph.sparse_initializer:
             raise ModelError(f"{place} has sparse initializers, which are not supported; store them densely")
@@ -212,8 +221,9 @@ class _Counter:
         self._count_items(len(node.input) + len(node.output) + len(node.attribute) + len(node.metadata_props))
         called = self._sizes.get((node.domain, node.op_type, node.overload))
         total, deepest = (called.nodes, depth + called.nesting) if called else (1, depth)
-        for name in (node.name, node.op_type, node.domain, node.doc_string, *node.input, *node.output):
+        for name in (node.name, node.op_type, node.domain, *node.input, *node.output):
             self._check_name(name, where)
+        self._check_string(node.doc_string, where)
         for attribute in node.attribute:
             self._check_attribute(attribute, where)
         for body in bodies_of(node):
@@ -255,7 +265,8 @@ class _Counter:
     def _check_name(self, name: str | bytes, where: str) -> None:
         if isinstance(name, bytes):
             raise ModelError(f"{where[:200]} has a name that is no valid UTF-8")
-        self._check_string(name, where)
+        if len(name) > self.budgets.name_bytes:
+            raise ModelError(f"{where[:200]} has a name of {len(name):,} characters")
 
     def _check_string(self, text: str | bytes, where: str) -> None:
         if len(text) > self.budgets.string_bytes:

@@ -7,7 +7,8 @@ LayerNormalization), so models are brought to one spelling before any of them lo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 import onnx_ir.passes.common as common
@@ -61,12 +62,38 @@ def inline_functions(model: ir.Model) -> None:
     try:
         if differ:
             _inline_with_conversion(model)
-        common.InlinePass()(model)
+        _Inliner()(model)
     except ModelError:
         raise
     except Exception as error:
         raise ModelError(f"the functions of the model cannot be expanded: {error}") from None
     model.functions.clear()
+
+
+class _Inliner(common.InlinePass):
+    """The inliner of ONNX IR, which at every call tries names from the first on until one is free.
+
+    That is quadratic in the calls of a function. Here a function takes other names before each of its calls.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: Counter[ir.OperatorIdentifier] = Counter()
+        self._stems: dict[ir.Node | ir.Value, str | None] = {}
+
+    def _instantiate_call(self, node: ir.Node, call_site_id: str) -> tuple[Sequence[ir.Node], Sequence[ir.Value]]:
+        function = node.op_identifier()
+        self._calls[function] += 1
+        if (number := self._calls[function]) > 1:
+            for inner in self._functions[function]:
+                inner.name = self._renamed(inner, number)
+                for value in inner.outputs:
+                    value.name = self._renamed(value, number)
+        return super()._instantiate_call(node, call_site_id)
+
+    def _renamed(self, item: ir.Node | ir.Value, number: int) -> str:
+        stem = self._stems.setdefault(item, item.name)
+        return f"{stem or 'value'}_{number}"
 
 
 def _expand_copies(model: ir.Model) -> None:

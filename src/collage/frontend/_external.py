@@ -2,7 +2,8 @@
 
 A path is opened one component at a time, each relative to the folder opened before and never through a link, so that
 what was checked is what is read. A file with a second hard link is refused: it may be a secret that somebody linked
-into the folder.
+into the folder. So is a file of gigabytes that were never written: it costs its author nothing, and whoever reads it
+minutes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from collage._errors import ModelError
+from collage.frontend._holes import has_large_holes
 from collage.frontend._tensors import TensorFacts
 
 __all__ = ["check_external_data", "check_external_tensors", "load_inner_tensors", "set_folder"]
@@ -44,7 +46,7 @@ def check_external_data(tensors: Iterable[TensorFacts], folder: Path | None) -> 
             sizes[location] = _file_size(folder, location, tensor.where)
         if tensor.offset + tensor.nbytes > sizes[location]:
             raise ModelError(
-                f"{tensor.where} needs {tensor.nbytes:,} bytes at offset {tensor.offset:,} of {location!r}, "
+                f"{tensor.where} needs {tensor.nbytes:,} bytes at offset {tensor.offset:,} of {location[:80]!r}, "
                 f"which has {sizes[location]:,}"
             )
 
@@ -58,19 +60,32 @@ def check_external_tensors(model: ir.Model) -> None:
             check_external_data([facts], Path(tensor.base_dir) if tensor.base_dir else None)
 
 
-def load_inner_tensors(model: ir.Model) -> None:
-    """Loads external tensors that are no initializers of the main graph: only those are worth mapping."""
+def load_inner_tensors(model: ir.Model, most_bytes: int) -> None:
+    """Loads external tensors that are no initializers of the main graph: only those are worth mapping.
+
+    Raises:
+        ModelError: They are too large to be loaded.
+    """
+    left = most_bytes
     for graph in _all_graphs(model):
         for value in graph.initializers.values() if graph is not model.graph else ():
             if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = _loaded(value.const_value)
+                value.const_value = _loaded(value.const_value, left)
+                left -= value.const_value.nbytes
         for node in graph:
             for attribute in list(node.attributes.values()):
                 if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
-                    node.attributes[attribute.name] = ir.AttrTensor(attribute.name, _loaded(attribute.value))
+                    tensor = _loaded(attribute.value, left)
+                    node.attributes[attribute.name] = ir.AttrTensor(attribute.name, tensor)
+                    left -= tensor.nbytes
 
 
-def _loaded(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+def _loaded(tensor: ir.ExternalTensor, most_bytes: int) -> ir.TensorProtocol:
+    if tensor.nbytes > most_bytes:
+        raise ModelError(
+            f"constant {str(tensor.name)[:80]!r} of a function or body has {tensor.nbytes:,} bytes in an external file; "
+            f"keep weights in the main graph"
+        )
     return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
 
 
@@ -104,6 +119,7 @@ def _file_size(folder: Path, location: str, where: str) -> int:
     parts = location.removeprefix("./").split("/")
     if not _PLAIN.fullmatch("/".join(parts)) or any(part in (".", "..") for part in parts):
         raise ModelError(f"{where} keeps its data in {location[:80]!r}, which is no plain relative path")
+    shown = f"{where} keeps its data in {location[:80]!r}"
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     opened = [os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
     try:
@@ -111,14 +127,20 @@ def _file_size(folder: Path, location: str, where: str) -> int:
             opened.append(os.open(part, flags | os.O_DIRECTORY, dir_fd=opened[-1]))
         opened.append(os.open(parts[-1], flags, dir_fd=opened[-1]))
         status = os.fstat(opened[-1])
+        _refuse_unusual(status, opened[-1], shown)
     except OSError as error:
         reason = error.strerror or "cannot be opened"
-        raise ModelError(f"{where} keeps its data in {location!r}: {reason} (links are not followed)") from None
+        raise ModelError(f"{shown}: {reason} (links are not followed)") from None
     finally:
         for descriptor in opened:
             os.close(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        raise ModelError(f"{where} keeps its data in {location!r}, which is no regular file")
-    if status.st_nlink != 1:
-        raise ModelError(f"{where} keeps its data in {location!r}, which has a second hard link; copy the file")
     return status.st_size
+
+
+def _refuse_unusual(status: os.stat_result, descriptor: int, shown: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelError(f"{shown}, which is no regular file")
+    if status.st_nlink != 1:
+        raise ModelError(f"{shown}, which has a second hard link; copy the file")
+    if has_large_holes(descriptor):
+        raise ModelError(f"{shown}, which has large holes: most of it was never written")

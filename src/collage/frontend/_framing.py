@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 import onnx
 
 from collage._errors import ModelError
+from collage.frontend._budget import Budgets
 
 __all__ = ["check_framing"]
 
@@ -19,36 +20,45 @@ _HEADER_BYTES = 20
 _LONG_BYTES = 1024
 """Fields from this length on are looked into, or are weights and strings."""
 
+_MAY_BE_LONG = (onnx.TensorProto.DESCRIPTOR, onnx.AttributeProto.DESCRIPTOR)
+"""Messages that hold weights, and lists of numbers; elsewhere, what is long is text, or unknown."""
+
 _VARINT, _EIGHT_BYTES, _DELIMITED, _FOUR_BYTES = 0, 1, 2, 5
 
 
-def check_framing(file: BinaryIO, size: int, most_fields: int, most_bytes: int) -> None:
+def check_framing(file: BinaryIO, size: int, budgets: Budgets) -> None:
     """Steps from field to field over a file, and leaves it at its beginning.
 
-    A message of two bytes takes eighty when it is parsed, so that of a file larger than ``most_bytes`` long messages
-    are looked into, for how much of it is something else than weights and long strings.
+    A message of two bytes takes eighty when it is parsed, so that of a file larger than ``structure_bytes`` long
+    messages are looked into, for how much of it is something else than weights.
 
     Raises:
         ModelError: A field is none, reaches beyond the end, or there are too many, or too much of them.
     """
     waiting: list[tuple[int, int, Any]] = [(0, size, onnx.ModelProto.DESCRIPTOR)]
-    fields = structure_bytes = 0
+    fields = structure_bytes = text_bytes = 0
     while waiting:
         position, end, message = waiting.pop()
         while position < end:
             fields += 1
-            if fields > most_fields:
-                raise ModelError(f"has more than {most_fields:,} fields, functions and metadata among them")
+            if fields > budgets.items:
+                raise ModelError(f"has more than {budgets.items:,} fields, functions and metadata among them")
             number, start, stop = _field(file, position)
             if stop - start < _LONG_BYTES:
                 structure_bytes += stop - position
-            elif size > most_bytes and (inner := _message(message, number)) is not None:
-                waiting.append((start, stop, inner))
+            elif size > budgets.structure_bytes:
+                inner = _message(message, number)
+                if inner is not None:
+                    waiting.append((start, stop, inner))
+                elif message not in _MAY_BE_LONG:
+                    text_bytes += stop - start
             position = stop
         if position != end:
             raise ModelError("is not an ONNX model, or is truncated")
-        if structure_bytes > most_bytes:
-            raise ModelError(f"has more than {most_bytes:,} bytes of nodes and descriptions")
+        if structure_bytes > budgets.structure_bytes:
+            raise ModelError(f"has more than {budgets.structure_bytes:,} bytes of nodes and descriptions")
+        if text_bytes > budgets.text_bytes:
+            raise ModelError(f"has more than {budgets.text_bytes:,} bytes of texts")
     file.seek(0)
 
 

@@ -14,7 +14,8 @@ _LONGEST = 80
 def node_label(node: onnx.NodeProto) -> str:
     """A node by its name, or by its first output where it has none."""
     name = node.name or next(iter(node.output), "")
-    return f"node {name[:_LONGEST]!r} ({str(node.op_type)[:_LONGEST]})"
+    # What is printed may reach a terminal, which obeys some characters: ``repr`` shows them instead.
+    return f"node {name[:_LONGEST]!r} ({repr(str(node.op_type)[:_LONGEST])[1:-1]})"
 
 
 def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:

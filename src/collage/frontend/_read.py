@@ -20,9 +20,10 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from collage._errors import ModelError, UsageError
 from collage.frontend._budget import Budgets, check_budgets, check_inferred_shapes
-from collage.frontend._canonical import canonicalise
+from collage.frontend._canonical import canonicalise, lift_constants
 from collage.frontend._external import check_external_data, check_external_tensors, load_inner_tensors, set_folder
 from collage.frontend._framing import check_framing
+from collage.frontend._holes import has_large_holes
 from collage.frontend._opset import raise_opset
 from collage.frontend._proto import skeleton
 from collage.frontend._scopes import check_structure
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = ["read_model"]
+
+_LONGEST_REASON = 800
+"""Characters; names in it may be as long as a model's author liked."""
 
 
 def read_model(
@@ -64,14 +68,14 @@ def read_model(
         return _from_proto(source, None, budgets)
     if isinstance(source, (bytes, bytearray, memoryview)):
         data = bytes(source)
-        check_framing(io.BytesIO(data), len(data), budgets.items, budgets.structure_bytes)
+        check_framing(io.BytesIO(data), len(data), budgets)
         return _from_proto(_parse(data, budgets), None, budgets)
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         try:
             return _from_proto(_parse(_read_file(path, budgets), budgets), path.parent, budgets)
         except ModelError as error:
-            raise ModelError(f"{path}: {error}") from None
+            raise ModelError(f"{path}: {str(error)[:_LONGEST_REASON]}") from None
     if callable(getattr(source, "state_dict", None)):
         from collage.frontend._torch import export_module
 
@@ -96,8 +100,11 @@ def _read_file(path: Path, budgets: Budgets) -> bytes:
             raise ModelError("is no regular file")
         if status.st_size > budgets.file_bytes:
             raise ModelError(f"has {status.st_size:,} bytes; keep weights of large models in external files")
+        if has_large_holes(descriptor):
+            raise ModelError("has large holes: most of it was never written")
         with open(descriptor, "rb", closefd=False) as file:
-            check_framing(file, status.st_size, budgets.items, budgets.structure_bytes)
+            file.seek(0)
+            check_framing(file, status.st_size, budgets)
             return file.read(budgets.file_bytes + 1)
     except OSError as error:
         raise ModelError(f"cannot be read: {error.strerror}") from None
@@ -120,10 +127,10 @@ def _from_proto(proto: onnx.ModelProto, folder: Path | None, budgets: Budgets) -
     check_external_data(_validate(proto, budgets), folder)
     try:
         model = ir.from_proto(proto)
+        if folder is not None:
+            set_folder(model, folder)
     except Exception as error:
         raise ModelError(f"cannot be read as a model: {_one_line(error)}") from error
-    if folder is not None:
-        set_folder(model, folder)
     return _finish(model, budgets)
 
 
@@ -150,7 +157,8 @@ def _validate(proto: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]:
 
 def _finish(model: ir.Model, budgets: Budgets) -> ir.Model:
     try:
-        load_inner_tensors(model)
+        lift_constants(model)
+        load_inner_tensors(model, budgets.inner_bytes)
         canonicalise(model)
         raise_opset(model)
         proto = skeleton(model)

@@ -84,8 +84,12 @@ def verify(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
     present = {entry.name for entry in os.scandir(folder)} - {MANIFEST}
     if extra := sorted(present - set(listed)):
         raise ArtefactError(f"{folder} holds {extra[0]!r}, which its manifest does not list")
-    for name, (digest, size) in listed.items():
-        _verify_file(folder / name, digest, size)
+    for name, (_, size) in listed.items():
+        _verify_size(folder / name, size)
+    # The smallest first: what is wrong shows before the weights are read.
+    for name, (digest, _) in sorted(listed.items(), key=lambda item: item[1][1]):
+        if _sha256(folder / name) != digest:
+            raise ArtefactError(f"{folder / name} was changed: its SHA-256 is not the manifest's")
     for name in listed:
         if name.endswith(".onnx"):
             model = _verified_model(folder / name)
@@ -167,13 +171,17 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _verify_file(path: Path, digest: str, size: int) -> None:
+def _verify_size(path: Path, size: int) -> None:
+    from collage.frontend import has_large_holes
+
     if path.is_symlink() or not path.is_file():
         raise ArtefactError(f"{path} is missing, or is no plain file")
-    if path.stat().st_size != size:
-        raise ArtefactError(f"{path} has {path.stat().st_size} bytes, the manifest says {size}")
-    if _sha256(path) != digest:
-        raise ArtefactError(f"{path} was changed: its SHA-256 is not the manifest's")
+    with path.open("rb") as file:
+        found = os.fstat(file.fileno()).st_size
+        if found != size:
+            raise ArtefactError(f"{path} has {found} bytes, the manifest says {size}")
+        if has_large_holes(file.fileno()):
+            raise ArtefactError(f"{path} has large holes: most of it was never written")
 
 
 def _verified_model(path: Path) -> ir.Model:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from collage import CollageError
+from collage.frontend import Budgets
 from collage.frontend._framing import check_framing
 
 MODEL = helper.make_model(
@@ -25,12 +26,12 @@ MODEL = helper.make_model(
 
 
 def check(data: bytes, most_fields: int = 100, most_bytes: int = 10_000) -> None:
-    check_framing(io.BytesIO(data), len(data), most_fields, most_bytes)
+    check_framing(io.BytesIO(data), len(data), Budgets(items=most_fields, structure_bytes=most_bytes))
 
 
 def test_a_model_passes_and_is_read_from_its_beginning() -> None:
     file = io.BytesIO(MODEL.SerializeToString())
-    check_framing(file, len(file.getvalue()), 100, 10_000)
+    check_framing(file, len(file.getvalue()), Budgets())
     assert file.tell() == 0
 
 
@@ -79,3 +80,19 @@ def test_structure_is_counted_beside_weights() -> None:
 def test_fields_within_fields_are_counted() -> None:
     with pytest.raises(CollageError, match="more than 80 fields"):
         check(_with_weights(90, 100_000), most_fields=80)
+
+
+@pytest.mark.parametrize("field", ["doc_string", "producer_name"])
+def test_texts_are_counted_beside_weights(field: str) -> None:
+    model = onnx.ModelProto.FromString(_with_weights(1, 100_000))
+    setattr(model, field, "a" * 5000)
+    data = model.SerializeToString()
+    budgets = Budgets(structure_bytes=10_000, text_bytes=4000)
+    with pytest.raises(CollageError, match="more than 4,000 bytes of texts"):
+        check_framing(io.BytesIO(data), len(data), budgets)
+
+
+def test_what_is_unknown_counts_as_text() -> None:
+    data = _with_weights(1, 100_000) + b"\x7a\x88\x27" + bytes(5000)
+    with pytest.raises(CollageError, match="bytes of texts"):
+        check_framing(io.BytesIO(data), len(data), Budgets(structure_bytes=10_000, text_bytes=4000))

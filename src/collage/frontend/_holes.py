@@ -1,0 +1,27 @@
+"""Files that claim to be larger than what was ever written to them."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["has_large_holes"]
+
+_MOST_HOLE_BYTES = 2**28
+"""Weights have pages of zeros, and tools that copy files may leave those out, but not so many."""
+
+
+def has_large_holes(descriptor: int) -> bool:
+    """Whether an open file would take long to read though it takes next to no room. Its position is moved.
+
+    False where the file system does not tell.
+    """
+    end = os.fstat(descriptor).st_size
+    position = holes = 0
+    while position < end and holes <= _MOST_HOLE_BYTES:
+        hole = os.lseek(descriptor, position, os.SEEK_HOLE)
+        try:
+            position = os.lseek(descriptor, hole, os.SEEK_DATA)
+        except OSError:  # Nothing but the hole is left.
+            position = end
+        holes += position - hole
+    return holes > _MOST_HOLE_BYTES
