@@ -9,7 +9,8 @@ The first compiles each model on an empty database and prints how many distinct 
 many of them were built and timed. A small model has few keys, of which some must be measured in any case: every target on
 the whole model, and one operator of each type where a toolchain tells nothing.
 
-The second measures every key of a model first, and then searches three times, replayed from that one database: over all
+The second measures every key of a model first, those of the cheapest plans twice as a compilation does, and waits for a
+calm machine as long as it takes. Then it searches three times, replayed from that one database: over all
 costs; lazily, as ``collage compile`` does; and lazily with proofs for bounds. Plans are compared by the costs that all
 three know. The proof mode must end with the cheapest plan; what the fast mode loses is printed. Databases are kept in a
 folder (``--state``), so that the same command continues; only figures with the same database are comparable.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -30,13 +32,14 @@ from typing import Any
 
 from collage import CompileOptions
 from collage.collage import choose_menu, collect, gather_specs
+from collage.cost.calm import PATIENCE_VARIABLE
 from collage.cost.catalogue import listing
 from collage.cost.database import Database
 from collage.covers import refine, search
 from collage.frontend import read_model
 from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.placement import prepare_and_place
-from collage.search import LazyOptions, LazyResult, NoCover, lazy_shortest_path, shortest_path
+from collage.search import LazyOptions, LazyResult, NoCover, Partitioning, lazy_shortest_path, shortest_path
 from collage.toolchains import registry
 from collage.tuning import Tuning
 
@@ -80,7 +83,9 @@ def compare(name: str, state: Path) -> None:
             print(f"\r{name}: {done} of {len(keys)} keys", end="", file=sys.stderr, flush=True)
             tuning.measure(keys[done : done + BATCH])
         print("\r", end="", file=sys.stderr)
-        best = shortest_path(len(tuning.graph), tuple(index), tuning.measured_cost, **prices(tuning))
+        best = cheapest(tuning, index)
+        while not isinstance(best, NoCover) and tuning.look_again(best.candidates):
+            best = cheapest(tuning, index)
         if isinstance(best, NoCover):
             print(f"{name:<18} {best.reason}")
             return
@@ -102,6 +107,10 @@ def compare(name: str, state: Path) -> None:
                 else result.stopped_by
             )
             print(row(name, mode, len(keys), measured, cost_s, best.cost.seconds, single_s) + f"  {told}", flush=True)
+
+
+def cheapest(tuning: Tuning, index: CandidateKernelIndex) -> Partitioning[CandidateKernel] | NoCover:
+    return shortest_path(len(tuning.graph), tuple(index), tuning.measured_cost, **prices(tuning))
 
 
 def row(name: str, mode: str, keys: int, measured: int, cost_s: float, best_s: float, single_s: float) -> str:
@@ -171,6 +180,7 @@ def main() -> None:
     options = parser.parse_args()
     began = time.monotonic()
     if options.everything:
+        os.environ.setdefault(PATIENCE_VARIABLE, "1200")
         options.state.mkdir(parents=True, exist_ok=True)
         print("model              mode             keys   meas.  share   plan, µs    loss  single, µs")
         for name in names(options.everything):

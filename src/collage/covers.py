@@ -28,15 +28,43 @@ _CHARGES = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0)
 with the same number of measurements these lose a third of what a search without charges loses.
 """
 
+_LOOKS = 3
+"""So many covers at most are measured again."""
+
 
 def refine(tuning: Tuning, index: CandidateKernelIndex) -> tuple[CandidateKernelIndex, LazyResult[CandidateKernel]]:
+    """Phase 3, until its result bears a second look.
+
+    The cheapest of many noisy sums is partly cheap by luck. So the kernels of the best cover are measured again, and the
+    search goes on with what that says, until it ends with what was seen twice.
+
+    Returns:
+        All candidates there are now, and the result of the last search.
+    """
+    index, result = _settled(tuning, index)
+    for _ in range(_LOOKS):
+        if result.partitioning is None or result.stopped_by in ("should_stop", "deadline"):
+            break
+        if not _looked_again(tuning, result.partitioning.candidates):
+            break
+        index, result = _settled(tuning, index)
+    return index, result
+
+
+def _looked_again(tuning: Tuning, cover: Sequence[CandidateKernel]) -> bool:
+    """Whether anything of a cover was measured a second time."""
+    try:
+        return tuning.search_budget_s > 0 and tuning.look_again(cover)
+    except KeyboardInterrupt:
+        tuning.say("interrupted: going on with the best so far")
+        return False
+
+
+def _settled(tuning: Tuning, index: CandidateKernelIndex) -> tuple[CandidateKernelIndex, LazyResult[CandidateKernel]]:
     """Phase 3, and again with candidates beside those of the best cover, until none of them makes a better one.
 
     Where candidates end was decided before anything was measured; now that something is, borders between kernels are
     moved, and neighbours of one target are joined.
-
-    Returns:
-        All candidates there are now, and the result of the last search.
     """
     result = search(tuning, index)
     while (best := result.partitioning) is not None and result.stopped_by in ("finished", "min_gain"):

@@ -45,6 +45,7 @@ __all__ = ["Tuning"]
 _BATCH_SIZE = 16
 _SEARCH_BUDGET_S = 60.0
 _MEASURE_BUDGET = 80
+_SECOND_LOOKS = 16
 _ATTEMPTS = 3
 _HOLES = 0.3
 _LARGER = 3
@@ -352,6 +353,17 @@ class Tuning:
         for candidate, outcome in zip(candidates, self.estimator.measure(kernels, self.best_single_s), strict=True):
             self._learn(candidate.sub_graph, candidate.target, outcome)
         return [self.measured_cost(candidate) for candidate in candidates]
+
+    def look_again(self, candidates: Sequence[CandidateKernel]) -> bool:
+        """Measures once more what a cover is made of, the most expensive kernels first; whether anything was."""
+        distinct = {self.key_of(c.sub_graph, c.target): c for c in candidates if self.known_cost(c) != Cost.INVALID}
+        by_cost = sorted(distinct.values(), key=lambda c: -self.measured_cost(c).seconds)[:_SECOND_LOOKS]
+        kernels = [(self.kernels.model(c.sub_graph, c.target), c.target) for c in by_cost]
+        again = self.estimator.look_again(kernels, self.best_single_s)
+        for candidate, outcome in zip(by_cost, again, strict=True):
+            if outcome is not None:
+                self._learn(candidate.sub_graph, candidate.target, outcome)
+        return any(outcome is not None for outcome in again)
 
     def recall(self, candidates: Iterable[CandidateKernel]) -> None:
         """Learns what the database knows of candidates; nothing is built or measured."""

@@ -90,6 +90,10 @@ class MeasuringCostEstimator:
         jobs = [self.job(module, target, hopeless_s) for module, target in kernels]
         return self._workshop.measure(jobs)
 
+    def look_again(self, kernels: Sequence[tuple[ir.Model, Target]], hopeless_s: float) -> list[Outcome | None]:
+        """Measures kernels once more that much depends on, see ``Workshop.look_again``."""
+        return self._workshop.look_again([self.job(module, target, hopeless_s) for module, target in kernels])
+
     def why_wrong(self, module: ir.Model, target: Target) -> str | None:
         """Why this very kernel, with its weights and on its values, is wrong; None if it is right.
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from collage.graph import iterate_bits
 
@@ -43,14 +44,14 @@ class _Known:
     Attributes:
         dispatch_s: Seconds of an empty kernel.
         base_s: Seconds of nodes inside larger kernels, as profiled.
-        measured: Kernels measured: their nodes as bits, and the logarithm of measured over raw estimate.
+        measured: Kernels measured: by their nodes as bits, the logarithm of measured over raw estimate.
         type_weight: By operator type, how much the measured kernels tell about it.
         type_log: By operator type, that weight times the logarithm.
     """
 
     dispatch_s: float
     base_s: dict[int, float] = field(default_factory=dict)
-    measured: list[tuple[int, float]] = field(default_factory=list)
+    measured: dict[int, float] = field(default_factory=dict)
     type_weight: dict[str, float] = field(default_factory=dict)
     type_log: dict[str, float] = field(default_factory=dict)
 
@@ -104,23 +105,29 @@ class Expectation:
         return {i: self._best_base.get(i, 0.0) + _LEAST_S for i in nodes}
 
     def learn_measurement(self, target: Hashable, nodes: int, seconds: float) -> None:
-        """Takes over what a kernel really took."""
+        """Takes over what a kernel really took; a later measurement takes the place of an earlier one."""
         estimate = self._estimate(target, nodes)
         if estimate.raw_s <= 0 or not seconds > 0:
             return
         known = self._known[target]
         surprise = math.log(seconds / estimate.raw_s)
-        known.measured.append((nodes, surprise))
+        earlier = known.measured.get(nodes)
+        known.measured[nodes] = surprise
         for op_type, share in estimate.shares.items():
             weight = share**_PURITY
-            known.type_weight[op_type] = known.type_weight.get(op_type, 0.0) + weight
-            known.type_log[op_type] = known.type_log.get(op_type, 0.0) + weight * surprise
+            if earlier is None:
+                known.type_weight[op_type] = known.type_weight.get(op_type, 0.0) + weight
+            known.type_log[op_type] = known.type_log.get(op_type, 0.0) + weight * (surprise - (earlier or 0.0))
+        if earlier is not None:
+            for (other, _), near in self._estimates.items():
+                if other == target:
+                    near.seen, near.near_log, near.near = 0, 0.0, 0.0
 
     def expected_s(self, target: Hashable, nodes: int) -> float:
         """Expected seconds of a kernel over these nodes on this target, on the optimistic side."""
         known = self._known[target]
         estimate = self._estimate(target, nodes)
-        for other, surprise in known.measured[estimate.seen :]:
+        for other, surprise in islice(known.measured.items(), estimate.seen, None):
             if common := (nodes & other).bit_count():
                 near = (common / (nodes | other).bit_count()) ** 2
                 estimate.near_log += near * surprise
