@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from pathlib import Path
 
@@ -15,11 +16,16 @@ from hypothesis import strategies as st
 from collage._errors import Unsupported
 from collage.target import Target
 from collage.toolchains import LoadOptions, Toolchain
+from collage.toolchains.extern import ExternToolchain
 from collage.toolchains.host import HostToolchain
+from collage.toolchains.inductor import InductorToolchain
+from collage.toolchains.iree import IreeToolchain
 from collage.toolchains.onnxruntime import OnnxRuntimeToolchain
 from collage.toolchains.openvino import OpenVinoToolchain
+from collage.toolchains.tvm import TvmToolchain
 
 TOOLCHAINS = [OnnxRuntimeToolchain(), OpenVinoToolchain(), HostToolchain()]
+SLOW_BUILDERS = [TvmToolchain(), ExternToolchain(), IreeToolchain(), InductorToolchain()]
 OPERATORS = sorted({schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""})
 DTYPES = [dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED]
 SHAPES = st.none() | st.lists(st.sampled_from([0, 1, 3, "N", None, 2**40]), max_size=4).map(ir.Shape)
@@ -71,12 +77,23 @@ def nodes(draw: st.DrawFn) -> ir.Node:
 
 @settings(max_examples=50, deadline=None)
 @given(node=nodes())
-@pytest.mark.parametrize("toolchain", TOOLCHAINS, ids=lambda t: t.name)
+@pytest.mark.parametrize("toolchain", TOOLCHAINS + SLOW_BUILDERS, ids=lambda t: t.name)
 def test_support_is_told_of_any_node(toolchain: Toolchain, node: ir.Node) -> None:
     for stem in toolchain.targets:
         found = toolchain.supports(node, Target.parse(stem))
         assert found.ok is (found.reason is None)
         assert found.ok or (found.reason and "\n" not in found.reason)
+
+
+@pytest.mark.parametrize("toolchain", TOOLCHAINS + SLOW_BUILDERS, ids=lambda t: t.name)
+def test_support_is_told_where_an_attribute_is_of_any_type(toolchain: Toolchain) -> None:
+    target = Target.parse(toolchain.targets[0])
+    for schema in onnx.defs.get_all_schemas():
+        for attribute, value in itertools.product(schema.attributes, (7, "ü", 0.5, [1, 2], ["a"])):
+            inputs = [ir.Value(name=f"x{i}", type=ir.TensorType(ir.DataType.FLOAT)) for i in range(3)]
+            given_attribute = ir.convenience.convert_attribute(attribute, value)
+            found = toolchain.supports(ir.Node(schema.domain, schema.name, inputs, [given_attribute]), target)
+            assert found.ok is (found.reason is None)
 
 
 UNARY = (

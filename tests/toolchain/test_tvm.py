@@ -237,6 +237,35 @@ def test_concat_with_nothing_is_refused_and_with_something_is_not() -> None:
         assert TvmToolchain().supports(node, Target.parse("llvm")).ok == ok
 
 
+@pytest.mark.parametrize(
+    ("text", "ok"),
+    [
+        (
+            "(float[2,2] x, float[2] v) => (float[2,2] y) {y = BatchNormalization <training_mode = %s> (x, v, v, v, v)}",
+            "0",
+        ),
+        ("(float[1,1,2] x) => (float[1,1,9] y) {y = ConvTranspose <%s = [3]> (x, w)}", "kernel_shape"),
+        ("(float[2] x) => (float[2] y) {y = Dropout (x%s)}", ""),
+        ("(float[3,1] x, int64[3] t) => (float[A,B,C] y) {y = Expand (x, %s)}", "s"),
+        ("(float[1,6,4] b, float[1,1,6] x, int64[1] t) => (int64[A,3] y) {y = NonMaxSuppression (b, x, %s)}", "s"),
+        ('(float[1,4,2,2] x) => (float[1,1,4,4] y) {y = SpaceToDepth <blocksize = 2, mode = "%s"> (x)}', "DCR"),
+    ],
+)
+def test_operators_that_tvm_is_wrong_of_are_refused_in_that_form_only(text: str, ok: str) -> None:
+    other = {"0": "1", "kernel_shape": "output_shape", "": ", r, tr", "s": "t", "DCR": "CRD"}[ok]
+    weights = {
+        "w": np.ones((1, 1, 3), np.float32),
+        "r": np.array(0.5, np.float32),
+        "tr": np.array(True),
+        "s": np.array([2, 1, 6]),
+    }
+    for choice, taken in ((ok, True), (other, False)):
+        form = text % choice
+        used = {name: x for name, x in weights.items() if f" {name})" in form or f" {name}," in form}
+        (node,) = parsed_kernel("k", form, used).graph
+        assert TvmToolchain().supports(node, TARGET).ok is taken
+
+
 @pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])
 @pytest.mark.parametrize(
     ("axes", "keepdims", "shape"), [([-1], 1, "6,1"), ([0], 0, "5"), ([0, 1], 0, ""), ([1, 0], 1, "1,1")]

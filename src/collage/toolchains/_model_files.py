@@ -25,6 +25,7 @@ __all__ = [
     "load_threads",
     "model_file",
     "one_line",
+    "refuse_operators",
     "save_kernel",
     "support_of",
     "usable_cores",
@@ -117,13 +118,28 @@ def check_options(target: Target, options: Mapping[str, tuple[str, ...] | None])
             raise TargetError(f"target {str(target)!r}: -{name} takes {', '.join(choices)}, not {value!r}")
 
 
-def support_of(refuse: Callable[[Iterable[ir.Value]], None], node: ir.Node) -> Support:
-    """What a check that raises says about the values of one operator."""
+def refuse_operators(refusal: Callable[[ir.Node], str | None], graph: ir.Graph) -> None:
+    """Raises ``Unsupported`` with what ``refusal`` tells of the first operator of a kernel that it refuses."""
+    for node in graph.all_nodes():
+        if (reason := refusal(node)) is not None:
+            raise Unsupported(reason)
+
+
+def support_of(
+    refuse_values: Callable[[Iterable[ir.Value]], None],
+    node: ir.Node,
+    refusal: Callable[[ir.Node], str | None] = lambda node: None,
+) -> Support:
+    """What checks say about one operator: one that tells a reason, and one of its values, which raises."""
     try:
-        refuse(value for value in (*node.inputs, *node.outputs) if value is not None)
-    except Unsupported as refusal:
-        return Support(False, str(refusal))
-    return Support(True)
+        reason = refusal(node)
+        if reason is None:
+            refuse_values(value for value in (*node.inputs, *node.outputs) if value is not None)
+    except Unsupported as unsupported:
+        reason = str(unsupported)
+    except TypeError as error:
+        reason = f"{node.op_type} is not as ONNX defines it: {one_line(error)}"
+    return Support(reason is None, reason)
 
 
 def load_threads(target: Target, options: LoadOptions) -> int:

@@ -20,7 +20,7 @@ from collage._errors import CollageError, CompileError, Unsupported
 from collage.toolchains import _cuda, _inductor_cuda
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, LoadOptions, Support
-from collage.toolchains._model_files import check_options, kernel_name, one_line, save_kernel
+from collage.toolchains._model_files import check_options, kernel_name, one_line, refuse_operators, save_kernel
 from collage.toolchains._torch_process import (
     TorchKernel,
     check_by_running,
@@ -85,9 +85,7 @@ class InductorToolchain(ToolchainBase):
         """Exports the kernel and compiles it to a shared library; caches and sources are left nowhere."""
         check_options(target, _OPTIONS[target.kind])
         name = kernel_name(kernel)
-        for node in kernel.graph.all_nodes():
-            if (reason := _refusal(node)) is not None:
-                raise Unsupported(reason)
+        refuse_operators(_refusal, kernel.graph)
         _refuse_symbolic(kernel.graph)
         import_torch()
         from collage.toolchains._torch_ops import Program

@@ -26,6 +26,7 @@ from collage.toolchains._model_files import (
     kernel_name,
     load_threads,
     one_line,
+    refuse_operators,
     save_kernel,
     support_of,
     usable_cores,
@@ -85,16 +86,13 @@ class IreeToolchain(ToolchainBase):
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Worth trying, unless a type speaks against it, or it is one that IREE is wrong of."""
-        reason = _refusal(node)
-        return Support(False, reason) if reason is not None else support_of(_refuse_types, node)
+        return support_of(_refuse_types, node, _refusal)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Imports the kernel into MLIR, and has IREE's compiler make a module of it."""
         check_options(target, _OPTIONS)
         name = kernel_name(kernel)
-        for node in kernel.graph.all_nodes():
-            if (reason := _refusal(node)) is not None:
-                raise Unsupported(reason)
+        refuse_operators(_refusal, kernel.graph)
         _refuse_types(values_of(kernel.graph))
         _refuse_symbolic(kernel.graph)
         with tempfile.TemporaryDirectory(prefix=f"{name}.", dir=workspace) as draft:

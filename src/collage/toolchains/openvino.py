@@ -28,6 +28,7 @@ from collage.toolchains._model_files import (
     elem_type,
     load_threads,
     one_line,
+    refuse_operators,
     save_kernel,
     support_of,
     values_of,
@@ -81,17 +82,13 @@ class OpenVinoToolchain(ToolchainBase):
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Worth trying, unless a type speaks against it."""
-        if (reason := _known_wrong(node)) is not None:
-            return Support(False, reason)
-        return support_of(_refuse_misread, node)
+        return support_of(_refuse_misread, node, _known_wrong)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Writes the kernel, converts it once, and asks the plugin whether it takes every operator."""
         _check(target)
         _refuse_misread(values_of(kernel.graph))
-        for node in kernel.graph.all_nodes():
-            if (reason := _known_wrong(node)) is not None:
-                raise Unsupported(reason)
+        refuse_operators(_known_wrong, kernel.graph)
         files = save_kernel(kernel, workspace)
         model = _read(workspace / files[0])
         _refuse_changed_types(model, kernel.graph)
