@@ -67,7 +67,7 @@ _WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
     ),
     "ConvTranspose": (lambda node: "output_shape" in node.attributes, "ignores output_shape"),
     "Dropout": (lambda node: _is_given(node, 2), "takes training for inference"),
-    "Expand": (lambda node: _varies(node, 1), "does not keep lengths where a shape that is computed says 1"),
+    "Expand": (lambda node: _is_input(node, 1), "does not keep lengths where a shape that is an input says 1"),
     "NonMaxSuppression": (lambda node: _varies(node, 2), "takes a number of boxes that is computed for none"),
     "RoiAlign": (lambda node: node.attributes.get_string("mode", "avg") == "max", "finds other maxima than ONNX"),
     "SpaceToDepth": (lambda node: node.attributes.get_string("mode", "DCR") == "CRD", "takes every mode for DCR"),
@@ -187,6 +187,12 @@ def _varies(node: ir.Node, place: int) -> bool:
     """Whether a node has an input there that is no constant."""
     value = node.inputs[place] if len(node.inputs) > place else None
     return value is not None and value.const_value is None
+
+
+def _is_input(node: ir.Node, place: int) -> bool:
+    """Whether what a node is given there is an input of the graph."""
+    value = node.inputs[place] if len(node.inputs) > place else None
+    return value is not None and value.const_value is None and value.is_graph_input()
 
 
 def _is_half(value: ir.Value) -> bool:
