@@ -65,8 +65,8 @@ PRODUCTS: dict[str, tuple[tuple[int, ...], str, dict[str, np.ndarray]]] = {
     ),
     "transposed_grouped": ((1, 4, 6, 5), "ConvTranspose <group = 2, strides = [2,2]>", {"w": numbers(4, 3, 2, 2)}),
     "transposed3d": ((1, 3, 4, 5, 6), "ConvTranspose <strides = [2,2,2]>", {"w": numbers(3, 2, 3, 3, 3)}),
-    "matmul": ((2, 5, 16), "MatMul", {"w": numbers(16, 12)}),
-    "gemm": ((5, 16), "Gemm <transB = 1>", {"w": numbers(12, 16)}),
+    "matmul": ((2, 70, 100), "MatMul", {"w": numbers(100, 90) / 10}),
+    "gemm": ((140, 100), "Gemm <transB = 1>", {"w": numbers(90, 100) / 10}),
 }
 
 
@@ -198,6 +198,13 @@ def test_what_must_not_be_merged_is_not(text: str, steps: int) -> None:
     weights = {"w": numbers(8, 4, 3, 3)} if " w)" in text else {}
     inputs = [numbers(1, 4, 9, 9, seed=3), numbers(8, 4, 3, 3)][: 1 + (" v)" in text)]
     assert_fused_as_plain(text, weights, inputs, steps)
+
+
+@pytest.mark.parametrize("text", ["c = MatMul (x, w) a = Add (c, b)", "a = Gemm (x, w, b)"], ids=["matmul", "gemm"])
+def test_small_products_are_called_with_their_bias_only(text: str) -> None:
+    weights = {"w": numbers(16, 12), "b": numbers(12, seed=1)}
+    text = f"(float[5,16] x) => (float[A,B] y) {{{text} y = Gelu (a)}}"
+    assert_fused_as_plain(text, weights, [numbers(5, 16)], steps=2)
 
 
 @pytest.mark.parametrize("name", sorted(PRODUCTS))

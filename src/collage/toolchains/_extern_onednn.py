@@ -100,4 +100,4 @@ def _program(model: ir.Model, threads: int) -> Any:
     from collage.toolchains._torch_ops import Program
 
     with quiet():
-        return Program(model, fuse=find_groups).forward
+        return Program(model, fuse=partial(find_groups, channels_last=True)).forward
