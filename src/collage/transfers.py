@@ -21,7 +21,7 @@ from collage.cost.database import Database
 from collage.cost.slot import measuring_slot
 from collage.device import SEScope
 from collage.machine import this_machine
-from collage.runtime._parallel import CoreSets
+from collage.runtime import CoreSets
 from collage.search import Transfer
 from collage.tuning import Tuning
 

@@ -5,6 +5,7 @@ from collage.runtime._executable import Executable
 from collage.runtime._executor import Executor, Step
 from collage.runtime._manifest import MANIFEST, verify
 from collage.runtime._memory import page_out, trim
+from collage.runtime._parallel import CoreSets
 from collage.runtime._profile import KernelTime, Profile
 from collage.runtime._recipe import CopyRecord, DeviceLayout, KernelRecord, Recipe
 from collage.runtime._signature import Port, Signature
@@ -13,6 +14,7 @@ from collage.runtime._zip import unpack
 __all__ = [
     "MANIFEST",
     "CopyRecord",
+    "CoreSets",
     "DeviceLayout",
     "Executable",
     "Executor",

@@ -101,10 +101,11 @@ def verify(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
 def _understood(
     manifest: Mapping[str, Any], folder: Path
 ) -> tuple[Recipe, Mapping[str, Any], Mapping[str, tuple[str, int]]]:
-    if manifest.get("schema") not in SCHEMAS:
+    schema = manifest.get("schema")
+    if type(schema) is not int or schema not in SCHEMAS:
         newest = SCHEMAS[-1]
         raise ArtefactError(
-            f"{folder} has manifest schema {str(manifest.get('schema'))[:40]}, this version reads 1 to {newest}; "
+            f"{folder} has manifest schema {str(schema)[:40]}, this version reads 1 to {newest}; "
             f"compile it again, or use a newer version"
         )
     try:
@@ -121,6 +122,8 @@ def _understood(
 def _check_kernels(recipe: Recipe) -> None:
     """Refuses what a toolchain would believe: paths in metadata, thread counts that take a machine down."""
     counts = [recipe.threads]
+    if len({kernel.name for kernel in recipe.kernels}) < len(recipe.kernels):
+        raise ValueError("two kernels have one name")
     for kernel in recipe.kernels:
         for text in _strings(kernel.compiled.metadata):
             if "/" in text or "\\" in text or text == "..":
