@@ -266,6 +266,13 @@ def test_operators_that_tvm_is_wrong_of_are_refused_in_that_form_only(text: str,
         assert TvmToolchain().supports(node, TARGET).ok is taken
 
 
+@pytest.mark.parametrize(("outputs", "taken"), [("float[2,3] y", True), ("float[2,3] y, float[2,1] m", False)])
+def test_a_normalisation_is_refused_where_more_than_its_result_is_used(outputs: str, taken: bool) -> None:
+    text = f"(float[2,3] x, float[3] s) => ({outputs}) {{y, m = LayerNormalization (x, s)}}"
+    (node,) = parsed_kernel("k", text).graph
+    assert TvmToolchain().supports(node, TARGET).ok is taken
+
+
 @pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])
 @pytest.mark.parametrize(
     ("axes", "keepdims", "shape"), [([-1], 1, "6,1"), ([0], 0, "5"), ([0, 1], 0, ""), ([1, 0], 1, "1,1")]

@@ -68,6 +68,7 @@ _WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
     "ConvTranspose": (lambda node: "output_shape" in node.attributes, "ignores output_shape"),
     "Dropout": (lambda node: _is_given(node, 2), "takes training for inference"),
     "Expand": (lambda node: _is_input(node, 1), "does not keep lengths where a shape that is an input says 1"),
+    "LayerNormalization": (lambda node: _uses_more_than_first(node), "makes nothing of its outputs but the first"),
     "NonMaxSuppression": (lambda node: _varies(node, 2), "takes a number of boxes that is computed for none"),
     "RoiAlign": (lambda node: node.attributes.get_string("mode", "avg") == "max", "finds other maxima than ONNX"),
     "SpaceToDepth": (lambda node: node.attributes.get_string("mode", "DCR") == "CRD", "takes every mode for DCR"),
@@ -193,6 +194,10 @@ def _is_input(node: ir.Node, place: int) -> bool:
     """Whether what a node is given there is an input of the graph."""
     value = node.inputs[place] if len(node.inputs) > place else None
     return value is not None and value.const_value is None and value.is_graph_input()
+
+
+def _uses_more_than_first(node: ir.Node) -> bool:
+    return any(value.uses() or value.is_graph_output() for value in node.outputs[1:])
 
 
 def _is_half(value: ir.Value) -> bool:
