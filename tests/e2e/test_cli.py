@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collage.cli import main
 from tests.e2e.conftest import MENU
 
 COLLAGE = str(Path(sys.executable).parent / "collage")
@@ -112,7 +113,13 @@ BAD = [
 
 @pytest.mark.parametrize(("words", "code", "said"), BAD, ids=[" ".join(words) for words, _, _ in BAD])
 def test_bad_input_gets_one_sentence_and_the_documented_code(
-    words: tuple[str, ...], code: int, said: str, mixed_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...],
+    code: int,
+    said: str,
+    mixed_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     good = mixed_model.read_bytes()
@@ -120,12 +127,23 @@ def test_bad_input_gets_one_sentence_and_the_documented_code(
     (tmp_path / "half.onnx").write_bytes(good[: len(good) // 2])
     (tmp_path / "text.onnx").write_text("This is a text about models.\n" * 20)
     (tmp_path / "empty.onnx").write_bytes(b"")
-    done = run(*words)
-    assert done.returncode == code, done.stderr
-    said_lines = [line for line in done.stderr.splitlines() if line.startswith("collage: ")]
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == code
+    assert_one_sentence(capsys.readouterr().err, said)
+
+
+def assert_one_sentence(errors: str, said: str) -> None:
+    said_lines = [line for line in errors.splitlines() if line.startswith("collage: ")]
     assert len(said_lines) == 1
     assert said in said_lines[0]
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in errors
+
+
+def test_the_program_ends_with_what_its_entry_point_says() -> None:
+    done = run("compile", "missing.onnx", "-o", "o.collage")
+    assert done.returncode == 2
+    assert_one_sentence(done.stderr, "missing.onnx")
 
 
 @pytest.mark.parametrize(

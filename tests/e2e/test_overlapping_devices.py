@@ -12,7 +12,7 @@ from collage.device import read_device_plan
 from collage.machine import usable_core_numbers
 from collage.toolchains import Registry
 from tests.e2e._far import NearToolchain
-from tests.e2e.conftest import model_of
+from tests.e2e.conftest import LENT, model_of
 
 pytestmark = pytest.mark.skipif(len(usable_core_numbers()) < 2, reason="needs two cores")
 
@@ -37,9 +37,9 @@ def compiled(finals: bool, rest: str = "") -> collage.Executable:
     one, other = sorted(usable_core_numbers())[:2]
     plan = f'[devices.a]\ndevice = "cpu:0"\ncores = [{one}]\n[devices.b]\ndevice = "cpu:1"\ncores = [{other}]\n{rest}'
     toolchains = Registry()
-    toolchains.add(NearToolchain(SECONDS))
+    toolchains.add(NearToolchain(SECONDS, "branchy"))
     options = collage.CompileOptions(devices=read_device_plan(plan.encode()), finals=finals)
-    return collage.compile(branches(), ["near"], options=options, toolchains=toolchains)
+    return collage.compile(branches(), ["branchy"], options=options, toolchains=toolchains, workers=LENT)
 
 
 def devices_of(executable: collage.Executable) -> dict[str, str]:
