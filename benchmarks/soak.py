@@ -3,12 +3,14 @@
 A model is built as kernels of several toolchains, every thread runs it on inputs of its own, and compares each output with
 what a single thread got. Resident memory is read once a second; after a tenth of the time it must not grow any more.
 
-Usage: ``python -m benchmarks.soak [MODEL.onnx] [--minutes M] [--threads N] [--contexts N] [--kernels N] [--targets T,T]``
+Usage: ``python -m benchmarks.soak [MODEL.onnx] [--minutes M] [--threads N] [--contexts N] [--kernels N] [--targets T,T]
+[--asyncio]``
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import threading
 import time
 from pathlib import Path
@@ -42,24 +44,47 @@ class Soak:
         self.stop = threading.Event()
 
     def work(self, number: int) -> None:
-        feed, expected = self.feeds[number], self.expected[number]
         while not self.stop.is_set():
             try:
-                outputs = self.exe.run(feed)
+                outputs = self.exe.run(self.feeds[number])
             except Exception as error:
-                self.failures.append(f"thread {number}: {error}")
+                self.fail(f"thread {number}: {error}")
                 return
-            for name, value in outputs.items():
-                largest = np.abs(expected[name]).max(initial=0)
-                if not np.allclose(value, expected[name], rtol=RTOL, atol=RTOL * largest):
-                    self.failures.append(f"thread {number}, run {self.runs[number]}: {name} is wrong")
-                    return
-            self.runs[number] += 1
+            self.check(number, outputs)
 
-    def last(self, seconds: float) -> list[tuple[float, int]]:
+    def work_in_a_loop(self) -> None:
+        """All runs from one thread."""
+
+        async def work(number: int) -> None:
+            while not self.stop.is_set():
+                self.check(number, await self.exe.arun(self.feeds[number]))
+
+        async def together() -> None:
+            await asyncio.gather(*map(work, range(len(self.feeds))))
+
+        try:
+            asyncio.run(together())
+        except Exception as error:
+            self.fail(f"event loop: {error}")
+
+    def check(self, number: int, outputs: dict[str, np.ndarray]) -> None:
+        for name, value in outputs.items():
+            expected = self.expected[number][name]
+            largest = np.abs(expected).max(initial=0)
+            if not np.allclose(value, expected, rtol=RTOL, atol=RTOL * largest):
+                self.fail(f"inputs {number}, run {self.runs[number]}: {name} is wrong")
+        self.runs[number] += 1
+
+    def fail(self, reason: str) -> None:
+        self.failures.append(reason)
+        self.stop.set()
+
+    def last(self, seconds: float, *, in_a_loop: bool = False) -> list[tuple[float, int]]:
         """Runs for so long; returns resident memory by time."""
         process, began = psutil.Process(), time.monotonic()
         threads = [threading.Thread(target=self.work, args=(i,)) for i in range(len(self.feeds))]
+        if in_a_loop:
+            threads = [threading.Thread(target=self.work_in_a_loop)]
         for thread in threads:
             thread.start()
         samples = []
@@ -89,11 +114,12 @@ def main() -> int:
     parser.add_argument("--contexts", type=int, help="default: as many as an executable has by itself")
     parser.add_argument("--kernels", type=int, default=6)
     parser.add_argument("--targets", default="onnxruntime,openvino,llvm")
+    parser.add_argument("--asyncio", action="store_true", help="await all runs in one event loop")
     arguments = parser.parse_args()
     exe = build(arguments.model, arguments.kernels, arguments.targets.split(","), arguments.contexts)
     model = read_model(exe.workspace / exe.recipe.model_file)
     soak = Soak(exe, [make_inputs(model, seed) for seed in range(arguments.threads)])
-    samples = soak.last(arguments.minutes * 60)
+    samples = soak.last(arguments.minutes * 60, in_a_loop=arguments.asyncio)
     for at_s, rss in samples[:: max(1, len(samples) // 10)]:
         print(f"{at_s:>8.0f} s {rss / 2**20:>10.1f} MiB")
     settled = next(rss for at_s, rss in samples if at_s >= samples[-1][0] / 10)
