@@ -199,7 +199,8 @@ def iree_itself(folder: Path, inputs: Inputs, threads: int) -> Call:
     with tempfile.TemporaryDirectory() as made:
         imported, module = Path(made) / "model.mlir", Path(made) / "model.vmfb"
         importer = [sys.executable, "-m", "iree.compiler.tools.import_onnx", str(folder / "model.onnx")]
-        subprocess.run([*importer, "-o", str(imported)], check=True, capture_output=True)
+        # Its documentation asks for this version or a later one.
+        subprocess.run([*importer, "--opset-version=17", "-o", str(imported)], check=True, capture_output=True)
         compiler = [str(tool), str(imported), f"-o={module}", *settings]
         subprocess.run(
             [*compiler, "--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3"], check=True, capture_output=True
@@ -208,7 +209,8 @@ def iree_itself(folder: Path, inputs: Inputs, threads: int) -> Call:
         context = rt.SystemContext(config=rt.Config("local-task"))
         context.add_vm_module(rt.VmModule.copy_buffer(context.instance, module.read_bytes()))
     (entry,) = (each for name, each in context.modules.items() if name != "hal")
-    call = entry[entry.vm_module.function_names[0]]
+    (name,) = (name for name in entry.vm_module.function_names if "$" not in name and not name.startswith("__"))
+    call = entry[name]
     given = [rt.asdevicearray(context.config.device, x) for x in inputs.values()]
 
     def run() -> Any:
@@ -374,8 +376,8 @@ def row_of(vendor: str, first: str, samples: Mapping[str, list[Any]], problems: 
     cpu = {label: [[taken] for _, taken in rounds] for label, rounds in samples.items()}
     ratio, interval = ratio_of_medians(seconds["collage"], seconds[vendor])
     return {
-        "collage_ms": 1e3 * float(np.median(seconds["collage"])),
-        "vendor_ms": 1e3 * float(np.median(seconds[vendor])),
+        "collage_ms": 1e3 * float(np.median(np.concatenate(seconds["collage"]))),
+        "vendor_ms": 1e3 * float(np.median(np.concatenate(seconds[vendor]))),
         "ratio": ratio,
         "interval": interval.as_list(),
         "cpu_ratio": ratio_of_medians(cpu["collage"], cpu[vendor])[0],
