@@ -361,7 +361,9 @@ class Tuning:
         kernels = [(self.kernels.model(c.sub_graph, c.target), c.target) for c in by_cost]
         again = self.estimator.look_again(kernels, self.best_single_s)
         for candidate, outcome in zip(by_cost, again, strict=True):
-            if outcome is not None:
+            if outcome is not None and outcome.status is Status.WRONG:
+                self._rejected.add((candidate.sub_graph, candidate.target))
+            elif outcome is not None:
                 self._learn(candidate.sub_graph, candidate.target, outcome)
         return any(outcome is not None for outcome in again)
 
