@@ -204,18 +204,17 @@ class Workshop:
         """
         name = str(kernel.graph.name)
         if (name, str(target)) not in self._compiled:
-            self._build(kernel, target)
+            built = self._build(kernel, target)
+            if isinstance(built.result, ToolchainError):
+                raise built.result
             self._relieve(kernel)
         made = self._compiled[name, str(target)]
         return Compiled(**{**made, **{part: tuple(made[part]) for part in ("files", "inputs", "outputs")}})
 
     def try_build(self, kernel: ir.Model, target: Target) -> str | None:
         """Why a kernel cannot be built, or None if it can."""
-        try:
-            self._build(kernel, target, min(self._limits.compile_s, self._limits.try_s))
-        except ToolchainError as error:
-            return str(error)[:500]
-        return None
+        found = self._build(kernel, target, min(self._limits.compile_s, self._limits.try_s)).result
+        return str(found)[:500] if isinstance(found, ToolchainError) else None
 
     def check(self, job: Job) -> str | None:
         """Why a kernel is wrong on this model's values, or None if it is right.
@@ -422,32 +421,31 @@ class Workshop:
             for index in indices:
                 job = jobs[index]
                 self._say(f"building {job.kernel.graph.name} on {job.target.short}")
-                started = time.monotonic()
-                result: dict[str, Any] | ToolchainError
-                try:
-                    result = self._build(job.kernel, job.target)
-                except ToolchainError as error:
-                    result = error
-                results[index] = _Built(result, time.monotonic() - started)
+                results[index] = self._build(job.kernel, job.target)
 
         self._crew.side_by_side({name: partial(build_some, indices) for name, indices in by_toolchain.items()})
         return [results[index] for index in range(len(jobs))]
 
-    def _build(self, kernel: ir.Model, target: Target, timeout_s: float | None = None) -> dict[str, Any]:
+    def _build(self, kernel: ir.Model, target: Target, timeout_s: float | None = None) -> _Built:
         file = self._write(kernel)
         with building_slot():
-            made: dict[str, Any] = self._crew.call(
-                target,
-                "build",
-                timeout_s or self._limits.compile_s,
-                kernel=file,
-                target=str(target),
-                workspace=str(self.workspace),
-                threads=self.threads,
-            )
+            started = time.monotonic()  # Standing in line is no part of building.
+            try:
+                made: dict[str, Any] = self._crew.call(
+                    target,
+                    "build",
+                    timeout_s or self._limits.compile_s,
+                    kernel=file,
+                    target=str(target),
+                    workspace=str(self.workspace),
+                    threads=self.threads,
+                )
+            except ToolchainError as error:
+                return _Built(error, time.monotonic() - started)
+            took_s = time.monotonic() - started
         self._compiled[str(kernel.graph.name), str(target)] = made
         self.counters.built += 1
-        return made
+        return _Built(made, took_s)
 
     def _measure_in_calm(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
         """Measures while the machine is calm; what it was not calm after is measured again, a few times."""
