@@ -34,6 +34,20 @@ def function_bomb_of_a_thousand_levels(folder):
 
 
 @attack
+def thousands_of_bodies(folder):
+    def body(op: str, result: str) -> onnx.GraphProto:
+        value = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
+        return helper.make_graph([helper.make_node(op, ["x"], [result])], "body", [], [value])
+
+    nodes = [
+        helper.make_node("If", ["c"], [f"o{i}"], then_branch=body("Relu", f"t{i}"), else_branch=body("Neg", f"e{i}"))
+        for i in range(8000)
+    ]
+    total = helper.make_node("Sum", [f"o{i}" for i in range(8000)], ["y"])
+    return save(model([*nodes, total], initializers=[constant("c", True, np.bool_)]), folder)
+
+
+@attack
 def recursive_function(folder):
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
     nodes = [helper.make_node("f", ["a"], ["b"], domain="local")]

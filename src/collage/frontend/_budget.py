@@ -33,6 +33,7 @@ class Budgets:
         nodes: Nodes of all graphs and bodies together, after functions are expanded.
         items: Initializers, described values, metadata entries, and inputs and outputs of nodes, all together.
         functions: Functions of the model itself.
+        bodies: Bodies of control flow, after functions are expanded. Each is a graph, and costs as much as tens of nodes.
         nesting: Depth of control-flow bodies within each other, after functions are expanded.
         weight_bytes: All constants together.
         value_bytes: Any single value whose shape is known, weights included.
@@ -49,6 +50,7 @@ class Budgets:
     nodes: int = 50_000
     items: int = 500_000
     functions: int = 10_000
+    bodies: int = 4_096
     nesting: int = 16
     weight_bytes: int = 2**38
     value_bytes: int = 2**33
@@ -63,6 +65,7 @@ class Budgets:
 class _Size(NamedTuple):
     nodes: int
     nesting: int
+    bodies: int
 
 
 def check_budgets(model: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]:
@@ -205,22 +208,25 @@ class _Counter:
             raise ModelError(f"{place} is nested more than {self.budgets.nesting} bodies deep")
         if len(nodes) > self.budgets.nodes:
             raise ModelError(f"{place} has more than {self.budgets.nodes:,} nodes")
-        total, deepest = 0, depth
+        total, deepest, bodies = 0, depth, 0
         for node in nodes:
             where = f"{node_label(node)} of {place}"
             inner = self._measure_node(node, where, depth)
             total += inner.nodes
             deepest = max(deepest, inner.nesting)
+            bodies += inner.bodies
+            if bodies > self.budgets.bodies:
+                raise ModelError(f"{place} has more than {self.budgets.bodies:,} bodies of control flow")
             if total > self.budgets.nodes:
                 raise ModelError(f"{place} has more than {self.budgets.nodes:,} nodes once its functions are expanded")
             if deepest > self.budgets.nesting:
                 raise ModelError(f"{where} is nested more than {self.budgets.nesting} bodies deep")
-        return _Size(total, deepest)
+        return _Size(total, deepest, bodies)
 
     def _measure_node(self, node: onnx.NodeProto, where: str, depth: int) -> _Size:
         self._count_items(len(node.input) + len(node.output) + len(node.attribute) + len(node.metadata_props))
         called = self._sizes.get((node.domain, node.op_type, node.overload))
-        total, deepest = (called.nodes, depth + called.nesting) if called else (1, depth)
+        total, deepest, bodies = (called.nodes, depth + called.nesting, called.bodies) if called else (1, depth, 0)
         for name in (node.name, node.op_type, node.domain, *node.input, *node.output):
             self._check_name(name, where)
         self._check_string(node.doc_string, where)
@@ -230,7 +236,8 @@ class _Counter:
             inner = self._measure_graph(body, f"a body of {node_label(node)}", depth + 1)
             total += inner.nodes
             deepest = max(deepest, inner.nesting)
-        return _Size(total, deepest)
+            bodies += 1 + inner.bodies
+        return _Size(total, deepest, bodies)
 
     def _count_items(self, count: int) -> None:
         self._items += count
