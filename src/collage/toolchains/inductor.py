@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,22 +116,8 @@ class InductorToolchain(ToolchainBase):
         threads = set_threads(target, options)
         torch = import_torch()
         runner = torch._C._aoti.AOTIModelContainerRunnerCpu(str(workspace / compiled.metadata["library"]), 1)
-        return TorchKernel(_Runner(runner), compiled, threads)
-
-
-class _Runner:
-    """A library's entry, called with tensors.
-
-    An output may lie in the library's own constants, which no caller may write: outputs are told apart by copying
-    those that are constants, which the library keeps behind a map.
-    """
-
-    def __init__(self, runner: Any) -> None:
-        self._runner = runner
-
-    def __call__(self, *inputs: Any) -> Sequence[Any]:
-        outputs: Sequence[Any] = self._runner.run(list(inputs))
-        return outputs
+        # The library itself copies outputs that are constants of its own.
+        return TorchKernel(lambda *inputs: runner.run(list(inputs)), compiled, threads)
 
 
 def _refusal(node: ir.Node) -> str | None:
