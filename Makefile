@@ -18,9 +18,9 @@ test: $(VENV)/dev.stamp lint  ## the default tests
 	$(BIN)/python -m pytest -m "not slow" $(SMALL)
 	$(BIN)/python -m pytest -m "not slow" $(WHOLE)
 
-test-all: $(VENV)/dev.stamp lint  ## the long ones too
-	$(BIN)/python -m pytest $(SMALL)
-	$(BIN)/python -m pytest $(WHOLE)
+test-all: $(VENV)/dev.stamp lint  ## the long ones too, and random graphs that are new each time
+	$(BIN)/python -m pytest --hypothesis-profile=fresh $(SMALL)
+	$(BIN)/python -m pytest --hypothesis-profile=fresh $(WHOLE)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
