@@ -63,15 +63,16 @@ def test_killed_at_random_moments_loses_nothing_and_ends_with_the_same_plan(tmp_
     assert {target for target, _ in wanted} == {"llvm -compiler=fakea", "llvm -compiler=fakeb"}
     killed = 0
     while killed < kills:
-        db, known = tmp_path / f"{killed}.sqlite", {}
+        db, known, longest_s = tmp_path / f"{killed}.sqlite", {}, takes_s
         while True:
             with tuner(db) as process:
                 try:
-                    output, errors = process.communicate(timeout=moments.uniform(0.1, takes_s))
+                    output, errors = process.communicate(timeout=moments.uniform(0.1, longest_s))
                 except subprocess.TimeoutExpired:
                     process.kill()
                     output, errors = process.communicate()
                     killed += 1
+                    longest_s *= 1.2  # A machine that became slower would let nobody ever start.
             assert process.returncode in (0, -signal.SIGKILL), errors
             told = acknowledged(output)
             assert not known.keys() & {digest for digest, *_ in told}, "measured again, though it was known"

@@ -135,7 +135,7 @@ def test_what_copies_cost_is_measured_once_and_kept(model: Path, database: str) 
         with Database(database) as kept:
             facts[measure_hand_over((CORES[0],), (CORES[1],), kept)] = None
     (found,) = facts
-    assert 0 < found.latency_s < 1.0 and 0 <= found.s_per_byte < 1e-6
+    assert found.latency_s >= 0 and found.s_per_byte >= 0, "how much it is, neighbours decide"
     assert found.seconds(1 << 20) >= found.seconds(0) == found.latency_s
 
 
@@ -197,7 +197,7 @@ def test_an_artefact_with_devices_runs_in_another_process(
     done = run("run", path, "--input", f"ids={tmp_path / 'ids.npy'}", "--output-dir", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["notes"] == []
-    np.testing.assert_array_equal(np.load(tmp_path / "logits.npy"), embedded.run(IDS)["logits"])
+    np.testing.assert_allclose(np.load(tmp_path / "logits.npy"), embedded.run(IDS)["logits"], rtol=1e-5, atol=1e-6)
     assert json.loads((path / "manifest.json").read_text())["schema"] == 3
 
 

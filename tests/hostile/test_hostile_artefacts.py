@@ -55,7 +55,7 @@ def refused(path: Path) -> str:
     with pytest.raises(ArtefactError) as caught:
         collage.load(path)
     assert time.process_time() - worked < 5
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 120
     message = str(caught.value)
     assert "\n" not in message
     return message

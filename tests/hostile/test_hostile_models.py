@@ -15,12 +15,12 @@ from tests.hostile.hostile_models import CORPUS, LABORIOUS
 
 @contextlib.contextmanager
 def within_bounds():
-    """Five seconds of work, half a minute of waiting on a busy machine, and a gigabyte."""
+    """Five seconds of work, two minutes on a machine that has others to serve as well, and a gigabyte."""
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start_s, worked_s = time.monotonic(), time.process_time()
     yield
     assert time.process_time() - worked_s < 5
-    assert time.monotonic() - start_s < 30
+    assert time.monotonic() - start_s < 120
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 2**20
 
 

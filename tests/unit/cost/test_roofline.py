@@ -75,6 +75,23 @@ def test_what_is_not_known_counts_as_nothing() -> None:
     assert Roofline(graph.nodes, lambda _: None, PEAK).bound_s(SubGraph(graph, IndexSet(0b111111)), F32) == 0.0
 
 
+def test_the_peak_is_measured_once(tmp_path: Path) -> None:
+    with Database(str(tmp_path / "t.sqlite")) as database:
+        peak = measure_peak(database)
+        assert measure_peak(database) == peak
+    assert min(peak.flops_per_s, peak.bytes_per_s) > 0
+
+
+def best_of_three(folder: Path) -> Peak:
+    """A core at its best; one look may meet a neighbour."""
+    peaks = []
+    for i in range(3):
+        with Database(str(folder / f"{i}.sqlite")) as database:
+            peaks.append(measure_peak(database))
+    return Peak(max(p.flops_per_s for p in peaks), max(p.bytes_per_s for p in peaks))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "feeds"),
     [
@@ -98,11 +115,8 @@ def test_what_is_not_known_counts_as_nothing() -> None:
 def test_no_real_kernel_is_faster(text: str, feeds: dict[str, tuple[int, ...]], tmp_path: Path) -> None:
     model = ir.from_onnx_text(f'<ir_version: 10, opset_import: ["" : 17]> {text}')
     graph = DataflowGraph(model)
-    with Database(str(tmp_path / "t.sqlite")) as database:
-        peak = measure_peak(database)
-        assert measure_peak(database) == peak, "measured once"
     shapes = {**feeds, "y": tuple(int(a) for a in model.graph.outputs[0].shape or ())}  # type: ignore[arg-type]
-    bounds = Roofline(graph.nodes, lambda value: shapes.get(str(value.name)), peak)
+    bounds = Roofline(graph.nodes, lambda value: shapes.get(str(value.name)), best_of_three(tmp_path))
     bound_s = bounds.bound_s(SubGraph(graph, IndexSet(1)), F32)
     session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
     arrays = {name: np.ones(shape, np.float32) for name, shape in feeds.items()}

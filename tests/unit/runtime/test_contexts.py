@@ -45,7 +45,7 @@ def test_as_many_runs_as_contexts_and_no_more(limit: int) -> None:
     for _ in threads:
         through.release()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     assert len(made) == limit
 

@@ -83,7 +83,7 @@ def test_any_wiring_computes_what_a_dictionary_does(data: st.DataObject) -> None
 
 
 def test_independent_kernels_of_two_devices_run_at_once(devices: CoreSets) -> None:
-    meeting = threading.Barrier(2, timeout=20)
+    meeting = threading.Barrier(2, timeout=60)
 
     def meet(x: int) -> int:
         meeting.wait()
@@ -99,7 +99,7 @@ def test_a_ready_kernel_does_not_wait_for_one_that_is_not(devices: CoreSets) -> 
     second_is_done = threading.Event()
 
     def slow(x: int) -> int:
-        assert second_is_done.wait(20)
+        assert second_is_done.wait(60)
         return x
 
     steps = [
@@ -180,7 +180,7 @@ def test_threads_end_with_their_executor() -> None:
     assert len(threads) == 1
     del executor
     gc.collect()
-    threads[0].join(20)
+    threads[0].join(60)
     assert not threads[0].is_alive()
 
 
