@@ -15,7 +15,7 @@ import numpy as np
 
 from collage.toolchains import Layout
 
-__all__ = ["Lifetime", "OutputBuffer", "arrays_in_one_block", "pack"]
+__all__ = ["Lifetime", "OutputBuffer", "aligned_copy", "arrays_in_one_block", "pack"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -67,6 +67,14 @@ def arrays_in_one_block(layouts: Sequence[Layout], lifetimes: Sequence[Lifetime]
     offsets, size_bytes = pack(lifetimes)
     block = _aligned(size_bytes)[1]
     return [_array(block, offset, layout) for offset, layout in zip(offsets, layouts, strict=True)]
+
+
+def aligned_copy(array: Array) -> Array:
+    """A copy that is aligned as buffers are."""
+    layout = Layout(array.dtype.name, array.shape)
+    copy = _array(_aligned(size_bytes(layout))[1], 0, layout)
+    copy[...] = array
+    return copy
 
 
 class OutputBuffer:

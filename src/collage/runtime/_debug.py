@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,15 +9,21 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import ToolchainError
+from collage.runtime._buffers import aligned_copy
 from collage.runtime._recipe import KernelRecord
 from collage.runtime._signature import Port
 from collage.toolchains import Kernel
 
 __all__ = ["CheckedKernel"]
 
+Array = np.ndarray[Any, np.dtype[Any]]
+
 
 class CheckedKernel:
     """A kernel that believes nobody: neither its inputs, nor that it leaves them alone, nor its outputs.
+
+    It is lent copies of its inputs, aligned and writeable, since there are runtimes that compute in the memory that they
+    are lent where they like how it lies, and copy it where they do not.
 
     Args:
         kernel: What is called.
@@ -28,31 +33,35 @@ class CheckedKernel:
 
     def __init__(self, kernel: Kernel, record: KernelRecord, source: ir.Model) -> None:
         self._kernel = kernel
-        self._record = record
+        self._who = f"kernel {record.name} ({record.target})"
         self.reuses_outputs = kernel.reuses_outputs
         ports = {str(v.name): Port.of(v) for v in (*source.graph.inputs, *source.graph.outputs)}
         self._inputs = [ports[name] for name in record.inputs]
         self._outputs = [ports[name] for name in record.outputs]
+        self._last: Sequence[Any] = ()
 
     def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Calls the kernel.
 
         Raises:
-            ToolchainError: A value is not what the model says, or an input was changed; names the kernel and the value.
+            ToolchainError: A value is not what the model says, an input was changed, or an output lies in memory that is
+                not its own; names the kernel and the value.
         """
         self._check("is given", self._inputs, inputs)
-        before = [_digest(value) for value in inputs]
-        outputs = self._kernel(inputs)
-        for port, value, digest in zip(self._inputs, inputs, before, strict=True):
-            if _digest(value) != digest:
-                raise ToolchainError(
-                    f"kernel {self._record.name} ({self._record.target}) changed its input {port.name!r}"
-                )
+        lent = [aligned_copy(value) if _has_memory(value) else value for value in inputs]
+        outputs = self._kernel(lent)
+        for port, value, mine in zip(self._inputs, inputs, lent, strict=True):
+            if _has_memory(value) and not np.array_equal(_bytes(value), _bytes(mine)):
+                raise ToolchainError(f"{self._who} changed its input {port.name!r}")
         self._check("returned", self._outputs, outputs)
+        if not self.reuses_outputs:
+            self._check_apart(outputs, lent, "one of its inputs")
+            self._check_apart(outputs, self._last, "what it returned before")
+            self._last = outputs
         return outputs
 
     def _check(self, verb: str, ports: Sequence[Port], values: Sequence[Any]) -> None:
-        who = f"kernel {self._record.name} ({self._record.target}) {verb}"
+        who = f"{self._who} {verb}"
         if len(ports) != len(values):
             raise ToolchainError(f"{who} {len(values)} values where it has {len(ports)}")
         for port, value in zip(ports, values, strict=True):
@@ -65,8 +74,13 @@ class CheckedKernel:
             if not value.flags.c_contiguous:
                 raise ToolchainError(f"{who} {port}, but not in row-major order")
 
+    def _check_apart(self, outputs: Sequence[Any], others: Sequence[Any], what: str) -> None:
+        for port, value in zip(self._outputs, outputs, strict=True):
+            if any(_has_memory(value) and _has_memory(other) and np.may_share_memory(value, other) for other in others):
+                raise ToolchainError(f"{self._who} returned {port.name!r} in the memory of {what}")
 
-def _fits(port: Port, value: np.ndarray[Any, Any]) -> bool:
+
+def _fits(port: Port, value: Array) -> bool:
     if value.dtype.kind != "O" and value.dtype.name != port.dtype:
         return False
     if port.shape is None:
@@ -77,7 +91,9 @@ def _fits(port: Port, value: np.ndarray[Any, Any]) -> bool:
     )
 
 
-def _digest(value: Any) -> bytes | None:
-    if not isinstance(value, np.ndarray) or value.dtype.kind == "O":
-        return None
-    return hashlib.blake2b(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data).digest()
+def _has_memory(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind != "O"
+
+
+def _bytes(value: Array) -> Array:
+    return value.reshape(-1).view(np.uint8)

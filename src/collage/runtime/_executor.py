@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -99,6 +99,7 @@ class Executor:
         self._views = [i for i, name in enumerate(outputs) if name in memory.leaving and first[name] == i]
         self._lent = [i for i, name in enumerate(outputs) if memory.lies_in[name] and i not in self._views]
         self._lent += [i for i, name in enumerate(outputs) if not memory.lies_in[name] and first[name] != i]
+        self._new = [i for i, name in enumerate(outputs) if not memory.lies_in[name] and first[name] == i]
         self._host = host
         self._rescue = host.rescue if host is not None else _fail
 
@@ -119,7 +120,7 @@ class Executor:
                 slots[index] = value
             for index in dead:
                 slots[index] = None
-        return self._owned([slots[i] for i in self._outputs])
+        return self._owned([slots[i] for i in self._outputs], values)
 
     def run_empty(self, values: Sequence[Any]) -> Sequence[Any]:
         """Runs like ``run``, where an input has no elements: kernels that are given such a tensor are left to the host.
@@ -137,7 +138,7 @@ class Executor:
             else:
                 made = self._call(position, slots)
             self._settle(position, slots, made)
-        return self._owned([slots[i] for i in self._outputs])
+        return self._owned([slots[i] for i in self._outputs], values)
 
     def trace(self, values: Sequence[Any]) -> tuple[Sequence[Any], list[Span]]:
         """Runs like ``run``, and tells when each step's kernel began and ended."""
@@ -148,7 +149,7 @@ class Executor:
             made = self._call(position, slots)
             spans.append((began, time.perf_counter_ns()))
             self._settle(position, slots, made)
-        return self._owned([slots[i] for i in self._outputs]), spans
+        return self._owned([slots[i] for i in self._outputs], values), spans
 
     def _slots(self, values: Sequence[Any]) -> list[Any]:
         slots = self._template.copy()
@@ -176,11 +177,19 @@ class Executor:
         for index in dead:
             slots[index] = None
 
-    def _owned(self, results: list[Any]) -> list[Any]:
+    def _owned(self, results: list[Any], values: Sequence[Any]) -> list[Any]:
+        """Results that the caller may write to, and nothing else changes."""
         for i in self._views:
             results[i] = results[i].view()
         for i in self._lent:
             results[i] = _own(results[i])
+        # Runtimes pass an input on, give one tensor out twice, or forbid writing to it, and few documents say when.
+        for i in self._new:
+            made = results[i]
+            if isinstance(made, np.ndarray) and made.base is not None:
+                others = (*values, *(results[j] for j in self._new if j != i))
+                if not made.flags.writeable or _shares_memory(made, others):
+                    results[i] = made.copy()
         return results
 
 
@@ -229,6 +238,10 @@ class _Memory:
 
 def _fail(position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
     raise error
+
+
+def _shares_memory(array: np.ndarray[Any, Any], others: Iterable[Any]) -> bool:
+    return any(isinstance(other, np.ndarray) and np.may_share_memory(array, other) for other in others)
 
 
 def _own(value: Any) -> Any:

@@ -189,20 +189,20 @@ class DeviceExecutor(Executor):
 
     def run(self, values: Sequence[Any]) -> Sequence[Any]:
         """Runs all steps on inputs in the model's order; returns outputs in the model's order."""
-        return self._results(self._go(values))
+        return self._results(self._go(values), values)
 
     def run_empty(self, values: Sequence[Any]) -> Sequence[Any]:
         """Runs like ``run``; kernels that are given a tensor without elements are left to the host."""
-        return self._results(self._go(values, is_empty=True))
+        return self._results(self._go(values, is_empty=True), values)
 
     def trace(self, values: Sequence[Any]) -> tuple[Sequence[Any], list[Span]]:
         """Runs like ``run``, and tells when each kernel began and ended; those of different devices may overlap."""
         run = self._go(values)
         spans = [span for span, placed in zip(run.spans, self._placed, strict=True) if not placed.is_copy]
-        return self._results(run), spans
+        return self._results(run, values), spans
 
-    def _results(self, run: _Run) -> Sequence[Any]:
-        return self._owned([run.slots[i] for i in self._outputs])
+    def _results(self, run: _Run, values: Sequence[Any]) -> Sequence[Any]:
+        return self._owned([run.slots[i] for i in self._outputs], values)
 
     def _go(self, values: Sequence[Any], is_empty: bool = False) -> _Run:
         run = _Run(self._slots(values), list(self._needed), list(self._uses), is_empty)

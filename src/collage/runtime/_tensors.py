@@ -57,7 +57,8 @@ def as_torch(value: Any) -> Any:
         return torch.from_numpy(bits).view(getattr(torch, value.dtype.name))
     if value.dtype.isbuiltin != 1:
         return value
-    return torch.from_numpy(value)
+    # C has two types of eight bytes, and PyTorch knows one of them only.
+    return torch.from_numpy(value.view(value.dtype.name))
 
 
 def _from_torch(tensor: Any) -> Array:
@@ -65,7 +66,7 @@ def _from_torch(tensor: Any) -> Array:
 
     if tensor.device.type != "cpu":
         raise ValueError(f"it lies on {tensor.device}; move it to the CPU first")
-    plain = tensor.detach().contiguous()
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     name = str(tensor.dtype).removeprefix("torch.")
     if name in _NARROW:
         bits = plain.view(torch.uint16 if plain.element_size() == 2 else torch.uint8)
