@@ -143,8 +143,8 @@ class TorchKernel:
         with self._no_gradients(True):
             bound = [self._bind(i, x) for i, x in enumerate(inputs)]
             outputs = self._program(*[tensor for _, tensor, _ in bound])
-            lent = [memory for _, _, memory in bound]
-            return [self._array(y, lent) for y in outputs]
+            taken = self._constants | {memory for _, _, memory in bound}
+            return [self._array(y, taken) for y in outputs]
 
     def _bind(self, i: int, x: Tensor) -> tuple[Tensor, Any, int]:
         """An array, the tensor that is made of it, and that one's memory."""
@@ -157,11 +157,13 @@ class TorchKernel:
         self._bound[i] = made if tensor.data_ptr() == x.ctypes.data else None
         return made
 
-    def _array(self, y: Any, lent: Sequence[int]) -> Tensor:
+    def _array(self, y: Any, taken: set[int]) -> Tensor:
+        """An output as an array, in memory that is not taken: callers may write to what they get."""
         y = y.contiguous()
         memory = _memory(y)
-        if memory in self._constants or memory in lent:
+        if memory in taken:
             y = y.clone()
+        taken.add(memory)
         array: Tensor = y.numpy()
         return array
 

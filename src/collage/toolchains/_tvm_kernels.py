@@ -30,7 +30,6 @@ __all__ = [
     "context",
     "import_kernel",
     "link",
-    "outputs_lent",
     "set_threads",
     "support",
     "tvm_availability",
@@ -75,10 +74,6 @@ _WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
 }
 """Operators that TVM 0.27 imports without complaint and computes wrongly: when, and what it does. Found with ONNX's own cases."""
 
-_PASS_ON = frozenset(("Cast", "Dropout", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
-"""Operators whose output TVM may place where their input is."""
-_PASS_ON_ALONE = frozenset(("Clip", "Max", "Min", "Sum"))
-"""The same, of operators with one input only: there is nothing to do."""
 _NO_MERE_COPIES = frozenset(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"))
 """Reductions that change what they do not reduce."""
 
@@ -227,26 +222,6 @@ def _refuse_types(values: Iterable[ir.Value]) -> None:
             raise Unsupported(f"tvm: the importer does not take {dtype.name.lower()} ({value.name!r})")
 
 
-def outputs_lent(kernel: ir.Model) -> list[int]:
-    """The outputs that may lie in memory that is not theirs, by position."""
-    return [i for i, value in enumerate(kernel.graph.outputs) if _is_lent(value)]
-
-
-def _is_lent(value: ir.Value) -> bool:
-    """Whether an output may lie in the memory of an input or a constant."""
-    node = value.producer()
-    while node is not None and node.domain == "" and _passes_on(node) and node.inputs[0] is not None:
-        value = node.inputs[0]
-        node = value.producer()
-    return node is None
-
-
-def _passes_on(node: ir.Node) -> bool:
-    given = sum(value is not None for value in node.inputs)
-    alone = given == 1 and node.op_type in _PASS_ON_ALONE
-    return alone or node.op_type in _PASS_ON or _may_reduce_nothing(node)
-
-
 def _may_reduce_nothing(node: ir.Node) -> bool:
     """Whether a node is a reduction that is told to leave its input alone where it is given no axes."""
     return node.attributes.get_int("noop_with_empty_axes", 0) == 1
@@ -297,8 +272,10 @@ def context(target: Target) -> Any:
     return _tvm().transform.PassContext(opt_level=int(target.option("opt-level") or "3"))
 
 
-def build_library(module: Any, target: Target, library: Path, records: Mapping[str, str] | None = None) -> None:
-    """Schedules a Relax module, generates its code and links a shared library.
+def build_library(
+    module: Any, target: Target, library: Path, records: Mapping[str, str] | None = None
+) -> Sequence[int]:
+    """Schedules a Relax module, generates its code and links a shared library; which outputs lie in memory not theirs alone.
 
     Args:
         module: The module.
@@ -313,6 +290,7 @@ def build_library(module: Any, target: Target, library: Path, records: Mapping[s
     from collage.toolchains._tvm_pipeline import pipeline
 
     goal = tvm_target(target)
+    lent: list[int] = []
     tuned = []
     if records:
         from collage.toolchains._tvm_tuning import apply_records
@@ -321,14 +299,15 @@ def build_library(module: Any, target: Target, library: Path, records: Mapping[s
     try:
         with goal, context(target):
             try:
-                passes = pipeline(goal, channels_last=True, tuned=tuned)
+                passes = pipeline(goal, lent, channels_last=True, tuned=tuned)
                 built = tvm.compile(module, target=goal, relax_pipeline=passes)
             except Exception:
-                passes = pipeline(goal, channels_last=False, tuned=tuned)
+                passes = pipeline(goal, lent, channels_last=False, tuned=tuned)
                 built = tvm.compile(module, target=goal, relax_pipeline=passes)
     except Exception as error:
         raise CompileError(f"tvm: {one_line(error)}") from error
     link(built, library)
+    return lent
 
 
 def link(built: Any, library: Path) -> None:
