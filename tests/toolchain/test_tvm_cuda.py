@@ -30,7 +30,8 @@ def sources_of(module: Any) -> list[str]:
 @pytest.mark.skipif(isinstance(_cuda.find_gpu(), _cuda.Gpu), reason="with a device, modules hold machine code")
 @pytest.mark.parametrize("case", [c for c in COMMON if c.name in ON_CUDA], ids=lambda case: case.name)
 def test_kernels_become_cuda_sources_that_compile(case: KernelCase, tmp_path: Path) -> None:
-    (source,) = sources_of(_tvm_cuda.generate(import_kernel(case.model(), tmp_path), TARGET).mod)
+    built, _ = _tvm_cuda.generate(import_kernel(case.model(), tmp_path), TARGET)
+    (source,) = sources_of(built.mod)
     assert "__global__" in source and "threadIdx.x" in source
     if (nvcc := shutil.which("nvcc")) is None:
         pytest.skip("no nvcc to compile what was generated")

@@ -18,6 +18,7 @@ from collage._errors import CompileError, TargetError, Unsupported
 from collage.toolchains import _cuda
 from collage.toolchains._contract import Availability
 from collage.toolchains._model_files import one_line
+from collage.toolchains._tvm_pipeline import noting_lent_outputs
 
 if TYPE_CHECKING:
     from collage.target import Target
@@ -88,23 +89,35 @@ def machine(target: Target) -> Any:
     return tvm.target.Target({"kind": "cuda", "arch": arch, **_LIMITS}, host={"kind": "llvm"})
 
 
-def generate(module: Any, target: Target) -> Any:
-    """Schedules a Relax module for the device and generates its code: an executable of Relax.
+def generate(module: Any, target: Target) -> tuple[Any, Sequence[int]]:
+    """Schedules a Relax module for the device and generates its code.
+
+    Returns:
+        An executable of Relax, and which of its outputs lie in memory that is not theirs alone.
 
     Raises:
         CompileError: TVM failed.
     """
     import tvm
-    from tvm.relax.backend import cuda
+    from tvm.relax.backend.cuda import pipeline
 
     goal = machine(target)
+    lent: list[int] = []
     os.environ.setdefault("TVM_CUDA_COMPILE_MODE", _compiler() or "nvrtc")
     try:
         with goal, tvm.transform.PassContext(opt_level=int(target.option("opt-level") or "3")):
-            module = tvm.relax.transform.DecomposeOpsForInference()(module)
-            return tvm.compile(module, target=goal, relax_pipeline=cuda.get_default_pipeline(goal))
+            passes = [
+                tvm.relax.transform.DecomposeOpsForInference(),
+                *pipeline.library_dispatch_passes(goal),
+                *pipeline.legalize_passes(goal),
+                *pipeline.dataflow_lower_passes(goal),
+                noting_lent_outputs(lent),
+                *pipeline.finalize_passes(goal),
+            ]
+            built = tvm.compile(module, target=goal, relax_pipeline=tvm.transform.Sequential(passes))
     except Exception as error:
         raise CompileError(f"tvm: {one_line(error)}") from error
+    return built, lent
 
 
 def load(library: Path, compiled: Compiled) -> _cuda.CudaKernel:

@@ -36,7 +36,6 @@ from collage.toolchains._tvm_kernels import (
     MachineKernel,
     build_library,
     import_kernel,
-    outputs_lent,
     set_threads,
     support,
     tvm_availability,
@@ -115,7 +114,7 @@ class ExternToolchain(ToolchainBase):
             _bind(call.function, call.model, threads)
         options = "".join(f".{option}={value}" for option, value in target.options)
         library = workspace / f"{name}.extern{options}.so"
-        build_library(module, target, library)
+        lent = build_library(module, target, library)
         saved = [save_kernel(call.model, workspace) for call in calls]
         files = list(dict.fromkeys([library.name, *(file for files in saved for file in files)]))
         told = [[call.function.label, files.index(model)] for call, (model, *_) in zip(calls, saved, strict=True)]
@@ -125,7 +124,7 @@ class ExternToolchain(ToolchainBase):
             tuple(files),
             tuple(str(value.name) for value in kernel.graph.inputs),
             tuple(str(value.name) for value in kernel.graph.outputs),
-            metadata={"lent": outputs_lent(kernel), "calls": told},
+            metadata={"lent": lent, "calls": told},
         )
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:

@@ -22,7 +22,6 @@ from collage.toolchains._tvm_kernels import (
     context,
     import_kernel,
     link,
-    outputs_lent,
     set_threads,
     support,
     tvm_availability,
@@ -81,14 +80,14 @@ class TvmToolchain(ToolchainBase):
         options = "".join(f".{option}={value}" for option, value in target.options)
         if target.kind == "cuda":
             library = workspace / f"{name}.cuda{options}.so"
-            link(_tvm_cuda.generate(module, target), library)
+            built, lent = _tvm_cuda.generate(module, target)
+            link(built, library)
         else:
             library = workspace / f"{name}{options}.so"
-            build_library(module, target, library, records)
+            lent = build_library(module, target, library, records)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
-        metadata = {"lent": outputs_lent(kernel)}
-        return Compiled(self.name, str(target), (library.name,), inputs, outputs, metadata=metadata)
+        return Compiled(self.name, str(target), (library.name,), inputs, outputs, metadata={"lent": lent})
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Loads the library into a virtual machine of Relax.
