@@ -42,7 +42,7 @@ def masks_of_helpers(*moves: list[int]) -> list[list[list[list[int]]]]:
     """For each mask that the caller gives itself: its mask after a call, and those of its helpers."""
     command = [sys.executable, "-c", IN_A_PROCESS_OF_ITS_OWN, json.dumps(moves)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     found: list[list[list[list[int]]]] = json.loads(done.stdout)
     return found

@@ -69,7 +69,7 @@ def test_asking_imports_neither_torch_nor_tvm() -> None:
         "        if stem.startswith('cuda'): t.availability_of(Target.parse(stem))\n"
         "print(sorted({'torch', 'tvm', 'tensorrt', 'triton'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.strip() == "[]"
 
 

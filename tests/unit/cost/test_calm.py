@@ -86,6 +86,6 @@ def test_a_real_product_takes_some_time(database: Database) -> None:
     try:
         assert machine.is_calm()
         took_s = database.local_fact(**machine._name)
-        assert 1e-6 < took_s < 1.0
+        assert 1e-6 < took_s < 30.0
     finally:
         machine.close()
