@@ -73,6 +73,12 @@ def test_narrow_floats_pass_both_ways(name: str, dtype: Any, shape: tuple[int, .
     assert g.tolist() == [-1]
 
 
+def test_an_output_that_is_an_input_is_a_copy_beside_narrow_types(tmp_path: Path) -> None:
+    x = np.ones(4, np.float32)
+    _, same = run("(float[4] x) => (bfloat16[4] y, float[4] x) {y = Cast <to = 16> (x)}", [x], tmp_path)
+    assert same.tolist() == x.tolist() and not np.shares_memory(same, x)
+
+
 @pytest.mark.parametrize(("name", "dtype"), [("int4", ml_dtypes.int4), ("uint4", ml_dtypes.uint4)])
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_four_bit_integers(name: str, dtype: Any, count: int, tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
+import onnx_ir as ir
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from collage._errors import Unsupported
 from collage.target import Target
@@ -101,6 +104,35 @@ def test_sums_of_bytes_are_refused_since_it_saturates_them(op_type: str, dtype: 
     assert not OpenVinoToolchain().supports(model.graph.node(0), TARGET).ok
     with pytest.raises(Unsupported, match="wrap around"):
         OpenVinoToolchain().compile(model, TARGET, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "outputs", "reason"),
+    [
+        ("left_window_size = 1", "y", "windows"),
+        ("right_window_size = 0", "y", "windows"),
+        ("is_causal = 1, qk_matmul_output_mode = 2", "y, , , s", "scores"),
+        ("left_window_size = -1, right_window_size = -1", "y", None),
+        ("is_causal = 1, qk_matmul_output_mode = 2", "y", None),
+        ("qk_matmul_output_mode = 2", "y, , , s", None),
+    ],
+)
+def test_attention_is_refused_in_the_forms_that_it_is_wrong_of(
+    attributes: str, outputs: str, reason: str | None, tmp_path: Path
+) -> None:
+    made = ", ".join(f"float[1,2,5,{5 if y == 's' else 4}] {y}" for y in outputs.split(", ") if y)
+    graph = f"(float[1,2,5,4] x) => ({made}) {{{outputs} = Attention <{attributes}> (x, x, x)}}"
+    proto = onnx.parser.parse_model(f'<ir_version: 11, opset_import: ["" : 25]> k {graph}')
+    model, x = ir.from_proto(proto), np.random.default_rng(0).standard_normal((1, 2, 5, 4)).astype(np.float32)
+    if reason is not None:
+        with pytest.raises(Unsupported, match=reason):
+            OpenVinoToolchain().compile(model, TARGET, tmp_path)
+        return
+    toolchain = OpenVinoToolchain()
+    outputs_made = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())([x])
+    wanted = ReferenceEvaluator(proto).run(None, {"x": x})
+    for y, expected in zip(outputs_made, wanted, strict=True):
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_wide_integers_are_refused_when_they_come(tmp_path: Path) -> None:

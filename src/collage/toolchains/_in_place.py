@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["InPlaceKernelBase", "layouts_of"]
 
+_ALIGNMENT = 64
+"""Bytes: a cache line, where buffers begin that others hand in. Stores across its border cost up to a hundredth of a model."""
 _KEPT = 4
 """Handles that are kept for each output: callers alternate between a few buffers."""
 
@@ -45,7 +47,7 @@ class InPlaceKernelBase:
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """Runs the kernel; what it returns is overwritten by the next call."""
-        self._own = self._own or [np.empty(layout.shape, layout.dtype) for layout in self.layouts]
+        self._own = self._own or [_aligned(layout) for layout in self.layouts]
         self.run_into(inputs, self._own)
         return list(self._own)
 
@@ -69,3 +71,11 @@ class InPlaceKernelBase:
 
     def _bind_output(self, i: int, handle: object) -> None:
         raise NotImplementedError
+
+
+def _aligned(layout: Layout) -> Tensor:
+    dtype = np.dtype(layout.dtype)
+    size = int(np.prod(layout.shape, dtype=np.int64)) * dtype.itemsize
+    block = np.empty(size + _ALIGNMENT, np.uint8)
+    begin = -block.ctypes.data % _ALIGNMENT
+    return block[begin : begin + size].view(dtype).reshape(layout.shape)

@@ -213,11 +213,14 @@ class _NarrowSessionKernel:
         self._inputs = [(name, _narrow_type(port.type)) for name, port in zip(compiled.inputs, inputs, strict=True)]
         self._outputs = list(compiled.outputs)
         self._output_types = [_narrow_type(port.type) for port in outputs]
+        self._passed_on = [name in compiled.inputs for name in compiled.outputs]
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         feeds = {name: _to_ort(x, narrow) for (name, narrow), x in zip(self._inputs, inputs, strict=True)}
         results = self._run(feeds, self._outputs, None)
-        return [_from_ort(value, narrow) for value, narrow in zip(results, self._output_types, strict=True)]
+        arrays = [_from_ort(value, narrow) for value, narrow in zip(results, self._output_types, strict=True)]
+        # An input that is an output too comes back in the caller's own memory.
+        return [y.copy() if passed_on else y for y, passed_on in zip(arrays, self._passed_on, strict=True)]
 
 
 def _to_ort(x: Tensor, narrow: ir.DataType | None) -> Any:

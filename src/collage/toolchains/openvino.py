@@ -51,6 +51,8 @@ _AS_INT32 = ("int64", "uint64", "uint32")
 """Types that the plugin computes in 32-bit signed integers, without a word where they do not fit."""
 
 _SATURATED = ("Add", "Mul", "Sub", "Sum")
+_MASKED = 2
+"""The mode in which Attention returns its scores with mask and bias."""
 _OF_NO_PARTS = ("Concat", "ConstantOfShape")
 _TOLD_NOTHING = ("Expand", "Reduce", "Reshape", "Resize")
 """Beginnings of operators that do the right thing where an input after the first has no elements."""
@@ -306,8 +308,21 @@ def _known_wrong(node: ir.Node) -> str | None:
             return f"openvino's CPU plugin saturates {node.op_type} of 8-bit integers, which wrap around in ONNX"
     if node.op_type in ("ReduceMax", "ReduceMin") and first is not None and 0 in tuple(first.shape or ()):
         return f"openvino's CPU plugin does not make infinity of {node.op_type} of nothing"
+    if node.op_type == "Attention":
+        return _wrong_of_attention(node)
     if node.op_type == "Resize" and _text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
         return "openvino does not keep the aspect ratio in Resize"
+    return None
+
+
+def _wrong_of_attention(node: ir.Node) -> str | None:
+    attributes = node.attributes
+    if any(attributes.get_int(f"{side}_window_size", -1) != -1 for side in ("left", "right")):
+        return "openvino takes no notice of the windows of Attention"
+    scores = node.outputs[3] if len(node.outputs) > 3 else None
+    is_used = scores is not None and (scores.is_graph_output() or bool(scores.uses()))
+    if is_used and attributes.get_int("is_causal") and attributes.get_int("qk_matmul_output_mode", 0) == _MASKED:
+        return "openvino does not mask the scores that causal Attention returns"
     return None
 
 
