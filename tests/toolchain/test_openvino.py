@@ -39,6 +39,7 @@ class TestOpenVinoInOneThread(ToolchainTestCase):
         ("(string[2] x) => (string[2] y) {y = Identity (x)}", "string"),
         ("(double[2] x) => (double[2] y) {y = Neg (x)}", "double"),
         ("(bfloat16[2] x) => (bfloat16[2] y) {y = Neg (x)}", "bf16"),
+        ("(optional(float[2]) x) => (optional(float[2]) y) {y = Identity (x)}", "not Optional"),
         ("(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}", "Frobnicate"),
     ],
 )

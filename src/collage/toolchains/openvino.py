@@ -333,9 +333,14 @@ def _text(node: ir.Node, name: str, default: str) -> str:
 
 def _refuse_changed_types(model: Any, graph: ir.Graph) -> None:
     """Refuses a converted model whose inputs or outputs have other types than the kernel's."""
+    import onnx_ir as ir
+
     names = {name: port for port in model.inputs for name in port.get_names()}
     pairs = [(value, names[value.name]) for value in graph.inputs if value.name in names]
     pairs += zip(graph.outputs, model.outputs, strict=True)
+    for value, _ in pairs:
+        if value.type is not None and not isinstance(value.type, ir.TensorType):
+            raise Unsupported(f"openvino's Python interface takes tensors, not {value.type} ({value.name!r})")
     for value, port in pairs:
         expected, got = elem_type(value), port.get_element_type()
         if expected is None:
