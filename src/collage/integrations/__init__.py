@@ -9,6 +9,6 @@
     import collage.backend                                   # prepare(model).run(inputs), as onnx.backend.base has it
 """
 
-from collage.integrations._inference_session import InferenceSession, NodeArg
+from collage.integrations._inference_session import InferenceSession, ModelMetadata, NodeArg
 
-__all__ = ["InferenceSession", "NodeArg"]
+__all__ = ["InferenceSession", "ModelMetadata", "NodeArg"]

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -18,7 +18,10 @@ from collage.options import CompileOptions
 from collage.runtime import MANIFEST, Executable, Port, load
 from collage.target import TargetLike
 
-__all__ = ["InferenceSession", "NodeArg"]
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["InferenceSession", "ModelMetadata", "NodeArg"]
 
 _CPU = "CPUExecutionProvider"
 _TYPES = {"float32": "float", "float64": "double"}
@@ -44,6 +47,42 @@ class NodeArg:
         """Describes a port; what is no tensor has no type name here."""
         kind = "" if port.dtype is None else f"tensor({_TYPES.get(port.dtype, port.dtype)})"
         return cls(port.name, list(port.shape or ()), kind)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    """What a model's file says about the model, as ONNX Runtime names it.
+
+    Attributes:
+        producer_name: Who made the file.
+        graph_name: Name of its main graph.
+        domain: Whose model it is.
+        description: Of the model.
+        graph_description: Of its main graph.
+        version: Of the model.
+        custom_metadata_map: What its makers noted, such as names of classes.
+    """
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str]
+
+    @classmethod
+    def of(cls, model: ir.Model) -> ModelMetadata:
+        """What a model says about itself."""
+        return cls(
+            model.producer_name or "",
+            model.graph.name or "",
+            model.domain or "",
+            model.doc_string or "",
+            model.graph.doc_string or "",
+            model.model_version or 0,
+            dict(model.metadata_props),
+        )
 
 
 class InferenceSession:
@@ -86,10 +125,17 @@ class InferenceSession:
         if threads := getattr(sess_options, "intra_op_num_threads", 0):
             options = replace(options, threads=threads)
         if not isinstance(path_or_bytes, bytes) and _is_artefact(Path(path_or_bytes)):
+            import onnx_ir as ir
+
             self.executable = load(Path(path_or_bytes))
+            model = ir.load(self.executable.workspace / self.executable.recipe.model_file)
         else:
+            from collage.frontend import read_model
+
+            model = read_model(path_or_bytes)
             folder = Path(cache_dir) if cache_dir is not None else _default_cache()
-            self.executable = _compiled(path_or_bytes, targets, options, folder)
+            self.executable = _compiled(model, targets, options, folder)
+        self._metadata = ModelMetadata.of(model)
         self._output_names = [port.name for port in self.executable.outputs]
 
     def get_inputs(self) -> list[NodeArg]:
@@ -104,6 +150,23 @@ class InferenceSession:
         """The CPU's, under ONNX Runtime's name for it."""
         return [_CPU]
 
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """No options for the one provider."""
+        return {_CPU: {}}
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model's file says about the model."""
+        return self._metadata
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Says what there is instead of the rest of ONNX Runtime's methods."""
+        raise AttributeError(
+            f"collage's InferenceSession has no {name!r}: run(output_names, input_feed) takes and returns tensors of NumPy, "
+            "PyTorch and DLPack, without copies where it can, and session.executable has arun() and profile()",
+            name=name,
+            obj=self,
+        )
+
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
@@ -117,6 +180,8 @@ class InferenceSession:
         Raises:
             InputError: A name, type or shape does not fit.
         """
+        if isinstance(output_names, str):
+            raise InputError(f"output_names is a list of names; write [{output_names!r}]")
         wanted = output_names or self._output_names
         if unknown := [name for name in wanted if name not in self._output_names]:
             raise InputError(f"unknown output {unknown[0]!r}; the model has {', '.join(self._output_names)}")
@@ -134,13 +199,14 @@ def _default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "collage" / "sessions"
 
 
-def _compiled(source: Any, targets: Iterable[TargetLike] | None, options: CompileOptions, cache: Path) -> Executable:
+def _compiled(
+    model: ir.Model, targets: Iterable[TargetLike] | None, options: CompileOptions, cache: Path
+) -> Executable:
     """Compiles a model, or loads what an earlier session compiled of it."""
     from collage.collage import choose_menu, compile
-    from collage.frontend import model_digest, read_model
+    from collage.frontend import model_digest
     from collage.toolchains import registry
 
-    model = read_model(source)
     menu = choose_menu(targets, registry())
     path = cache / f"{_key(model_digest(model), [str(target) for target in menu], options)}.collage"
     if path.exists():

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from collage._errors import InputError
-from collage.integrations import InferenceSession
+from collage.integrations import InferenceSession, ModelMetadata
 from collage.options import CompileOptions
 
 OPTIONS = {"targets": ["onnxruntime"], "options": CompileOptions(db="sqlite:///:memory:", finals=False)}
@@ -33,8 +33,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         helper.make_node("Cast", ["y"], ["h"], to=TensorProto.FLOAT16),
     ]
     graph = helper.make_graph(nodes, "g", [info["x"], info["k"]], [info["y"], info["n"], info["h"]])
+    graph.doc_string = "a graph"
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    made.producer_name, made.domain, made.model_version, made.doc_string = "an exporter", "org.example", 7, "a model"
+    made.metadata_props.add(key="names", value="{0: 'cat', 1: 'dog'}")
     path = tmp_path_factory.mktemp("session") / "model.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    onnx.save(made, path)
     return path
 
 
@@ -98,3 +102,19 @@ def test_a_provider_that_is_not_there_is_said(session: InferenceSession, tmp_pat
     path = session.executable.save(tmp_path / "m.collage")
     with pytest.warns(UserWarning, match="CUDAExecutionProvider"):
         InferenceSession(path, providers=["CUDAExecutionProvider"])
+
+
+def test_says_of_its_model_what_onnx_runtime_does(model: Path, session: InferenceSession, tmp_path: Path) -> None:
+    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).get_modelmeta()
+    loaded = InferenceSession(session.executable.save(tmp_path / "model.collage"))
+    for ours in (session.get_modelmeta(), loaded.get_modelmeta()):
+        for name in ModelMetadata.__slots__:
+            assert getattr(ours, name) == getattr(theirs, name)
+
+
+def test_what_it_does_not_have_is_said_with_what_it_has(session: InferenceSession) -> None:
+    assert not hasattr(session, "io_binding")
+    with pytest.raises(AttributeError, match="no 'io_binding': run"):
+        session.io_binding()
+    with pytest.raises(InputError, match=r"write \['y'\]"):
+        session.run("y", {})
