@@ -11,6 +11,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +54,6 @@ _SETTINGS = (
     "--iree-input-demote-f64-to-f32=false",  # f64 means f64
 )
 _ENTRY = "kernel"
-_ALIGNMENT = 64
-"""Bytes: what IREE's code takes for granted of every array."""
 
 
 class IreeToolchain(ToolchainBase):
@@ -93,6 +92,7 @@ class IreeToolchain(ToolchainBase):
         check_options(target, _OPTIONS)
         name = kernel_name(kernel)
         refuse_operators(_refusal, kernel.graph)
+        _refuse_second_sort(kernel.graph)
         _refuse_types(values_of(kernel.graph))
         _refuse_symbolic(kernel.graph)
         with tempfile.TemporaryDirectory(prefix=f"{name}.", dir=workspace) as draft:
@@ -139,23 +139,18 @@ class _ModuleKernel:
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         rt = self._rt
         given, made = rt.VmVariantList(len(inputs)), rt.VmVariantList(len(self._dtypes))
-        read = [np.asarray(x, order="C") for x in inputs]
-        for x in read:
-            given.push_ref(self._lent(x) or self._copied(x))
+        for x in inputs:
+            given.push_ref(self._copied(np.asarray(x, order="C")))
         self._context.invoke(self._entry, given, made)
         views = [made.get_as_object(i, rt.HalBufferView) for i in range(len(self._dtypes))]
         outputs = [_array(view, dtype) for view, dtype in zip(views, self._dtypes, strict=True)]
-        # An input that is an output too comes back as it was lent.
-        return [y.copy() if any(np.may_share_memory(x, y) for x in read) else y for y in outputs]
-
-    def _lent(self, x: Tensor) -> Any:
-        """A view of an array's own memory; None where its code would read wide words across their borders."""
-        if x.ctypes.data % _ALIGNMENT or not x.size or not x.flags.writeable:
-            return None
-        buffer = self._device.allocator.import_host_allocation(x, self._memory, self._usage)
-        return self._rt.HalBufferView(buffer, x.shape, _element_type(x.dtype))
+        # Equal outputs come as one.
+        return [
+            y.copy() if any(map(partial(np.may_share_memory, y), outputs[:i])) else y for i, y in enumerate(outputs)
+        ]
 
     def _copied(self, x: Tensor) -> Any:
+        """A copy, even where an array's own memory could be lent: IREE sorts in place what it is given."""
         return self._device.allocator.allocate_buffer_copy(
             memory_type=self._memory,
             allowed_usage=self._usage,
@@ -220,6 +215,12 @@ def _refuse_types(values: Iterable[ir.Value]) -> None:
             raise Unsupported(f"iree is not asked for {dtype.name.lower()} ({value.name!r})")
         if value.type is not None and dtype is None:
             raise Unsupported(f"iree takes tensors, not {value.type} ({value.name!r})")
+
+
+def _refuse_second_sort(graph: ir.Graph) -> None:
+    """IREE has all that sort rows of one length share one row of indices, and sorts that in place along with the values."""
+    if sum(node.op_type == "TopK" for node in graph.all_nodes()) > 1:
+        raise Unsupported("iree returns wrong indices of the second TopK of a kernel")
 
 
 def _refuse_symbolic(graph: ir.Graph) -> None:
