@@ -17,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import combinations, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,7 +29,9 @@ import pytest
 from collage._errors import TargetError, ToolchainError, Unsupported
 from collage.cost.worker import Worker, WorkerTimeout
 from collage.target import Target
-from collage.testing._toolchain_kernels import COMMON, DTYPES, DYNAMIC, EDGES, KernelCase, kernel
+from collage.testing import _memory_edges
+from collage.testing._memory_edges import placed
+from collage.testing._toolchain_kernels import COMMON, DTYPES, DYNAMIC, EDGES, SHARED, KernelCase, kernel
 from collage.toolchains import Compiled, InPlaceKernel, Layout, LoadOptions, Profiler, Toolchain
 
 if TYPE_CHECKING:
@@ -38,6 +41,10 @@ if TYPE_CHECKING:
     from collage.toolchains._contract import Tensor
 
 __all__ = ["ToolchainTestCase"]
+
+
+_UNEVEN = frozenset({"conv_relu", "reduce", "topk", "layer_norm_gelu"})
+"""Common kernels whose inputs and outputs are no whole number of vectors, or are read in windows."""
 
 
 def _by_name(case: Any) -> str:
@@ -98,8 +105,18 @@ class ToolchainTestCase:
             with pytest.raises(Unsupported):
                 _run(self.toolchain, case.model(), parsed, tmp_path, case.inputs)
             return
-        got = _run(self.toolchain, case.model(), parsed, tmp_path, case.inputs)
-        self._assert_right(case.model(), case.inputs, got)
+        loaded = _load(self.toolchain, case.model(), parsed, tmp_path)
+        self._assert_right(case.model(), case.inputs, loaded(case.inputs))
+        self._assert_at_home_anywhere(loaded, case)
+
+    @pytest.mark.parametrize("case", SHARED, ids=_by_name)
+    def test_what_is_used_twice_is_not_written_over(self, case: KernelCase, parsed: Target, tmp_path: Path) -> None:
+        try:
+            loaded = _load(self.toolchain, case.model(), parsed, tmp_path)
+        except Unsupported:
+            pytest.skip(f"{self.toolchain.name} refuses it")
+        self._assert_right(case.model(), case.inputs, loaded(case.inputs))
+        self._assert_at_home_anywhere(loaded, case)
 
     @pytest.mark.parametrize("case", EDGES + DTYPES, ids=_by_name)
     def test_edges_and_types_are_right_or_refused(self, case: KernelCase, parsed: Target, tmp_path: Path) -> None:
@@ -294,11 +311,19 @@ class ToolchainTestCase:
         compiled = self.toolchain.compile(model, parsed, tmp_path)
         x = np.random.default_rng(2).standard_normal((size, size)).astype(np.float32)
         np.save(tmp_path / "input.npy", x)
-        seen = _in_child(self.toolchain, compiled, tmp_path, LoadOptions(threads=1))
+        task = {"compiled": asdict(compiled), "options": asdict(LoadOptions(threads=1))}
+        seen = _in_child(self.toolchain, task, tmp_path)
         self._assert_right(model, [x], [np.load(tmp_path / "output.npy")])
         assert seen["busy_cores"] < 1.2
         assert seen["idle_cores"] < 0.1
         assert seen["affinity_kept"]
+
+    def test_another_process_keeps_within_its_arrays(self, parsed: Target, tmp_path: Path) -> None:
+        cases = [case for case in COMMON if case.name in _UNEVEN and not self._refuses(case.name)] or [self._usual()]
+        compiled = [self.toolchain.compile(case.model(), parsed, tmp_path) for case in cases]
+        for i, case in enumerate(cases):
+            np.savez(tmp_path / f"inputs_{i}.npz", *case.inputs)
+        _in_child(self.toolchain, {"kernels": [asdict(each) for each in compiled]}, tmp_path, _memory_edges.__name__)
 
     def test_a_build_that_takes_too_long_is_ended(self, parsed: Target, tmp_path: Path) -> None:
         import onnx_ir as ir
@@ -310,15 +335,16 @@ class ToolchainTestCase:
             "factory": f"{kind.__module__}:{kind.__qualname__}",
             "arguments": dict(getattr(self.toolchain, "worker_arguments", {})),
         }
-        job: dict[str, Any] = {"target": str(parsed), "workspace": str(tmp_path), "threads": 1, "kernel": "kernel.onnx"}
+        job: dict[str, Any] = {"target": str(parsed), "workspace": str(tmp_path), "threads": 1}
+        os.mkfifo(tmp_path / "endless.onnx")  # However slow this process is, nobody finishes reading it.
         with Worker("collage.cost._toolchain_service:ToolchainService", made_by) as worker:
             worker.call("availability", 60.0, target=str(parsed))
             began = time.perf_counter()
             with pytest.raises(WorkerTimeout):
-                worker.call("build", 1e-4, **job)
+                worker.call("build", 0.1, **job, kernel="endless.onnx")
             assert time.perf_counter() - began < 10
             assert not worker.alive
-            assert worker.call("build", 180.0, **job)["outputs"] == ["y"]
+            assert worker.call("build", 180.0, **job, kernel="kernel.onnx")["outputs"] == ["y"]
 
     def test_profile_names_nodes_of_the_kernel(self, parsed: Target, tmp_path: Path) -> None:
         if not isinstance(self.toolchain, Profiler):
@@ -329,6 +355,25 @@ class ToolchainTestCase:
             seconds = self.toolchain.profile(compiled, parsed, tmp_path, case.inputs, 3)
             assert seconds and set(seconds) <= {node.name for node in model.graph}
             assert all(0 <= value < 1 for value in seconds.values())
+
+    def _assert_at_home_anywhere(self, loaded: Kernel, case: KernelCase) -> None:
+        """That answers are right wherever inputs lie, which are left as they were, and so are earlier answers."""
+        earlier: list[tuple[Tensor, Tensor]] = []
+        for offset in (0, 4, 16, 0):
+            inputs = placed(case.inputs, offset)
+            for _ in range(2):
+                got = list(loaded(inputs))
+                self._assert_right(case.model(), case.inputs, got)
+                for x, before in zip(inputs, case.inputs, strict=True):
+                    np.testing.assert_array_equal(x, before)
+                if not loaded.reuses_outputs:
+                    earlier += [(y, y.copy()) for y in got]
+                    pairs = [*combinations(got, 2), *product(got, inputs)]
+                    assert not any(np.shares_memory(*pair) for pair in pairs)
+            for x in inputs:
+                x[...] = 1  # As where the next kernel writes to the same buffer.
+        for y, before in earlier:
+            np.testing.assert_array_equal(y, before)
 
     def _assert_right(self, model: ir.Model, inputs: Sequence[Tensor], got: Sequence[Tensor]) -> None:
         wanted = _reference(model, inputs)
@@ -403,14 +448,15 @@ def _reference(model: ir.Model, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         return [np.asarray(y) for y in ReferenceEvaluator(ir.to_proto(model)).run(None, feeds)]
 
 
-def _in_child(toolchain: Toolchain, compiled: Compiled, workspace: Path, options: LoadOptions) -> dict[str, Any]:
-    """Loads and runs a kernel in a process of its own; reports how it behaved there."""
+def _in_child(
+    toolchain: Toolchain, task: Mapping[str, Any], workspace: Path, program: str = __name__
+) -> dict[str, Any]:
+    """Loads and runs kernels in a process of its own; reports how they behaved there."""
     kind = type(toolchain)
-    task = {"toolchain": [kind.__module__, kind.__name__], "compiled": asdict(compiled), "options": asdict(options)}
-    (workspace / "task.json").write_text(json.dumps(task))
-    command = [sys.executable, "-m", __name__, str(workspace)]
+    (workspace / "task.json").write_text(json.dumps({"toolchain": [kind.__module__, kind.__name__], **task}))
+    command = [sys.executable, "-X", "faulthandler", "-m", program, str(workspace)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | _source_path())
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return report
 

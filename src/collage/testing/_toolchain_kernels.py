@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from collage.toolchains._contract import Tensor
 
-__all__ = ["COMMON", "DTYPES", "DYNAMIC", "EDGES", "KernelCase", "kernel"]
+__all__ = ["COMMON", "DTYPES", "DYNAMIC", "EDGES", "SHARED", "KernelCase", "kernel"]
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,48 @@ COMMON = (
     ),
 )
 """What any toolchain for neural networks is expected to take."""
+
+_TWICE = _numbers(4, 16)
+
+SHARED = (
+    KernelCase(
+        "sorted_and_used",
+        """(float[3,20] x) => (float[3,4] v, int64[3,4] i, float[3,20] n, float[3,20] y) {
+            n = Neg (x) v, i = TopK (n, k) y = Relu (n)}""",
+        [_numbers(3, 20)],
+        {"k": _integers(4)},
+    ),
+    KernelCase(
+        "sorted_input",
+        "(float[3,20] x) => (float[3,20] v, int64[3,20] i) {v, i = TopK (x, k)}",
+        [_numbers(3, 20)],
+        {"k": _integers(20)},
+    ),
+    KernelCase(
+        "updated_and_used",
+        """(float[4,16] x, int64[2,16] i, float[2,16] u) => (float[4,16] s, float[4,16] n, float[4,16] y) {
+            n = Neg (x) s = ScatterElements (n, i, u) y = Add (s, n)}""",
+        [_numbers(4, 16), _integers([0] * 16, [2] * 16), _numbers(2, 16, seed=1)],
+    ),
+    KernelCase(
+        "overwritable_and_used",
+        "(float[4,16] x) => (float[4,16] n, float[4,16] r, float[4,16] y) {n = Neg (x) r = Relu (n) y = Softmax (r)}",
+        [_numbers(4, 16)],
+    ),
+    KernelCase(
+        "nothing_to_do",
+        """(float[4,16] x) => (float[4,16] n, float[4,16] a, float[4,16] b, float[4,16] c) {
+            n = Neg (x) a = Add (n, zero) b = Slice (x, begin, end) c = Slice (n, begin, end)}""",
+        [_numbers(4, 16)],
+        {"zero": np.array(0, np.float32), "begin": _integers(0, 0), "end": _integers(4, 16)},
+    ),
+    KernelCase(
+        "one_array_twice",
+        "(float[4,16] x, float[4,16] z) => (float[4,16] s, float[4,16] y) {s = Sub (x, z) a = Exp (x) y = Mul (a, z)}",
+        [_TWICE, _TWICE],
+    ),
+)
+"""Kernels in which operators that may write over what they read, or hand it on, have no right to. Right or refused."""
 
 DYNAMIC = (
     (

@@ -1,0 +1,112 @@
+"""Arrays where memory ends, for finding out who reads or writes beyond them, or writes to what is only lent.
+
+Whoever does dies of it; so kernels meet such arrays in a process of their own, which this module is the program of.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import mmap
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from collage.target import Target
+from collage.toolchains import Compiled, InPlaceKernel, LoadOptions
+
+if TYPE_CHECKING:
+    from collage.toolchains import Kernel
+    from collage.toolchains._contract import Tensor
+
+__all__ = ["Pages", "placed"]
+
+_NO_ACCESS, _READ_ONLY = 0, mmap.PROT_READ
+
+
+class Pages:
+    """Memory for one array, between two pages that nobody can touch. It is never given back.
+
+    Args:
+        x: What the array is to hold.
+        at_end: Whether it ends where the memory ends, whatever that means for its alignment; else it begins where that begins.
+    """
+
+    _kept: ClassVar[list[Pages]] = []
+
+    def __init__(self, x: Tensor, at_end: bool = True) -> None:
+        self._size = max(-(-x.nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
+        block = np.frombuffer(mmap.mmap(-1, self._size + 2 * mmap.PAGESIZE), np.uint8)
+        self._begin = block.ctypes.data + mmap.PAGESIZE
+        self._protect(self._begin - mmap.PAGESIZE, mmap.PAGESIZE, _NO_ACCESS)
+        self._protect(self._begin + self._size, mmap.PAGESIZE, _NO_ACCESS)
+        start = mmap.PAGESIZE + (self._size - x.nbytes if at_end else 0)
+        self.array: Tensor = block[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+        self.array[...] = x
+        self._kept.append(self)  # Runtimes may remember arrays that they met.
+
+    def seal(self) -> Tensor:
+        """The array, to which NumPy would write and nobody can."""
+        self._protect(self._begin, self._size, _READ_ONLY)
+        return self.array
+
+    @staticmethod
+    def _protect(address: int, size: int, how: int) -> None:
+        if ctypes.CDLL(None, use_errno=True).mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), how):
+            raise OSError(ctypes.get_errno(), "mprotect")
+
+
+def placed(arrays: Sequence[Tensor], offset: int) -> list[Tensor]:
+    """Copies that begin so many bytes after a line of the cache, or an element's if those are more; one of one array."""
+    copies = {id(x): _placed(x, max(offset, x.itemsize) if offset else 0) for x in arrays}
+    return [copies[id(x)] for x in arrays]
+
+
+def _placed(x: Tensor, offset: int) -> Tensor:
+    block = np.empty(x.nbytes + 128, np.uint8)
+    start = -block.ctypes.data % 64 + offset
+    copy = block[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+    copy[...] = x
+    return copy
+
+
+def _run_at_edges(kernel: Kernel, inputs: Sequence[Tensor]) -> None:
+    """Runs a kernel on arrays at both ends of memory, and compares with what it returns for any others.
+
+    Raises:
+        AssertionError: It returned something else.
+    """
+    wanted = [y.copy() for y in kernel(inputs)]
+    for at_end in (True, False):
+        sealed = [Pages(x, at_end).seal() for x in inputs]
+        _compare(kernel(sealed), wanted)
+        if isinstance(kernel, InPlaceKernel):
+            outputs = [Pages(np.zeros(a.shape, a.dtype), at_end).array for a in kernel.layouts]
+            kernel.run_into(sealed, outputs)
+            _compare(outputs, wanted)
+
+
+def _compare(got: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
+    for y, expected in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+
+
+def _main(workspace: Path) -> None:
+    task = json.loads((workspace / "task.json").read_text())
+    module, name = task["toolchain"]
+    toolchain = getattr(importlib.import_module(module), name)()
+    for i, fields in enumerate(task["kernels"]):
+        print(fields["files"], flush=True)  # The last line tells which one it died of.
+        compiled = Compiled(**{**fields, **{key: tuple(fields[key]) for key in ("files", "inputs", "outputs")}})
+        kernel = toolchain.load(compiled, Target.parse(compiled.target), workspace, LoadOptions())
+        with np.load(workspace / f"inputs_{i}.npz") as stored:
+            _run_at_edges(kernel, [stored[key] for key in stored.files])
+    print(json.dumps({}))
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))
