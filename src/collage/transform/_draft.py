@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from collage.transform._copy import Copier
 
-__all__ = ["Body", "Draft", "bodies_of", "functions_of", "main_graph_of", "source"]
+__all__ = ["Body", "Draft", "bodies_of", "functions_of", "has_operator", "main_graph_of", "source"]
 
 _Part = TypeVar("_Part", ir.Model, ir.Graph, ir.Function, ir.Graph | ir.Function)
 _WITH_BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
@@ -129,6 +129,11 @@ def source(part: _Part) -> _Part:
         original: _Part = part._source
         return original
     return part
+
+
+def has_operator(function: ir.Graph | ir.Function, op_types: Collection[str]) -> bool:
+    """Whether a function has a node of one of these types, bodies left out, without touching a draft."""
+    return any(node.op_type in op_types for node in source(function))
 
 
 def main_graph_of(model: ir.Model) -> ir.Graph:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from collage.transform._context import PassContext
+from collage.transform._draft import has_operator
 from collage.transform._info import PassInfo
 from collage.transform._pass import FunctionLike, FunctionPass
 
@@ -23,6 +24,8 @@ class EliminateIdentity(FunctionPass):
 
     def transform_function(self, function: FunctionLike, model: ir.Model, context: PassContext) -> FunctionLike:
         """Drops in place."""
+        if not has_operator(function, ("Identity",)):
+            return function
         for node in list(function):
             if node.op_type == "Identity" and node.domain == "" and node.inputs[0] is not None:
                 _drop(function, node, node.inputs[0], node.outputs[0])

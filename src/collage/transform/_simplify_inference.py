@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from collage.transform._context import PassContext
+from collage.transform._draft import has_operator
 from collage.transform._info import PassInfo
 from collage.transform._linear import add_constant, constant_of, own_weight, scale_outputs
 from collage.transform._pass import FunctionLike, FunctionPass
@@ -37,6 +38,8 @@ class SimplifyInference(FunctionPass):
         """Folds in place."""
         if isinstance(function, ir.Function):
             return function  # a function has no initializers to fold into
+        if not has_operator(function, ("BatchNormalization",)):
+            return function
         for node in list(function):
             linear = _foldable_into(node)
             if linear is not None:

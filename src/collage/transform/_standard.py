@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 from onnxscript.rewriter import RewritePass
@@ -9,6 +11,7 @@ from onnxscript.rewriter.rules import common as rules
 
 from collage.frontend import remove_unused
 from collage.transform._context import PassContext
+from collage.transform._draft import source
 from collage.transform._info import PassInfo
 from collage.transform._marks import is_marked, marked_functions_hidden
 from collage.transform._outputs import output_names, restore_outputs
@@ -70,6 +73,10 @@ class SimplifyExpr(ModulePass):
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
         """Rewrites in place."""
+        looked_at = source(model)
+        nodes = chain(looked_at.graph.all_nodes(), *(function.all_nodes() for function in looked_at.functions.values()))
+        if not any(node.op_type in _COLLAPSIBLE for node in nodes):
+            return model
         names = output_names(model)
         with marked_functions_hidden(model):
             RewritePass(_COLLAPSING)(model)
@@ -82,6 +89,9 @@ def ToANormalForm() -> Sequential:
     """Every operator bound to a name, in order: what ONNX is, once sorted and named."""
     return Sequential([TopologicalSort(), common.NameFixPass()], name="ToANormalForm")
 
+
+_COLLAPSIBLE = frozenset({"Add", "Div", "Mul", "Reshape", "Slice", "Sub", "Transpose", "Unsqueeze"})
+"""What the rules below collapse."""
 
 _COLLAPSING = [
     rules.mul_by_1_rule,

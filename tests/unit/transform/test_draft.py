@@ -16,8 +16,11 @@ from tests.unit.transform.graphs import inside_function, random_model
 
 from collage._errors import PassError
 from collage.transform import (
+    EliminateIdentity,
     InferType,
     Sequential,
+    SimplifyExpr,
+    SimplifyInference,
     TopologicalSort,
     create_function_pass,
     create_module_pass,
@@ -247,6 +250,21 @@ def test_who_looks_at_nothing_gets_the_same_model_back():
     model = build()
     nothing = create_function_pass("nothing", 0, lambda function, mod, ctx: function)
     assert Sequential([nothing, Sequential([nothing]), nothing])(model) is model
+
+
+@pytest.mark.parametrize("pass_", [EliminateIdentity(), SimplifyExpr(), SimplifyInference()])
+def test_passes_copy_no_model_that_has_none_of_their_operators(pass_):
+    text = TEXT.replace("Mul (b, w)", "Max (b, w)").replace("Add (", "Min (")
+    assert not {"Add", "Mul"} & {node.op_type for node in parser.parse_model(text).graph.node}
+    model = ir.from_proto(parser.parse_model(text))
+    assert pass_(model) is model
+
+
+@pytest.mark.parametrize("replaced", ["Min (b, v)", "Neg (b)"])
+def test_an_operator_in_a_branch_is_enough_to_be_looked_at(replaced):
+    text = TEXT.replace("Add (", "Min (").replace(replaced, "Identity (b)")
+    model = ir.from_proto(parser.parse_model(text))
+    assert EliminateIdentity()(model) is not model
 
 
 def test_an_empty_pass_still_sees_every_function_and_skips_the_marked():
