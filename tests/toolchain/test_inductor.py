@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
 import pytest
 
 from collage._errors import Unsupported
 from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase
 from collage.testing._toolchain_kernels import kernel
+from collage.toolchains import LoadOptions
 from collage.toolchains.inductor import InductorToolchain
 
 pytest.importorskip("torch")
@@ -37,6 +41,54 @@ def test_a_refusal_says_why_and_leaves_nothing(text: str, reason: str, tmp_path:
     with pytest.raises(Unsupported, match=reason):
         InductorToolchain().compile(kernel("k", text), TARGET, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+LSTM = """(float[{shape}] x, float[1,12,2] w, float[1,12,3] r) => (float[A,B,C,D] y)
+    {{y = LSTM <hidden_size = 3, layout = {layout}> (x, w, r)}}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        (LSTM.format(shape="8,9,2", layout=0), True),
+        (LSTM.format(shape="9,1,2", layout=0), False),
+        (LSTM.format(shape="9,8,2", layout=1), True),
+        (LSTM.format(shape="N,1,2", layout=0), False),
+        ("(float[2,3] x) => (float[1,3] y) {y = Compress <axis = 0> (x, chosen)}", True),
+        ("(float[2,3] x, bool[2] given) => (float[K,3] y) {y = Compress <axis = 0> (x, given)}", False),
+    ],
+)
+def test_takes_what_is_short_and_of_known_shape(text: str, taken: bool) -> None:
+    (node,) = kernel("k", text, {"chosen": np.array([False, True])} if "chosen" in text else {}).graph
+    assert InductorToolchain().supports(node, TARGET).ok == taken
+
+
+@pytest.mark.slow
+def test_operators_without_a_c_interface_are_called_by_name(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 3, 3)).astype(np.float32)
+    toolchain = InductorToolchain()
+    compiled = toolchain.compile(kernel("k", "(float[4,3,3] x) => (float[4] y) {y = Det (x)}"), TARGET, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(compiled.files)
+    (y,) = toolchain.load(compiled, TARGET, tmp_path, LoadOptions())([x])
+    np.testing.assert_allclose(y, np.linalg.det(x), rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
+def test_short_recurrences_are_onnxruntimes(op_type: str, direction: str, tmp_path: Path) -> None:
+    ways, gates, random = 1 + (direction == "bidirectional"), {"LSTM": 4, "GRU": 3}[op_type], np.random.default_rng(0)
+    weights = {
+        "w": random.standard_normal((ways, gates * 3, 2)).astype(np.float32),
+        "r": random.standard_normal((ways, gates * 3, 3)).astype(np.float32),
+    }
+    text = f"""(float[5,2,2] x) => (float[5,{ways},2,3] y)
+        {{y = {op_type} <hidden_size = 3, direction = "{direction}"> (x, w, r)}}"""
+    model, x = kernel("k", text, weights), random.standard_normal((5, 2, 2)).astype(np.float32)
+    wanted = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString()).run(None, {"x": x})
+    toolchain = InductorToolchain()
+    got = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())([x])
+    np.testing.assert_allclose(got[0], wanted[0], rtol=1e-4, atol=1e-5)
 
 
 def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

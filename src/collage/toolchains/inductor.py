@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,8 @@ __all__ = ["InductorToolchain", "caches_in", "quiet_compiler"]
 _OPTIONS: dict[str, dict[str, tuple[str, ...] | None]] = {"llvm": {"threads": None}, "cuda": _inductor_cuda.OPTIONS}
 _COMPILERS = ("g++", "clang++")
 _UNROLLED = frozenset(("LSTM", "GRU", "RNN"))
-_DATA_DEPENDENT = frozenset(("NonZero", "Compress"))
+_MOST_STEPS = 8
+"""Each is written out in C++, and compiled."""
 
 
 class InductorToolchain(ToolchainBase):
@@ -78,14 +79,14 @@ class InductorToolchain(ToolchainBase):
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """What the table of torch calls takes, and the compiler too."""
-        reason = _refusal(node)
+        reason = _refusal(node, target)
         return Support(False, reason) if reason is not None else support(node)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Exports the kernel and compiles it to a shared library; caches and sources are left nowhere."""
         check_options(target, _OPTIONS[target.kind])
         name = kernel_name(kernel)
-        refuse_operators(_refusal, kernel.graph)
+        refuse_operators(lambda node: _refusal(node, target), kernel.graph)
         _refuse_symbolic(kernel.graph)
         import_torch()
         from collage.toolchains._torch_ops import Program
@@ -102,11 +103,13 @@ class InductorToolchain(ToolchainBase):
             options = "".join(f".{option}={value}" for option, value in target.options)
             library = workspace / f"{name}.inductor{options}.so"
             _build(program, kernel, draft).replace(library)
+            files = (library, *_calls_of(library, draft))
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
-        return Compiled(self.name, str(target), (library.name,), inputs, outputs, metadata={"library": library.name})
+        names = tuple(path.name for path in files)
+        return Compiled(self.name, str(target), names, inputs, outputs, metadata={"library": library.name})
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Loads the library."""
@@ -120,12 +123,28 @@ class InductorToolchain(ToolchainBase):
         return TorchKernel(lambda *inputs: runner.run(list(inputs)), compiled, threads)
 
 
-def _refusal(node: ir.Node) -> str | None:
-    if node.op_type in _UNROLLED and node.domain == "":
-        return f"inductor would unroll {node.op_type} step by step"
-    if node.op_type in _DATA_DEPENDENT:
+def _refusal(node: ir.Node, target: Target) -> str | None:
+    if node.domain != "":
+        return None
+    if node.op_type in _UNROLLED and not (_is_short(node) and target.kind == "llvm"):
+        return f"inductor would unroll {node.op_type} step by step (on the CPU it may, up to {_MOST_STEPS} steps)"
+    if node.op_type == "NonZero" or (node.op_type == "Compress" and not _is_constant(node.inputs[1:2])):
         return f"inductor compiles no shapes that depend on data ({node.op_type})"
     return None
+
+
+def _is_short(node: ir.Node) -> bool:
+    """Whether a recurrent layer is known to have few steps."""
+    x = node.inputs[0] if node.inputs else None
+    layout = node.attributes.get("layout")
+    if x is None or x.shape is None or len(x.shape) != 3 or (layout is not None and layout.value not in (0, 1)):
+        return False
+    steps = x.shape[0 if layout is None else layout.value]
+    return isinstance(steps, int) and steps <= _MOST_STEPS
+
+
+def _is_constant(values: Sequence[ir.Value | None]) -> bool:
+    return all(value is not None and value.const_value is not None for value in values)
 
 
 def _refuse_symbolic(graph: ir.Graph) -> None:
@@ -172,6 +191,12 @@ def _build(program: Any, kernel: ir.Model, draft: Path) -> Path:
         raise
     except Exception as error:
         raise CompileError(f"inductor: {one_line(error)}") from error
+
+
+def _calls_of(library: Path, draft: Path) -> Iterator[Path]:
+    """The list of operators that a library calls by name, for want of a C interface; torch looks for it beside it."""
+    for calls in draft.glob("*.wrapper.json"):
+        yield calls.replace(library.with_suffix(".json"))
 
 
 @contextlib.contextmanager
