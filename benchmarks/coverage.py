@@ -15,8 +15,13 @@ in a compilation the check against the reference throws such kernels out.
 stay in float32; TVM's importer, ``tvm.compile`` and a virtual machine; IREE's importer, compiler and runtime. The host stands
 for ONNX Runtime and ONNX's reference implementation, ``extern`` for TVM, whose code calls libraries where it can. PyTorch
 reads no ONNX, so there the nearest thing is the table of operators itself on the prepared case, called one by one
-(``onednn``) or through ``torch.compile`` as one graph (``inductor``), without the integration's checks, fusion and packing.
-As that says nothing about operators that the table lacks, the share of the whole suite is printed too.
+(``onednn``) or through PyTorch's compiler (``inductor``: ``torch.compile`` as one graph, or of what ``torch.export`` makes of
+it, whichever passes), without the integration's checks, fusion and packing. As that says nothing about operators that the
+table lacks, the share of the whole suite is printed too.
+
+Inputs that say *how* (a shape, axes, a number of elements) stay inputs for every toolchain but ``inductor``: its code is for
+the shapes that it was compiled with, and directly it refuses them too, so that those cases would drop out of the comparison.
+For it they are constants, as in the models that people have, both directly and in the integration.
 
 Each toolchain works in child processes: one that dies or hangs costs a case. Cases are tried in turns of operators, so that
 the first of many parts holds each operator once. With ``--state`` a run is continued where it was stopped, by this command or
@@ -37,12 +42,13 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 from backend_suite import Case, cases, same
 
 BAR = 0.95
@@ -136,7 +142,7 @@ def iree_itself(model: onnx.ModelProto) -> Runner:
     return run
 
 
-def table_itself(model: onnx.ModelProto, compiled: bool = False) -> Runner:
+def table_itself(model: onnx.ModelProto, compile_it: Callable[[Any, Sequence[Any]], Any] | None = None) -> Runner:
     import torch
 
     from collage.frontend import read_model
@@ -144,13 +150,29 @@ def table_itself(model: onnx.ModelProto, compiled: bool = False) -> Runner:
     from collage.transform import prepare
 
     program = Program(prepare(read_model(model)))
-    call = torch.compile(program, fullgraph=True) if compiled else program
 
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
+        tensors = [from_array(np.asarray(x)) for x in inputs]
         with torch.inference_mode():
-            return [to_array(torch.as_tensor(y)) for y in call(*(from_array(np.asarray(x)) for x in inputs))]
+            call = program if compile_it is None else compile_it(program, tensors)
+            return [to_array(torch.as_tensor(y)) for y in call(*tensors)]
 
     return run
+
+
+def compiled_itself(model: onnx.ModelProto) -> Runner:
+    import torch
+
+    return table_itself(model, lambda program, _: torch.compile(program, fullgraph=True))
+
+
+def exported_itself(model: onnx.ModelProto) -> Runner:
+    import torch
+
+    def compile_it(program: Any, tensors: Sequence[Any]) -> Any:
+        return torch.compile(torch.export.export(program, tuple(tensors), strict=False).module(), fullgraph=True)
+
+    return table_itself(model, compile_it)
 
 
 DIRECT: Mapping[str, Sequence[Callable[[onnx.ModelProto], Runner]]] = {
@@ -161,8 +183,9 @@ DIRECT: Mapping[str, Sequence[Callable[[onnx.ModelProto], Runner]]] = {
     "onednn": (table_itself,),
     "extern": (tvm_itself,),
     "iree": (iree_itself,),
-    "inductor": (lambda model: table_itself(model, compiled=True),),
+    "inductor": (compiled_itself, exported_itself),
 }
+FOR_FIXED_SHAPES = ("inductor",)
 
 
 def integrated(model: onnx.ModelProto, name: str, workspace: Path) -> Runner:
@@ -183,6 +206,35 @@ def integrated(model: onnx.ModelProto, name: str, workspace: Path) -> Runner:
     kernel.graph.name = f"case{len(list(workspace.iterdir()))}"
     loaded = toolchain.load(toolchain.compile(kernel, target, workspace), target, workspace, LoadOptions())
     return lambda inputs: loaded(list(inputs))
+
+
+def with_constants(case: Case) -> Case:
+    """The case with what says how as constants: what the table of torch calls reads before it computes."""
+    from collage.toolchains._torch_ops import OPS
+
+    given = [value.name for value in case.model.graph.input]
+    says_how = {
+        node.input[i]
+        for node in case.model.graph.node
+        if node.op_type in OPS
+        for i in OPS[node.op_type].host
+        if i < len(node.input)
+    }
+    first, others = case.data[0][0], [inputs for inputs, _ in case.data[1:]]
+    told = [
+        i
+        for i, name in enumerate(given)
+        if name in says_how and all(np.array_equal(first[i], inputs[i]) for inputs in others)
+    ]
+    if not told or len(told) == len(given):  # nothing would be left to compute
+        return case
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    for i in reversed(told):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(first[i]), given[i]))
+        del model.graph.input[i]
+    kept = [i for i in range(len(given)) if i not in told]
+    return replace(case, model=model, data=[([inputs[i] for i in kept], outputs) for inputs, outputs in case.data])
 
 
 def attempt(make: Callable[[onnx.ModelProto], Runner], case: Case) -> tuple[str, str]:
@@ -221,6 +273,7 @@ def serve(name: str, chosen: Sequence[Case], workspace: Path, pipe: multiprocess
     os.dup2(silence, 1)
     os.dup2(silence, 2)
     for case in chosen:
+        case = with_constants(case) if name in FOR_FIXED_SHAPES else case
         pipe.send("directly")
         direct = FAILED
         for itself in DIRECT[name]:
