@@ -200,6 +200,7 @@ class _Loader:
             CoreSets,
             DeviceExecutor,
             checked_steps,
+            devices_used,
             missing_cores,
             shared_memory_steps,
         )
@@ -211,7 +212,7 @@ class _Loader:
         ):
             self._notes.append(note)
         cores = layout.cores if problem is None else {}
-        devices = CoreSets({name: cores.get(name, ()) for name in dict.fromkeys(str(k.device) for k in recipe.kernels)})
+        devices = CoreSets({name: cores.get(name, ()) for name in devices_used(recipe)})
         kernels = []
         for record in recipe.kernels:
             threads = len(cores.get(str(record.device), ())) or self._options.threads

@@ -26,7 +26,15 @@ from collage.runtime._executor import Executor, Host, Span, Step
 from collage.runtime._recipe import DeviceLayout, Recipe
 from collage.toolchains import Kernel
 
-__all__ = ["CoreSets", "DeviceExecutor", "PlacedStep", "checked_steps", "missing_cores", "shared_memory_steps"]
+__all__ = [
+    "CoreSets",
+    "DeviceExecutor",
+    "PlacedStep",
+    "checked_steps",
+    "devices_used",
+    "missing_cores",
+    "shared_memory_steps",
+]
 
 T = TypeVar("T")
 Job = Callable[[], None]
@@ -126,11 +134,21 @@ def checked_steps(recipe: Recipe, kernels: Sequence[Kernel]) -> tuple[list[Place
     steps = []
     for copy in layout.copies:
         step = Step(f"copy of {copy.source}", _Copy(), (copy.source,), (copy.result,))
-        steps.append(PlacedStep(step, copy.dst.partition("/")[0], (copy.src,), (copy.dst,), is_copy=True))
+        steps.append(PlacedStep(step, _device_of(copy.dst), (copy.src,), (copy.dst,), is_copy=True))
     for record, kernel in zip(recipe.kernels, kernels, strict=True):
         step = Step(record.name, kernel, record.inputs, record.outputs)
         steps.append(PlacedStep(step, str(record.device), record.reads, record.writes))
     return steps, [port.name for port in recipe.outputs]
+
+
+def devices_used(recipe: Recipe) -> list[str]:
+    """Devices on which a recipe has kernels, or to which it copies: outputs may be wanted where nothing is computed."""
+    copied_to = (_device_of(copy.dst) for copy in _layout(recipe).copies)
+    return list(dict.fromkeys([*(str(kernel.device) for kernel in recipe.kernels), *copied_to]))
+
+
+def _device_of(scope: str) -> str:
+    return scope.partition("/")[0]
 
 
 class _Copy:

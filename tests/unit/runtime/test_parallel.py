@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from collage.runtime._parallel import (
     DeviceExecutor,
     PlacedStep,
     checked_steps,
+    devices_used,
     missing_cores,
     shared_memory_steps,
 )
@@ -238,6 +240,18 @@ def test_a_tensor_of_another_scope_is_refused_in_debug_mode(recipe: Recipe, devi
     executor = DeviceExecutor(steps, ["x"], outputs, devices, arrivals={"x": ONE})
     with pytest.raises(ToolchainError, match=r"a reads 'x' in cpu:1, and was handed a tensor that lies in cpu:0"):
         executor.run([np.ones(2)])
+
+
+def test_an_output_may_be_wanted_on_a_device_that_computes_nothing(recipe: Recipe) -> None:
+    layout = recipe.devices
+    delivered = CopyRecord("y", "y_there", ONE, "cpu:2")
+    far = replace(
+        recipe, outputs=(Port("y_there", "float32", (2,)),), devices=replace(layout, copies=(*layout.copies, delivered))
+    )
+    steps, outputs = checked_steps(far, [Calls(lambda x: x + 1), Calls(lambda x: 2 * x)])
+    devices = CoreSets({name: () for name in devices_used(far)})
+    executor = DeviceExecutor(steps, ["x"], outputs, devices, arrivals={"x": TWO})
+    np.testing.assert_array_equal(executor.run([np.ones(2)])[0], [4, 4])
 
 
 def test_a_read_that_no_copy_serves_is_found_before_anything_is_loaded(recipe: Recipe) -> None:
