@@ -136,6 +136,7 @@ CASES = [
     slow("run:shape", "wrong", "shape"),
     slow("run:wrong", "wrong", "differs"),
     ("run:later", "wrong", "differs"),
+    ("run:spoil", "wrong", "writes over its input"),
     slow("run:slow", "ok", ""),
     slow("run:delete", "ok", ""),
     slow("run:chdir", "ok", ""),

@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import CompileError
-from collage.cost.numerics import compare
+from collage.cost.numerics import compare, same_bytes
 from collage.cost.values import ValueStore
 from collage.runtime import Executable, Recipe, load
 from collage.target import Target
@@ -51,6 +51,9 @@ class _Service:
             outputs = self._run(feeds)
             if len(self._notes) > self._noted:
                 raise CompileError(self._notes[-1])
+            for name, value in feeds.items():
+                if not same_bytes(value, store.get(name)):
+                    return {"max_abs": 0.0, "max_rel": 0.0, "reason": f"writes over the model's input {name!r}"}
             for name, value in outputs.items():
                 if name not in store:
                     continue

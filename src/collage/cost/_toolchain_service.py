@@ -13,11 +13,11 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import CompileError
-from collage.cost.numerics import compare_all
+from collage.cost.numerics import compare_all, same_bytes
 from collage.cost.sampling import SamplingPlan, sample, sample_kernel
 from collage.cost.slot import building_slot, measuring_slot
 from collage.cost.values import ValueStore
-from collage.runtime import Executor, Step, trim
+from collage.runtime import Executor, Step, aligned_copy, trim
 from collage.target import Target
 from collage.toolchains import (
     Compiled,
@@ -123,6 +123,8 @@ class ToolchainService:
     ) -> dict[str, Any]:
         """Runs a kernel on the model's real values and compares what it returns; for the arguments see ``measure``.
 
+        A kernel that writes over its inputs is wrong too: what else reads them would be spoiled.
+
         Returns:
             ``{"error": share, "wrong": reason or None}``.
         """
@@ -130,7 +132,11 @@ class ToolchainService:
         error = 0.0
         for folder in reversed(values):
             store = ValueStore(Path(folder))
-            outputs = list(kernel(_arrays(store, inputs)))
+            arrays = _arrays(store, inputs)
+            outputs = list(kernel(arrays))
+            for name, array in zip(inputs, arrays, strict=True):
+                if not same_bytes(array, store.get(name)):
+                    return {"error": error, "wrong": f"writes over its input {name!r}"}
             checked = [(out, store.get(name)) for out, name in zip(outputs, expected, strict=True) if name in store]
             difference = compare_all([a for a, _ in checked], [e for _, e in checked], tolerance)
             error = max(error, difference.max_rel)
@@ -212,4 +218,4 @@ class ToolchainService:
 
 
 def _arrays(store: ValueStore, names: Sequence[str]) -> list[np.ndarray[Any, Any]]:
-    return [np.array(store.get(name)) for name in names]
+    return [aligned_copy(store.get(name)) for name in names]

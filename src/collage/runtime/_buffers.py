@@ -70,9 +70,10 @@ def arrays_in_one_block(layouts: Sequence[Layout], lifetimes: Sequence[Lifetime]
 
 
 def aligned_copy(array: Array) -> Array:
-    """A copy that is aligned as buffers are."""
-    layout = Layout(array.dtype.name, array.shape)
-    copy = _array(_aligned(size_bytes(layout))[1], 0, layout)
+    """A row-major copy that lies as buffers of a run do: some toolchains read, and write, such memory without copying it."""
+    if array.dtype.hasobject:
+        return array.copy()
+    copy = _aligned(array.nbytes)[1].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
 

@@ -34,7 +34,8 @@ class FakeToolchain(ToolchainBase):
             is ``raise``, ``refuse``, ``segfault``, ``abort``, ``exit``, ``hang``, ``children``, ``flood``,
             ``close``, ``memory``, ``chdir``, ``orphans`` (children that outlive their parents, in sessions of their
             own), ``delete`` (its own files); for ``run`` also ``nan``, ``shape``, ``wrong``, ``later`` (right once,
-            wrong later) and ``slow`` (every run slower than the one before). Empty: nothing.
+            wrong later), ``spoil`` (writes over its inputs) and ``slow`` (every run slower than the one before). Empty:
+            nothing.
         seconds: Least time of a run; or of every operator of a kernel by type, the others taking none, and "" of each launch.
         name: What it is called, so that several may be on one menu.
     """
@@ -98,10 +99,13 @@ class _FakeKernel:
         self._runs += 1
         if self._what == "delete":
             self._file.unlink(missing_ok=True)
-        elif self._what and self._what not in ("nan", "shape", "wrong", "later", "slow"):
+        elif self._what and self._what not in ("nan", "shape", "wrong", "later", "spoil", "slow"):
             misbehave(self._what)
         time.sleep(self._seconds + (self._runs * _SLOWER_S if self._what == "slow" else 0.0))
         outputs = list(self._evaluator.run(None, dict(zip(self._compiled.inputs, inputs, strict=True))))
+        if self._what == "spoil":
+            for x in inputs:
+                x[...] = 0
         if self._what == "nan":
             return [np.full_like(output, np.nan) for output in outputs]
         if self._what == "shape":
