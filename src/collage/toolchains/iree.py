@@ -201,6 +201,8 @@ def _refusal(node: ir.Node) -> str | None:
     attributes = node.attributes
     if node.op_type == "Bernoulli":
         return "iree draws Bernoulli's numbers by rules of its own"
+    if node.op_type == "GridSample":
+        return "iree takes wrong neighbours for GridSample's nearest ones, and reads what lies beyond the image"
     if node.op_type == "SpaceToDepth" and attributes.get_string("mode") == "CRD":
         return "iree takes every SpaceToDepth for one of mode DCR"
     if node.op_type == "AveragePool" and all(attributes.get_int(name) for name in ("ceil_mode", "count_include_pad")):
