@@ -54,6 +54,10 @@ _SETTINGS = (
     "--iree-input-demote-f64-to-f32=false",  # f64 means f64
 )
 _ENTRY = "kernel"
+_ALIGNMENT = 64
+"""Bytes: what IREE's code takes for granted of every array."""
+_WRITERS = frozenset(("TopK", "Scatter", "ScatterElements", "ScatterND", "TensorScatter", "If", "Loop", "Scan"))
+"""Operators that IREE lets write over what they read last, be it the caller's: kernels that hold one are given copies."""
 
 
 class IreeToolchain(ToolchainBase):
@@ -108,14 +112,16 @@ class IreeToolchain(ToolchainBase):
             (module.name,),
             tuple(str(value.name) for value in kernel.graph.inputs),
             tuple(str(value.name) for value in kernel.graph.outputs),
-            metadata={"module": module.name, "dtypes": dtypes},
+            metadata={"module": module.name, "dtypes": dtypes, "only_reads": _only_reads(kernel.graph)},
         )
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Maps the module into memory, on a device of as many threads as there are to be."""
         check_options(target, _OPTIONS)
         device = _device(load_threads(target, options) or usable_cores())
-        return _ModuleKernel(workspace / compiled.metadata["module"], device, compiled.metadata["dtypes"])
+        told = compiled.metadata
+        # Modules of earlier versions do not say whether they only read.
+        return _ModuleKernel(workspace / told["module"], device, told["dtypes"], bool(told.get("only_reads")))
 
 
 class _ModuleKernel:
@@ -123,11 +129,12 @@ class _ModuleKernel:
 
     reuses_outputs = False
 
-    def __init__(self, path: Path, device: Any, dtypes: Sequence[str]) -> None:
+    def __init__(self, path: Path, device: Any, dtypes: Sequence[str], only_reads: bool) -> None:
         import iree.runtime as rt
 
         self._rt = rt
         self._device = device
+        self._only_reads = only_reads
         self._dtypes = [np.dtype(dtype) for dtype in dtypes]
         self._memory = rt.MemoryType.DEVICE_LOCAL | rt.MemoryType.HOST_VISIBLE
         self._usage = rt.BufferUsage.DEFAULT | rt.BufferUsage.MAPPING
@@ -139,18 +146,26 @@ class _ModuleKernel:
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         rt = self._rt
         given, made = rt.VmVariantList(len(inputs)), rt.VmVariantList(len(self._dtypes))
-        for x in inputs:
-            given.push_ref(self._copied(np.asarray(x, order="C")))
+        read = [np.asarray(x, order="C") for x in inputs]
+        for x in read:
+            given.push_ref(self._lent(x) or self._copied(x))
         self._context.invoke(self._entry, given, made)
         views = [made.get_as_object(i, rt.HalBufferView) for i in range(len(self._dtypes))]
         outputs = [_array(view, dtype) for view, dtype in zip(views, self._dtypes, strict=True)]
-        # Equal outputs come as one.
+        # Equal outputs come as one, and an input that is an output too comes back as it was lent.
         return [
-            y.copy() if any(map(partial(np.may_share_memory, y), outputs[:i])) else y for i, y in enumerate(outputs)
+            y.copy() if any(map(partial(np.may_share_memory, y), (*read, *outputs[:i]))) else y
+            for i, y in enumerate(outputs)
         ]
 
+    def _lent(self, x: Tensor) -> Any:
+        """A view of an array's own memory; None where it might be written to, or is not aligned as its code expects."""
+        if not self._only_reads or x.ctypes.data % _ALIGNMENT or not x.size or not x.flags.writeable:
+            return None
+        buffer = self._device.allocator.import_host_allocation(x, self._memory, self._usage)
+        return self._rt.HalBufferView(buffer, x.shape, _element_type(x.dtype))
+
     def _copied(self, x: Tensor) -> Any:
-        """A copy, even where an array's own memory could be lent: IREE sorts in place what it is given."""
         return self._device.allocator.allocate_buffer_copy(
             memory_type=self._memory,
             allowed_usage=self._usage,
@@ -217,6 +232,10 @@ def _refuse_types(values: Iterable[ir.Value]) -> None:
             raise Unsupported(f"iree is not asked for {dtype.name.lower()} ({value.name!r})")
         if value.type is not None and dtype is None:
             raise Unsupported(f"iree takes tensors, not {value.type} ({value.name!r})")
+
+
+def _only_reads(graph: ir.Graph) -> bool:
+    return not any(node.op_type in _WRITERS for node in graph)
 
 
 def _refuse_second_sort(graph: ir.Graph) -> None:
