@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from collage.fusion import CandidateKernel, CandidateKernelIndex, max_coalesce, moved_borders
-from collage.graph import SubGraph, is_view
+from collage.graph import IndexSet, SubGraph, is_view
 from collage.overlaps import placed_plans
 from collage.plans import Plan, predicted_s
 from collage.retuned import known_tuned
@@ -41,14 +41,46 @@ def refine(tuning: Tuning, index: CandidateKernelIndex) -> tuple[CandidateKernel
     Returns:
         All candidates there are now, and the result of the last search.
     """
-    index, result = _settled(tuning, index)
+    index, result = _settled(tuning, CandidateKernelIndex([*index, *_measured_before(tuning, index)]))
     for _ in range(_LOOKS):
         if result.partitioning is None or result.stopped_by in ("should_stop", "deadline"):
             break
         if not _looked_again(tuning, result.partitioning.candidates):
             break
         index, result = _settled(tuning, index)
+    _remember(tuning, index)
     return index, result
+
+
+def _measured_before(tuning: Tuning, index: CandidateKernelIndex) -> list[CandidateKernel]:
+    """Candidates that the last search of this model knew the costs of when it ended, some of them found beside its covers.
+
+    This search knows them from the beginning. If it asked for them one by one it would settle elsewhere: what was looked at
+    twice costs something else now than when the last search first saw it.
+    """
+    told = None if tuning.options.remeasure else tuning.database.local_fact(**_fact_of_search(tuning))
+    specs = {str(candidate.target): (candidate.target, candidate.spec) for candidate in index}
+    found = []
+    for target, nodes, rules in told["candidates"] if told else ():
+        sub_graph = SubGraph(tuning.graph, IndexSet.of(*nodes))
+        if target in specs and sub_graph.has_border and sub_graph.is_admissible:
+            found.append(CandidateKernel(sub_graph, *specs[target], tuple(rules)))
+    found = tuning.within_devices(found)
+    proposed = set(index)
+    tuning.introduce(candidate for candidate in found if candidate not in proposed)
+    tuning.recall(found)
+    return found
+
+
+def _remember(tuning: Tuning, index: CandidateKernelIndex) -> None:
+    """Notes for the next search of this model which costs this one knew."""
+    known = [c for c in index if tuning.known_cost(c) is not None and not c.sub_graph.nested]
+    told = [[str(c.target), list(c.sub_graph.inside), list(c.rules)] for c in known]
+    tuning.database.keep_local_fact({"candidates": told}, **_fact_of_search(tuning))
+
+
+def _fact_of_search(tuning: Tuning) -> dict[str, Any]:
+    return {**tuning.fact("search-1"), "menu": [str(target) for target in tuning.menu]}
 
 
 def _looked_again(tuning: Tuning, cover: Sequence[CandidateKernel]) -> bool:

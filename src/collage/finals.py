@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from collage._errors import NothingCanRun, ToolchainError
-from collage.cost.key import runtime_settings
 from collage.cost.outcome import Status
 from collage.cost.race import Contestant, Result, Standing, race, why_wrong
 from collage.cost.statistics import Interval, Summary
-from collage.graph import IndexSet, SubGraph, structural_hash
-from collage.machine import this_machine
+from collage.graph import IndexSet, SubGraph
 from collage.plans import Placement, Plan, lower, on_the_host, predicted_s
 from collage.runtime import Recipe
 from collage.target import HOST_TARGET, HOST_TOOLCHAIN
@@ -113,7 +111,7 @@ def previous_winner(tuning: Tuning) -> Plan | None:
 
     Without ``remeasure`` the search sees the same costs as then, and finds it by itself.
     """
-    told = tuning.options.remeasure and tuning.database.local_fact(**_circumstances(tuning, "winner-1"))
+    told = tuning.options.remeasure and tuning.database.local_fact(**tuning.fact("winner-1"))
     if not told or not told["kernels"]:
         return None
     kernels = [
@@ -133,7 +131,7 @@ def _keep_winner(tuning: Tuning, plan: Plan) -> None:
     mixed = len(plan.kernels) > 1 and not any(place.sub_graph.nested or place.device for place in plan.kernels)
     kernels = [[str(place.target), list(place.sub_graph.inside)] for place in plan.kernels]
     told = {"kernels": kernels if mixed else []}
-    tuning.database.keep_local_fact(told, **_circumstances(tuning, "winner-1"))
+    tuning.database.keep_local_fact(told, **tuning.fact("winner-1"))
 
 
 def calibrate(tuning: Tuning, finals: Finals) -> bool:
@@ -220,27 +218,12 @@ def plan_signature(tuning: Tuning, fact: str, plans: Sequence[Plan]) -> dict[str
     contestants = [[plan.name, [_kernel_name(place) for place in plan.kernels]] for plan in plans]
     targets = sorted({place.target for plan in plans for place in plan.kernels}, key=str)
     builds = {target.build_name: tuning.workshop.availability(target).build for target in targets}
-    return {**_circumstances(tuning, fact), "contestants": contestants, "builds": builds}
+    return {**tuning.fact(fact), "contestants": contestants, "builds": builds}
 
 
 def _kernel_name(place: Placement) -> list[Any]:
     name = [str(place.target), list(place.sub_graph.inside)]
     return name if place.device is None else [*name, str(place.device)]
-
-
-def _circumstances(tuning: Tuning, fact: str) -> dict[str, Any]:
-    values = tuning.workshop.values
-    devices = {} if tuning.placement is None else {"devices": tuning.placement.digest}
-    return {
-        **devices,
-        "fact": fact,
-        "model": structural_hash(tuning.model),
-        "shapes": [list(values.get(str(v.name)).shape) for v in tuning.model.graph.inputs if v.name in values],
-        "machine": this_machine().fingerprint,
-        "threads": tuning.options.threads,
-        "settings": runtime_settings(),
-        "tolerance": tuning.tolerance,
-    }
 
 
 def _as_fact(finals: Finals) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from collage.cost.estimator import MeasuringCostEstimator, model_bytes, model_to
 from collage.cost.expectation import Expectation
 from collage.cost.jobs import weight_bytes
 from collage.cost.kernels import KernelMaker
+from collage.cost.key import runtime_settings
 from collage.cost.outcome import Outcome, Status
 from collage.cost.overheads import Overheads, measure_overheads
 from collage.cost.probing import parts_to_measure, profile_from_parts
@@ -34,7 +35,8 @@ from collage.cost.workshop import Workshop
 from collage.device import SEScope
 from collage.frontend import make_inputs, place_weights
 from collage.fusion import CandidateKernel, FusionReport
-from collage.graph import DataflowGraph, IndexSet, SubGraph
+from collage.graph import DataflowGraph, IndexSet, SubGraph, structural_hash
+from collage.machine import this_machine
 from collage.options import CompileOptions
 from collage.placement import DevicePlacement
 from collage.target import HOST_TARGET, Target
@@ -205,7 +207,8 @@ class Tuning:
         }
         whole = [outcome.time.median_s for outcome in found.outcomes if outcome.time is not None]
         total_s = sum(whole) if len(whole) == len(found.outcomes) else None
-        self._expectation.learn_profile(target, profile_from_parts(op_types, weights, seconds, total_s))
+        profile = profile_from_parts(op_types, weights, seconds, total_s)
+        self._expectation.learn_profile(target, self._as_it_was_first(target, profile))
         for place, outcome in zip(places, outcomes, strict=True):
             self._learn(place, target, outcome)
 
@@ -329,10 +332,41 @@ class Tuning:
         """What came of measuring this kernel, or one of equal key, in this session."""
         return self._outcomes.get(self.key_of(sub_graph, target))
 
+    def _as_it_was_first(self, target: Target, profile: Mapping[int, float]) -> Mapping[int, float]:
+        """A target's profile as the first search of this model had it.
+
+        Parts are looked at twice in the end. A search that began from what they cost then would ask for other kernels.
+        """
+        build = self.workshop.availability(target).build
+        name = {**self.fact("parts-1"), "menu": list(map(str, self.menu)), "target": str(target), "build": build}
+        told = None if self.options.remeasure else self.database.local_fact(**name)
+        if told is None:
+            self.database.keep_local_fact(profile, **name)
+            return profile
+        return {int(node): float(took_s) for node, took_s in told.items()}
+
+    def fact(self, name: str) -> dict[str, Any]:
+        """The name under which the database keeps a fact of this model, as it is to run here."""
+        values, devices = self.workshop.values, {} if self.placement is None else {"devices": self.placement.digest}
+        return {
+            **devices,
+            "fact": name,
+            "model": structural_hash(self.model),
+            "shapes": [list(values.get(str(v.name)).shape) for v in self.model.graph.inputs if v.name in values],
+            "machine": this_machine().fingerprint,
+            "threads": self.options.threads,
+            "settings": runtime_settings(),
+            "tolerance": self.tolerance,
+        }
+
     def introduce(self, candidates: Iterable[CandidateKernel]) -> None:
-        """Notes which candidates have equal keys, so that a measurement of one tells of all."""
+        """Notes which candidates have equal keys, so that a measurement of one, also an earlier one, tells of all."""
         for candidate in candidates:
-            self._twins.setdefault(self.key_of(candidate.sub_graph, candidate.target), []).append(candidate)
+            key = self.key_of(candidate.sub_graph, candidate.target)
+            self._twins.setdefault(key, []).append(candidate)
+            outcome = self._outcomes.get(key)
+            if outcome is not None and outcome.time is not None:
+                self._expectation.learn_measurement(candidate.target, candidate.bits, outcome.time.median_s)
 
     def can_tune(self, target: Target) -> bool:
         """Whether kernels of this target may be tuned: its toolchain can, and it is not a target of tuned kernels itself."""

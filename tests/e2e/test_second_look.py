@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     return clock
 
 
-def compiled(folder: Path) -> collage.Executable:
-    nodes = [helper.make_node(op, [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i, op in enumerate(OPERATORS)]
-    ports = {"v0": (TensorProto.FLOAT, [1, 8])}, {f"v{len(OPERATORS)}": (TensorProto.FLOAT, [1, 8])}
+def compiled(folder: Path, operators: Sequence[str] = OPERATORS) -> collage.Executable:
+    nodes = [helper.make_node(op, [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i, op in enumerate(operators)]
+    ports = {"v0": (TensorProto.FLOAT, [1, 8])}, {f"v{len(operators)}": (TensorProto.FLOAT, [1, 8])}
     onnx.save(model_of(nodes, *ports, {}), folder / "m.onnx")
     toolchains = Registry()
     for name in SECONDS:
@@ -107,3 +108,32 @@ def test_what_the_database_knows_is_not_looked_at_again(clock: Clock, tmp_path: 
     assert not clock.looks
     with Database(str(tmp_path / "db.sqlite")) as database:
         assert database.complaints() is None
+
+
+@pytest.mark.parametrize("seed", [7, 16, 26, 50])
+def test_a_second_compile_measures_nothing_and_chooses_the_same_however_noisy_the_first_was(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, kinds = random.Random(seed), ["Relu", "Neg", "Abs", "Exp", "Tanh"]
+    operators = [rng.choice(kinds) for _ in range(rng.randint(6, 14))]
+    costs = {target: {kind: rng.uniform(0.5, 2.0) for kind in kinds} for target in SECONDS}
+    looks: Counter[tuple[str, str]] = Counter()
+
+    def measure(workshop: Workshop, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
+        which = job.target.toolchain, job.structure
+        looks[which] += 1
+        noise = random.Random(f"{seed} {which} {looks[which]}").lognormvariate(0.0, 0.15)
+        found = [node.op_type for node in job.kernel.graph]
+        seconds = noise * (0.2 + sum(costs.get(which[0], {}).get(operator, 0.0) for operator in found))
+        return Outcome(Status.OK, None, Summary(seconds, seconds, seconds, 9, 0.0), 0.0, build_s)
+
+    monkeypatch.setattr(Workshop, "_measure", measure)
+    monkeypatch.setenv(PATIENCE_VARIABLE, "0")
+    first = compiled(tmp_path, operators)
+    looks.clear()
+    second = compiled(tmp_path, operators)
+    assert not looks
+    assert second.report["search"]["measured"] == 0
+    assert [(k["target"], k["nodes"]) for k in second.report["kernels"]] == [
+        (k["target"], k["nodes"]) for k in first.report["kernels"]
+    ]

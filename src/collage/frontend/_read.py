@@ -105,7 +105,7 @@ def _read_file(path: Path, budgets: Budgets) -> bytes:
         with open(descriptor, "rb", closefd=False) as file:
             file.seek(0)
             check_framing(file, status.st_size, budgets)
-            return file.read(budgets.file_bytes + 1)
+            return file.read(status.st_size + 1)
     except OSError as error:
         raise ModelError(f"cannot be read: {error.strerror}") from None
     finally:
