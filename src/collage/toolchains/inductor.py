@@ -168,7 +168,9 @@ def _read_back(kernel: ir.Model, workspace: Path) -> ir.Model:
 def _build(program: Any, kernel: ir.Model, draft: Path) -> Path:
     torch = import_torch()
     import numpy as np
-    import torch._inductor as inductor
+
+    with _folder_for("TORCHINDUCTOR_CACHE_DIR", folder=draft):  # the import makes it
+        import torch._inductor as inductor
 
     zeros = [
         np.zeros([size for size in v.shape or () if isinstance(size, int)], v.dtype.numpy())
@@ -202,15 +204,23 @@ def _calls_of(library: Path, draft: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def caches_in(folder: Path) -> Iterator[None]:
     """Inductor's caches and temporary files in ``folder`` for as long as the context lasts."""
-    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
-    before = {name: os.environ.get(name) for name in names}
     temporary = tempfile.tempdir
-    os.environ.update({name: str(folder) for name in names})
     tempfile.tempdir = str(folder)
+    try:
+        with _folder_for("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR", folder=folder):
+            yield
+    finally:
+        tempfile.tempdir = temporary
+
+
+@contextlib.contextmanager
+def _folder_for(*names: str, folder: Path) -> Iterator[None]:
+    """These environment variables name ``folder`` for as long as the context lasts."""
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update({name: str(folder) for name in names})
     try:
         yield
     finally:
-        tempfile.tempdir = temporary
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
