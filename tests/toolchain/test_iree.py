@@ -43,11 +43,6 @@ class TestIreeInOneThread(ToolchainTestCase):
         ("(float[2] x) => (float[2] y) {y = Bernoulli (x)}", "Bernoulli"),
         ("(float[1,1,4,4] x, float[1,2,2,2] g) => (float[1,1,2,2] y) {y = GridSample (x, g)}", "GridSample"),
         (
-            "(float[9] x) => (float[2] v, int64[2] i, float[2] w, int64[2] j) {k = Constant <value_ints = [2]> () "
-            "v, i = TopK (x, k) w, j = TopK <largest = 0> (x, k)}",
-            "second TopK",
-        ),
-        (
             "(float[1,1,4] x) => (float[1,1,2] y) {y = AveragePool <kernel_shape = [3], strides = [2], ceil_mode = 1, "
             "count_include_pad = 1> (x)}",
             "ceil_mode",

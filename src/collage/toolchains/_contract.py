@@ -130,7 +130,8 @@ class Kernel(Protocol):
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """Runs the kernel on inputs in the order of its model's inputs; returns outputs in the model's order.
 
-        Inputs are not changed and are read only during the call. Not reentrant: one call at a time.
+        Inputs are not changed and are read only during the call. Outputs lie apart from them, from each other, from the
+        kernel's constants and, unless ``reuses_outputs``, from those of earlier calls. Not reentrant: one call at a time.
         """
         ...
 

@@ -179,7 +179,8 @@ def _array(view: Any, dtype: np.dtype[Any]) -> Tensor:
     shape = tuple(view.shape)
     if 0 in shape:
         return np.empty(shape, dtype)
-    return np.asarray(view.map()).view(dtype)[: int(np.prod(shape))].reshape(shape)
+    array: Tensor = view.map().asarray(shape, dtype)
+    return array
 
 
 @functools.cache
