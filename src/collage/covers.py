@@ -41,7 +41,7 @@ def refine(tuning: Tuning, index: CandidateKernelIndex) -> tuple[CandidateKernel
     Returns:
         All candidates there are now, and the result of the last search.
     """
-    index, result = _settled(tuning, CandidateKernelIndex([*index, *_measured_before(tuning, index)]))
+    index, result = _settled(tuning, _recalled(tuning, index))
     for _ in range(_LOOKS):
         if result.partitioning is None or result.stopped_by in ("should_stop", "deadline"):
             break
@@ -52,24 +52,30 @@ def refine(tuning: Tuning, index: CandidateKernelIndex) -> tuple[CandidateKernel
     return index, result
 
 
-def _measured_before(tuning: Tuning, index: CandidateKernelIndex) -> list[CandidateKernel]:
-    """Candidates that the last search of this model knew the costs of when it ended, some of them found beside its covers.
+def _recalled(tuning: Tuning, index: CandidateKernelIndex) -> CandidateKernelIndex:
+    """Candidates, and those that the last search of this model found beside its covers; what it knew is known again.
 
-    This search knows them from the beginning. If it asked for them one by one it would settle elsewhere: what was looked at
-    twice costs something else now than when the last search first saw it.
+    This search knows it from the beginning. If it asked for one cost after the other it would settle elsewhere: what was
+    looked at twice costs something else now than when the last search first saw it.
     """
     told = None if tuning.options.remeasure else tuning.database.local_fact(**_fact_of_search(tuning))
-    specs = {str(candidate.target): (candidate.target, candidate.spec) for candidate in index}
-    found = []
-    for target, nodes, rules in told["candidates"] if told else ():
-        sub_graph = SubGraph(tuning.graph, IndexSet.of(*nodes))
-        if target in specs and sub_graph.has_border and sub_graph.is_admissible:
-            found.append(CandidateKernel(sub_graph, *specs[target], tuple(rules)))
-    found = tuning.within_devices(found)
-    proposed = set(index)
-    tuning.introduce(candidate for candidate in found if candidate not in proposed)
-    tuning.recall(found)
-    return found
+    if told is None:
+        return index
+    proposed = {(str(c.target), c.bits): c for c in index if not c.sub_graph.nested}
+    like = {str(candidate.target): candidate for candidate in index}
+    known, beside = [], []
+    for target, nodes, rules in told["candidates"]:
+        inside = IndexSet.of(*nodes)
+        if (target, inside.bits) in proposed:
+            known.append(proposed[target, inside.bits])
+        elif target in like and not _is_placed_by_search(tuning):
+            sub_graph = SubGraph(tuning.graph, inside)
+            if sub_graph.has_border and sub_graph.is_admissible:
+                beside.append(CandidateKernel(sub_graph, like[target].target, like[target].spec, tuple(rules)))
+    beside = tuning.within_devices(beside)
+    tuning.introduce(beside)
+    tuning.recall([*known, *beside])
+    return CandidateKernelIndex([*index, *beside])
 
 
 def _remember(tuning: Tuning, index: CandidateKernelIndex) -> None:
@@ -114,7 +120,7 @@ def _settled(tuning: Tuning, index: CandidateKernelIndex) -> tuple[CandidateKern
 
 def _beside(tuning: Tuning, cover: Sequence[CandidateKernel]) -> list[CandidateKernel]:
     """Kernels that differ from those of a cover in where one border is, or are two of them joined."""
-    if tuning.placement is not None and tuning.placement.is_free:
+    if _is_placed_by_search(tuning):
         return []
 
     def accepts(sub_graph: SubGraph, target: Target) -> bool:
@@ -168,16 +174,20 @@ def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateK
 
 def _search_for(tuning: Tuning) -> Callable[..., LazyResult[CandidateKernel]]:
     """The lazy search; one that also places kernels, where devices leave that open."""
-    if tuning.placement is None or not tuning.placement.is_free:
+    if not _is_placed_by_search(tuning):
         return lazy_shortest_path
     return partial(lazy_placed_path, transfers=transfers_of(tuning))
+
+
+def _is_placed_by_search(tuning: Tuning) -> bool:
+    return tuning.placement is not None and tuning.placement.is_free
 
 
 def best_plans(tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[CandidateKernel]) -> list[Plan]:
     """The best few covers that were measured through, the best first."""
     if result.partitioning is None:
         return []
-    if tuning.placement is not None and tuning.placement.is_free:
+    if _is_placed_by_search(tuning):
         return placed_plans(tuning, index, result.partitioning)
     best = k_best(
         len(tuning.graph),
