@@ -68,7 +68,7 @@ def _recalled(tuning: Tuning, index: CandidateKernelIndex) -> CandidateKernelInd
         inside = IndexSet.of(*nodes)
         if (target, inside.bits) in proposed:
             known.append(proposed[target, inside.bits])
-        elif target in like and not _is_placed_by_search(tuning):
+        elif target in like and max(nodes) < len(tuning.graph) and not _is_placed_by_search(tuning):
             sub_graph = SubGraph(tuning.graph, inside)
             if sub_graph.has_border and sub_graph.is_admissible:
                 beside.append(CandidateKernel(sub_graph, like[target].target, like[target].spec, tuple(rules)))

@@ -341,7 +341,7 @@ class Tuning:
         name = {**self.fact("parts-1"), "menu": list(map(str, self.menu)), "target": str(target), "build": build}
         told = None if self.options.remeasure else self.database.local_fact(**name)
         if told is None:
-            self.database.keep_local_fact(profile, **name)
+            self.database.keep_local_fact({str(node): took_s for node, took_s in profile.items()}, **name)
             return profile
         return {int(node): float(took_s) for node, took_s in told.items()}
 

@@ -101,10 +101,25 @@ def _is_winner(value: Any) -> bool:
     return isinstance(kernels, list) and all(map(_is_kernel, kernels))
 
 
+def _is_search(value: Any) -> bool:
+    candidates = value.get("candidates") if isinstance(value, dict) else None
+    return isinstance(candidates, list) and all(map(_is_candidate, candidates))
+
+
+def _is_candidate(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], list) or not value[1]:
+        return False
+    return _is_kernel(value[:2]) and all(isinstance(rule, str) for rule in value[2])
+
+
 def _is_kernel(value: Any) -> bool:
     if not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], list):
         return False
     return isinstance(value[0], str) and all(isinstance(n, int) and 0 <= n < _MOST_NODES for n in value[1])
+
+
+def _is_profile_by_node(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(str.isdecimal, value)) and all(map(is_finite, value.values()))
 
 
 def _is_tuned_kernel(value: Any) -> bool:
@@ -127,11 +142,13 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "keeps-1": _is_support,
     "machine": lambda value: isinstance(value, dict),
     "overheads-1": _is_overheads,
+    "parts-1": _is_profile_by_node,
     "peak-1": _is_peak,
     "profile": _is_profile,
     "quarantine": _is_quarantine,
     "race-1": _is_race,
     "race-2": _is_race,
+    "search-1": _is_search,
     "share-1": _is_verdict,
     "support": _is_support,
     "tuned-1": _is_tuned_kernel,

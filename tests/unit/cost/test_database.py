@@ -335,6 +335,20 @@ FORMS = [
     ("peak-1", {"flops_per_s": 1e9, "bytes_per_s": 1e9}, [[], {}, {"flops_per_s": 0.0, "bytes_per_s": 1.0}]),
     ("keeps-1", {"max_abs": 0.0, "reason": "differs"}, [[], {}, {"reason": 3}]),
     ("quarantine", {"since_s": 1.0, "reason": "died"}, [{}, {"since_s": "x", "reason": ""}]),
+    ("parts-1", {"0": 1.0, "12": 0.0}, [[], {"a": 1.0}, {"0": "x"}, {"-1": 1.0}]),
+    (
+        "search-1",
+        {"candidates": [["llvm", [0, 1], ["region"]]]},
+        [
+            {},
+            {"candidates": [["llvm", [0]]]},
+            {"candidates": [["llvm", [], []]]},
+            {"candidates": [["llvm", [-1], []]]},
+            {"candidates": [["llvm", [1 << 40], []]]},
+            {"candidates": [["llvm", [0], [3]]]},
+            {"candidates": [[3, [0], []]]},
+        ],
+    ),
     ("share-1", {"ok": False, "reason": "crash"}, [{"ok": 1}, []]),
     (
         "race-2",
