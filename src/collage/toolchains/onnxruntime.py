@@ -110,6 +110,10 @@ class OnnxRuntimeToolchain(ToolchainBase):
         if target.kind == "cuda":
             return _onnxruntime_cuda.load_kernel(compiled, target, workspace)
         _check(target)
+        # Needed below. Imported between a session's making and its first run it costs each run up to 8 %, measured again and
+        # again on a super-resolution model; as much memory allocated there costs nothing, and why is not known.
+        import onnx_ir  # noqa: F401
+
         session = _session(workspace / compiled.metadata["model"], target, _session_options(target, options))
         types = [port.type for port in (*session.get_inputs(), *session.get_outputs())]
         if any(_narrow_type(name) for name in types):
