@@ -70,9 +70,9 @@ def test_the_report_says_what_the_design_promises(compiled: collage.Executable) 
 def test_soon_a_compile_measures_nothing_and_from_then_on_chooses_the_same(
     compiled: collage.Executable, mixed_model: Path
 ) -> None:
-    """A search that starts with what a second look said may ask for a kernel that the first one did without.
+    """Where the finals corrected the cost model, the second compile meets it uncorrected, and may race other plans.
 
-    With costs that are exact the second compile measures nothing, see ``test_calibration``.
+    Else it measures nothing, however noisy the first one was: see ``test_second_look``.
     """
     for _ in range(4):
         again = collage.compile(mixed_model, targets=MENU, workers=LENT)

@@ -12,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import CompileError
-from collage.cost.numerics import compare, same_bytes
+from collage.cost.numerics import compare
 from collage.cost.values import ValueStore
-from collage.runtime import Executable, Recipe, load
+from collage.runtime import Executable, Recipe, load, same_bytes
 from collage.target import Target
 from collage.toolchains import LoadOptions, Registry, Toolchain
 

@@ -13,11 +13,11 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import CompileError
-from collage.cost.numerics import compare_all, same_bytes
+from collage.cost.numerics import compare_all
 from collage.cost.sampling import SamplingPlan, sample, sample_kernel
 from collage.cost.slot import building_slot, measuring_slot
 from collage.cost.values import ValueStore
-from collage.runtime import Executor, Step, aligned_copy, trim
+from collage.runtime import Executor, Step, aligned_copy, same_bytes, trim
 from collage.target import Target
 from collage.toolchains import (
     Compiled,

@@ -35,7 +35,6 @@ __all__ = [
     "Difference",
     "compare",
     "compare_all",
-    "same_bytes",
     "tolerance_of",
 ]
 
@@ -115,13 +114,6 @@ def compare_all(actual: Sequence[Any], expected: Sequence[Any], tolerance: float
         if difference.max_rel >= worst.max_rel:
             worst = Difference(max(worst.max_abs, difference.max_abs), difference.max_rel, tolerance)
     return worst
-
-
-def same_bytes(left: Any, right: Any) -> bool:
-    """Whether two row-major arrays of one shape and type hold the same bytes; objects are compared by value."""
-    if left.dtype.hasobject:
-        return bool(np.array_equal(left, right))
-    return bool(np.array_equal(left.reshape(-1).view(np.uint8), right.reshape(-1).view(np.uint8)))
 
 
 def _compare_exact(actual: Any, expected: Any) -> Difference:

@@ -1,7 +1,7 @@
 """Running: kernels, the executor, executables and artefacts (design section 9)."""
 
 from collage.runtime._artefact import check_destination, load
-from collage.runtime._buffers import aligned_copy
+from collage.runtime._buffers import aligned_copy, same_bytes
 from collage.runtime._executable import Executable
 from collage.runtime._executor import Executor, Step
 from collage.runtime._manifest import MANIFEST, verify
@@ -30,6 +30,7 @@ __all__ = [
     "check_destination",
     "load",
     "page_out",
+    "same_bytes",
     "trim",
     "unpack",
     "verify",

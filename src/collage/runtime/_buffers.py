@@ -15,7 +15,7 @@ import numpy as np
 
 from collage.toolchains import Layout
 
-__all__ = ["Lifetime", "OutputBuffer", "aligned_copy", "arrays_in_one_block", "pack"]
+__all__ = ["Lifetime", "OutputBuffer", "aligned_copy", "arrays_in_one_block", "pack", "same_bytes"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -76,6 +76,13 @@ def aligned_copy(array: Array) -> Array:
     copy = _aligned(array.nbytes)[1].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
+
+
+def same_bytes(left: Any, right: Any) -> bool:
+    """Whether two row-major arrays of one shape and type hold the same bytes; objects are compared by value."""
+    if left.dtype.hasobject:
+        return bool(np.array_equal(left, right))
+    return bool(np.array_equal(left.reshape(-1).view(np.uint8), right.reshape(-1).view(np.uint8)))
 
 
 class OutputBuffer:

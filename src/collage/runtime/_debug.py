@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import ToolchainError
-from collage.runtime._buffers import aligned_copy
+from collage.runtime._buffers import aligned_copy, same_bytes
 from collage.runtime._recipe import KernelRecord
 from collage.runtime._signature import Port
 from collage.toolchains import Kernel
@@ -51,7 +51,7 @@ class CheckedKernel:
         lent = [aligned_copy(value) if _has_memory(value) else value for value in inputs]
         outputs = self._kernel(lent)
         for port, value, mine in zip(self._inputs, inputs, lent, strict=True):
-            if _has_memory(value) and not np.array_equal(_bytes(value), _bytes(mine)):
+            if _has_memory(value) and not same_bytes(value, mine):
                 raise ToolchainError(f"{self._who} changed its input {port.name!r}")
         self._check("returned", self._outputs, outputs)
         if not self.reuses_outputs:
@@ -93,7 +93,3 @@ def _fits(port: Port, value: Array) -> bool:
 
 def _has_memory(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind != "O"
-
-
-def _bytes(value: Array) -> Array:
-    return value.reshape(-1).view(np.uint8)
