@@ -13,14 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from collage.toolchains import Layout
+from collage.toolchains import ALIGNMENT_BYTES, Layout, aligned_bytes, size_bytes
 
 __all__ = ["Lifetime", "OutputBuffer", "aligned_copy", "arrays_in_one_block", "pack", "same_bytes"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-_ALIGNMENT = 64
-"""Bytes; a line of the cache, and what some toolchains demand of tensors that they do not copy."""
 
 _KEPT = 2
 """Buffers that are kept for each output: a caller's loop holds one result while it makes the next."""
@@ -50,7 +47,7 @@ def pack(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     placed: list[tuple[int, int, Lifetime]] = []
     for i in sorted(range(len(lifetimes)), key=lambda i: -lifetimes[i].size_bytes):
         mine = lifetimes[i]
-        size = -(-mine.size_bytes // _ALIGNMENT) * _ALIGNMENT
+        size = -(-mine.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         offset = 0
         alive = [(start, end) for start, end, other in placed if other.first <= mine.last and mine.first <= other.last]
         for start, end in sorted(alive):
@@ -64,8 +61,8 @@ def pack(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 def arrays_in_one_block(layouts: Sequence[Layout], lifetimes: Sequence[Lifetime]) -> list[Array]:
     """An array for each layout, in memory shared with those that are not needed at the same time."""
-    offsets, size_bytes = pack(lifetimes)
-    block = _aligned(size_bytes)[1]
+    offsets, total_bytes = pack(lifetimes)
+    block = aligned_bytes(total_bytes)
     return [_array(block, offset, layout) for offset, layout in zip(offsets, layouts, strict=True)]
 
 
@@ -73,7 +70,7 @@ def aligned_copy(array: Array) -> Array:
     """A row-major copy that lies as buffers of a run do: some toolchains read, and write, such memory without copying it."""
     if array.dtype.hasobject:
         return array.copy()
-    copy = _aligned(array.nbytes)[1].view(array.dtype).reshape(array.shape)
+    copy = aligned_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
 
@@ -94,41 +91,24 @@ class OutputBuffer:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._entries: list[tuple[Array, Array]] = []
+        self._kept: list[Array] = []
         self._idle = 0
 
     def take(self) -> Array:
         """An array whose memory nobody else refers to. What views of it are made, and only these, may leave the run."""
-        for entry in self._entries:
-            if _references(entry) == self._idle:
-                return entry[1]
-        owner, block = _aligned(size_bytes(self._layout))
-        # Views of an array refer to the array that owns the memory. So its references tell whether there are any besides
-        # this one, however they were made: by slicing, through DLPack, or by another library.
-        entry = owner, _array(block, 0, self._layout)
-        del owner, block
-        self._idle = _references(entry)
-        self._entries = [entry, *self._entries[: _KEPT - 1]]
-        return entry[1]
+        for array in self._kept:
+            if _references(array) == self._idle:
+                return array
+        array = _array(aligned_bytes(size_bytes(self._layout)), 0, self._layout)
+        self._idle = _references(array)
+        self._kept = [array, *self._kept[: _KEPT - 1]]
+        return array
 
 
-def size_bytes(layout: Layout) -> int:
-    """What a buffer takes."""
-    count = 1
-    for length in layout.shape:
-        count *= length
-    return count * np.dtype(layout.dtype).itemsize
-
-
-def _references(entry: tuple[Array, Array]) -> int:
-    return sys.getrefcount(entry[0])
-
-
-def _aligned(size: int) -> tuple[Array, Array]:
-    """New memory: the array that owns it, and the aligned part of it."""
-    owner = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -owner.ctypes.data % _ALIGNMENT
-    return owner, owner[start : start + size]
+def _references(array: Array) -> int:
+    # Views of an array refer to the array that owns the memory. So its references tell whether there are any besides this
+    # one, however they were made: by slicing, through DLPack, or by another library.
+    return sys.getrefcount(array.base)
 
 
 def _array(block: Array, offset: int, layout: Layout) -> Array:

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from collage.runtime._buffers import Lifetime, OutputBuffer, arrays_in_one_block, size_bytes
-from collage.toolchains import InPlaceKernel, Kernel, Layout
+from collage.runtime._buffers import Lifetime, OutputBuffer, arrays_in_one_block
+from collage.toolchains import InPlaceKernel, Kernel, Layout, size_bytes
 
 __all__ = ["Executor", "Host", "Span", "Step"]
 

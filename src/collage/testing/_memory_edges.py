@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from collage.target import Target
-from collage.toolchains import Compiled, InPlaceKernel, LoadOptions
+from collage.toolchains import Compiled, InPlaceKernel, LoadOptions, aligned_bytes
 
 if TYPE_CHECKING:
     from collage.toolchains import Kernel
@@ -67,9 +67,7 @@ def placed(arrays: Sequence[Tensor], offset: int) -> list[Tensor]:
 
 
 def _placed(x: Tensor, offset: int) -> Tensor:
-    block = np.empty(x.nbytes + 128, np.uint8)
-    start = -block.ctypes.data % 64 + offset
-    copy = block[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+    copy = aligned_bytes(x.nbytes, offset).view(x.dtype).reshape(x.shape)
     copy[...] = x
     return copy
 

@@ -32,7 +32,16 @@ from collage.target import Target
 from collage.testing import _memory_edges
 from collage.testing._memory_edges import placed
 from collage.testing._toolchain_kernels import COMMON, DTYPES, DYNAMIC, EDGES, SHARED, KernelCase, kernel
-from collage.toolchains import Compiled, InPlaceKernel, Layout, LoadOptions, Profiler, Toolchain
+from collage.toolchains import (
+    Compiled,
+    InPlaceKernel,
+    Layout,
+    LoadOptions,
+    Profiler,
+    Toolchain,
+    aligned_bytes,
+    size_bytes,
+)
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -392,11 +401,8 @@ class _Guarded:
     _MARGIN = 256
 
     def __init__(self, layout: Layout) -> None:
-        size = int(np.prod(layout.shape, dtype=np.int64)) * np.dtype(layout.dtype).itemsize
-        owner = np.empty(size + 2 * self._MARGIN + 64, np.uint8)
-        # Aligned as the executor's buffers are.
-        start = -(owner.ctypes.data + self._MARGIN) % 64
-        self._block = owner[start : start + size + 2 * self._MARGIN]
+        # Of whole lines of the cache, the margins leave the array aligned as the executor's buffers are.
+        self._block = aligned_bytes(size_bytes(layout) + 2 * self._MARGIN)
         self.array: Tensor = self._block[self._MARGIN : -self._MARGIN].view(layout.dtype).reshape(layout.shape)
 
     def spoil(self) -> None:

@@ -27,10 +27,12 @@ from collage.toolchains._contract import (
 from collage.toolchains._cuda import reserves_address_space
 from collage.toolchains._extern_functions import BoundFunction, ExternFunction, ExternLibrary, extern_libraries
 from collage.toolchains._imports import importing_here
+from collage.toolchains._memory import ALIGNMENT_BYTES, aligned_bytes, size_bytes
 from collage.toolchains._model_files import check_options, kernel_name, load_threads, save_kernel
 from collage.toolchains._registry import Registry, registry
 
 __all__ = [
+    "ALIGNMENT_BYTES",
     "TUNED",
     "Availability",
     "BoundFunction",
@@ -54,6 +56,7 @@ __all__ = [
     "Tuner",
     "TuningSession",
     "Unsupported",
+    "aligned_bytes",
     "availability_for",
     "check_options",
     "extern_libraries",
@@ -63,4 +66,5 @@ __all__ = [
     "registry",
     "reserves_address_space",
     "save_kernel",
+    "size_bytes",
 ]

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from collage.toolchains._contract import Layout
+from collage.toolchains._memory import aligned_bytes, size_bytes
 
 if TYPE_CHECKING:
     from collage.toolchains._contract import Tensor
 
 __all__ = ["InPlaceKernelBase", "layouts_of"]
 
-_ALIGNMENT = 64
-"""Bytes: a cache line, where buffers begin that others hand in. Stores across its border cost up to a hundredth of a model."""
 _KEPT = 4
 """Handles that are kept for each output: callers alternate between a few buffers."""
 
@@ -47,7 +44,7 @@ class InPlaceKernelBase:
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """Runs the kernel; what it returns is overwritten by the next call."""
-        self._own = self._own or [_aligned(layout) for layout in self.layouts]
+        self._own = self._own or [_buffer(layout) for layout in self.layouts]
         self.run_into(inputs, self._own)
         return list(self._own)
 
@@ -73,9 +70,5 @@ class InPlaceKernelBase:
         raise NotImplementedError
 
 
-def _aligned(layout: Layout) -> Tensor:
-    dtype = np.dtype(layout.dtype)
-    size = int(np.prod(layout.shape, dtype=np.int64)) * dtype.itemsize
-    block = np.empty(size + _ALIGNMENT, np.uint8)
-    begin = -block.ctypes.data % _ALIGNMENT
-    return block[begin : begin + size].view(dtype).reshape(layout.shape)
+def _buffer(layout: Layout) -> Tensor:
+    return aligned_bytes(size_bytes(layout)).view(layout.dtype).reshape(layout.shape)

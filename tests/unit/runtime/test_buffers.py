@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from collage.runtime import Executor, Step
 from collage.runtime._buffers import Lifetime, OutputBuffer, pack
-from collage.toolchains import InPlaceKernel, Layout
+from collage.toolchains import InPlaceKernel, Layout, aligned_bytes
 
 LENGTH = 5
 LAYOUT = Layout("float32", (LENGTH,))
@@ -40,6 +40,15 @@ def test_packed_buffers_overlap_only_where_their_lifetimes_do_not(needed: list[L
 
 def test_a_chain_needs_two_buffers() -> None:
     assert pack([Lifetime(64, i, i + 1) for i in range(50)])[1] == 128
+
+
+@given(st.integers(1, 300), st.integers(0, 100))
+def test_new_memory_begins_so_many_bytes_after_a_line_of_the_cache(size: int, offset: int) -> None:
+    block = aligned_bytes(size, offset)
+    assert block.nbytes == size and (block.ctypes.data - offset) % 64 == 0
+    owner = block.base
+    assert owner.base is None
+    assert owner.ctypes.data <= block.ctypes.data and block.ctypes.data + size <= owner.ctypes.data + owner.nbytes
 
 
 def test_an_output_s_memory_is_used_again_when_nobody_refers_to_it() -> None:

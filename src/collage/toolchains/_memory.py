@@ -1,0 +1,32 @@
+"""Memory for tensors that begin at a line of the cache."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collage.toolchains._contract import Layout, Tensor
+
+__all__ = ["ALIGNMENT_BYTES", "aligned_bytes", "size_bytes"]
+
+ALIGNMENT_BYTES = 64
+"""A line of the cache: stores across its border cost up to a hundredth of a model; some toolchains copy what begins elsewhere."""
+
+
+def size_bytes(layout: Layout) -> int:
+    """What a tensor takes."""
+    return math.prod(layout.shape) * np.dtype(layout.dtype).itemsize
+
+
+def aligned_bytes(size: int, offset: int = 0) -> Tensor:
+    """New memory that begins at a line of the cache, or so many bytes after one.
+
+    Returns:
+        A view of so many bytes; its ``base`` owns the memory.
+    """
+    owner = np.empty(ALIGNMENT_BYTES + offset + size, np.uint8)
+    start = -owner.ctypes.data % ALIGNMENT_BYTES + offset
+    return owner[start : start + size]
