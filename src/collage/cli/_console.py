@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["print_json", "progress"]
+__all__ = ["counted", "print_json", "progress"]
 
 _PLAIN_EVERY_S = 2.0
 
@@ -17,6 +17,11 @@ _PLAIN_EVERY_S = 2.0
 def print_json(value: Any) -> None:
     """Prints one JSON document on stdout; NaN and infinity never occur in it."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def counted(number: int, noun: str) -> str:
+    """Says how many there are of what: ``1 timing``, ``2 timings``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @contextlib.contextmanager

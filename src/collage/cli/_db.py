@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from collage._errors import UsageError
-from collage.cli._console import print_json
+from collage.cli._console import counted, print_json
 
 if TYPE_CHECKING:
     from collage.cost.database import Database
@@ -60,7 +60,8 @@ def stats(url: Url = None, json: Json = False) -> None:
         print_json({"schema": _SCHEMA, **found})
         return
     _print(
-        f"{found['url']}: {found['timings']} timings, {sum(found['facts'].values())} facts, file {found['integrity']}"
+        f"{found['url']}: {counted(found['timings'], 'timing')}, {counted(sum(found['facts'].values()), 'fact')}, "
+        f"file {found['integrity']}"
     )
     for title in ("by_status", "by_target", "by_origin", "facts"):
         for name, count in found[title].items():
@@ -71,7 +72,7 @@ def stats(url: Url = None, json: Json = False) -> None:
     for row in found["quarantined"]:
         _print(f"  quarantined {_age(row['since_s'])}: {row['toolchain']} ({row['build']}): {row['reason']}")
     if found["damaged"]:
-        _print(f"  {found['damaged']} rows cannot be believed, and count as unknown")
+        _print(f"  unknown, as they cannot be believed: {counted(found['damaged'], 'row')}")
 
 
 @db.command(
@@ -186,7 +187,7 @@ def export(
     if json:
         print_json({"schema": _SCHEMA, "file": file, "rows": count - 2})
     elif file != "-":
-        _print(f"{count - 2} rows written to {file}")
+        _print(f"{counted(count - 2, 'row')} written to {file}")
 
 
 @db.command(
@@ -282,7 +283,8 @@ def prune(
     if json:
         print_json({"schema": _SCHEMA, "dry_run": dry_run, "timings": timings, "facts": facts})
     else:
-        _print(f"{timings} timings and {facts} facts {'would be ' if dry_run else ''}removed")
+        found = f"{counted(timings, 'timing')} and {counted(facts, 'fact')}"
+        _print(f"{found} {'would be ' if dry_run else ''}removed")
 
 
 @contextmanager
@@ -331,7 +333,8 @@ def _print_moved(moved: Any, source: str, json: bool) -> None:
         found = {"timings": moved.timings, "facts": moved.facts, "taken": moved.taken}
         print_json({"schema": _SCHEMA, "source": source, **found})
     else:
-        _print(f"{moved.timings} timings and {moved.facts} facts in {source}; {moved.taken} were new or newer")
+        found_in = f"{counted(moved.timings, 'timing')} and {counted(moved.facts, 'fact')} in {source}"
+        _print(f"{found_in}; new or newer: {moved.taken}")
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from collage._errors import TargetError
+from collage.cli._console import counted
 
 __all__ = ["print_bench", "print_env", "print_inspection", "print_outputs", "print_report", "print_targets"]
 
@@ -76,7 +77,7 @@ def _summary(report: Mapping[str, Any]) -> str:
             f"(tolerance {numerics['tolerance']:.0e})"
         )
     lines.append(
-        f"{search['candidates']} candidates, {search['keys']} distinct; {search['built']} built, {search['measured']} "
+        f"{counted(search['candidates'], 'candidate')}, {search['keys']} distinct; {search['built']} built, {search['measured']} "
         f"measured, {search['cache_hits']} known; {search['wall_s']:.1f} s"
     )
     if not search["measured"] and not search["raced"]:
@@ -158,7 +159,8 @@ def print_inspection(found: Mapping[str, Any]) -> None:
     model = found["model"]
     console.print(
         escape(
-            f"{model['path']}: {model['nodes']} operators after preparation, {model['weights_bytes'] / 1e6:.1f} MB of weights"
+            f"{model['path']}: {counted(model['nodes'], 'operator')} after preparation, "
+            f"{model['weights_bytes'] / 1e6:.1f} MB of weights"
         ),
         highlight=False,
     )

@@ -296,7 +296,7 @@ def _run_rounds(
 ) -> list[_Runner]:
     order = random.Random(0)
     for number in range(rounds):
-        say(f"finals, {phase}: round {number + 1} of {rounds}, {len(track)} finalists")
+        say(f"finals, {phase}: round {number + 1} of {rounds}, finalists: {len(track)}")
         order.shuffle(track)
         with measuring_slot():
             wait()

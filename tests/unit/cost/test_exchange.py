@@ -308,7 +308,7 @@ def test_export_import_merge_and_prune(filled: str, tmp_path: Path, capsys: pyte
     assert json.loads(run(capsys, "merge", filled, "--db", str(tmp_path / "m.sqlite"), "--json")[1])["timings"] == 3
     assert json.loads(run(capsys, "prune", "--kind", "quarantine", "--db", other, "--json")[1])["facts"] == 1
     assert run(capsys, "prune", "--status", "crash", "--dry-run", "--db", other)[1].startswith(
-        "1 timings and 0 facts would"
+        "1 timing and 0 facts would"
     )
 
 
