@@ -11,7 +11,7 @@ import functools
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ _BUSY_S = 60.0
 _MAX_VALUE_BYTES = 64 << 20
 """No row of ours is anywhere near; a larger one is somebody's attack, and is not read."""
 _WRITES = "collage_writes"
+_ONLY_READS = "collage_only_reads"
+_ONE_CONNECTION: Mapping[str, Any] = {"poolclass": sa.QueuePool, "pool_size": 1, "max_overflow": 0}
 _ADVISORY_LOCK = 0x636F6C6C
 """Any number that others do not use: PostgreSQL's lock while the tables are made or changed."""
 
@@ -50,7 +52,7 @@ def open_engine(url: str, *, reading: bool = False) -> sa.Engine:
         if reading and file is not None and file.exists() and not _is_writable(file):
             # Its driver may hand connections from thread to thread; the pool lends each to one at a time.
             connect = functools.partial(sqlite3.connect, reading_uri(file), uri=True, check_same_thread=False)
-            return _guarded(sa.create_engine(parsed, creator=connect))
+            return _guarded(sa.create_engine(parsed, creator=connect, execution_options={_ONLY_READS: True}))
         engine = sa.create_engine(parsed, **_pool(parsed))
     except ModuleNotFoundError as error:
         raise UsageError(f"{describe(url)} needs the package {error.name}: pip install 'collage[postgres]'") from error
@@ -68,7 +70,7 @@ def _pool(url: sa.URL) -> dict[str, Any]:
         return {}
     # One in memory is as old as its connection: threads share it, one at a time.
     connecting = {"check_same_thread": False}
-    return {"poolclass": sa.QueuePool, "pool_size": 1, "max_overflow": 0, "connect_args": connecting}
+    return {**_ONE_CONNECTION, "connect_args": connecting}
 
 
 def sqlite_file(url: str | sa.URL) -> Path | None:
@@ -98,20 +100,45 @@ def begin_writing(engine: sa.Engine) -> Iterator[sa.Connection]:
         yield connection
 
 
-def prepare(engine: sa.Engine) -> None:
+def prepare(engine: sa.Engine) -> sa.Engine:
     """Makes the tables, or brings those of an older version up to date; several processes may try at once.
 
+    Returns:
+        The engine; of an older version that cannot be written, one for a copy in memory that is up to date.
+
     Raises:
-        UsageError: They were written by a newer version, or are no tables of ours.
+        UsageError: They were written by a newer version, or are no tables of ours; or there are none, and none can be made.
     """
-    if _version(engine) != SCHEMA:
+    found = _version(engine)
+    if found != SCHEMA:
+        if only_reads := engine.get_execution_options().get(_ONLY_READS, False):
+            if found is None:
+                raise UsageError("it holds no timings, and may not be written; name another with --db")
+            engine = _copied(engine)
         with begin_writing(engine) as connection:
             if engine.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
             _migrate(connection, engine)
+        if only_reads:
+            with engine.connect() as connection:
+                connection.exec_driver_sql("PRAGMA query_only=ON")
     with engine.connect() as connection:
         for table in (timing, fact):
             connection.execute(sa.select(table).limit(0))
+    return engine
+
+
+def _copied(engine: sa.Engine) -> sa.Engine:
+    """An engine for a copy in memory of an SQLite database."""
+    copy = sqlite3.connect(":memory:", check_same_thread=False)
+    with contextlib.closing(engine.raw_connection()) as connection:
+        original: Any = connection.driver_connection
+        try:
+            original.backup(copy)
+        except sqlite3.Error as error:
+            raise UsageError(f"it cannot be read: {error}") from error
+    engine.dispose()
+    return _guarded(sa.create_engine(engine.url, creator=lambda: copy, **_ONE_CONNECTION))
 
 
 def _parse(url: str) -> sa.URL:

@@ -91,11 +91,13 @@ class Database:
         self.origin = this_origin()
         self._introduced = False
         try:
-            prepare(self._engine)
+            self._engine = prepare(self._engine)
         except UsageError as error:
             raise UsageError(f"cannot use the timing database {describe(url)}: {error}") from None
         except sa.exc.SQLAlchemyError as error:
-            raise UsageError(f"cannot open the timing database {describe(url)}: {_cause(error)}") from error
+            raise UsageError(
+                f"cannot open the timing database {describe(url)}: {_cause(error)}; --db names another"
+            ) from error
 
     @property
     def file(self) -> Path | None:

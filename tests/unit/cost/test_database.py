@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from collage._errors import UsageError
+from collage.cost._schema import timing
 from collage.cost.database import SCHEMA, Database, this_origin
 from collage.cost.key import WorkloadKey
 from collage.cost.outcome import Outcome, Status
@@ -226,6 +227,31 @@ def test_what_may_not_be_written_can_be_read(tmp_path: Path, monkeypatch: pytest
             with pytest.raises(UsageError, match="cannot write the timing database"):
                 copy.record(replace(KEY, kernel="another"), GOOD)
         assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("file", OLD, ids=lambda path: path.stem)
+def test_what_an_older_version_wrote_and_nobody_may_write_can_be_read(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(shutil.copy(file, tmp_path / "t.sqlite"))
+    before = path.read_bytes()
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with Database(str(path), reading=True) as database:
+        assert database.lookup(KEY) == replace(GOOD, recorded=True)
+        assert database.complaints() is None
+        assert len(list(database.rows(timing))) == 3
+        with pytest.raises(UsageError, match="cannot write the timing database"):
+            database.record(KEY, GOOD)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_without_timings_that_nobody_may_write_is_a_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.sqlite").touch()
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(UsageError, match=r"t\.sqlite: it holds no timings"):
+        Database(str(tmp_path / "t.sqlite"), reading=True)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
