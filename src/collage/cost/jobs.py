@@ -1,4 +1,4 @@
-"""What a workshop is asked to do: kernels to build and to measure, and how many of them at once."""
+"""What a workshop is asked to do, how much of it at once, and what it has done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx_ir as ir
 from collage.cost.key import WorkloadKey
 from collage.target import Target
 
-__all__ = ["HELD_BYTES", "Job", "batches", "weight_bytes"]
+__all__ = ["HELD_BYTES", "Counters", "Job", "batches", "weight_bytes"]
 
 HELD_BYTES = 128 << 20
 """Weights of kernels that workers hold at once; each of them packs a copy of its own."""
@@ -39,6 +39,23 @@ class Job:
     tolerance: float
     context_bytes: int = 0
     hopeless_s: float = float("inf")
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a session has done.
+
+    Attributes:
+        built: Kernels compiled.
+        measured: Kernels timed.
+        recorded: Outcomes that came from the database.
+        elsewhere: How many of these were measured on another machine, which is like this one.
+    """
+
+    built: int = 0
+    measured: int = 0
+    recorded: int = 0
+    elsewhere: int = 0
 
 
 def weight_bytes(model: ir.Model) -> int:

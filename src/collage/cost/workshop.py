@@ -7,20 +7,18 @@ is built, by other tuners neither. Everything that was ever measured comes from 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
 from collage._errors import ToolchainError
+from collage.cost.builds import Builds, Built
 from collage.cost.calm import Calm
 from collage.cost.crew import Crew, Limits
 from collage.cost.database import Database
-from collage.cost.jobs import HELD_BYTES, Job, batches, weight_bytes
+from collage.cost.jobs import Counters, Job, batches
 from collage.cost.key import WorkloadKey, runtime_settings
 from collage.cost.outcome import Outcome, Status, failed, of_two_looks
 from collage.cost.quarantine import Quarantined
@@ -30,41 +28,15 @@ from collage.cost.statistics import summarise
 from collage.cost.values import ValueStore
 from collage.cost.worker import Worker
 from collage.machine import this_machine
-from collage.runtime import page_out
 from collage.target import Target
 from collage.toolchains import Availability, Compiled, Registry
 
-__all__ = ["Counters", "Workshop"]
+__all__ = ["Workshop"]
 
 _MIB = 1 << 20
 _TRIES = 3
 _HOPELESS = 2.0
 """What is this many times too slow would be too slow on a calm machine, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Built:
-    """What came of a build: ``Compiled`` as JSON, or why there is none."""
-
-    result: dict[str, Any] | ToolchainError
-    build_s: float
-
-
-@dataclass(slots=True)
-class Counters:
-    """What a session has done.
-
-    Attributes:
-        built: Kernels compiled.
-        measured: Kernels timed.
-        recorded: Outcomes that came from the database.
-        elsewhere: How many of these were measured on another machine, which is like this one.
-    """
-
-    built: int = 0
-    measured: int = 0
-    recorded: int = 0
-    elsewhere: int = 0
 
 
 class Workshop:
@@ -110,13 +82,12 @@ class Workshop:
         self._session: dict[str, Outcome] = {}
         self._seen_twice: set[str] = set()
         self._crew = Crew(toolchains, database, limits, forgive=remeasure, workers=workers, say=say)
+        self.counters = Counters()
+        self._builds = Builds(self._crew, workspace, self.counters, threads=threads, limits=limits, say=say)
         self.calm = Calm(database, say)
-        self._compiled: dict[tuple[str, str], dict[str, Any]] = {}
         self._verified: set[tuple[str, str]] = set()
         self.value_folders = [workspace / "values"]
         self.values = ValueStore(self.value_folders[0])
-        self._held_bytes = 0
-        self.counters = Counters()
 
     def __enter__(self) -> Workshop:
         return self
@@ -170,10 +141,10 @@ class Workshop:
             else:
                 fresh[key.digest] = (key, job)
         for batch in batches(fresh.values()):
-            built = self._build_all([job for _, job in batch])
+            built = self._builds.build_all([job for _, job in batch])
             for (key, job), made in zip(batch, built, strict=True):
                 outcomes[key.digest] = self._session[key.digest] = self._settle(key, job, made)
-            self._tidy()
+            self._builds.tidy()
         return [outcomes[key.digest] for key in keys]
 
     def look_again(self, jobs: Sequence[Job]) -> list[Outcome | None]:
@@ -189,7 +160,7 @@ class Workshop:
             first = self._session.get(key.digest)
             again = first is not None and first.ok and not first.recorded and key.digest not in self._seen_twice
             outcomes.append(self._look_again(key, job, first) if again and first is not None else None)
-            self._relieve(job.kernel)
+            self._builds.relieve(job.kernel)
         return outcomes
 
     def recall(self, job: Job) -> Outcome | None:
@@ -202,18 +173,12 @@ class Workshop:
         Raises:
             ToolchainError: It could not be built.
         """
-        name = str(kernel.graph.name)
-        if (name, str(target)) not in self._compiled:
-            built = self._build(kernel, target)
-            if isinstance(built.result, ToolchainError):
-                raise built.result
-            self._relieve(kernel)
-        made = self._compiled[name, str(target)]
+        made = self._builds.compiled(kernel, target)
         return Compiled(**{**made, **{part: tuple(made[part]) for part in ("files", "inputs", "outputs")}})
 
     def try_build(self, kernel: ir.Model, target: Target) -> str | None:
         """Why a kernel cannot be built, or None if it can."""
-        found = self._build(kernel, target, min(self._limits.compile_s, self._limits.try_s)).result
+        found = self._builds.build(kernel, target, min(self._limits.compile_s, self._limits.try_s)).result
         return str(found)[:500] if isinstance(found, ToolchainError) else None
 
     def check(self, job: Job) -> str | None:
@@ -227,11 +192,11 @@ class Workshop:
         name = str(job.kernel.graph.name), str(job.target)
         if name in self._verified:
             return None
-        self.build(job.kernel, job.target)
+        made = self._builds.compiled(job.kernel, job.target)
         with building_slot():
-            told = self._checked(job, self._compiled[name])
+            told = self._checked(job, made)
             found = self._crew.call(job.target, "check", self._limits.run_s, **told)
-        self._relieve(job.kernel)
+        self._builds.relieve(job.kernel)
         if not found["wrong"]:
             self._verified.add(name)
         return found["wrong"] or None
@@ -244,8 +209,7 @@ class Workshop:
             costs beyond its own call. Both 0 where the kernel cannot be built.
         """
         try:
-            self.build(kernel, target)
-            made = self._compiled[str(kernel.graph.name), str(target)]
+            made = self._builds.compiled(kernel, target)
             with measuring_slot():
                 found: Mapping[str, float] = self._crew.call(
                     target,
@@ -273,7 +237,7 @@ class Workshop:
         Raises:
             ToolchainError: The toolchain cannot tell.
         """
-        file, workspace = self._write(kernel), str(self.workspace)
+        file, workspace = self._builds.write(kernel), str(self.workspace)
         with building_slot():
             found: list[str] = self._crew.call(
                 target,
@@ -295,7 +259,7 @@ class Workshop:
             target,
             "tune",
             budget_s + self._limits.compile_s,
-            kernel=self._write(kernel),
+            kernel=self._builds.write(kernel),
             target=str(target),
             workspace=str(self.workspace),
             threads=self.threads,
@@ -307,8 +271,7 @@ class Workshop:
     def profile(self, kernel: ir.Model, target: Target, inputs: Sequence[str], repeats: int = 3) -> Mapping[str, float]:
         """Seconds per node name inside a kernel; empty if the toolchain cannot tell, or fails to."""
         try:
-            self.build(kernel, target)
-            made = self._compiled[str(kernel.graph.name), str(target)]
+            made = self._builds.compiled(kernel, target)
             with measuring_slot():
                 found = self._crew.call(
                     target,
@@ -321,7 +284,7 @@ class Workshop:
                     inputs=list(inputs),
                     repeats=repeats,
                 )
-            self._relieve(kernel)
+            self._builds.relieve(kernel)
         except ToolchainError:
             return {}
         return dict(found or {})
@@ -332,7 +295,7 @@ class Workshop:
         Raises:
             ToolchainError: It could not be run.
         """
-        file = self._write(model)
+        file = self._builds.write(model)
         with building_slot():
             self._crew.call(
                 target,
@@ -344,20 +307,8 @@ class Workshop:
                 values=str(values.folder),
                 inputs=[str(value.name) for value in model.graph.inputs],
             )
-        self._relieve(model)
+        self._builds.relieve(model)
         values.reload()
-
-    def _relieve(self, kernel: ir.Model) -> None:
-        """After a job that loaded a kernel: has all kernels forgotten where they may take much memory by now."""
-        self._held_bytes += weight_bytes(kernel)
-        if self._held_bytes > HELD_BYTES:
-            self._tidy()
-
-    def _tidy(self) -> None:
-        """Has workers forget the kernels that they loaded, and this process the weights that it looked at."""
-        self._held_bytes = 0
-        self._crew.recycle()
-        page_out(self.workspace)
 
     def _recall(self, key: WorkloadKey) -> Outcome | None:
         """What is known already, from this session or from the database."""
@@ -372,7 +323,7 @@ class Workshop:
         self.counters.recorded += known is not None
         return known
 
-    def _settle(self, key: WorkloadKey, job: Job, made: _Built) -> Outcome:
+    def _settle(self, key: WorkloadKey, job: Job, made: Built) -> Outcome:
         """Measures what was built, and records what came of it."""
         if isinstance(made.result, ToolchainError):
             outcome = failed(made.result, made.build_s)
@@ -396,9 +347,8 @@ class Workshop:
         self._seen_twice.add(key.digest)
         self._say(f"measuring {job.kernel.graph.name} on {job.target.short} again")
         try:
-            self.build(job.kernel, job.target)
+            made = self._builds.compiled(job.kernel, job.target)
             with measuring_slot():
-                made = self._compiled[str(job.kernel.graph.name), str(job.target)]
                 outcome = self._measure_in_calm(job, made, first.build_s)
         except ToolchainError:
             return None  # It was built before, and by a sound toolchain will be again.
@@ -409,43 +359,6 @@ class Workshop:
         self._session[key.digest] = outcome
         self._database.record(key, outcome)
         return outcome
-
-    def _build_all(self, jobs: Sequence[Job]) -> list[_Built]:
-        """Builds side by side, one toolchain in one worker."""
-        by_toolchain: dict[str, list[int]] = {}
-        for index, job in enumerate(jobs):
-            by_toolchain.setdefault(job.target.toolchain, []).append(index)
-        results: dict[int, _Built] = {}
-
-        def build_some(indices: Iterable[int]) -> None:
-            for index in indices:
-                job = jobs[index]
-                self._say(f"building {job.kernel.graph.name} on {job.target.short}")
-                results[index] = self._build(job.kernel, job.target)
-
-        self._crew.side_by_side({name: partial(build_some, indices) for name, indices in by_toolchain.items()})
-        return [results[index] for index in range(len(jobs))]
-
-    def _build(self, kernel: ir.Model, target: Target, timeout_s: float | None = None) -> _Built:
-        file = self._write(kernel)
-        with building_slot():
-            started = time.monotonic()  # Standing in line is no part of building.
-            try:
-                made: dict[str, Any] = self._crew.call(
-                    target,
-                    "build",
-                    timeout_s or self._limits.compile_s,
-                    kernel=file,
-                    target=str(target),
-                    workspace=str(self.workspace),
-                    threads=self.threads,
-                )
-            except ToolchainError as error:
-                return _Built(error, time.monotonic() - started)
-            took_s = time.monotonic() - started
-        self._compiled[str(kernel.graph.name), str(target)] = made
-        self.counters.built += 1
-        return _Built(made, took_s)
 
     def _measure_in_calm(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
         """Measures while the machine is calm; what it was not calm after is measured again, a few times."""
@@ -486,12 +399,6 @@ class Workshop:
             "expected": ["" if name in self._unrepeatable else name for name in job.outputs],
             "tolerance": job.tolerance,
         }
-
-    def _write(self, kernel: ir.Model) -> str:
-        """Writes a kernel into the workspace, beside the weights that it refers to."""
-        file = f"{kernel.graph.name}.in.onnx"
-        ir.save(kernel, self.workspace / file)
-        return file
 
 
 def _median_s(outcome: Outcome) -> float:
