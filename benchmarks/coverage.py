@@ -3,7 +3,7 @@
 ::
 
     python benchmarks/coverage.py [--toolchain openvino] [--sample 200 --seed 1] [--only conv] [--json coverage.json]
-    python benchmarks/coverage.py --toolchain inductor --part 1/8 --state verdicts.jsonl    # C++ compilers take their time
+    python benchmarks/coverage.py --toolchain inductor --together 16 --state verdicts.jsonl    # C++ compilers take their time
 
 For each toolchain, the cases that it passes when it is *used directly*, within the suite's tolerances; and of those,
 the share that its integration takes (``supports`` on every operator, ``compile``, ``load``, run) and gets right: at least
@@ -15,9 +15,9 @@ in a compilation the check against the reference throws such kernels out.
 stay in float32; TVM's importer, ``tvm.compile`` and a virtual machine; IREE's importer, compiler and runtime. The host stands
 for ONNX Runtime and ONNX's reference implementation, ``extern`` for TVM, whose code calls libraries where it can. PyTorch
 reads no ONNX, so there the nearest thing is the table of operators itself on the prepared case, called one by one
-(``onednn``) or through PyTorch's compiler (``inductor``: ``torch.compile`` as one graph, or of what ``torch.export`` makes of
-it, whichever passes), without the integration's checks, fusion and packing. As that says nothing about operators that the
-table lacks, the share of the whole suite is printed too.
+(``onednn``) or through PyTorch's compiler (``inductor``: ``torch.compile`` of what ``torch.export`` makes of it, or else as
+one graph), without the integration's checks, fusion and packing. As that says nothing about operators that the table lacks,
+the share of the whole suite is printed too.
 
 Inputs that say *how* (a shape, axes, a number of elements) stay inputs for every toolchain but ``inductor``: its code is for
 the shapes that it was compiled with, and directly it refuses them too, so that those cases would drop out of the comparison.
@@ -25,13 +25,15 @@ For it they are constants, as in the models that people have, both directly and 
 
 Each toolchain works in child processes: one that dies or hangs costs a case. Cases are tried in turns of operators, so that
 the first of many parts holds each operator once. With ``--state`` a run is continued where it was stopped, by this command or
-by another part of it. Exit code 1 if a share is below the bar, or an answer wrong.
+by another part of it. With ``--together`` cases that the toolchain says it takes are compiled side by side in one model, both
+directly and in the integration (``joined_cases.py``). Exit code 1 if a share is below the bar, or an answer wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -40,16 +42,20 @@ import random
 import sys
 import tempfile
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import onnx.numpy_helper
 from backend_suite import Case, cases, same
+from joined_cases import grouped, joined
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 BAR = 0.95
 RIGHT, WRONG, REFUSED, FAILED, DIED, HUNG = "right", "wrong", "refused", "failed", "died", "hung"
@@ -183,17 +189,30 @@ DIRECT: Mapping[str, Sequence[Callable[[onnx.ModelProto], Runner]]] = {
     "onednn": (table_itself,),
     "extern": (tvm_itself,),
     "iree": (iree_itself,),
-    "inductor": (compiled_itself, exported_itself),
+    "inductor": (exported_itself, compiled_itself),
 }
 FOR_FIXED_SHAPES = ("inductor",)
 
 
 def integrated(model: onnx.ModelProto, name: str, workspace: Path) -> Runner:
     """The case as one kernel, the way Collage offers it: through the front door, prepared, asked operator by operator."""
+    from collage.target import Target
+    from collage.toolchains import LoadOptions, registry
+
+    toolchain = registry().get(name)
+    target = Target.parse(toolchain.targets[0])
+    kernel = supported(model, name)
+    kernel.graph.name = f"case{len(list(workspace.iterdir()))}"
+    loaded = toolchain.load(toolchain.compile(kernel, target, workspace), target, workspace, LoadOptions())
+    return lambda inputs: loaded(list(inputs))
+
+
+def supported(model: onnx.ModelProto, name: str) -> ir.Model:
+    """The model as it is prepared for a toolchain that takes each of its operators."""
     from collage._errors import Unsupported
     from collage.frontend import read_model
     from collage.target import Target
-    from collage.toolchains import LoadOptions, registry
+    from collage.toolchains import registry
     from collage.transform import prepare
 
     toolchain = registry().get(name)
@@ -203,9 +222,27 @@ def integrated(model: onnx.ModelProto, name: str, workspace: Path) -> Runner:
         support = toolchain.supports(node, target)
         if not support.ok:
             raise Unsupported(f"{node.op_type}: {support.reason}")
-    kernel.graph.name = f"case{len(list(workspace.iterdir()))}"
-    loaded = toolchain.load(toolchain.compile(kernel, target, workspace), target, workspace, LoadOptions())
-    return lambda inputs: loaded(list(inputs))
+    return kernel
+
+
+def taken(name: str, chosen: Sequence[Case]) -> set[str]:
+    """The cases that a toolchain says it takes; asked in a child, since threads of its libraries would not outlive a fork."""
+
+    def takes(case: Case) -> bool:
+        try:
+            supported(case.model, name)
+        except Exception:
+            return False
+        return True
+
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: theirs.send({case.name for case in chosen if takes(case)}), daemon=True)
+    child.start()
+    theirs.close()
+    names: set[str] = ours.recv()
+    child.join()
+    return names
 
 
 def with_constants(case: Case) -> Case:
@@ -237,21 +274,38 @@ def with_constants(case: Case) -> Case:
     return replace(case, model=model, data=[([inputs[i] for i in kept], outputs) for inputs, outputs in case.data])
 
 
-def attempt(make: Callable[[onnx.ModelProto], Runner], case: Case) -> tuple[str, str]:
-    """Builds a case and runs it on all of its data: how it went, and why."""
+def attempts(makes: Sequence[Callable[[onnx.ModelProto], Runner]], group: Sequence[Case]) -> list[tuple[str, str]]:
+    """How each case goes, and why, in the first way that gets it right: all of a group in one model, or else its halves."""
+    for make in makes:
+        found = attempt(make, group)
+        hows = {how for how, _ in found}
+        if hows == {RIGHT} or (hows == {WRONG} and len(group) == 1):
+            return found
+    if len(group) == 1:
+        return found
+    half = len(group) // 2
+    return attempts(makes, group[:half]) + attempts(makes, group[half:])
+
+
+def attempt(make: Callable[[onnx.ModelProto], Runner], group: Sequence[Case]) -> list[tuple[str, str]]:
+    """Builds cases as one model and runs it on all of their data: how each went, and why."""
     from collage._errors import Unsupported
 
+    found = [(RIGHT, "")] * len(group)
     try:
-        run = make(case.model)
-        for inputs, outputs in case.data:
-            got = list(run([np.asarray(x) if isinstance(x, np.generic) else x for x in inputs]))
-            if not same(got, list(outputs), case.rtol, case.atol):
-                return WRONG, difference(got, outputs)
+        run = make(joined(group))
+        for data in zip(*(case.data for case in group), strict=True):
+            inputs = [np.asarray(x) if isinstance(x, np.generic) else x for inputs, _ in data for x in inputs]
+            got = list(run(inputs))
+            for i, (case, (_, outputs)) in enumerate(zip(group, data, strict=True)):
+                mine, got = (got[: len(outputs)], got[len(outputs) :]) if len(group) > 1 else (got, [])
+                if found[i][0] == RIGHT and not same(mine, list(outputs), case.rtol, case.atol):
+                    found[i] = WRONG, difference(mine, outputs)
     except Unsupported as refusal:
-        return REFUSED, str(refusal)
+        return [(REFUSED, str(refusal))] * len(group)
     except Exception as error:
-        return FAILED, f"{type(error).__name__}: {error}"[:300]
-    return RIGHT, ""
+        return [(FAILED, f"{type(error).__name__}: {error}"[:300])] * len(group)
+    return found
 
 
 def difference(got: Sequence[Any], wanted: Sequence[Any]) -> str:
@@ -266,59 +320,72 @@ def difference(got: Sequence[Any], wanted: Sequence[Any]) -> str:
     return f"{len(got)} outputs for {len(wanted)}"
 
 
-def serve(name: str, chosen: Sequence[Case], workspace: Path, pipe: multiprocessing.connection.Connection) -> None:
-    """A child: tries case after case, and says what it begins before it begins."""
+def serve(
+    name: str, groups: Sequence[Sequence[Case]], workspace: Path, pipe: multiprocessing.connection.Connection
+) -> None:
+    """A child: tries group after group, and says what it begins before it begins."""
     warnings.simplefilter("ignore")
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
-    for case in chosen:
-        case = with_constants(case) if name in FOR_FIXED_SHAPES else case
+    for group in groups:
         pipe.send("directly")
-        direct = FAILED
-        for itself in DIRECT[name]:
-            direct, _ = attempt(itself, case)
-            if direct in (RIGHT, WRONG):
-                break
+        direct = [how for how, _ in attempts(DIRECT[name], group)]
         pipe.send(direct)
-        ours, reason = attempt(functools.partial(integrated, name=name, workspace=workspace), case)
-        pipe.send(Verdict(name, case.name, direct, ours, " ".join(reason.split())))
+        ours = attempts([functools.partial(integrated, name=name, workspace=workspace)], group)
+        pipe.send(
+            [
+                Verdict(name, case.name, how, our, " ".join(reason.split()))
+                for case, how, (our, reason) in zip(group, direct, ours, strict=True)
+            ]
+        )
     os._exit(0)  # some toolchains crash when their threads are torn down
 
 
-def tried(name: str, chosen: Sequence[Case], chunk: int, timeout_s: float) -> Iterator[Verdict]:
-    """Verdicts in order; a child that dies or hangs is replaced, and so is one that has done its ``chunk`` of cases."""
+def tried(name: str, groups: Iterable[Sequence[Case]], chunk: int, timeout_s: float) -> Iterator[Verdict]:
+    """Verdicts in order; a child that dies or hangs is replaced, and so is one that has done its ``chunk`` of groups.
+
+    Of a group in which a child dies, every case is tried alone.
+    """
     context = multiprocessing.get_context("fork")  # the suite is loaded once; nothing here has started a thread
-    done = 0
-    while done < len(chosen):
+    waiting = deque(groups)
+    while waiting:
         ours, theirs = context.Pipe(duplex=False)
         with tempfile.TemporaryDirectory() as folder:
-            part = chosen[done : done + chunk]
+            part = list(itertools.islice(waiting, chunk))
             child = context.Process(target=serve, args=(name, part, Path(folder), theirs), daemon=True)
             child.start()
             theirs.close()
-            for case in part:
-                verdict = one_verdict(name, case, ours, timeout_s)
-                done += 1
-                yield verdict
-                if {verdict.direct, verdict.ours} & {DIED, HUNG}:
+            for group in part:
+                waiting.popleft()
+                verdicts = verdicts_on(name, group, ours, timeout_s * len(group))
+                died = any({verdict.direct, verdict.ours} & {DIED, HUNG} for verdict in verdicts)
+                if died and len(group) > 1:
+                    waiting.extendleft([case] for case in reversed(group))
+                else:
+                    yield from verdicts
+                if died:
                     break
             child.kill()
             child.join()
 
 
-def one_verdict(name: str, case: Case, pipe: multiprocessing.connection.Connection, timeout_s: float) -> Verdict:
-    """Waits for one case; what the child said last tells where it died or hung."""
-    direct: str | None = None
+def verdicts_on(
+    name: str, group: Sequence[Case], pipe: multiprocessing.connection.Connection, timeout_s: float
+) -> list[Verdict]:
+    """Waits for one group; what the child said last tells where it died or hung."""
+    direct: list[str] = []
     while True:
         try:
             message = pipe.recv() if pipe.poll(timeout_s) else HUNG
         except EOFError:
             message = DIED
-        if isinstance(message, Verdict):
-            return message
         if message in (DIED, HUNG):
-            return Verdict(name, case.name, direct or message, message if direct else REFUSED, message)
+            ours = message if direct else REFUSED
+            hows = direct or [message] * len(group)
+            return [Verdict(name, case.name, how, ours, message) for case, how in zip(group, hows, strict=True)]
+        if message != "directly" and isinstance(message[0], Verdict):
+            return list(message)
         if message != "directly":
             direct = message
 
@@ -364,7 +431,8 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="so many cases drawn at random; all without it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--chunk", type=int, default=300, help="cases for each child process")
+    parser.add_argument("--together", type=int, default=1, help="cases that are compiled as one model")
+    parser.add_argument("--chunk", type=int, default=300, help="cases, or groups of them, for each child process")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for each of the two attempts at a case")
     parser.add_argument("--state", type=Path, help="file in which verdicts are kept, to continue from")
     parser.add_argument("--json", type=Path, help="write counts and missed cases here")
@@ -413,7 +481,9 @@ def resumed(name: str, chosen: Sequence[Case], options: argparse.Namespace) -> S
     if options.state is not None and options.state.exists():
         known = (Verdict(**json.loads(line)) for line in options.state.read_text().splitlines())
         kept = {verdict.case: verdict for verdict in known if verdict.toolchain == name}
-    for verdict in tried(name, [c for c in chosen if c.name not in kept], options.chunk, options.timeout):
+    left = [with_constants(c) if name in FOR_FIXED_SHAPES else c for c in chosen if c.name not in kept]
+    groups = grouped(left, options.together, taken(name, left) if options.together > 1 else ())
+    for verdict in tried(name, groups, options.chunk, options.timeout):
         kept[verdict.case] = verdict
         if options.state is not None:
             with options.state.open("a") as file:
