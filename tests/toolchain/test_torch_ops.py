@@ -165,3 +165,20 @@ def test_few_of_many_are_the_first_of_equals(length: int, axis: int, largest: in
     order = np.argsort(-ranks if largest else ranks, axis, kind="stable").take(range(500), axis)
     np.testing.assert_array_equal(indices, order)
     np.testing.assert_array_equal(values, np.take_along_axis(x, order, axis))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("float", np.inf), ("float", np.nan), ("float16", -1.5), ("int64", 7), ("bool", True)]
+)
+@pytest.mark.parametrize("constant", [True, False])
+def test_what_is_padded_with_may_be_computed_and_need_not_be_known_on_the_host(
+    kind: str, value: Any, constant: bool
+) -> None:
+    x = np.arange(6).reshape(2, 3).astype({"float": "float32"}.get(kind, kind))
+    fill, weights = np.array(value, x.dtype), {"pads": np.array([1, 0, 2, -1])}
+    given = "" if constant else f", {kind} v"
+    text = f"({kind}[2,3] x{given}) => ({kind}[5,2] y) {{y = Pad (x, pads, v)}}"
+    program = Program(kernel("k", text, weights | ({"v": fill} if constant else {})))
+    assert not program.reads_values_on_host
+    (y,) = program(*map(from_array, [x] if constant else [x, fill]))
+    np.testing.assert_array_equal(to_array(y), np.pad(x[:, :2], ((1, 2), (0, 0)), constant_values=fill))

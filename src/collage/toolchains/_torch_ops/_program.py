@@ -143,7 +143,11 @@ class Program(torch.nn.Module):  # type: ignore[misc]
         outputs = _used_outputs(node)
         slots, frozen = [], []
         for i, value in enumerate(node.inputs):
-            wants_host = (host and node.op_type not in _MAKES_SHAPES) if entry is None else i in entry.host
+            if entry is None:
+                wants_host = host and node.op_type not in _MAKES_SHAPES
+            else:
+                constant = value is not None and value.const_value is not None
+                wants_host = i in entry.host or (constant and i in entry.host_constants)
             slots.append(-1 if value is None else self._slot(value, wants_host))
             if value is not None and slots[-1] in self._frozen:
                 frozen.append(i)

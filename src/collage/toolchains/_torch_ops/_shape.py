@@ -167,9 +167,9 @@ def tile(call: Call, x: Tensor, repeats: Array) -> Tensor:
 _PADDING = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 
 
-@op("Pad", host=(1, 2, 3))
+@op("Pad", host=(1, 3), host_constants=(2,))
 def pad(
-    call: Call, x: Tensor, pads: Array | None = None, value: Array | None = None, axes: Array | None = None
+    call: Call, x: Tensor, pads: Array | None = None, value: Array | Tensor | None = None, axes: Array | None = None
 ) -> Tensor:
     widths = call.get("pads") if pads is None else _sizes(pads)
     dims = [dim % x.ndim for dim in (range(x.ndim) if axes is None else _sizes(axes))]
@@ -178,8 +178,11 @@ def pad(
     after.update(zip(dims, widths[len(dims) :], strict=True))
     mode = call.get("mode", "constant")
     if mode == "constant":
-        fill = call.get("value", 0.0) if value is None else value.reshape(-1)[0].item()
         flat = [width for dim in reversed(range(x.ndim)) for width in (before[dim], after[dim])]
+        if isinstance(value, torch.Tensor):
+            kept = F.pad(torch.ones_like(x, dtype=torch.bool), flat, value=False)
+            return torch.where(kept, F.pad(x, flat), value.reshape(-1)[0])
+        fill = call.get("value", 0.0) if value is None else value.reshape(-1)[0].item()
         return F.pad(x, flat, value=fill)
     for dim in dims:
         x = _pad_by_index(x, dim, before[dim], after[dim], _PADDING[mode])

@@ -57,10 +57,12 @@ class Entry:
     Attributes:
         function: What to call.
         host: Indices of its host inputs.
+        host_constants: Indices of inputs that are host inputs where they are constants, and tensors elsewhere.
     """
 
     function: Function
     host: frozenset[int] = frozenset()
+    host_constants: frozenset[int] = frozenset()
 
 
 OPS: dict[str, Entry] = {}
@@ -70,11 +72,11 @@ HOST_OPS: dict[str, Function] = {}
 """Operators on shapes, as NumPy calls: what Shape yields stays on the host, and may hold symbolic sizes."""
 
 
-def op(*names: str, host: tuple[int, ...] = ()) -> Callable[[Function], Function]:
+def op(*names: str, host: tuple[int, ...] = (), host_constants: tuple[int, ...] = ()) -> Callable[[Function], Function]:
     """Enters a function into the table under some operator names."""
 
     def enter(function: Function) -> Function:
-        OPS.update(dict.fromkeys(names, Entry(function, frozenset(host))))
+        OPS.update(dict.fromkeys(names, Entry(function, frozenset(host), frozenset(host_constants))))
         return function
 
     return enter
