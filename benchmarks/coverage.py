@@ -230,10 +230,10 @@ def taken(name: str, chosen: Sequence[Case]) -> set[str]:
 
     def takes(case: Case) -> bool:
         try:
-            supported(case.model, name)
+            kernel = supported(case.model, name)
+            return name not in FOR_FIXED_SHAPES or not computes_shapes(kernel)
         except Exception:
             return False
-        return True
 
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
@@ -243,6 +243,13 @@ def taken(name: str, chosen: Sequence[Case]) -> set[str]:
     names: set[str] = ours.recv()
     child.join()
     return names
+
+
+def computes_shapes(kernel: ir.Model) -> bool:
+    """Whether the table of torch calls would compute a shape from what is in an input."""
+    from collage.toolchains._torch_ops import Program
+
+    return Program(kernel).reads_values_on_host
 
 
 def with_constants(case: Case) -> Case:
