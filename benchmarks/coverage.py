@@ -328,9 +328,14 @@ def difference(got: Sequence[Any], wanted: Sequence[Any]) -> str:
 
 
 def serve(
-    name: str, groups: Sequence[Sequence[Case]], workspace: Path, pipe: multiprocessing.connection.Connection
+    name: str,
+    groups: Sequence[Sequence[Case]],
+    workspace: Path,
+    pipe: multiprocessing.connection.Connection,
+    other_end: multiprocessing.connection.Connection,
 ) -> None:
     """A child: tries group after group, and says what it begins before it begins."""
+    other_end.close()  # else nothing would tell it that its parent was killed
     warnings.simplefilter("ignore")
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
@@ -360,7 +365,7 @@ def tried(name: str, groups: Iterable[Sequence[Case]], chunk: int, timeout_s: fl
         ours, theirs = context.Pipe(duplex=False)
         with tempfile.TemporaryDirectory() as folder:
             part = list(itertools.islice(waiting, chunk))
-            child = context.Process(target=serve, args=(name, part, Path(folder), theirs), daemon=True)
+            child = context.Process(target=serve, args=(name, part, Path(folder), theirs, ours), daemon=True)
             child.start()
             theirs.close()
             for group in part:
