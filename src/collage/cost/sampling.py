@@ -22,7 +22,7 @@ from collage.toolchains import Device, DeviceKernel, Kernel
 __all__ = ["SamplingPlan", "sample", "sample_kernel"]
 
 _SURELY = 4.0
-"""A first run this many times above what is hopeless needs no second one; no warm-up saves so much."""
+"""A first run this many times above what is hopeless needs no second one if it took long; no warm-up saves so much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class SamplingPlan:
         least: Fewest timed runs.
         most: Most timed runs.
         spread: Stop when the median's interval is within this share of the median, to either side.
-        hopeless_s: Stop after three runs if their median is above this: the kernel cannot be chosen.
+        hopeless_s: Stop after three runs if the fastest of them is above this: the kernel cannot be chosen.
     """
 
     evict_bytes: int = 0
@@ -93,7 +93,8 @@ def sample(
     seconds = _wall_s if device is None else device.seconds
     arrays = [a.reshape(-1).view(np.uint8) for a in inputs if a.dtype.kind not in "OSUT" and a.size]
     samples: list[float] = []
-    if (first_s := seconds(run)) > _SURELY * plan.hopeless_s:
+    # A short run may have waited for a processor for many times its length: what is said of it is said of several.
+    if (first_s := seconds(run)) > max(_SURELY * plan.hopeless_s, plan.budget_s):
         return [first_s]
     started = time.perf_counter()
     while len(samples) < plan.most:
@@ -104,7 +105,7 @@ def sample(
         elif device is not None and plan.evict_bytes:
             device.evict(plan.evict_bytes)
         samples.append(seconds(run))
-        if len(samples) >= 3 and sorted(samples)[len(samples) // 2] > plan.hopeless_s:
+        if len(samples) >= 3 and min(samples) > plan.hopeless_s:
             break
         if time.perf_counter() - started > plan.budget_s and len(samples) >= _fewest(samples, plan):
             break
