@@ -174,6 +174,13 @@ def test_outputs_that_cannot_be_written_are_one_sentence(artefact: tuple[Path, d
         assert done.stderr.startswith(f"collage: cannot write {path}")
 
 
+@pytest.mark.parametrize("words", [[], ["db"]])
+def test_without_a_command_there_is_help(words: list[str]) -> None:
+    done = run(*words)
+    assert done.returncode == 2 and done.stderr.startswith("Usage: collage")
+    assert done.stderr.splitlines() == run(*words, "--help").stdout.splitlines()
+
+
 def test_help_has_examples() -> None:
     for command in ("compile", "run", "bench", "inspect", "targets", "env"):
         done = run(command, "--help")

@@ -332,8 +332,10 @@ def _main(arguments: Sequence[str] | None) -> int:
         # Click's own usage errors know their message and their exit code (2).
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             context = getattr(error, "ctx", None)
-            hint = f" (see {context.command_path} --help)" if context else ""
-            sys.stderr.write(f"collage: {error.format_message()}{hint}\n")
+            message = error.format_message()
+            if not message.startswith("Usage:"):  # Without a command the message is the help itself.
+                message = f"collage: {message}" + (f" (see {context.command_path} --help)" if context else "")
+            sys.stderr.write(message + "\n")
             return int(error.exit_code)
         raise
     return result if isinstance(result, int) else 0
