@@ -8,6 +8,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx.parser
 import onnx_ir as ir
 import pytest
 
@@ -126,3 +127,12 @@ def test_a_missing_execution_provider_is_the_users_mistake(tmp_path: Path) -> No
         pytest.skip("this build has CUDA")
     with pytest.raises(CollageError, match="CUDAExecutionProvider"):
         toolchain.compile(COMMON[0].model(), Target.parse("cuda -compiler=onnxruntime"), tmp_path)
+
+
+def test_an_output_of_unknown_rank_is_no_scalar(tmp_path: Path) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 21]> k (float[N,M] x) => (y) {y = Squeeze (x)}'
+    model, toolchain = ir.from_proto(onnx.parser.parse_model(text)), OnnxRuntimeToolchain()
+    model.graph.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+    loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    for shape in ((3, 1), (1, 1), (2, 3)):
+        assert loaded([np.ones(shape, np.float32)])[0].shape == np.squeeze(np.ones(shape)).shape

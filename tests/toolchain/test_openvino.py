@@ -195,3 +195,38 @@ def test_a_constant_of_no_elements_may_say_that_nothing_is_said(
     loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
     (y,) = loaded([np.ones([int(size) for size in model.graph.inputs[0].shape], np.float32)])
     assert y.shape == shape
+
+
+@pytest.mark.parametrize("operator", ["Max", "Min", "Sum", "Dropout"])
+def test_an_input_that_is_an_output_by_another_name_is_refused(operator: str, tmp_path: Path) -> None:
+    text = "(float[4] x) => (float[4] y) {%s}"
+    with pytest.raises(Unsupported, match="handed through"):
+        OpenVinoToolchain().compile(kernel("k", text % f"y = {operator} (x)"), TARGET, tmp_path)
+    toolchain, x = OpenVinoToolchain(), np.arange(4, dtype=np.float32)
+    compiled = toolchain.compile(kernel("k", text % f"a = Neg (x) y = {operator} (a)"), TARGET, tmp_path)
+    np.testing.assert_array_equal(toolchain.load(compiled, TARGET, tmp_path, LoadOptions())([x])[0], -x)
+
+
+@pytest.mark.parametrize(
+    ("text", "weights", "taken"),
+    [
+        ("(uint8[2] x, uint8[2] z) => (uint8[2] y) {y = Pow (x, z)}", {}, False),
+        ("(uint16[2] x, uint16[2] z) => (uint16[2] y) {y = Pow (x, z)}", {}, False),
+        ("(int32[2] x, int32[2] z) => (int32[2] y) {y = Pow (x, z)}", {}, True),
+        ('(uint8[2] x, uint8[2] z) => (uint8[2] y) {y = BitShift <direction = "LEFT"> (x, z)}', {}, False),
+        ('(uint8[2] x, uint8[2] z) => (uint8[2] y) {y = BitShift <direction = "RIGHT"> (x, z)}', {}, True),
+        ('(uint16[2] x) => (uint16[2] y) {y = BitShift <direction = "LEFT"> (x, n)}', {"n": np.uint16(15)}, True),
+        ('(uint16[2] x) => (uint16[2] y) {y = BitShift <direction = "LEFT"> (x, n)}', {"n": np.uint16(16)}, False),
+        ("(uint8[2] x, uint8[2] z) => (uint8[2] y) {y = Div (x, z)}", {}, True),
+        ("(uint8[N] x, uint8[2] z) => (uint8[2] y) {y = Div (x, z)}", {}, False),
+        ("(int32[N] x, int32[2] z) => (int32[2] y) {y = Div (x, z)}", {}, True),
+        ("(float[2] x) => (float[2] y) {y = ReduceL1 <noop_with_empty_axes = 1> (x)}", {}, False),
+        ("(float[2] x) => (float[1] y) {y = ReduceL1 <noop_with_empty_axes = 1> (x, n)}", {"n": np.array([0])}, True),
+        ("(float[2] x) => (float[1] y) {y = ReduceL1 (x)}", {}, True),
+    ],
+)
+def test_operators_that_it_is_wrong_of_are_refused_in_that_form_only(
+    text: str, weights: dict[str, np.ndarray], taken: bool
+) -> None:
+    (node,) = kernel("k", text, {name: np.asarray(x) for name, x in weights.items()}).graph
+    assert OpenVinoToolchain().supports(node, TARGET).ok is taken

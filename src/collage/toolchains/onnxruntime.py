@@ -285,13 +285,15 @@ def _narrow_type(name: str) -> ir.DataType | None:
 def _writes_in_place(graph: ir.Graph) -> bool:
     """Whether ONNX Runtime writes to the buffers that it is given for a kernel's outputs.
 
-    Not where an output is an input, and where operators with bodies, sequences or optionals bring outputs of their own.
+    Not where an output is an input, and where operators with bodies, sequences or optionals bring outputs of their own; nor
+    where a rank is not known, for which ONNX Runtime tells the same as for a scalar.
     """
     import onnx_ir as ir
 
+    ranked = all(value.shape is not None for value in graph.outputs)
     tensors = all(isinstance(value.type, ir.TensorType) for node in graph for value in node.outputs if value.name)
     bodies = any(node.graph is not graph for node in graph.all_nodes())
-    return tensors and not bodies and not set(graph.inputs) & set(graph.outputs)
+    return ranked and tensors and not bodies and not set(graph.inputs) & set(graph.outputs)
 
 
 def _layouts(session: Any) -> tuple[Layout, ...] | None:

@@ -51,6 +51,8 @@ _AS_INT32 = ("int64", "uint64", "uint32")
 """Types that the plugin computes in 32-bit signed integers, without a word where they do not fit."""
 
 _SATURATED = ("Add", "Mul", "Sub", "Sum")
+_NO_MERE_COPIES = ("ReduceL1", "ReduceL2", "ReduceLogSum")
+"""Reductions that change what they do not reduce."""
 _MASKED = 2
 """The mode in which Attention returns its scores with mask and bias."""
 _OF_NO_PARTS = ("Concat", "ConstantOfShape")
@@ -94,6 +96,7 @@ class OpenVinoToolchain(ToolchainBase):
         files = save_kernel(kernel, workspace)
         model = _read(workspace / files[0])
         _refuse_changed_types(model, kernel.graph)
+        _refuse_handed_through(model, kernel.graph)
         _query(model)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
@@ -304,8 +307,10 @@ def _known_wrong(node: ir.Node) -> str | None:
             return f"openvino's CPU plugin does not make of no integers what {node.op_type} makes of them in ONNX"
         if node.op_type == "TopK":
             return "openvino's CPU plugin orders equal integers in TopK otherwise than ONNX does"
-        if node.op_type in _SATURATED and dtype.bitwidth == 8:
-            return f"openvino's CPU plugin saturates {node.op_type} of 8-bit integers, which wrap around in ONNX"
+        if (reason := _wrong_of_integers(node, dtype.bitwidth)) is not None:
+            return reason
+    if node.op_type in _NO_MERE_COPIES and node.attributes.get_int("noop_with_empty_axes") and not _has_axes(node):
+        return f"openvino's {node.op_type} copies its input where it is given no axes"
     if node.op_type in ("ReduceMax", "ReduceMin") and first is not None and 0 in tuple(first.shape or ()):
         return f"openvino's CPU plugin does not make infinity of {node.op_type} of nothing"
     if node.op_type == "Attention":
@@ -313,6 +318,33 @@ def _known_wrong(node: ir.Node) -> str | None:
     if node.op_type == "Resize" and _text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
         return "openvino does not keep the aspect ratio in Resize"
     return None
+
+
+def _wrong_of_integers(node: ir.Node, bits: int) -> str | None:
+    shifts_left = node.op_type == "BitShift" and _text(node, "direction", "") == "LEFT"
+    if (bits == 8 and (node.op_type in _SATURATED or shifts_left)) or (bits < 32 and node.op_type == "Pow"):
+        return f"openvino's CPU plugin saturates {node.op_type} of {bits}-bit integers, which wrap around in ONNX"
+    if node.op_type == "Div" and bits == 8 and not all(x is not None and _is_fixed(x) for x in node.inputs):
+        return "openvino's CPU plugin rounds Div of 8-bit integers where shapes vary"
+    if node.op_type == "BitShift" and _shifts_out(node, bits):
+        return f"openvino's CPU plugin does not make 0 of {bits}-bit integers that are shifted by as much"
+    return None
+
+
+def _is_fixed(value: ir.Value) -> bool:
+    return value.shape is not None and all(isinstance(size, int) for size in value.shape)
+
+
+def _shifts_out(node: ir.Node, bits: int) -> bool:
+    """Whether constants say so: ONNX's own cases shift by inputs, which are not known."""
+    amounts = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    return amounts is not None and amounts.size > 0 and bool(amounts.numpy().max() >= bits)
+
+
+def _has_axes(node: ir.Node) -> bool:
+    """Whether a reduction is told axes, by a constant or, before opset 18, an attribute."""
+    axes = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    return bool(node.attributes.get_ints("axes")) or (axes is not None and axes.size > 0)
 
 
 def _wrong_of_attention(node: ir.Node) -> str | None:
@@ -349,6 +381,15 @@ def _refuse_changed_types(model: Any, graph: ir.Graph) -> None:
             raise Unsupported(f"openvino's Python interface does not take {expected.short_name()} ({value.name!r})")
         if expected.numpy() != got.to_dtype():
             raise Unsupported(f"openvino makes {got.get_type_name()} of {value.name!r}, a {expected.short_name()}")
+
+
+def _refuse_handed_through(model: Any, graph: ir.Graph) -> None:
+    """Refuses inputs that are outputs under another name, as a ``Sum`` of one input is: the plugin takes one for the other."""
+    given, made = ({str(value.name) for value in values} for values in (graph.inputs, graph.outputs))
+    for port in model.inputs:
+        names = port.get_names()
+        if names & (made - given) or not names & given:
+            raise Unsupported(f"openvino confuses inputs with the outputs that they are handed through as ({names})")
 
 
 def _fits(x: Tensor) -> bool:
