@@ -65,5 +65,7 @@ def _is_joinable(case: Case) -> bool:
     if len(case.data) != 1 or case.model.functions:
         return False
     inputs, outputs = case.data[0]
+    graph = case.model.graph
+    given = {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}
     tensors = all(isinstance(x, (np.ndarray, np.generic)) for x in (*inputs, *outputs))
-    return tensors and len(case.model.graph.input) == len(inputs) and len(case.model.graph.output) == len(outputs)
+    return tensors and len(given) == len(inputs) and len(graph.output) == len(outputs)
