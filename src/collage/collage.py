@@ -34,7 +34,16 @@ from collage.cost.kernels import KernelMaker, kernel_attributes, kernel_name
 from collage.cost.outcome import Status
 from collage.cost.worker import Worker
 from collage.covers import best_plans, in_one_process, refine, searched_again
-from collage.finals import Finals, calibrate, choose, previous_winner, unmeasured
+from collage.finals import (
+    Finals,
+    calibrate,
+    choose,
+    last_finalists,
+    previous_winner,
+    recall_correction,
+    remember,
+    unmeasured,
+)
 from collage.frontend import model_digest, read_model
 from collage.fusion import (
     CandidateKernel,
@@ -213,25 +222,30 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
     """Phase 3, then the finals; once more where these contradict the costs that were searched with."""
     if not tuning.has_choice:
         return None, choose(tuning, single_plans(tuning))
-    finals = None
+    singles = single_plans(tuning)
+    finals, raced = None, last_finalists(tuning, singles)
+    recall_correction(tuning)
     while True:
         index, result = refine(tuning, index)
         covers = in_one_process(tuning, index, best_plans(tuning, index, result))
         if any(target.is_reduced for target in tuning.menu):
             covers = within_budget(tuning, covers, partial(searched_again, tuning, index))
         mixes = [plan for plan in covers if not _is_single_already(tuning, plan)]
-        singles = single_plans(tuning)
         mixes = [plan for plan in mixes if not any(plan.same_kernels(single) for single in singles)]
         plans = [*singles, *mixes[: tuning.options.finalists]]
         earlier = previous_winner(tuning)
         if earlier is not None and not any(earlier.same_kernels(plan) for plan in plans):
             plans.append(earlier)
-        if finals is not None and {plan.kernels for plan in plans} <= {plan.kernels for plan in finals.plans}:
-            return result, finals
+        if all(any(plan.same_kernels(one) for one in raced) for plan in plans):
+            if finals is not None:
+                break
+            plans = raced
         rejected = tuning.rejections
-        finals = choose(tuning, plans)
+        finals, raced = choose(tuning, plans), plans
         if not calibrate(tuning, finals) and tuning.rejections == rejected:
-            return result, finals
+            break
+    remember(tuning, finals)
+    return result, finals
 
 
 def _is_single_already(tuning: Tuning, plan: Plan) -> bool:

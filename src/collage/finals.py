@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,18 @@ from collage.runtime import Recipe
 from collage.target import HOST_TARGET, HOST_TOOLCHAIN
 from collage.tuning import Tuning
 
-__all__ = ["Finals", "calibrate", "choose", "plan_signature", "previous_winner", "race_contestant", "unmeasured"]
+__all__ = [
+    "Finals",
+    "calibrate",
+    "choose",
+    "last_finalists",
+    "plan_signature",
+    "previous_winner",
+    "race_contestant",
+    "recall_correction",
+    "remember",
+    "unmeasured",
+]
 
 _CONTRADICTION = 0.1
 """Share by which chains may be slower than predicted before the cost model is corrected."""
@@ -112,26 +124,69 @@ def previous_winner(tuning: Tuning) -> Plan | None:
     Without ``remeasure`` the search sees the same costs as then, and finds it by itself.
     """
     told = tuning.options.remeasure and tuning.database.local_fact(**tuning.fact("winner-1"))
-    if not told or not told["kernels"]:
-        return None
-    kernels = [
-        Placement(
-            SubGraph(tuning.graph, IndexSet.of(*nodes)), tuning.toolchains.parse_target(target), "previous winner"
-        )
-        for target, nodes in told["kernels"]
-    ]
-    wanted, nodes = {*tuning.menu, HOST_TARGET}, [node for place in kernels for node in place.sub_graph.inside]
-    covers = sorted(nodes) == list(range(len(tuning.graph)))
-    usable = covers and all(place.target in wanted for place in kernels)
-    return Plan("previous winner", tuple(kernels)) if usable else None
+    return _plan_again(tuning, "previous winner", told["kernels"]) if told else None
 
 
 def _keep_winner(tuning: Tuning, plan: Plan) -> None:
     """Notes the winner for later races, unless it is a single or its kernels are more than sets of nodes."""
-    mixed = len(plan.kernels) > 1 and not any(place.sub_graph.nested or place.device for place in plan.kernels)
-    kernels = [[str(place.target), list(place.sub_graph.inside)] for place in plan.kernels]
-    told = {"kernels": kernels if mixed else []}
+    told = {"kernels": _as_sets(plan) if len(plan.kernels) > 1 else []}
     tuning.database.keep_local_fact(told, **tuning.fact("winner-1"))
+
+
+def last_finalists(tuning: Tuning, singles: Sequence[Plan]) -> list[Plan]:
+    """What raced when this model was last compiled for this menu, on this machine; nothing where that is not known.
+
+    The costs may have been corrected after that race, so that the search ends with fewer of these plans. Then their race
+    stands, now as it did then.
+    """
+    told = None if tuning.options.remeasure else tuning.database.local_fact(**_of_menu(tuning, "finalists-1"))
+    plans = []
+    for name, kernels in told["plans"] if told else ():
+        plan = next((one for one in singles if one.name == name), None) or _plan_again(tuning, name, kernels)
+        if plan is None or _as_sets(plan) != kernels:
+            return []
+        plans.append(plan)
+    return plans
+
+
+def remember(tuning: Tuning, finals: Finals) -> None:
+    """Notes for the next compilation what raced in this one."""
+    told = {"plans": [[plan.name, _as_sets(plan)] for plan in finals.plans]}
+    tuning.database.keep_local_fact(told, **_of_menu(tuning, "finalists-1"))
+
+
+def _as_sets(plan: Plan) -> list[list[Any]]:
+    """The kernels of a plan as targets and sets of nodes; empty if they are more than that."""
+    if any(place.sub_graph.nested or place.device for place in plan.kernels):
+        return []
+    return [[str(place.target), list(place.sub_graph.inside)] for place in plan.kernels]
+
+
+def _plan_again(tuning: Tuning, name: str, kernels: Sequence[Any]) -> Plan | None:
+    """A plan of these kernels; None if they are no cover of this model, or not of this menu."""
+    known = {str(target): target for target in (*tuning.menu, HOST_TARGET)}
+    nodes = sorted(node for _, inside in kernels for node in inside)
+    if nodes != list(range(len(tuning.graph))) or any(target not in known for target, _ in kernels):
+        return None
+    places = [
+        Placement(SubGraph(tuning.graph, IndexSet.of(*inside)), known[target], "an earlier finalist")
+        for target, inside in kernels
+    ]
+    if any(place.sub_graph.why_invalid() is not None for place in places):
+        return None
+    return Plan(name, tuple(places))
+
+
+def _of_menu(tuning: Tuning, fact: str) -> dict[str, Any]:
+    """The name of a fact that also depends on what else there was to choose from."""
+    menu = [[str(target), tuning.workshop.availability(target).build] for target in tuning.menu]
+    return {**tuning.fact(fact), "menu": menu}
+
+
+def recall_correction(tuning: Tuning) -> None:
+    """Corrects the cost model as the last compilation's finals did (see ``calibrate``)."""
+    told = None if tuning.options.remeasure else tuning.database.local_fact(**_of_menu(tuning, "chain-1"))
+    tuning.chain_s = told or 0.0
 
 
 def calibrate(tuning: Tuning, finals: Finals) -> bool:
@@ -159,6 +214,7 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
     if not excess or statistics.median(share for share, _ in excess) <= _CONTRADICTION or tuning.chain_s:
         return False
     tuning.chain_s = statistics.median(share * share_s for share, share_s in excess)
+    tuning.database.keep_local_fact(tuning.chain_s, **_of_menu(tuning, "chain-1"))
     tuning.say(f"chains cost {tuning.chain_s * 1e6:.0f} us more for each kernel than was measured; searching again")
     return True
 
@@ -254,6 +310,10 @@ def _recorded(tuning: Tuning, plans: Sequence[Plan], told: dict[str, Any]) -> Fi
     }
     plan = by_name[told["winner"]]
     recipe = lower(tuning, plan)
+    for name, standing in standings.items():
+        if standing.status is Status.WRONG:
+            with suppress(ToolchainError):
+                _wrong_kernel(tuning, by_name[name])  # Then the search is told, as it was before.
     tuning.say(f"checking {plan.name}, which won before")
     reason = why_wrong(race_contestant(tuning, plan, recipe), tuning.tolerance)
     if reason is not None:

@@ -67,23 +67,16 @@ def test_the_report_says_what_the_design_promises(compiled: collage.Executable) 
     assert search["candidates"] >= search["keys"] > 10
 
 
-def test_soon_a_compile_measures_nothing_and_from_then_on_chooses_the_same(
+def test_the_second_compile_measures_nothing_and_chooses_the_same(
     compiled: collage.Executable, mixed_model: Path
 ) -> None:
-    """Where the finals corrected the cost model, the second compile meets it uncorrected, and may race other plans.
-
-    Else it measures nothing, however noisy the first one was: see ``test_second_look``.
-    """
-    for _ in range(4):
+    """However noisy the first one was, and whether or not its finals corrected the cost model."""
+    for _ in range(2):
         again = collage.compile(mixed_model, targets=MENU, workers=LENT)
-        if is_known := not again.report["search"]["measured"] and not again.report["search"]["raced"]:
-            break
-    assert is_known
-    last = collage.compile(mixed_model, targets=MENU, workers=LENT)
-    assert not last.report["search"]["measured"] and not last.report["search"]["raced"]
-    assert [(k["target"], k["nodes"]) for k in last.report["kernels"]] == [
-        (k["target"], k["nodes"]) for k in again.report["kernels"]
-    ]
+        assert not again.report["search"]["measured"] and not again.report["search"]["raced"]
+        assert [(k["target"], k["nodes"]) for k in again.report["kernels"]] == [
+            (k["target"], k["nodes"]) for k in compiled.report["kernels"]
+        ]
 
 
 def test_every_plan_gives_the_same_answers(mixed_model: Path, feeds: dict, tmp_path: Path) -> None:

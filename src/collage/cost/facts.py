@@ -106,6 +106,17 @@ def _is_search(value: Any) -> bool:
     return isinstance(candidates, list) and all(map(_is_candidate, candidates))
 
 
+def _are_finalists(value: Any) -> bool:
+    plans = value.get("plans") if isinstance(value, dict) else None
+    return isinstance(plans, list) and all(map(_is_named_plan, plans))
+
+
+def _is_named_plan(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], list):
+        return False
+    return isinstance(value[0], str) and all(map(_is_kernel, value[1]))
+
+
 def _is_candidate(value: Any) -> bool:
     if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], list) or not value[1]:
         return False
@@ -138,6 +149,8 @@ def _is_hand_over(value: Any) -> bool:
 
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "calm-1": lambda value: is_finite(value) and value > 0,
+    "chain-1": is_finite,
+    "finalists-1": _are_finalists,
     "hand-over-1": _is_hand_over,
     "keeps-1": _is_support,
     "machine": lambda value: isinstance(value, dict),
