@@ -53,7 +53,7 @@ def _at_a_price(tuning: Tuning, search_again: Callable[[], Sequence[Plan]]) -> l
             tuning.error_price_s = price
             tuning.say(f"searching within the accuracy budget, {step + 1} of {_STEPS}")
             good = [plan for plan in search_again() if _keeps(tuning, plan)]
-            kept += [Plan(f"{plan.name} at price {step + 1}", plan.kernels) for plan in good]
+            kept += good
             too_low, enough = (too_low, price) if good else (price, enough)
             price = _RAISE * too_low if enough == float("inf") else (too_low + enough) / 2
     finally:

@@ -232,7 +232,8 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
             covers = within_budget(tuning, covers, partial(searched_again, tuning, index))
         mixes = [plan for plan in covers if not _is_single_already(tuning, plan)]
         mixes = [plan for plan in mixes if not any(plan.same_kernels(single) for single in singles)]
-        plans = [*singles, *mixes[: tuning.options.finalists]]
+        mixes = [replace(plan, name=f"mix {i}") for i, plan in enumerate(mixes[: tuning.options.finalists], 1)]
+        plans = [*singles, *mixes]
         earlier = previous_winner(tuning)
         if earlier is not None and not any(earlier.same_kernels(plan) for plan in plans):
             plans.append(earlier)

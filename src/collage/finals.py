@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -310,10 +309,6 @@ def _recorded(tuning: Tuning, plans: Sequence[Plan], told: dict[str, Any]) -> Fi
     }
     plan = by_name[told["winner"]]
     recipe = lower(tuning, plan)
-    for name, standing in standings.items():
-        if standing.status is Status.WRONG:
-            with suppress(ToolchainError):
-                _wrong_kernel(tuning, by_name[name])  # Then the search is told, as it was before.
     tuning.say(f"checking {plan.name}, which won before")
     reason = why_wrong(race_contestant(tuning, plan, recipe), tuning.tolerance)
     if reason is not None:

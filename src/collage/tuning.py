@@ -9,10 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-from collage._errors import NothingCanRun
 from collage.cost.cost import Cost
 from collage.cost.crew import Limits
 from collage.cost.database import Database
@@ -25,15 +23,14 @@ from collage.cost.outcome import Outcome, Status
 from collage.cost.overheads import Overheads, measure_overheads
 from collage.cost.probing import parts_to_measure, profile_from_parts
 from collage.cost.race import RacePlan
-from collage.cost.reference import capture_reference, unrepeatable_values
+from collage.cost.reference import capture_references, unrepeatable_values
 from collage.cost.roofline import Roofline, measure_peak
 from collage.cost.sharing import Sharing
 from collage.cost.survey import Survey, TargetSurvey, survey_model
-from collage.cost.values import ValueStore
 from collage.cost.worker import Worker
 from collage.cost.workshop import Workshop
 from collage.device import SEScope
-from collage.frontend import make_inputs, place_weights
+from collage.frontend import model_digest, place_weights
 from collage.fusion import CandidateKernel, FusionReport
 from collage.graph import DataflowGraph, IndexSet, SubGraph, structural_hash
 from collage.machine import this_machine
@@ -48,9 +45,6 @@ _BATCH_SIZE = 16
 _SEARCH_BUDGET_S = 60.0
 _MEASURE_BUDGET = 80
 _SECOND_LOOKS = 16
-_ATTEMPTS = 3
-_HOLES = 0.3
-_LARGER = 3
 _ONE_AND_THE_HOST = 2
 _TWO_PARTS = 2
 _LEAST_SHARE = 0.1
@@ -131,7 +125,7 @@ class Tuning:
         self.race_plan = RacePlan.of_model(weight_bytes(self.model))
         self.fusion = FusionReport()
         self._outcomes: dict[tuple[Hashable, Target], Outcome] = {}
-        self._rejected: set[tuple[SubGraph, Target]] = set()
+        self._rejected: dict[tuple[SubGraph, Target], None] = {}
         self._twins: dict[tuple[Hashable, Target], list[CandidateKernel]] = {}
         self.batch_size = _BATCH_SIZE
         self.measure_budget = _MEASURE_BUDGET if options.measure_budget is None else options.measure_budget
@@ -156,7 +150,10 @@ class Tuning:
         self.say("starting toolchains")
         self.workshop.muster([HOST_TARGET, *self.menu])
         self.say("running the model once for reference")
-        self.reference_failure = self._capture()
+        options = self.options
+        self.reference_failure = capture_references(
+            self.model, options.inputs, self.workshop, seed=options.seed, dims=options.dims
+        )
         if self.reference_failure is not None:
             self.survey = {target: self._not_measured(target) for target in self.menu}
             self.overheads = {}
@@ -174,6 +171,7 @@ class Tuning:
         usable = [*(t for t in self.menu if self.survey[t].availability.available), HOST_TARGET]
         self.overheads = {target: measure_overheads(target, self.workshop, self.database) for target in usable}
         self._roofline = Roofline(self.graph.nodes, self._shape_of, measure_peak(self.database))
+        self._recall_rejected()
         op_types = [node.op_type for node in self.graph.nodes]
         self._expectation = Expectation(op_types, {t: found.dispatch_s for t, found in self.overheads.items()})
         for target, found in self.survey.items():
@@ -211,48 +209,6 @@ class Tuning:
         self._expectation.learn_profile(target, self._as_it_was_first(target, profile))
         for place, outcome in zip(places, outcomes, strict=True):
             self._learn(place, target, outcome)
-
-    def _capture(self) -> str | None:
-        """Runs the model on given or made-up inputs; why that cannot be done, or None.
-
-        Made-up inputs may be invalid for a model (an index out of range, an axis given twice), so several are tried.
-        """
-        if not len(self.graph):
-            return "the model has no operators"
-        if any(isinstance(value.type, ir.SequenceType | ir.OptionalType) for value in self.model.graph.inputs):
-            return "an input is a sequence or an optional, which cannot be made up"
-        reason = ""
-        for attempt in range(_ATTEMPTS):
-            made = make_inputs(self.model, self.options.seed + attempt, self.options.dims)
-            if attempt == _ATTEMPTS - 1:
-                made = {
-                    name: np.zeros_like(value) if value.dtype.kind in "iu" else value for name, value in made.items()
-                }
-            try:
-                capture_reference(self.model, {**made, **self.options.inputs}, self.workshop)
-                self._capture_others(made)
-                return None
-            except NothingCanRun as error:
-                reason = str(error)
-            if not set(made) - set(self.options.inputs):
-                break
-        return reason
-
-    def _capture_others(self, made: Mapping[str, Any]) -> None:
-        """A second set of inputs to check kernels on: larger numbers, other indices, masks that mask.
-
-        Where every input was given, or the model refuses these, one set has to do.
-        """
-        if not set(made) - set(self.options.inputs):
-            return
-        others = make_inputs(self.model, self.options.seed + _ATTEMPTS, self.options.dims)
-        varied = {name: _varied(value, self.options.seed) for name, value in others.items()}
-        values = ValueStore(self.workspace / "other_values")
-        try:
-            capture_reference(self.model, {**varied, **self.options.inputs}, self.workshop, values)
-        except NothingCanRun:
-            return
-        self.workshop.value_folders.append(values.folder)
 
     def _not_measured(self, target: Target) -> TargetSurvey:
         availability = self.workshop.availability(target)
@@ -396,7 +352,7 @@ class Tuning:
         again = self.estimator.look_again(kernels, self.best_single_s)
         for candidate, outcome in zip(by_cost, again, strict=True):
             if outcome is not None and outcome.status is Status.WRONG:
-                self._rejected.add((candidate.sub_graph, candidate.target))
+                self._reject(candidate.sub_graph, candidate.target)
             elif outcome is not None:
                 self._learn(candidate.sub_graph, candidate.target, outcome)
         return any(outcome is not None for outcome in again)
@@ -433,8 +389,25 @@ class Tuning:
         """
         reason = self.estimator.why_wrong(self.kernels.model(sub_graph, target), target)
         if reason is not None:
-            self._rejected.add((sub_graph, target))
+            self._reject(sub_graph, target)
         return reason
+
+    def _reject(self, sub_graph: SubGraph, target: Target) -> None:
+        """From now on no search has this very kernel; nor has one of this very model in a later session."""
+        self._rejected[sub_graph, target] = None
+        plain = [[str(target), list(place.inside)] for place, target in self._rejected if not place.nested]
+        told = {"model": model_digest(self.model), "kernels": plain}
+        self.database.keep_local_fact(told, **self.fact("rejected-1"))
+
+    def _recall_rejected(self) -> None:
+        """Learns which kernels were wrong when this model, with these weights, was compiled before."""
+        told = None if self.options.remeasure else self.database.local_fact(**self.fact("rejected-1"))
+        if told is None or told["model"] != model_digest(self.model):
+            return
+        menu = {str(target): target for target in self.menu}
+        for target, nodes in told["kernels"]:
+            if target in menu and nodes and max(nodes) < len(self.graph):
+                self._rejected[SubGraph(self.graph, IndexSet.of(*nodes)), menu[target]] = None
 
     @property
     def rejections(self) -> int:
@@ -477,15 +450,3 @@ class Tuning:
         if outcome.time is not None:
             for bits in {sub_graph.inside.bits, *(twin.bits for twin in self._twins.get(key, ()))}:
                 self._expectation.learn_measurement(target, bits, outcome.time.median_s)
-
-
-def _varied(value: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
-    """A made-up input made harder: a mask of ones or of truths gets holes, others get larger or repeat."""
-    random = np.random.default_rng(seed)
-    if value.dtype.kind in "biuf" and value.size > 1 and (value == 1).all():
-        holes = random.random(value.shape) < _HOLES
-        holes.reshape(-1)[0] = False  # Something must be left to attend to.
-        return np.where(holes, 0, value).astype(value.dtype)
-    if value.dtype.kind == "f":
-        return np.round(value * _LARGER, 1).astype(value.dtype)
-    return (value % _LARGER).astype(value.dtype) if value.dtype.kind in "iu" else value

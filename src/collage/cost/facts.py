@@ -117,6 +117,10 @@ def _is_named_plan(value: Any) -> bool:
     return isinstance(value[0], str) and all(map(_is_kernel, value[1]))
 
 
+def _are_rejected(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("model"), str) and _is_winner(value)
+
+
 def _is_candidate(value: Any) -> bool:
     if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], list) or not value[1]:
         return False
@@ -161,6 +165,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "quarantine": _is_quarantine,
     "race-1": _is_race,
     "race-2": _is_race,
+    "rejected-1": _are_rejected,
     "search-1": _is_search,
     "share-1": _is_verdict,
     "support": _is_support,

@@ -9,16 +9,82 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from collage._errors import NothingCanRun, ToolchainError
 from collage.cost.values import ValueStore
 from collage.cost.workshop import Workshop
+from collage.frontend import make_inputs
 from collage.graph import used_values
 from collage.target import HOST_TARGET
 from collage.transform import is_random
 
-__all__ = ["capture_reference", "unrepeatable_values"]
+__all__ = ["capture_reference", "capture_references", "unrepeatable_values"]
+
+_ATTEMPTS = 3
+_HOLES = 0.3
+_LARGER = 3
+
+
+def capture_references(
+    model: ir.Model, given: Mapping[str, Any], workshop: Workshop, *, seed: int, dims: Mapping[str, int]
+) -> str | None:
+    """Runs the model on two sets of inputs, given or made up, and stores all values: kernels are checked on both.
+
+    Made-up inputs may be invalid for a model (an index out of range, an axis given twice), so several are tried.
+
+    Returns:
+        Why that cannot be done, or None.
+    """
+    if not len(model.graph):
+        return "the model has no operators"
+    if any(isinstance(value.type, ir.SequenceType | ir.OptionalType) for value in model.graph.inputs):
+        return "an input is a sequence or an optional, which cannot be made up"
+    reason = ""
+    for attempt in range(_ATTEMPTS):
+        made = make_inputs(model, seed + attempt, dims)
+        if attempt == _ATTEMPTS - 1:
+            made = {name: np.zeros_like(value) if value.dtype.kind in "iu" else value for name, value in made.items()}
+        try:
+            capture_reference(model, {**made, **given}, workshop)
+        except NothingCanRun as error:
+            reason = str(error)
+            if not set(made) - set(given):
+                break
+            continue
+        if set(made) - set(given):
+            _capture_others(model, given, workshop, seed=seed, dims=dims)
+        return None
+    return reason
+
+
+def _capture_others(
+    model: ir.Model, given: Mapping[str, Any], workshop: Workshop, *, seed: int, dims: Mapping[str, int]
+) -> None:
+    """A second set of inputs to check kernels on: larger numbers, other indices, masks that mask.
+
+    Where the model refuses these, one set has to do.
+    """
+    made = {name: _varied(value, seed) for name, value in make_inputs(model, seed + _ATTEMPTS, dims).items()}
+    values = ValueStore(workshop.values.folder.with_name("other_values"))
+    try:
+        capture_reference(model, {**made, **given}, workshop, values)
+    except NothingCanRun:
+        return
+    workshop.value_folders.append(values.folder)
+
+
+def _varied(value: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
+    """A made-up input made harder: a mask of ones or of truths gets holes, others get larger or repeat."""
+    random = np.random.default_rng(seed)
+    if value.dtype.kind in "biuf" and value.size > 1 and (value == 1).all():
+        holes = random.random(value.shape) < _HOLES
+        holes.reshape(-1)[0] = False  # Something must be left to attend to.
+        return np.where(holes, 0, value).astype(value.dtype)
+    if value.dtype.kind == "f":
+        return np.round(value * _LARGER, 1).astype(value.dtype)
+    return (value % _LARGER).astype(value.dtype) if value.dtype.kind in "iu" else value
 
 
 def capture_reference(
