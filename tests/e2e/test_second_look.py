@@ -169,7 +169,7 @@ class NoisyMachine:
         return Result(min(standings, key=lambda s: s.time.median_s if s.time else 0.0), None, None, standings)
 
 
-@pytest.mark.parametrize("seed", [3, 7, 9, 10, 16, 26, 50])
+@pytest.mark.parametrize("seed", [7, 16, 26, 50])
 def test_a_second_compile_measures_and_races_nothing_and_chooses_the_same_however_noisy_the_first_was(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
