@@ -180,6 +180,7 @@ def _build(program: Any, kernel: ir.Model, draft: Path) -> Path:
     examples = tuple(torch.from_numpy(x) for x in zeros)
     settings = {
         "aot_inductor.output_path": str(draft / "kernel.so"),
+        "aot_inductor.enable_line_tables": False,  # nobody steps through kernels; three quarters of a small library
         "aot_inductor.precompile_headers": False,  # torch remembers where they are; they are gone with the draft
         "compile_threads": 1,  # builds of several toolchains run side by side
         "cpp.dynamic_threads": True,  # the number of threads is known when the kernel is loaded
