@@ -325,7 +325,8 @@ def _read(file: str) -> Iterator[Any]:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    # What came from elsewhere must not command the terminal.
+    sys.stdout.write("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text) + "\n")
 
 
 def _print_moved(moved: Any, source: str, json: bool) -> None:

@@ -13,9 +13,10 @@ from collage.cost.key import WorkloadKey, digest_of
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 
-__all__ = ["clean_text", "fact_row", "outcome_of", "parts_of", "read_json", "timing_row", "value_of"]
+__all__ = ["clean_text", "fact_row", "outcome_of", "parts_of", "read_json", "timing_row", "value_of", "why_no_key"]
 
 _MOST_TEXT = 2000
+_NEEDED = frozenset({"kernel", "target", "build", "machine"})
 _TIMES = ("median_s", "p10_s", "p90_s", "samples", "spread")
 
 
@@ -49,9 +50,18 @@ def fact_row(name: Mapping[str, Any], value: Any, origin: str) -> dict[str, Any]
 
 
 def parts_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The named parts of a row's key; None if they are not what it is filed under."""
+    """The named parts of a row's key; None if they are none, or not what it is filed under."""
     parts = read_json(row["parts"])
-    return parts if isinstance(parts, dict) and digest_of(parts) == row["digest"] else None
+    return parts if why_no_key(parts) is None and digest_of(parts) == row["digest"] else None
+
+
+def why_no_key(parts: Any) -> str | None:
+    """Why these are not the parts of a key, or None if they are."""
+    if not isinstance(parts, dict) or not parts.keys() >= _NEEDED:
+        return f"the parts of a key are missing: {', '.join(sorted(_NEEDED))} must be there"
+    if not all(isinstance(part, str | int) for part in parts.values()):
+        return "the parts of a key are text and integers"
+    return None
 
 
 def outcome_of(row: Mapping[str, Any]) -> Outcome | None:

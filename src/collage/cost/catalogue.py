@@ -90,9 +90,9 @@ def statistics(database: Database) -> dict[str, Any]:
             continue
         kinds[str(name.get("fact"))] += 1
         if name.get("fact") == "machine":
-            names[name["machine"]] = value
+            names[str(name.get("machine"))] = value
         elif name.get("fact") == "quarantine":
-            quarantined.append({**name, **value})
+            quarantined.append({"toolchain": None, "build": None, **name, **value})
     return {
         "url": database.url,
         "schema_of_tables": SCHEMA,

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from collage._errors import UsageError
 from collage.cost._engine import reading_uri
-from collage.cost._rows import clean_text, outcome_of, parts_of, read_json, value_of
+from collage.cost._rows import clean_text, outcome_of, parts_of, read_json, value_of, why_no_key
 from collage.cost._schema import SCHEMA, fact, timing
 from collage.cost.database import Database
 from collage.cost.facts import is_finite
@@ -29,7 +29,6 @@ __all__ = ["Moved", "export_lines", "import_lines", "merge"]
 
 _FORMAT = "collage timings"
 _MOST_LINE = 16 << 20
-_NEEDED = frozenset({"kernel", "target", "build", "machine"})
 _IMPORTED = " (imported)"
 _TIMING_FIELDS = tuple(column.name for column in timing.c if column.name not in ("digest", "parts"))
 
@@ -155,10 +154,8 @@ def _check_header(found: Mapping[str, Any]) -> None:
 
 def _timing_row(found: Mapping[str, Any], here: str) -> dict[str, Any]:
     parts = found["parts"]
-    if not isinstance(parts, dict) or not parts.keys() >= _NEEDED:
-        raise ValueError(f"the parts of a key are missing: {', '.join(sorted(_NEEDED))} must be there")
-    if not all(isinstance(part, str | int) for part in parts.values()):
-        raise ValueError("the parts of a key are text and integers")
+    if (reason := why_no_key(parts)) is not None:
+        raise ValueError(reason)
     row = {
         "digest": digest_of(parts),
         "parts": json.dumps(parts, sort_keys=True),

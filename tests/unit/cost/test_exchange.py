@@ -22,11 +22,12 @@ from onnx import TensorProto, helper
 from collage._errors import UsageError
 from collage.cli._app import _main
 from collage.cost import _schema as schema
+from collage.cost._rows import fact_row, timing_row
 from collage.cost.catalogue import Choice, listing, prune
 from collage.cost.database import Database
 from collage.cost.exchange import export_lines, import_lines, merge
 from collage.cost.explain import nearest
-from collage.cost.key import METHOD, WorkloadKey
+from collage.cost.key import METHOD, WorkloadKey, digest_of
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary, summarise
 
@@ -299,6 +300,25 @@ def test_damaged_rows_are_counted_and_left_out(filled: str, capsys: pytest.Captu
     code, out, _ = run(capsys, "export", "-", "--db", filled)
     assert (code, out.count('"timing"')) == (0, 1)
     assert run(capsys, "prune", "--older-than", "1d", "--db", filled)[1].startswith("2 timings")
+
+
+STRANGE_PARTS = [{"kernel": "k"}, {**PARTS, "target": ["llvm"]}, {**PARTS, "machine": {"a": 1}}]
+STRANGE_NAMES = [{"fact": "machine"}, {"fact": "machine", "machine": ["m"]}, {"fact": "quarantine"}]
+
+
+def test_rows_of_another_form_are_listed_without_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "t.sqlite")
+    with Database(path) as database:
+        row = {**timing_row(KEY, GOOD, "elsewhere"), "reason": "\x1b[2J"}
+        strange = [{"digest": digest_of(parts), "parts": json.dumps(parts)} for parts in STRANGE_PARTS]
+        database.write(schema.timing, [row, *({**row, **parts} for parts in strange)])
+        database.write(schema.fact, [fact_row(name, {"since_s": 1.0, "reason": ""}, "x") for name in STRANGE_NAMES])
+    found = json.loads(run(capsys, "stats", "--db", path, "--json")[1])
+    assert (found["timings"], found["damaged"]) == (1, 3)
+    assert run(capsys, "stats", "--db", path)[0] == 0
+    code, out, _ = run(capsys, "show", "--db", path)
+    assert (code, out.count("\n")) == (0, 1)
+    assert "\x1b" not in out, "what a row says does not command the terminal"
 
 
 def test_export_import_merge_and_prune(filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
