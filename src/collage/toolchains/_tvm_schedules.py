@@ -76,7 +76,9 @@ def _schedule(sch: s_tir.Schedule, place: int) -> s_tir.Schedule | None:
     blocks = normalize_prim_func(sch)
     if blocks is None or sum(not block.is_injective() for block in blocks) > 1:
         return None
-    blocks = try_inline_contiguous_spatial(sch, blocks)
+    if not any(block.is_injective() and sch.get(block.block_rv).init is not None for block in blocks):
+        # A sum of one term is injective too, and TVM inlines what follows into both of its halves: a bias is added twice.
+        blocks = try_inline_contiguous_spatial(sch, blocks)
     kinds = [block.is_injective() for block in blocks]
     if all(kinds):
         for block in blocks:
