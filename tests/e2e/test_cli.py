@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from collage.cli import main
 from tests.e2e.conftest import MENU
@@ -169,6 +171,16 @@ def test_outputs_that_cannot_be_written_are_one_sentence(artefact: tuple[Path, d
         done = run("run", artefact[0], option, path)
         assert done.returncode == 2
         assert done.stderr.startswith(f"collage: cannot write {path}")
+
+
+def test_names_in_a_model_do_not_command_the_terminal(tmp_path: Path) -> None:
+    x, y = (helper.make_tensor_value_info(f"{name}\x1b[31m", TensorProto.FLOAT, [2]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", [x.name], [y.name])], "g\x1b[2J", [x], [y])
+    onnx.save(helper.make_model(graph, ir_version=10), tmp_path / "m.onnx")
+    for words in ([], ["--passes", "prepare", "--print-after", "InferType"]):
+        done = run("inspect", tmp_path / "m.onnx", *words)
+        assert done.returncode == 0 and "\x1b" not in done.stdout
+        assert "x\N{REPLACEMENT CHARACTER}[31m" in done.stdout and "1 operator" in done.stdout
 
 
 @pytest.mark.parametrize("words", [[], ["db"]])

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from collage._errors import CollageError, UsageError
-from collage.cli._console import print_json, progress
+from collage.cli._console import print_json, printable, progress
 from collage.cli._db import db as db_commands
 
 __all__ = ["app", "main"]
@@ -180,10 +180,10 @@ def run(
         print_json({"schema": 1, "artefact": str(artefact), **found, **times})
         return
     for note in found["notes"]:
-        typer.echo(f"note: {note}", err=True)
+        typer.echo(printable(f"note: {note}"), err=True)
     print_outputs(found["outputs"])
     if measured is not None:
-        typer.echo(f"\n{measured}\n\ntrace: {profile}")
+        typer.echo(printable(f"\n{measured}\n\ntrace: {profile}"))
 
 
 @app.command(
@@ -319,7 +319,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         if result == _INTERRUPTED:  # Typer's word for a KeyboardInterrupt that it caught.
             raise KeyboardInterrupt
     except CollageError as error:
-        sys.stderr.write(f"collage: {error}\n")
+        sys.stderr.write(f"collage: {printable(str(error))}\n")
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("collage: interrupted; what was measured is kept, the same command continues\n")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["counted", "print_json", "progress"]
+__all__ = ["counted", "print_json", "printable", "progress"]
 
 _PLAIN_EVERY_S = 2.0
 
@@ -24,6 +24,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def printable(text: str) -> str:
+    """Text without what would command the terminal; models and databases may come from anywhere."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 @contextlib.contextmanager
 def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
     """Gives a function that tells the user what is going on.
@@ -34,10 +39,11 @@ def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
         yield lambda _: None
     elif sys.stderr.isatty():
         from rich.console import Console
+        from rich.markup import escape
 
         started = time.monotonic()
         with Console(stderr=True).status("starting") as status:
-            yield lambda text: status.update(f"{time.monotonic() - started:5.0f} s  {text}")
+            yield lambda text: status.update(f"{time.monotonic() - started:5.0f} s  {escape(printable(text))}")
     else:
         yield _plain_lines()
 
@@ -51,7 +57,7 @@ def _plain_lines() -> Callable[[str], None]:
         now = time.monotonic()
         if now - last >= _PLAIN_EVERY_S:
             last = now
-            sys.stderr.write(f"[{now - started:5.0f} s] {text}\n")
+            sys.stderr.write(f"[{now - started:5.0f} s] {printable(text)}\n")
             sys.stderr.flush()
 
     return say

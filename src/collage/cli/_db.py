@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from collage._errors import UsageError
-from collage.cli._console import counted, print_json
+from collage.cli._console import counted, print_json, printable
 
 if TYPE_CHECKING:
     from collage.cost.database import Database
@@ -325,8 +325,7 @@ def _read(file: str) -> Iterator[Any]:
 
 
 def _print(text: str) -> None:
-    # What came from elsewhere must not command the terminal.
-    sys.stdout.write("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text) + "\n")
+    sys.stdout.write(printable(text) + "\n")
 
 
 def _print_moved(moved: Any, source: str, json: bool) -> None:

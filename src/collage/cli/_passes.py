@@ -7,12 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
-from collage.cli._console import print_json
+from collage.cli._console import counted, print_json, printable
+from collage.cli._report import print_table
 
 __all__ = ["show_passes"]
 
@@ -31,7 +27,7 @@ def show_passes(
         if json:
             printed.append({"pass": name, "when": when, "text": text})
         else:
-            sys.stdout.write(f"# {when} {name}\n{text}\n\n")
+            sys.stdout.write(printable(f"# {when} {name}\n{text}\n\n"))
 
     found = inspect_passes(
         model,
@@ -54,22 +50,11 @@ def _names(text: str) -> list[str]:
 
 def _print_table(document: Mapping[str, Any], time: bool) -> None:
     model = document["model"]
-    table = Table(
-        title=f"{escape(model['path'])}: {model['nodes']} operators",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-    )
-    table.add_column("pass")
-    table.add_column("operators", justify="right")
-    if time:
-        table.add_column("ms", justify="right")
-    table.add_column("change", overflow="fold")
+    rows = []
     for row in document["passes"]:
-        name = "  " * row["depth"] + row["name"]
         change = ", ".join(f"{operator} {count:+d}" for operator, count in row["change"].items())
-        note = f"skipped: {row['skipped']}" if row["skipped"] else change
         timing = ("" if row["skipped"] else f"{row['time_us'] / 1e3:.3f}",) if time else ()
-        table.add_row(escape(name), str(row["nodes"]), *timing, escape(note))
-    # A pipe has no width of its own, and tables are no prose: give them room.
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
+        note = f"skipped: {row['skipped']}" if row["skipped"] else change
+        rows.append(("  " * row["depth"] + row["name"], str(row["nodes"]), *timing, note))
+    columns = ("pass", "operators", *(("ms",) if time else ()), "change")
+    print_table(f"{model['path']}: {counted(model['nodes'], 'operator')}", columns, rows, range(1, len(columns) - 1))

@@ -8,13 +8,21 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from collage._errors import TargetError
-from collage.cli._console import counted
+from collage.cli._console import counted, printable
 
-__all__ = ["print_bench", "print_env", "print_inspection", "print_outputs", "print_report", "print_targets"]
+__all__ = [
+    "print_bench",
+    "print_env",
+    "print_inspection",
+    "print_outputs",
+    "print_report",
+    "print_table",
+    "print_targets",
+]
 
 _SHOWN_WAISTS = 8
 """Waists that are named; ``--json`` has all."""
@@ -85,7 +93,7 @@ def _summary(report: Mapping[str, Any]) -> str:
     lines += [f"warning: {warning}" for warning in report["warnings"]]
     if report.get("artefact"):
         lines.append(f"written to {report['artefact']}")
-    return escape("\n".join(lines))
+    return _escape("\n".join(lines))
 
 
 def print_outputs(outputs: Sequence[Mapping[str, Any]]) -> None:
@@ -148,9 +156,9 @@ def print_env(env: Mapping[str, Any]) -> None:
     """This machine and installation."""
     console = _console()
     for section, facts in env.items():
-        console.print(f"[bold]{escape(section)}[/bold]")
+        console.print(f"[bold]{_escape(section)}[/bold]")
         for name, value in facts.items():
-            console.print(escape(f"  {name}: {value}"), highlight=False)
+            console.print(_escape(f"  {name}: {value}"), highlight=False)
 
 
 def print_inspection(found: Mapping[str, Any]) -> None:
@@ -158,19 +166,19 @@ def print_inspection(found: Mapping[str, Any]) -> None:
     console = _console()
     model = found["model"]
     console.print(
-        escape(
+        _escape(
             f"{model['path']}: {counted(model['nodes'], 'operator')} after preparation, "
             f"{model['weights_bytes'] / 1e6:.1f} MB of weights"
         ),
         highlight=False,
     )
     for kind in ("inputs", "outputs"):
-        console.print(escape(f"{kind}: " + "; ".join(found[kind])), highlight=False)
+        console.print(_escape(f"{kind}: " + "; ".join(found[kind])), highlight=False)
     waists = found["waists"]
     shown = ", ".join(waist["after"] for waist in waists[:_SHOWN_WAISTS]) + (
         " …" if len(waists) > _SHOWN_WAISTS else ""
     )
-    console.print(escape(f"waists, which one value crosses: {len(waists)}" + (f", after {shown}" if waists else "")))
+    console.print(_escape(f"waists, which one value crosses: {len(waists)}" + (f", after {shown}" if waists else "")))
     columns = ("operator", "count", *(row["target"] for row in found["coverage"]))
     rows = [
         (op_type, str(count), *(f"{row['operators'].get(op_type, 0)}" for row in found["coverage"]))
@@ -182,8 +190,12 @@ def print_inspection(found: Mapping[str, Any]) -> None:
     for row in found["coverage"]:
         for refusal in row["refused"]:
             console.print(
-                escape(f"{row['target']} refuses {refusal['node']} ({refusal['operator']}): {refusal['reason']}")
+                _escape(f"{row['target']} refuses {refusal['node']} ({refusal['operator']}): {refusal['reason']}")
             )
+
+
+def _escape(text: str) -> str:
+    return escape_markup(printable(text))
 
 
 def _console() -> Console:
@@ -191,13 +203,18 @@ def _console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 140)
 
 
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> None:
+    """A table; columns whose places are in ``right`` are aligned there."""
+    _console().print(_table(title, columns, rows, right))
+
+
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> Table:
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table = Table(title=_escape(title) or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     right = set(right)
     for i, name in enumerate(columns):
         table.add_column(name, justify="right" if i in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
+        table.add_row(*(_escape(str(cell)) for cell in row))
     return table
 
 
