@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from collage._errors import Unsupported
 from collage.target import Target
@@ -51,12 +53,19 @@ class TestIreeInOneThread(ToolchainTestCase):
             "(float[2] x) => (float[2] v, int64[2] i, int64[2] j) {v, i = TopK (x, k) w, j = TopK (v, k)}",
             "second TopK",
         ),
+        ("(float[2] x) => (float[2] y) {y = RandomUniformLike (x)}", "RandomUniformLike"),
+        (
+            '(float[1,4,4,2] x) => (float[1,1,8,4] y) {y = DepthToSpace <blocksize = 2, mode = "CRD"> (x)}',
+            "one channel",
+        ),
+        ("(float[4] x) => (float[4] y) {y = Slice (x, start, end, axis, step)}", "behind the end"),
         ("(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}", "Frobnicate|type"),
     ],
 )
 def test_a_refusal_says_why_in_one_line(text: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=rf"^iree.*({reason})") as refusal:
-        weights = {"k": np.array([2])} if "TopK" in text else {}
+        given = {"k": [2], "start": [4], "end": [-(2**40)], "axis": [0], "step": [-1]}
+        weights = {name: np.array(x) for name, x in given.items() if f" {name}," in text or f" {name})" in text}
         IreeToolchain().compile(kernel("k", text, weights), TARGET, tmp_path)
     assert "\n" not in str(refusal.value)
     assert not list(tmp_path.iterdir())
@@ -87,3 +96,22 @@ def test_doubles_stay_doubles(tmp_path: Path) -> None:
     x = np.array([0.1, 1.0, -3.0])
     loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
     np.testing.assert_allclose(loaded([x])[0], np.exp(x), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("text", "weights"),
+    [
+        ('(float[1,8,4,2] x) => (float[1,2,8,4] y) {y = DepthToSpace <blocksize = 2, mode = "CRD"> (x)}', {}),
+        ("(float[1,4,4,2] x) => (float[1,1,8,4] y) {y = DepthToSpace <blocksize = 2> (x)}", {}),
+        (
+            "(float[1,8,4,2] x) => (float[1,8,4,2] y) {y = Slice (x, start, end, axis, step)}",
+            {"start": [7], "end": [-(2**40)], "axis": [1], "step": [-1]},
+        ),
+    ],
+)
+def test_what_is_like_a_refused_form_is_right(text: str, weights: dict[str, list[int]], tmp_path: Path) -> None:
+    model, toolchain = kernel("k", text, {name: np.array(x) for name, x in weights.items()}), IreeToolchain()
+    x = np.random.default_rng(0).standard_normal(tuple(model.graph.inputs[0].shape)).astype(np.float32)
+    (expected,) = ReferenceEvaluator(ir.to_proto(model)).run(None, {"x": x})
+    loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    np.testing.assert_array_equal(loaded([x])[0], expected)

@@ -215,8 +215,16 @@ def _device(threads: int) -> Any:
 def _refusal(node: ir.Node) -> str | None:
     """Why an operator is not offered that IREE takes: what it makes of it is something else. ONNX's suite found these."""
     attributes = node.attributes
-    if node.op_type == "Bernoulli":
-        return "iree draws Bernoulli's numbers by rules of its own"
+    if node.op_type == "Bernoulli" or node.op_type.startswith("Random"):
+        return f"iree draws {node.op_type}'s numbers by rules of its own"
+    if node.op_type == "DepthToSpace" and attributes.get_string("mode") == "CRD" and _makes_one_channel(node):
+        return "iree shuffles the pixels of DepthToSpace with mode CRD where it makes one channel"
+    if node.op_type == "Slice" and _begins_behind_the_end(node):
+        return "iree reads what lies behind the end in Slice with a negative step"
+    if node.op_type == "LSTM" and len(node.inputs) > 7 and node.inputs[7] is not None:
+        return "iree takes no notice of LSTM's peepholes"
+    if node.op_type == "QLinearMatMul" and any(x is not None and len(x.shape or ()) > 2 for x in node.inputs):
+        return "iree is wrong of QLinearMatMul's batches"
     if node.op_type == "GridSample":
         return "iree takes wrong neighbours for GridSample's nearest ones, and reads what lies beyond the image"
     if node.op_type == "SpaceToDepth" and attributes.get_string("mode") == "CRD":
@@ -224,6 +232,25 @@ def _refusal(node: ir.Node) -> str | None:
     if node.op_type == "AveragePool" and all(attributes.get_int(name) for name in ("ceil_mode", "count_include_pad")):
         return "iree counts what lies beyond the padding of AveragePool with ceil_mode and count_include_pad"
     return None
+
+
+def _makes_one_channel(node: ir.Node) -> bool:
+    shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
+    return shape is None or len(shape) != 4 or shape[1] == (node.attributes.get_int("blocksize") or 0) ** 2
+
+
+def _begins_behind_the_end(node: ir.Node) -> bool:
+    """Whether the constants of a Slice that goes backwards begin where there is nothing, which ONNX takes for the last."""
+    given = [None if value is None else value.const_value for value in (*node.inputs, None, None, None, None)[:5]]
+    starts, axes, steps = given[1], given[3], given[4]
+    shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
+    if shape is None or starts is None or axes is None or steps is None:
+        return False
+    places = zip(starts.numpy().tolist(), axes.numpy().tolist(), steps.numpy().tolist(), strict=False)
+    return any(
+        step < 0 and -len(shape) <= axis < len(shape) and isinstance(size := shape[axis], int) and start >= size
+        for start, axis, step in places
+    )
 
 
 def _refuse_types(values: Iterable[ir.Value]) -> None:
