@@ -291,6 +291,20 @@ def test_operators_that_tvm_is_wrong_of_are_refused_in_that_form_only(text: str,
         assert TvmToolchain().supports(node, TARGET).ok is taken
 
 
+@pytest.mark.parametrize(("scale", "taken"), [(0.5, False), (0.4, True), (2.0, True)])
+def test_scales_that_make_no_whole_lengths_are_refused(scale: float, taken: bool) -> None:
+    text = "(float[1,1,1,5] x) => (float[A,B,C,D] y) {y = Resize (x, , s)}"
+    (node,) = parsed_kernel("k", text, {"s": np.array([1, 1, 1, scale])}).graph
+    assert TvmToolchain().supports(node, TARGET).ok is taken
+
+
+@pytest.mark.parametrize(("dtype", "taken"), [("float", False), ("int64", True)])
+def test_one_hot_is_refused_of_floats(dtype: str, taken: bool) -> None:
+    text = f"(int64[3] x, {dtype}[2] v) => ({dtype}[3,4] y) {{y = OneHot (x, n, v)}}"
+    (node,) = parsed_kernel("k", text, {"n": np.array(4)}).graph
+    assert TvmToolchain().supports(node, TARGET).ok is taken
+
+
 @pytest.mark.parametrize(("outputs", "taken"), [("float[2,3] y", True), ("float[2,3] y, float[2,1] m", False)])
 def test_a_normalisation_is_refused_where_more_than_its_result_is_used(outputs: str, taken: bool) -> None:
     text = f"(float[2,3] x, float[3] s) => ({outputs}) {{y, m = LayerNormalization (x, s)}}"

@@ -69,6 +69,8 @@ _WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
     "Expand": (lambda node: _is_input(node, 1), "does not keep lengths where a shape that is an input says 1"),
     "LayerNormalization": (lambda node: _uses_more_than_first(node), "makes nothing of its outputs but the first"),
     "NonMaxSuppression": (lambda node: _varies(node, 2), "takes a number of boxes that is computed for none"),
+    "OneHot": (lambda node: _gives_floats(node), "makes doubles of its floats"),
+    "Resize": (lambda node: _scales_to_fractions(node), "takes lengths for its scales where these make no whole ones"),
     "RoiAlign": (lambda node: node.attributes.get_string("mode", "avg") == "max", "finds other maxima than ONNX"),
     "SpaceToDepth": (lambda node: node.attributes.get_string("mode", "DCR") == "CRD", "takes every mode for DCR"),
 }
@@ -189,6 +191,22 @@ def _is_input(node: ir.Node, place: int) -> bool:
     """Whether what a node is given there is an input of the graph."""
     value = node.inputs[place] if len(node.inputs) > place else None
     return value is not None and value.const_value is None and value.is_graph_input()
+
+
+def _gives_floats(node: ir.Node) -> bool:
+    values = node.inputs[2] if len(node.inputs) > 2 else None
+    dtype = elem_type(values) if values is not None else None
+    return dtype is not None and dtype.name in ("FLOAT", "FLOAT16")
+
+
+def _scales_to_fractions(node: ir.Node) -> bool:
+    """Whether constant scales make lengths that have to be rounded."""
+    x, scales = (node.inputs[0], node.inputs[2]) if len(node.inputs) > 2 else (None, None)
+    if x is None or x.shape is None or scales is None or scales.const_value is None:
+        return False
+    factors = scales.const_value.numpy().astype(np.float32).reshape(-1)
+    lengths = (n * factor for n, factor in zip(x.shape, factors, strict=False) if isinstance(n, int))
+    return any(length % 1 != 0 for length in lengths)
 
 
 def _uses_more_than_first(node: ir.Node) -> bool:
