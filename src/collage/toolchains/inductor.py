@@ -87,7 +87,7 @@ class InductorToolchain(ToolchainBase):
         check_options(target, _OPTIONS[target.kind])
         name = kernel_name(kernel)
         refuse_operators(lambda node: _refusal(node, target), kernel.graph)
-        _refuse_symbolic(kernel.graph)
+        _refuse_inputs(kernel.graph)
         import_torch()
         from collage.toolchains._torch_ops import Program
 
@@ -147,8 +147,10 @@ def _is_constant(values: Sequence[ir.Value | None]) -> bool:
     return all(value is not None and value.const_value is not None for value in values)
 
 
-def _refuse_symbolic(graph: ir.Graph) -> None:
+def _refuse_inputs(graph: ir.Graph) -> None:
     """Its code is for the shapes that it was compiled with: others would be read out of bounds."""
+    if not graph.inputs:
+        raise Unsupported("inductor compiles nothing that reads no input")
     for value in graph.inputs:
         if value.shape is None or not all(isinstance(size, int) for size in value.shape):
             raise Unsupported(f"inductor's kernels are compiled for fixed shapes ({value.name!r} is {value.shape})")
