@@ -58,6 +58,10 @@ class TestIreeInOneThread(ToolchainTestCase):
             '(float[1,4,4,2] x) => (float[1,1,8,4] y) {y = DepthToSpace <blocksize = 2, mode = "CRD"> (x)}',
             "one channel",
         ),
+        (
+            "(float[1,1,4] x) => (float[1,1,5] y, int64[1,1,5] i) {y, i = MaxPool <kernel_shape = [2], pads = [1,1]> (x)}",
+            "places",
+        ),
         ("(float[4] x) => (float[4] y) {y = Slice (x, start, end, axis, step)}", "behind the end"),
         ("(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}", "Frobnicate|type"),
     ],

@@ -221,6 +221,8 @@ def _refusal(node: ir.Node) -> str | None:
         return "iree shuffles the pixels of DepthToSpace with mode CRD where it makes one channel"
     if node.op_type == "Slice" and _begins_behind_the_end(node):
         return "iree reads what lies behind the end in Slice with a negative step"
+    if node.op_type == "MaxPool" and len(node.outputs) > 1 and any(attributes.get_ints("pads") or ()):
+        return "iree finds other places than ONNX for the maxima of a MaxPool with padding"
     if node.op_type == "LSTM" and len(node.inputs) > 7 and node.inputs[7] is not None:
         return "iree takes no notice of LSTM's peepholes"
     if node.op_type == "QLinearMatMul" and any(x is not None and len(x.shape or ()) > 2 for x in node.inputs):
