@@ -163,14 +163,14 @@ def row(name: str, mode: str, keys: int, measured: int, cost_s: float, best_s: f
 
 
 @contextmanager
-def session(path: Path, db: str) -> Iterator[Tuning]:
+def session(path: Path, db: str, menu: Sequence[str] = MENU) -> Iterator[Tuning]:
     """A model, and what a database knows of it."""
     toolchains = registry()
     prepared, _ = prepare_and_place(read_model(path), None)
     with tempfile.TemporaryDirectory(prefix="collage-lazy-") as folder, Database(db) as database:
         options = CompileOptions(db=db, use_tuned=False)
-        menu = choose_menu(MENU, toolchains)
-        with Tuning(prepared, menu, toolchains, database, Path(folder), options=options) as tuning:
+        targets = choose_menu(menu, toolchains)
+        with Tuning(prepared, targets, toolchains, database, Path(folder), options=options) as tuning:
             yield tuning
 
 
