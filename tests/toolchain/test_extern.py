@@ -110,7 +110,7 @@ WINDOWS = {
     "same": ((1, 4, 9, 10), 'Conv <auto_pad = "SAME_UPPER", strides = [2,2]> (x, w, b)', (8, 4, 3, 3)),
     "grouped": ((1, 4, 9, 9), "Conv <group = 2> (x, w, b)", (8, 2, 3, 3)),
     "depthwise": ((1, 6, 9, 9), f"Conv <group = 6, {PAD}> (x, w)", (6, 1, 3, 3)),
-    "one_channel": ((1, 1, 9, 9), "Conv (x, w)", (1, 1, 3, 3)),
+    "one_channel": ((1, 1, 9, 9), "Conv (x, w)", (8, 1, 3, 3)),
     "conv3d": ((1, 3, 5, 6, 7), "Conv <pads = [1,1,1,1,1,1]> (x, w)", (4, 3, 3, 3, 3)),
     "transposed1d": ((1, 3, 9), "ConvTranspose <strides = [2], pads = [1,1]> (x, w)", (3, 4, 4)),
     "transposed2d": (
@@ -132,6 +132,12 @@ def test_convolutions_of_every_kind_with_native_code_around_them(name: str, tmp_
     text = text_of(shape, f"a = Abs (x) c = {call.replace('(x', '(a')} e = Exp (c) y = Sub (e, c)", len(shape))
     kind = "conv_transpose" if "Transpose" in call else "conv"
     assert run(model_of(text, w=numbers(*weights) / 9, b=numbers(8)), tmp_path) == [f"onednn.{kind}"]
+
+
+def test_a_filter_of_one_channel_stays_native(tmp_path: Path) -> None:
+    body = "c = Conv <pads = [1,1,1,1]> (x, w) r = Relu (c) y = MatMul (r, m)"
+    model = model_of(text_of((1, 1, 9, 9), body, 4), w=numbers(1, 1, 3, 3), m=numbers(9, 9))
+    assert run(model, tmp_path) == ["onednn.linear"]
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda text: "_".join(re.findall(r"= (\w+)", text)))
