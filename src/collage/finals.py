@@ -171,7 +171,7 @@ def _plan_again(tuning: Tuning, name: str, kernels: Sequence[Any]) -> Plan | Non
         Placement(SubGraph(tuning.graph, IndexSet.of(*inside)), known[target], "an earlier finalist")
         for target, inside in kernels
     ]
-    if any(place.sub_graph.why_invalid() is not None for place in places):
+    if any(place.sub_graph.why_invalid() is not None or not place.sub_graph.is_admissible for place in places):
         return None
     return Plan(name, tuple(places))
 

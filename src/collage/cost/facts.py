@@ -134,7 +134,11 @@ def _is_kernel(value: Any) -> bool:
 
 
 def _is_profile_by_node(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(str.isdecimal, value)) and all(map(is_finite, value.values()))
+    return isinstance(value, dict) and all(map(_is_node, value)) and all(map(is_finite, value.values()))
+
+
+def _is_node(key: str) -> bool:
+    return key.isdecimal() and len(key) <= len(str(_MOST_NODES)) and int(key) < _MOST_NODES
 
 
 def _is_tuned_kernel(value: Any) -> bool:

@@ -22,6 +22,8 @@ MIN_OPSET = 13
 _CHANGED_SILENTLY = ("Scan",)
 """Operators that meant something else in an older set, which the converter passes on as they are."""
 
+_SLOPES_ARE_BROADCAST = 7
+
 _logger = logging.getLogger(__name__)
 
 
@@ -33,7 +35,8 @@ def raise_opset(model: ir.Model) -> None:
     Raises:
         ModelError: To convert it takes more than any real model needs.
     """
-    if model.opset_imports.get("", MIN_OPSET) >= MIN_OPSET:
+    version = model.opset_imports.get("", MIN_OPSET)
+    if version >= MIN_OPSET:
         return
     inputs, outputs = _interface(model.graph.inputs), _interface(model.graph.outputs)
     try:
@@ -42,6 +45,8 @@ def raise_opset(model: ir.Model) -> None:
         proto = convert_version(skeleton(model), MIN_OPSET)
         onnx.checker.check_model(proto)
         converted = ir.from_proto(proto)
+        if version < _SLOPES_ARE_BROADCAST:
+            _lay_slopes_along_channels(converted)
     except ModelError:
         raise
     except Exception as error:
@@ -54,6 +59,26 @@ def raise_opset(model: ir.Model) -> None:
         return
     canonicalise(converted)
     model.graph = graph
+
+
+def _lay_slopes_along_channels(model: ir.Model) -> None:
+    """The slopes of an old PRelu lie along axis 1; later ones are broadcast, so that theirs would lie along the last.
+
+    Raises:
+        ValueError: Nobody knows which axis that is.
+    """
+    for node in list(model.graph.all_nodes()):
+        if node.op_type != "PRelu" or node.domain:
+            continue
+        x, slope = node.inputs
+        if x is None or slope is None or x.shape is None or slope.shape is None:
+            raise ValueError(f"the rank of what {node.name!r} reads is not known")
+        if len(slope.shape) == 1 and slope.shape[0] != 1 and len(x.shape) > 2:
+            axes = ir.node("Constant", [], {"value": ir.tensor(range(1, len(x.shape) - 1), ir.DataType.INT64)})
+            laid = ir.node("Unsqueeze", [slope, axes.outputs[0]])
+            assert isinstance(node.graph, ir.Graph)
+            node.graph.insert_before(node, [axes, laid])
+            node.replace_input_with(1, laid.outputs[0])
 
 
 def _interface(values: Iterable[ir.Value]) -> list[tuple[str | None, str, str]]:

@@ -90,8 +90,10 @@ class Executor:
         self._program = list(zip(self._into, self._steps, strict=True))
         self._outputs = tuple(slot[name] for name in outputs)
         self._template: list[Any] = [None] * self._width
+        self._block: Any = None
         for name, array in memory.arrays_within(in_order).items():
             self._template[slot[name]] = array
+            self._block = array.base
         self._leaving = [(slot[name], OutputBuffer(layout).take) for name, layout in memory.leaving.items()]
         # An output must outlive the next run, and be the caller's alone: it is copied where its memory may belong to a
         # kernel, to the caller, or to another output.
@@ -100,6 +102,7 @@ class Executor:
         self._lent = [i for i, name in enumerate(outputs) if memory.lies_in[name] and i not in self._views]
         self._lent += [i for i, name in enumerate(outputs) if not memory.lies_in[name] and first[name] != i]
         self._new = [i for i, name in enumerate(outputs) if not memory.lies_in[name] and first[name] == i]
+        self._all = range(len(outputs))
         self._host = host
         self._rescue = host.rescue if host is not None else _fail
 
@@ -186,9 +189,9 @@ class Executor:
         # Runtimes pass an input on, give one tensor out twice, or forbid writing to it, and few documents say when.
         for i in self._new:
             made = results[i]
-            if isinstance(made, np.ndarray) and made.base is not None:
-                others = (*values, *(results[j] for j in self._new if j != i))
-                if not made.flags.writeable or _shares_memory(made, others):
+            if isinstance(made, np.ndarray):
+                others = (*values, *(results[j] for j in self._all if j != i))
+                if not made.flags.writeable or _shares_memory(made, self._block, others):
                     results[i] = made.copy()
         return results
 
@@ -240,7 +243,13 @@ def _fail(position: int, inputs: Sequence[Any], error: Exception) -> Sequence[An
     raise error
 
 
-def _shares_memory(array: np.ndarray[Any, Any], others: Iterable[Any]) -> bool:
+def _shares_memory(array: np.ndarray[Any, Any], block: Any, others: Iterable[Any]) -> bool:
+    """Whether an array lies in a run's own block, or where others do."""
+    base = array.base
+    if base is None:  # It owns its memory: others lie there only if they are the same array, or views of it.
+        return any(other is array or (isinstance(other, np.ndarray) and other.base is array) for other in others)
+    if base is block:
+        return True
     return any(isinstance(other, np.ndarray) and np.may_share_memory(array, other) for other in others)
 
 

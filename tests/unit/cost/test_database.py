@@ -361,7 +361,7 @@ FORMS = [
     ("peak-1", {"flops_per_s": 1e9, "bytes_per_s": 1e9}, [[], {}, {"flops_per_s": 0.0, "bytes_per_s": 1.0}]),
     ("keeps-1", {"max_abs": 0.0, "reason": "differs"}, [[], {}, {"reason": 3}]),
     ("quarantine", {"since_s": 1.0, "reason": "died"}, [{}, {"since_s": "x", "reason": ""}]),
-    ("parts-1", {"0": 1.0, "12": 0.0}, [[], {"a": 1.0}, {"0": "x"}, {"-1": 1.0}]),
+    ("parts-1", {"0": 1.0, "12": 0.0}, [[], {"a": 1.0}, {"0": "x"}, {"-1": 1.0}, {"9" * 5000: 1.0}]),
     (
         "search-1",
         {"candidates": [["llvm", [0, 1], ["region"]]]},

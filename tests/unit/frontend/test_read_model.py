@@ -222,6 +222,20 @@ def test_operators_that_the_converter_gets_wrong_stay_in_their_set():
     assert_same(run(proto, inputs), run(model, inputs))
 
 
+@pytest.mark.parametrize(("version", "last"), [(6, 3), (6, 5), (7, 3)])
+def test_slopes_lie_where_their_operator_set_says(version, last):
+    """Before set 7 along the channels, since then they are broadcast: along the last axis."""
+    proto = parser.parse_model(f"""
+        <ir_version: 4, opset_import: ["" : {version}]>
+        g (float[2, 3, 4, {last}] x, float[3] s) => (float[2, 3, 4, {last}] y) {{ a = Neg (x) y = PRelu (a, s) }}
+    """)
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, last), np.float32)
+    s = np.float32([2, 3, 4])
+    slopes = s.reshape(3, 1, 1) if version < 7 else s
+    (y,) = run(read_model(proto), {"x": x, "s": s})
+    np.testing.assert_array_equal(y, np.where(x > 0, -x * slopes, -x))
+
+
 def test_external_weights_are_mapped_not_loaded(tmp_path):
     folder = tmp_path / "sub"
     (folder / "data").mkdir(parents=True)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collage.runtime import Executor, Step
+from collage.toolchains import Layout
 
 
 class Fake:
@@ -65,6 +66,43 @@ def test_an_output_that_is_an_input_is_a_copy() -> None:
     result = executor.run([x])[0]
     assert result is not x
     np.testing.assert_array_equal(result, x)
+
+
+def test_outputs_are_apart_from_inputs_and_each_other_whatever_a_kernel_returns() -> None:
+    twice = Executor([step("k", Fake(lambda x: [y := x + 1, y]), "x", "a b")], ["x"], ["a", "b"])
+    a, b = twice.run([np.zeros(2)])
+    a[:] = 7
+    np.testing.assert_array_equal(b, [1, 1])
+    part = Executor([step("k", Fake(lambda x: [y := x + 1, y[:1]]), "x", "a b")], ["x"], ["a", "b"])
+    a, b = part.run([np.zeros(2)])
+    a[:] = 7
+    np.testing.assert_array_equal(b, [1])
+    x = np.ones(2)
+    (y,) = Executor([step("k", Fake(lambda x: [x]), "x", "y")], ["x"], ["y"]).run([x])
+    y[:] = 7
+    np.testing.assert_array_equal(x, [1, 1])
+
+
+class Filling:
+    """Writes its input into the memory that it is given."""
+
+    layouts = (Layout(np.dtype("f"), (2,)),)
+    reuses_outputs = False
+
+    def run_into(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        outputs[0][:] = inputs[0]
+
+    def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        return [inputs[0].copy()]
+
+
+def test_a_run_s_own_memory_does_not_leave_it() -> None:
+    passes_on = Fake(lambda h: [h])
+    steps = [Step("fill", Filling(), ("x",), ("h",)), step("k", passes_on, "h", "y")]
+    executor = Executor(steps, ["x"], ["y"])
+    (first,) = executor.run([np.ones(2, "f")])
+    executor.run([np.full(2, 2, "f")])
+    np.testing.assert_array_equal(first, [1, 1])
 
 
 def test_values_are_let_go_after_their_last_use() -> None:

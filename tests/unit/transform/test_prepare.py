@@ -205,3 +205,19 @@ def test_a_cast_like_another_value_keeps_how_it_rounds():
     )
     (node,) = prepare(read_model(model)).graph
     assert node.attributes["saturate"].as_int() == 0
+
+
+@pytest.mark.parametrize("op_type", ["Identity", "Sum", "Mean", "Max", "Min"])
+def test_what_hands_its_only_input_on_is_dropped_or_says_so(op_type):
+    """Where an output has to be an input it stays, as an Identity."""
+    text = f"g (float[2] x) => (float[2] y, float[2] z) {{ a = {op_type} (x) y = Abs (a) z = {op_type} (x) }}"
+    proto = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 17]> {text}')
+    prepared = prepare(ir.from_proto(proto))
+    assert sorted(node.op_type for node in prepared.graph) == ["Abs", "Identity"]
+
+
+def test_a_sum_of_two_stays():
+    proto = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Sum (x, x) }'
+    )
+    assert [node.op_type for node in prepare(ir.from_proto(proto)).graph] == ["Sum"]
