@@ -63,12 +63,15 @@ class TestIreeInOneThread(ToolchainTestCase):
             "places",
         ),
         ("(float[4] x) => (float[4] y) {y = Slice (x, start, end, axis, step)}", "behind the end"),
+        ("(float[4] x) => (float[4] y) {y = ScatterND (x, at, one)}", "one constant index"),
+        ('(float[4] x) => (float[6] y) {y = Pad <mode = "wrap"> (x, ends)}', "wrap"),
         ("(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}", "Frobnicate|type"),
     ],
 )
 def test_a_refusal_says_why_in_one_line(text: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=rf"^iree.*({reason})") as refusal:
-        given = {"k": [2], "start": [4], "end": [-(2**40)], "axis": [0], "step": [-1]}
+        given = {"k": [2], "start": [4], "end": [-(2**40)], "axis": [0], "step": [-1], "at": [[0]], "ends": [1, 1]}
+        given |= {"one": np.float32([9])}
         weights = {name: np.array(x) for name, x in given.items() if f" {name}," in text or f" {name})" in text}
         IreeToolchain().compile(kernel("k", text, weights), TARGET, tmp_path)
     assert "\n" not in str(refusal.value)
@@ -111,6 +114,7 @@ def test_doubles_stay_doubles(tmp_path: Path) -> None:
             "(float[1,8,4,2] x) => (float[1,8,4,2] y) {y = Slice (x, start, end, axis, step)}",
             {"start": [7], "end": [-(2**40)], "axis": [1], "step": [-1]},
         ),
+        ("(float[4] x) => (float[4] y) {y = ScatterND (x, at, x)}", {"at": [[2], [0], [3], [1]]}),
     ],
 )
 def test_what_is_like_a_refused_form_is_right(text: str, weights: dict[str, list[int]], tmp_path: Path) -> None:

@@ -221,6 +221,10 @@ def _refusal(node: ir.Node) -> str | None:
         return "iree shuffles the pixels of DepthToSpace with mode CRD where it makes one channel"
     if node.op_type == "Slice" and _begins_behind_the_end(node):
         return "iree reads what lies behind the end in Slice with a negative step"
+    if node.op_type == "Pad" and attributes.get_string("mode") == "wrap":
+        return "iree's compiler does not come to an end of some Pads that wrap around"
+    if node.op_type == "ScatterND" and _writes_one_constant(node):
+        return "iree reads behind the one constant index of a ScatterND of a constant"
     if node.op_type == "MaxPool" and len(node.outputs) > 1 and any(attributes.get_ints("pads") or ()):
         return "iree finds other places than ONNX for the maxima of a MaxPool with padding"
     if node.op_type == "LSTM" and len(node.inputs) > 7 and node.inputs[7] is not None:
@@ -239,6 +243,11 @@ def _refusal(node: ir.Node) -> str | None:
 def _makes_one_channel(node: ir.Node) -> bool:
     shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
     return shape is None or len(shape) != 4 or shape[1] == (node.attributes.get_int("blocksize") or 0) ** 2
+
+
+def _writes_one_constant(node: ir.Node) -> bool:
+    constants = [value.const_value for value in node.inputs[1:3] if value is not None and value.const_value is not None]
+    return len(constants) == 2 and constants[1].size == 1
 
 
 def _begins_behind_the_end(node: ir.Node) -> bool:
