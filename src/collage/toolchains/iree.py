@@ -45,15 +45,24 @@ __all__ = ["IreeToolchain"]
 
 _OPTIONS: dict[str, tuple[str, ...] | None] = {"threads": None, "opt-level": ("0", "1", "2", "3")}
 _TYPES = frozenset(
-    ("BOOL", "FLOAT", "DOUBLE", "FLOAT16", *(f"{kind}{bits}" for kind in ("INT", "UINT") for bits in (8, 16, 32, 64)))
+    (
+        "BOOL",
+        "FLOAT",
+        "DOUBLE",
+        "FLOAT16",
+        "BFLOAT16",
+        *(f"{kind}{bits}" for kind in ("INT", "UINT") for bits in (8, 16, 32, 64)),
+    )
 )
 _SETTINGS = (
     "--iree-hal-target-device=local",
     "--iree-hal-local-target-device-backends=llvm-cpu",
     "--iree-llvmcpu-target-cpu=host",  # it would build for any x86-64 otherwise
-    "--iree-input-demote-f64-to-f32=false",  # f64 means f64
 )
+_DOUBLES = "--iree-input-demote-f64-to-f32=false"
+"""f64 means f64. Where a kernel has none, IREE may demote the importer's own, of which not all can be computed with."""
 _ENTRY = "kernel"
+_BFLOAT16 = "bfloat16"
 _ALIGNMENT = 64
 """Bytes: what IREE's code takes for granted of every array."""
 _WRITERS = frozenset(("TopK", "Scatter", "ScatterElements", "ScatterND", "TensorScatter", "If", "Loop", "Scan"))
@@ -102,7 +111,7 @@ class IreeToolchain(ToolchainBase):
         with tempfile.TemporaryDirectory(prefix=f"{name}.", dir=workspace) as draft:
             imported = Path(draft) / "kernel.mlir"
             _import(kernel, workspace, imported)
-            made = _translate(imported, target.option("opt-level") or "3")
+            made = self._translated(kernel, imported, target.option("opt-level") or "3")
             options = "".join(f".{option}={value}" for option, value in target.options)
             module = made.replace(workspace / f"{name}{options}.vmfb")
         dtypes = [_dtype(value) for value in kernel.graph.outputs]
@@ -114,6 +123,14 @@ class IreeToolchain(ToolchainBase):
             tuple(str(value.name) for value in kernel.graph.outputs),
             metadata={"module": module.name, "dtypes": dtypes, "only_reads": _only_reads(kernel.graph)},
         )
+
+    def _translated(self, kernel: ir.Model, imported: Path, level: str) -> Path:
+        try:
+            return _translate(imported, level, [_DOUBLES])
+        except Unsupported:
+            if any(dtype is not None and dtype.name == "DOUBLE" for dtype in map(elem_type, values_of(kernel.graph))):
+                raise
+            return _translate(imported, level, [])
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Maps the module into memory, on a device of as many threads as there are to be."""
@@ -131,6 +148,7 @@ class _ModuleKernel:
 
     def __init__(self, path: Path, device: Any, dtypes: Sequence[str], only_reads: bool) -> None:
         import iree.runtime as rt
+        import ml_dtypes  # noqa: F401  has NumPy know bfloat16
 
         self._rt = rt
         self._device = device
@@ -162,7 +180,7 @@ class _ModuleKernel:
         """A view of an array's own memory; None where it might be written to, or is not aligned as its code expects."""
         if not self._only_reads or x.ctypes.data % _ALIGNMENT or not x.size or not x.flags.writeable:
             return None
-        buffer = self._device.allocator.import_host_allocation(x, self._memory, self._usage)
+        buffer = self._device.allocator.import_host_allocation(_bytes_of(x), self._memory, self._usage)
         return self._rt.HalBufferView(buffer, x.shape, _element_type(x.dtype))
 
     def _copied(self, x: Tensor) -> Any:
@@ -170,7 +188,7 @@ class _ModuleKernel:
             memory_type=self._memory,
             allowed_usage=self._usage,
             device=self._device,
-            buffer=x,
+            buffer=_bytes_of(x),
             element_type=_element_type(x.dtype),
         )
 
@@ -179,8 +197,14 @@ def _array(view: Any, dtype: np.dtype[Any]) -> Tensor:
     shape = tuple(view.shape)
     if 0 in shape:
         return np.empty(shape, dtype)
-    array: Tensor = view.map().asarray(shape, dtype)
+    stored = np.dtype(np.uint16) if dtype.name == _BFLOAT16 else dtype
+    array: Tensor = view.map().asarray(shape, stored).view(dtype)
     return array
+
+
+def _bytes_of(x: Tensor) -> Tensor:
+    """An array as what other libraries know of NumPy's types: bfloat16 is none of these."""
+    return x.view(np.uint16) if x.dtype.name == _BFLOAT16 else x
 
 
 @functools.cache
@@ -337,7 +361,7 @@ def _import(kernel: ir.Model, workspace: Path, path: Path) -> None:
         raise Unsupported(f"iree cannot import it: {one_line(error)}") from error
 
 
-def _translate(imported: Path, level: str) -> Path:
+def _translate(imported: Path, level: str, settings: Sequence[str]) -> Path:
     """Has the compiler make a module, in a process of its own: it ends itself where it meets what it did not expect.
 
     Raises:
@@ -348,7 +372,7 @@ def _translate(imported: Path, level: str) -> Path:
 
     made = imported.with_suffix(".vmfb")
     tool = Path(iree.compiler.__file__).with_name("_mlir_libs") / "iree-compile"
-    command = [str(tool), str(imported), f"-o={made}", f"--iree-opt-level=O{level}", *_SETTINGS]
+    command = [str(tool), str(imported), f"-o={made}", f"--iree-opt-level=O{level}", *_SETTINGS, *settings]
     here = {**os.environ, "TMPDIR": str(imported.parent)}
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=here, stdin=subprocess.DEVNULL)
     if done.returncode == 1:
