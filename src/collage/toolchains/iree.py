@@ -197,9 +197,9 @@ def _array(view: Any, dtype: np.dtype[Any]) -> Tensor:
     shape = tuple(view.shape)
     if 0 in shape:
         return np.empty(shape, dtype)
-    stored = np.dtype(np.uint16) if dtype.name == _BFLOAT16 else dtype
-    array: Tensor = view.map().asarray(shape, stored).view(dtype)
-    return array
+    # The memory lives as long as this very array: a view of it would not keep it.
+    array: Tensor = view.map().asarray(shape, np.dtype(np.uint16) if dtype.name == _BFLOAT16 else dtype)
+    return array.copy().view(dtype) if dtype.name == _BFLOAT16 else array
 
 
 def _bytes_of(x: Tensor) -> Tensor:
