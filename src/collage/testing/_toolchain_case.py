@@ -376,7 +376,7 @@ class ToolchainTestCase:
                 for x, before in zip(inputs, case.inputs, strict=True):
                     np.testing.assert_array_equal(x, before)
                 if not loaded.reuses_outputs:
-                    earlier += [(y, y.copy()) for y in got]
+                    earlier += [(y[...], y.copy()) for y in got]
                     pairs = [*combinations(got, 2), *product(got, inputs)]
                     assert not any(np.shares_memory(*pair) for pair in pairs)
             for x in inputs:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import math
 import os
 import subprocess
 import tempfile
@@ -197,9 +198,9 @@ def _array(view: Any, dtype: np.dtype[Any]) -> Tensor:
     shape = tuple(view.shape)
     if 0 in shape:
         return np.empty(shape, dtype)
-    # The memory lives as long as this very array: a view of it would not keep it.
-    array: Tensor = view.map().asarray(shape, np.dtype(np.uint16) if dtype.name == _BFLOAT16 else dtype)
-    return array.copy().view(dtype) if dtype.name == _BFLOAT16 else array
+    # Not ``asarray``: what that returns keeps the memory itself, but views of it do not.
+    memory = np.frombuffer(view.map(), np.uint8)
+    return memory[: math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
 
 
 def _bytes_of(x: Tensor) -> Tensor:
