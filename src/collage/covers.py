@@ -48,7 +48,7 @@ def refine(tuning: Tuning, index: CandidateKernelIndex) -> tuple[CandidateKernel
         if not _looked_again(tuning, result.partitioning.candidates):
             break
         index, result = _settled(tuning, index)
-    _remember(tuning, index)
+    _remember(tuning, index, result.stopped_by)
     return index, result
 
 
@@ -58,7 +58,7 @@ def _recalled(tuning: Tuning, index: CandidateKernelIndex) -> CandidateKernelInd
     This search knows it from the beginning. If it asked for one cost after the other it would settle elsewhere: what was
     looked at twice costs something else now than when the last search first saw it.
     """
-    told = None if tuning.options.remeasure else tuning.database.local_fact(**_fact_of_search(tuning))
+    told = None if tuning.options.remeasure else tuning.database.local_fact(**tuning.fact_of_menu("search-2"))
     if told is None:
         return index
     proposed = {(str(c.target), c.bits): c for c in index if not c.sub_graph.nested}
@@ -75,24 +75,26 @@ def _recalled(tuning: Tuning, index: CandidateKernelIndex) -> CandidateKernelInd
     beside = tuning.within_devices(beside)
     tuning.introduce(beside)
     tuning.recall([*known, *beside])
+    has_budget = tuning.options.measure_budget is not None or tuning.options.time_budget_s is not None
+    if not has_budget and None not in map(tuning.known_cost, [*known, *beside]):
+        tuning.asked = max(tuning.asked, int(told["asked"]))  # The budget is for all searches together.
     return CandidateKernelIndex([*index, *beside])
 
 
-def _remember(tuning: Tuning, index: CandidateKernelIndex) -> None:
-    """Notes for the next search of this model which costs this one knew."""
+def _remember(tuning: Tuning, index: CandidateKernelIndex, stopped_by: str) -> None:
+    """Notes for the next search of this model which costs this one knew, and how much of the budget was used."""
+    is_spent = stopped_by == "deadline" and tuning.options.time_budget_s is None
+    asked = max(tuning.asked, tuning.measure_budget if is_spent else 0)
     known = [c for c in index if tuning.known_cost(c) is not None and not c.sub_graph.nested]
     told = [[str(c.target), list(c.sub_graph.inside), list(c.rules)] for c in known]
-    tuning.database.keep_local_fact({"candidates": told}, **_fact_of_search(tuning))
-
-
-def _fact_of_search(tuning: Tuning) -> dict[str, Any]:
-    return {**tuning.fact("search-1"), "menu": [str(target) for target in tuning.menu]}
+    tuning.database.keep_local_fact({"candidates": told, "asked": asked}, **tuning.fact_of_menu("search-2"))
 
 
 def _looked_again(tuning: Tuning, cover: Sequence[CandidateKernel]) -> bool:
     """Whether anything of a cover was measured a second time."""
     try:
-        return tuning.search_budget_s > 0 and tuning.look_again(cover)
+        with tuning.searching():
+            return tuning.search_budget_s > 0 and tuning.look_again(cover)
     except KeyboardInterrupt:
         tuning.say("interrupted: going on with the best so far")
         return False
@@ -150,26 +152,27 @@ def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateK
             tuning.say("interrupted: going on with the best so far")
             return [tuning.measured_cost(candidate) for candidate in batch]
 
-    options = tuning.options
-    return _search_for(tuning)(
-        len(tuning.graph),
-        tuple(index),
-        tuning.expected_s,
-        measure,
-        options=LazyOptions(
-            batch_size=tuning.batch_size,
-            charges=_CHARGES,
-            max_measured=max(0, tuning.measure_budget - tuning.asked),
-            deadline_s=tuning.search_budget_s,
-            min_gain=options.min_gain,
-        ),
-        known_cost_of=tuning.known_cost,
-        key_of=lambda candidate: tuning.key_of(candidate.sub_graph, candidate.target),
-        proof_bound_of=tuning.least_s,
-        launch_penalty_of=lambda candidate: tuning.launch_penalty_s(candidate.target),
-        priority_of=lambda candidate: tuning.priority(candidate.target),
-        should_stop=lambda: stop,
+    options = LazyOptions(
+        batch_size=tuning.batch_size,
+        charges=_CHARGES,
+        max_measured=max(0, tuning.measure_budget - tuning.asked),
+        deadline_s=tuning.search_budget_s,
+        min_gain=tuning.options.min_gain,
     )
+    with tuning.searching():
+        return _search_for(tuning)(
+            len(tuning.graph),
+            tuple(index),
+            tuning.expected_s,
+            measure,
+            options=options,
+            known_cost_of=tuning.known_cost,
+            key_of=lambda candidate: tuning.key_of(candidate.sub_graph, candidate.target),
+            proof_bound_of=tuning.least_s,
+            launch_penalty_of=lambda candidate: tuning.launch_penalty_s(candidate.target),
+            priority_of=lambda candidate: tuning.priority(candidate.target),
+            should_stop=lambda: stop,
+        )
 
 
 def _search_for(tuning: Tuning) -> Callable[..., LazyResult[CandidateKernel]]:

@@ -138,7 +138,7 @@ def last_finalists(tuning: Tuning, singles: Sequence[Plan]) -> list[Plan]:
     The costs may have been corrected after that race, so that the search ends with fewer of these plans. Then their race
     stands, now as it did then.
     """
-    told = None if tuning.options.remeasure else tuning.database.local_fact(**_of_menu(tuning, "finalists-1"))
+    told = None if tuning.options.remeasure else tuning.database.local_fact(**tuning.fact_of_menu("finalists-1"))
     plans = []
     for name, kernels in told["plans"] if told else ():
         plan = next((one for one in singles if one.name == name), None) or _plan_again(tuning, name, kernels)
@@ -151,7 +151,7 @@ def last_finalists(tuning: Tuning, singles: Sequence[Plan]) -> list[Plan]:
 def remember(tuning: Tuning, finals: Finals) -> None:
     """Notes for the next compilation what raced in this one."""
     told = {"plans": [[plan.name, _as_sets(plan)] for plan in finals.plans]}
-    tuning.database.keep_local_fact(told, **_of_menu(tuning, "finalists-1"))
+    tuning.database.keep_local_fact(told, **tuning.fact_of_menu("finalists-1"))
 
 
 def _as_sets(plan: Plan) -> list[list[Any]]:
@@ -176,15 +176,9 @@ def _plan_again(tuning: Tuning, name: str, kernels: Sequence[Any]) -> Plan | Non
     return Plan(name, tuple(places))
 
 
-def _of_menu(tuning: Tuning, fact: str) -> dict[str, Any]:
-    """The name of a fact that also depends on what else there was to choose from."""
-    menu = [[str(target), tuning.workshop.availability(target).build] for target in tuning.menu]
-    return {**tuning.fact(fact), "menu": menu}
-
-
 def recall_correction(tuning: Tuning) -> None:
     """Corrects the cost model as the last compilation's finals did (see ``calibrate``)."""
-    told = None if tuning.options.remeasure else tuning.database.local_fact(**_of_menu(tuning, "chain-1"))
+    told = None if tuning.options.remeasure else tuning.database.local_fact(**tuning.fact_of_menu("chain-1"))
     tuning.chain_s = told or 0.0
 
 
@@ -213,7 +207,7 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
     if not excess or statistics.median(share for share, _ in excess) <= _CONTRADICTION or tuning.chain_s:
         return False
     tuning.chain_s = statistics.median(share * share_s for share, share_s in excess)
-    tuning.database.keep_local_fact(tuning.chain_s, **_of_menu(tuning, "chain-1"))
+    tuning.database.keep_local_fact(tuning.chain_s, **tuning.fact_of_menu("chain-1"))
     tuning.say(f"chains cost {tuning.chain_s * 1e6:.0f} us more for each kernel than was measured; searching again")
     return True
 

@@ -27,14 +27,14 @@ class CompileOptions:
         inputs: Representative inputs by name, NumPy; those not given are made up.
         time_budget_s: Seconds that the whole compilation should take. What the finals are expected to need is kept back,
             and the search gets what is left; the singles are always tried. None searches until nothing promises a gain,
-            for a minute at most.
+            for 35 s at most.
         tune_s: Seconds to spend on tuning, once a plan of untuned kernels stands, for targets whose toolchain can tune. Part
             of the time budget, if there is one. 0 tunes nothing.
         use_tuned: Let kernels take part that earlier compilations tuned, of this model or of others; it costs nothing.
         percentile: Which percentile of its latencies is a kernel's cost: 50, or 10 or 90.
         accuracy_budget: Largest end-to-end error that is acceptable, relative to an output's largest magnitude. Grants the
             search targets of reduced precision; None is what the model's own types allow.
-        measure_budget: Measure at most so many kernels; None is the default for the model's size.
+        measure_budget: Measure at most so many kernels; None is 80, in all compilations without a budget together.
         remeasure: Measure anew what the database knows.
         finalists: How many mixed partitionings are raced end to end against the single toolchains.
         finals: Race end to end at all. Without, the plan of the least predicted cost is returned.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -42,7 +43,9 @@ from collage.toolchains import Registry, Support
 __all__ = ["Tuning"]
 
 _BATCH_SIZE = 16
-_SEARCH_BUDGET_S = 60.0
+_SEARCH_BUDGET_S = 35.0
+_WAITED_S = 15.0
+"""So many seconds at most that passed before the search, waiting for a calm machine, are taken off its budget."""
 _MEASURE_BUDGET = 80
 _SECOND_LOOKS = 16
 _ONE_AND_THE_HOST = 2
@@ -131,6 +134,7 @@ class Tuning:
         self.measure_budget = _MEASURE_BUDGET if options.measure_budget is None else options.measure_budget
         self._tuners: dict[str, bool] = {}
         self._began = time.monotonic()
+        self._searched_s = 0.0
 
     def __enter__(self) -> Tuning:
         """Runs the model once for reference, and asks every target about it."""
@@ -184,6 +188,7 @@ class Tuning:
         for target, found in self.survey.items():
             for bits, outcome in zip(found.ranges, found.outcomes, strict=True):
                 self._learn(SubGraph(self.graph, IndexSet(bits)), target, outcome)
+        self._searched_s = min(self.workshop.calm.waited_s, _WAITED_S)
 
     def _probe(self, target: Target, op_types: Sequence[str]) -> None:
         """Finds out where the time goes on a toolchain that cannot tell."""
@@ -245,13 +250,22 @@ class Tuning:
     def search_budget_s(self) -> float:
         """Seconds that the search may take: what the time budget leaves when the finals have had theirs."""
         if self.options.time_budget_s is None:
-            return _SEARCH_BUDGET_S
+            return max(0.0, _SEARCH_BUDGET_S - self._searched_s)
         singles = [found.whole for found in self.survey.values() if found.whole.time is not None]
         building_s = sum(whole.build_s for whole in singles)
         rounds = self.race_plan.choosing_rounds[0] + self.race_plan.reporting_rounds
         running_s = sum(max(w.time.median_s, self.race_plan.block_s) for w in singles if w.time is not None) * rounds
         spent_s = time.monotonic() - self._began
         return max(0.0, self.options.time_budget_s - spent_s - 2 * (building_s + running_s))
+
+    @contextmanager
+    def searching(self) -> Iterator[None]:
+        """What happens within counts as searching, of which there is so much and no more."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._searched_s += time.monotonic() - started
 
     def coverage_of(self, target: Target) -> Callable[[ir.Node], Support]:
         """Which nodes a target takes, as a predicate with reasons."""
@@ -314,6 +328,11 @@ class Tuning:
             "settings": runtime_settings(),
             "tolerance": self.tolerance,
         }
+
+    def fact_of_menu(self, name: str) -> dict[str, Any]:
+        """The name of a fact that also depends on what there is to choose from."""
+        menu = [[str(target), self.workshop.availability(target).build] for target in self.menu]
+        return {**self.fact(name), "menu": menu}
 
     def introduce(self, candidates: Iterable[CandidateKernel]) -> None:
         """Notes which candidates have equal keys, so that a measurement of one, also an earlier one, tells of all."""

@@ -41,12 +41,16 @@ class Calm:
         database: Where the fastest product is kept.
         say: Told that something is waited for.
         patience_s: Seconds that may be waited in all; None is what the environment says, or 20 s.
+
+    Attributes:
+        waited_s: Seconds that were waited so far.
     """
 
     def __init__(self, database: Database, say: Callable[[str], None], patience_s: float | None = None) -> None:
         self._database = database
         self._say = say
         self._left_s = _patience_s() if patience_s is None else patience_s
+        self.waited_s = 0.0
         self._best_s = math.inf
         self._worker: Worker | None = None
         self._name = {"fact": "calm-1", "machine": this_machine().fingerprint}
@@ -56,14 +60,18 @@ class Calm:
         waited_s = 0.0
         while not self.is_calm():
             if waited_s >= min(_LONGEST_S, self._left_s):
-                self._left_s -= waited_s
+                self._spend(waited_s)
                 return False
             if not waited_s:
                 self._say("waiting for the machine to calm down")
             time.sleep(_PAUSE_S)
             waited_s += _PAUSE_S
-        self._left_s -= waited_s
+        self._spend(waited_s)
         return True
+
+    def _spend(self, seconds: float) -> None:
+        self._left_s -= seconds
+        self.waited_s += seconds
 
     def is_calm(self) -> bool:
         """Whether all cores are about as fast as they were at best; True where nobody wants to know."""

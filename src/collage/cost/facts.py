@@ -103,7 +103,7 @@ def _is_winner(value: Any) -> bool:
 
 def _is_search(value: Any) -> bool:
     candidates = value.get("candidates") if isinstance(value, dict) else None
-    return isinstance(candidates, list) and all(map(_is_candidate, candidates))
+    return isinstance(candidates, list) and all(map(_is_candidate, candidates)) and is_finite(value.get("asked"))
 
 
 def _are_finalists(value: Any) -> bool:
@@ -170,7 +170,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "race-1": _is_race,
     "race-2": _is_race,
     "rejected-1": _are_rejected,
-    "search-1": _is_search,
+    "search-2": _is_search,
     "share-1": _is_verdict,
     "support": _is_support,
     "tuned-1": _is_tuned_kernel,
