@@ -12,8 +12,8 @@ replaced when it dies or hangs. The toolchains build a case side by side, and ar
 random order, while all others wait, each round when the machine is calm. Prints medians in milliseconds, the winner, by
 how much it beats the second with the 95 % interval of that ratio, and in the end what each toolchain wins. A win counts
 if the whole interval lies at 1.05 or above. The ratio is taken within rounds: what slows the machine for a while slows
-both, and moves the two medians but not the ratio. Wrong answers are named, and never win. Exit code 1 if a toolchain wins
-nothing.
+both, and moves the two medians but not the ratio. ``extern`` takes part where it calls a library: else its code is TVM's.
+Wrong answers are named, and never win. Exit code 1 if a toolchain wins nothing.
 """
 
 from __future__ import annotations
@@ -73,6 +73,9 @@ def serve(target_text: str, threads: int, pipe: multiprocessing.connection.Conne
                 try:
                     model = InferType()(kernel(f"case{request}", current.text, current.weights))
                     compiled = toolchain.compile(model, target, Path(folder))
+                    if compiled.metadata.get("calls") == []:
+                        pipe.send("calls no function: the same code as TVM's")
+                        continue
                     run = toolchain.load(compiled, target, Path(folder), LoadOptions(threads, exclusive=True))
                     outputs = [np.array(y) for y in run(current.inputs)]
                     pipe.send(outputs[0])
