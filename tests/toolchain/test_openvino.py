@@ -146,6 +146,22 @@ def test_wide_integers_are_refused_when_they_come(tmp_path: Path) -> None:
             loaded([np.array([1, value])])
 
 
+def test_indices_are_not_looked_through_for_wide_integers_unless_they_are_computed_with(tmp_path: Path) -> None:
+    toolchain = OpenVinoToolchain()
+    x, i = np.arange(4, dtype=np.float32), np.array([3, -4])
+    for name, more in (("only", ""), ("also", " z = Add (i, i)")):
+        model = kernel(
+            name,
+            f"(float[4] x, int64[2] i) => (float[2] y{', int64[2] z' if more else ''}) {{y = Gather (x, i){more}}}",
+        )
+        compiled = toolchain.compile(model, TARGET, tmp_path)
+        assert compiled.metadata["indices"] == ([] if more else ["i"])
+        loaded = toolchain.load(compiled, TARGET, tmp_path, LoadOptions())
+        assert loaded([x, i])[0].tolist() == [3, 0]
+    with pytest.raises(Unsupported, match="32 bits"):
+        loaded([x, np.array([0, 2**31])])
+
+
 def test_copies_of_read_only_inputs_last_until_the_run(tmp_path: Path) -> None:
     model = kernel("k", "(float[65536] x, float[65536] z) => (float[65536] y) {y = Sub (x, z)}")
     toolchain = OpenVinoToolchain()

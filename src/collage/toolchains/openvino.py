@@ -53,6 +53,8 @@ _AS_INT32 = ("int64", "uint64", "uint32")
 _SATURATED = ("Add", "Mul", "Sub", "Sum")
 _NO_MERE_COPIES = ("ReduceL1", "ReduceL2", "ReduceLogSum")
 """Reductions that change what they do not reduce."""
+_PLACES = {"Gather": 1, "GatherElements": 1, "GatherND": 1, "ScatterElements": 1, "ScatterND": 1}
+"""Operators that read an index, and where."""
 _MASKED = 2
 """The mode in which Attention returns its scores with mask and bias."""
 _OF_NO_PARTS = ("Concat", "ConstantOfShape")
@@ -100,7 +102,7 @@ class OpenVinoToolchain(ToolchainBase):
         _query(model)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
-        metadata = {"model": files[0]}
+        metadata = {"model": files[0], "indices": [str(v.name) for v in kernel.graph.inputs if _is_index(v)]}
         return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata=metadata)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
@@ -149,7 +151,12 @@ class _Request:
         # A request only points to the memory of its inputs, so that copies must be kept.
         self._held: list[Tensor | None] = [None] * len(self._ports)
         types = [value.get_element_type().to_dtype().name for value in model.inputs]
-        self._checked = [i for i, port in enumerate(self._ports) if port is not None and types[port] in _AS_INT32]
+        indices = frozenset(compiled.metadata.get("indices", ()))
+        self._checked = [
+            i
+            for i, (name, port) in enumerate(zip(compiled.inputs, self._ports, strict=True))
+            if port is not None and types[port] in _AS_INT32 and name not in indices
+        ]
         self._is_static = [port is not None and model.inputs[port].partial_shape.is_static for port in self._ports]
 
     def read(self, inputs: Sequence[Tensor]) -> None:
@@ -392,8 +399,16 @@ def _refuse_handed_through(model: Any, graph: ir.Graph) -> None:
             raise Unsupported(f"openvino confuses inputs with the outputs that they are handed through as ({names})")
 
 
+def _is_index(value: ir.Value) -> bool:
+    """Whether a value only says where: what does not fit 32 bits is no place in any tensor."""
+    uses = value.uses()
+    return bool(uses) and not value.is_graph_output() and all(_PLACES.get(node.op_type) == i for node, i in uses)
+
+
 def _fits(x: Tensor) -> bool:
-    return x.size == 0 or bool(x.max() <= _INT32.max and x.min() >= _INT32.min)
+    if x.size == 0 or 0 <= np.bitwise_or.reduce(x, axis=None) <= _INT32.max:
+        return True  # So are all of them: one look at each is enough.
+    return bool(x.max() <= _INT32.max and x.min() >= _INT32.min)
 
 
 def _refuse_large(x: Tensor) -> None:
