@@ -350,7 +350,7 @@ def _choose(track: Sequence[_Runner]) -> _Runner:
 
 
 def _result(runners: Sequence[_Runner], chosen: _Runner, *, free: bool) -> Result:
-    """The result; a free choice that the reporting rounds contradict falls back to the best single."""
+    """The result; a free choice that does not lead in the reporting rounds too falls back to the best single."""
     standings = [runner.standing() for runner in runners]
     alive = [runner for runner in runners if runner.failure is None]
     alive = [runner for runner in alive if runner.reporting] or alive
@@ -362,6 +362,6 @@ def _result(runners: Sequence[_Runner], chosen: _Runner, *, free: bool) -> Resul
     if best is None or not (best.reporting and winner.reporting):
         return Result(winner.standing(), None, None, standings)
     speedup = ratio_of_medians(best.reporting, winner.reporting)
-    if free and speedup[1].high < 1.0:
+    if free and speedup[0] < 1.0:
         winner, speedup = best, ratio_of_medians(best.reporting, best.reporting)
     return Result(winner.standing(), best.standing(), speedup, standings)
