@@ -220,9 +220,9 @@ def _check_covered(tuning: Tuning, index: CandidateKernelIndex) -> None:
 
 def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[CandidateKernel] | None, Finals]:
     """Phase 3, then the finals; once more where these contradict the costs that were searched with."""
-    if not tuning.has_choice:
-        return None, choose(tuning, single_plans(tuning))
     singles = single_plans(tuning)
+    if not tuning.has_choice:
+        return None, choose(tuning, singles)
     finals, raced = None, last_finalists(tuning, singles)
     recall_correction(tuning)
     while True:
