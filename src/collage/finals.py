@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ __all__ = [
     "calibrate",
     "choose",
     "last_finalists",
+    "machine_drift",
     "plan_signature",
     "previous_winner",
     "race_contestant",
@@ -191,25 +192,36 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
     Returns:
         True if costs changed, so that another plan may be the best one: worth one more search.
     """
-    alone, chained = list[float](), list[tuple[float, float]]()
-    for plan in finals.plans:
-        standing, predicted = finals.standings.get(plan.name), predicted_s(tuning, plan)
-        if standing is None or standing.time is None or not predicted:
-            continue
-        if len({place.device for place in plan.kernels}) > 1:
-            continue  # What devices do to each other when they work at once is no cost of chains.
-        if len(plan.kernels) == 1:
-            alone.append(standing.time.median_s / predicted)
-        else:
-            chained.append((standing.time.median_s / predicted, predicted / len(plan.kernels)))
-    drift = statistics.median(alone) if alone else 1.0
-    excess = [(ratio / drift - 1.0, share_s) for ratio, share_s in chained]
+    drift = machine_drift(tuning, finals) or 1.0
+    excess = list[tuple[float, float]]()
+    for plan, ratio, predicted in _against_predictions(tuning, finals):
+        # What devices do to each other when they work at once is no cost of chains.
+        if len(plan.kernels) > 1 and len({place.device for place in plan.kernels}) == 1:
+            excess.append((ratio / drift - 1.0, predicted / len(plan.kernels)))
     if not excess or statistics.median(share for share, _ in excess) <= _CONTRADICTION or tuning.chain_s:
         return False
     tuning.chain_s = statistics.median(share * share_s for share, share_s in excess)
     tuning.database.keep_local_fact(tuning.chain_s, **tuning.fact_of_menu("chain-1"))
     tuning.say(f"chains cost {tuning.chain_s * 1e6:.0f} us more for each kernel than was measured; searching again")
     return True
+
+
+def machine_drift(tuning: Tuning, finals: Finals) -> float | None:
+    """How many times as long as predicted the singles took in the race; None if none finished.
+
+    What runs the model alone is predicted by its own time, with nothing to add up: where it took another time in the race,
+    the machine was another one by then.
+    """
+    ratios = [ratio for plan, ratio, _ in _against_predictions(tuning, finals) if len(plan.kernels) == 1]
+    return statistics.median(ratios) if ratios else None
+
+
+def _against_predictions(tuning: Tuning, finals: Finals) -> Iterator[tuple[Plan, float, float]]:
+    """Plans that finished, how many times as long as predicted they took, and what was predicted, in seconds."""
+    for plan in finals.plans:
+        standing, predicted = finals.standings.get(plan.name), predicted_s(tuning, plan)
+        if standing is not None and standing.time is not None and predicted:
+            yield plan, standing.time.median_s / predicted, predicted
 
 
 def unmeasured(tuning: Tuning) -> Finals:

@@ -8,7 +8,7 @@ from typing import Any
 from collage.cost.outcome import Outcome, Status
 from collage.cost.race import Standing
 from collage.cost.statistics import Summary
-from collage.finals import Finals
+from collage.finals import Finals, machine_drift
 from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.plans import Placement, Plan, predicted_s
 from collage.search import LazyResult, SearchStatistics
@@ -41,6 +41,7 @@ def compile_report(
     total_s = predicted_s(tuning, plan)
     measured_s = finals.time.median_s if finals.time else None
     standing = finals.standings.get(plan.name)
+    drift = machine_drift(tuning, finals)
     return {
         "schema": SCHEMA,
         "model": dict(model),
@@ -65,6 +66,7 @@ def compile_report(
         "speedup_vs_best_single": finals.speedup[0] if finals.speedup else None,
         "speedup_interval": finals.speedup[1].as_list() if finals.speedup else None,
         "additive_error": (measured_s - total_s) / measured_s if measured_s and total_s is not None else None,
+        "machine_drift": 1.0 - 1.0 / drift if drift else None,
         "search": _search(tuning, index, result, wall_s, finals.recorded),
         "numerics": _numerics(tuning, plan, standing),
         "warnings": [*_left_to_the_host(tuning, finals.plan), *_warnings(finals)],

@@ -76,8 +76,11 @@ def _summary(report: Mapping[str, Any]) -> str:
             f"{report['speedup_vs_best_single']:.3f}x the best single toolchain (95 % interval {low:.3f} to {high:.3f})"
         )
     if report["additive_error"] is not None:
+        # Reports of artefacts made before it was told do not have it.
+        drift = report.get("machine_drift")
         lines.append(
             f"kernels add up to {_ms(report['estimate_us'])} ms: additive error {report['additive_error']:+.1%}"
+            + (f"; toolchains alone, where nothing adds up, {drift:+.1%}" if drift is not None else "")
         )
     if numerics["max_rel_error"] is not None:
         lines.append(
