@@ -54,6 +54,18 @@ def test_sequences_and_optionals(tmp_path: Path) -> None:
         assert bool(y) is expected
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_narrow_weights_leave_activations_alone(dtype: type[np.generic], tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    x, w = rng.normal(size=(4, 64)).astype(np.float32), rng.integers(0, 100, (64, 32)).astype(dtype)
+    scale = rng.uniform(0.1, 1, 32).astype(np.float32)
+    text = "(float[4,64] x) => (float[4,32] y) {d = DequantizeLinear <axis=1> (w, scale) y = MatMul (x, d)}"
+    toolchain = OnnxRuntimeToolchain()
+    compiled = toolchain.compile(kernel("k", text, {"w": w, "scale": scale}), TARGET, tmp_path)
+    (y,) = toolchain.load(compiled, TARGET, tmp_path, LoadOptions())([x])
+    np.testing.assert_allclose(y, x @ (w * scale), rtol=1e-4, atol=1e-2)
+
+
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
