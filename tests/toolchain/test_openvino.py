@@ -223,6 +223,22 @@ def test_an_input_that_is_an_output_by_another_name_is_refused(operator: str, tm
     np.testing.assert_array_equal(toolchain.load(compiled, TARGET, tmp_path, LoadOptions())([x])[0], -x)
 
 
+RECURRENT = "(float[3,1,2] x) => (float[3,1,1,4] y) {y = LSTM <hidden_size = 4, %s> (x, w, r%s)}"
+WEIGHTS = {"w": np.zeros((1, 16, 2), "f4"), "r": np.zeros((1, 16, 4), "f4"), "p": np.zeros((1, 12), "f4")}
+RESIZE = '(float[1,1,4,4] x) => (float[1,1,3,3] y) {y = Resize <mode = "cubic"%s> (x, , , s)}'
+SIZES = {"s": np.array([1, 1, 3, 3])}
+REGIONS = '(float[1,1,4,4] x) => (float[1,1,1,1] y) {y = RoiAlign <mode = "%s"> (x, b, n)}'
+BOXES = {"b": np.array([[0, 0, 3, 3]], "f4"), "n": np.array([0])}
+
+
+def test_a_shape_that_it_takes_for_another_is_refused(tmp_path: Path) -> None:
+    pool = "y = MaxPool <kernel_shape = [1, 1], strides = [2, 2], ceil_mode = 1> (x)"
+    toolchain = OpenVinoToolchain()
+    with pytest.raises(Unsupported, match="of shape"):
+        toolchain.compile(kernel("k", f"(float[1,1,2,2] x) => (float[1,1,1,1] y) {{{pool}}}"), TARGET, tmp_path)
+    toolchain.compile(kernel("k2", f"(float[1,1,3,3] x) => (float[1,1,2,2] y) {{{pool}}}"), TARGET, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("text", "weights", "taken"),
     [
@@ -239,6 +255,20 @@ def test_an_input_that_is_an_output_by_another_name_is_refused(operator: str, tm
         ("(float[2] x) => (float[2] y) {y = ReduceL1 <noop_with_empty_axes = 1> (x)}", {}, False),
         ("(float[2] x) => (float[1] y) {y = ReduceL1 <noop_with_empty_axes = 1> (x, n)}", {"n": np.array([0])}, True),
         ("(float[2] x) => (float[1] y) {y = ReduceL1 (x)}", {}, True),
+        ("(float[2,2,2,2] x, int64[4] n) => (float[A,B,C,D] y) {y = Tile (x, n)}", {}, False),
+        ("(float[2,2,2,2] x) => (float[A,B,C,D] y) {y = Tile (x, n)}", {"n": np.full(4, 2)}, True),
+        ("(float[2,2,2] x, int64[3] n) => (float[A,B,C] y) {y = Tile (x, n)}", {}, True),
+        ("(float[1,4,2] x) => (float[1,4,2] y) {y = DFT (x, , n)}", {"n": np.int64(1)}, True),
+        ("(float[1,4,4,2] x) => (float[1,4,4,2] y) {y = DFT (x, , n)}", {"n": np.int64(1)}, False),
+        ("(float[1,4,1] x) => (float[1,3,2] y) {y = DFT <onesided = 1> (x)}", {}, False),
+        (RECURRENT % ("layout = 1", ""), WEIGHTS, False),
+        (RECURRENT % ("layout = 0", ""), WEIGHTS, True),
+        (RECURRENT % ("layout = 0", ", , , , , p"), WEIGHTS, False),
+        (RESIZE % "", SIZES, True),
+        (RESIZE % ", antialias = 1", SIZES, False),
+        (RESIZE % ", exclude_outside = 1", SIZES, False),
+        (REGIONS % "avg", BOXES, True),
+        (REGIONS % "max", BOXES, False),
     ],
 )
 def test_operators_that_it_is_wrong_of_are_refused_in_that_form_only(

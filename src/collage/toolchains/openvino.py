@@ -57,6 +57,11 @@ _PLACES = {"Gather": 1, "GatherElements": 1, "GatherND": 1, "ScatterElements": 1
 """Operators that read an index, and where."""
 _MASKED = 2
 """The mode in which Attention returns its scores with mask and bias."""
+_RECURRENT = ("GRU", "LSTM", "RNN")
+_PEEPHOLES = 7
+"""The place of the peepholes among LSTM's inputs."""
+_RANK_OF_TILE = 4
+"""The rank from which on Tile needs constant repeats."""
 _OF_NO_PARTS = ("Concat", "ConstantOfShape")
 _TOLD_NOTHING = ("Expand", "Reduce", "Reshape", "Resize")
 """Beginnings of operators that do the right thing where an input after the first has no elements."""
@@ -97,7 +102,7 @@ class OpenVinoToolchain(ToolchainBase):
         refuse_operators(_known_wrong, kernel.graph)
         files = save_kernel(kernel, workspace)
         model = _read(workspace / files[0])
-        _refuse_changed_types(model, kernel.graph)
+        _refuse_changed(model, kernel.graph)
         _refuse_handed_through(model, kernel.graph)
         _query(model)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
@@ -322,9 +327,47 @@ def _known_wrong(node: ir.Node) -> str | None:
         return f"openvino's CPU plugin does not make infinity of {node.op_type} of nothing"
     if node.op_type == "Attention":
         return _wrong_of_attention(node)
-    if node.op_type == "Resize" and _text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
-        return "openvino does not keep the aspect ratio in Resize"
+    if node.op_type == "Resize":
+        return _wrong_of_resize(node)
+    if node.op_type == "RoiAlign" and _text(node, "mode", "avg") == "max":
+        return "openvino's CPU plugin takes other maxima in RoiAlign than ONNX"
+    if node.op_type == "SpaceToDepth" and _text(node, "mode", "DCR") != "DCR":
+        return "openvino takes no notice of the mode of SpaceToDepth"
+    if node.op_type in _RECURRENT and node.attributes.get_int("layout"):
+        return f"openvino takes no notice of the layout of {node.op_type}"
+    if node.op_type == "LSTM" and len(node.inputs) > _PEEPHOLES and node.inputs[_PEEPHOLES] is not None:
+        return "openvino takes no notice of the peepholes of LSTM"
+    if node.op_type == "DFT" and (node.attributes.get_int("onesided") or not _is_along_default(node)):
+        return "openvino takes no notice of the axis of DFT, and makes other shapes where it is one-sided"
+    if node.op_type == "Tile" and not _has_known_repeats(node):
+        return "openvino's CPU plugin leaves outputs of Tile unwritten where it is told the repeats when it runs"
     return None
+
+
+def _wrong_of_resize(node: ir.Node) -> str | None:
+    if _text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        return "openvino does not keep the aspect ratio in Resize"
+    for name in ("antialias", "exclude_outside"):
+        if node.attributes.get_int(name):
+            return f"openvino's {name} in Resize is another than ONNX's"
+    return None
+
+
+def _is_along_default(node: ir.Node) -> bool:
+    """Whether a DFT's input for the axis is not there, or says what it says where it is not."""
+    x, axis = (*node.inputs, None, None, None)[0:3:2]
+    if axis is None:
+        return True
+    rank = len(x.shape) if x is not None and x.shape is not None else 0
+    return axis.const_value is not None and axis.const_value.numpy().reshape(-1).tolist() in ([-2], [rank - 2])
+
+
+def _has_known_repeats(node: ir.Node) -> bool:
+    """Whether a Tile is told its repeats by a constant, or is of few axes, which go well without."""
+    x, repeats = (*node.inputs, None, None)[:2]
+    if repeats is not None and repeats.const_value is not None:
+        return True
+    return x is not None and x.shape is not None and len(x.shape) < _RANK_OF_TILE
 
 
 def _wrong_of_integers(node: ir.Node, bits: int) -> str | None:
@@ -370,8 +413,8 @@ def _text(node: ir.Node, name: str, default: str) -> str:
     return default if attribute is None else attribute.as_string()
 
 
-def _refuse_changed_types(model: Any, graph: ir.Graph) -> None:
-    """Refuses a converted model whose inputs or outputs have other types than the kernel's."""
+def _refuse_changed(model: Any, graph: ir.Graph) -> None:
+    """Refuses a converted model whose inputs or outputs have other types or shapes than the kernel's."""
     import onnx_ir as ir
 
     names = {name: port for port in model.inputs for name in port.get_names()}
@@ -388,6 +431,18 @@ def _refuse_changed_types(model: Any, graph: ir.Graph) -> None:
             raise Unsupported(f"openvino's Python interface does not take {expected.short_name()} ({value.name!r})")
         if expected.numpy() != got.to_dtype():
             raise Unsupported(f"openvino makes {got.get_type_name()} of {value.name!r}, a {expected.short_name()}")
+        if value.shape is not None and not _agree(value.shape, port.partial_shape):
+            raise Unsupported(f"openvino makes {port.partial_shape} of {value.name!r}, of shape {value.shape}")
+
+
+def _agree(shape: ir.Shape, got: Any) -> bool:
+    """Whether the rank is the same, and every size that both know."""
+    if got.rank.is_dynamic:
+        return True
+    pairs = zip(shape, got, strict=False)
+    return len(shape) == len(got) and all(
+        size == axis.get_length() for size, axis in pairs if isinstance(size, int) and axis.is_static
+    )
 
 
 def _refuse_handed_through(model: Any, graph: ir.Graph) -> None:
