@@ -4,6 +4,11 @@
   row, ONNX then yields 0 and TVM's code NaN.
 * ``Min``, ``Max``, ``Mean`` and ``Sum`` become a reduction of stacked inputs: a copy of each, where loops would have fused, and
   a division by zero in TVM's own process when it lays out a stack of scalars.
+* Normalised over several dimensions behind a convolution, TVM turns a tensor channels-last but not its scale, and reads
+  beyond the end of it. One dimension instead of several leaves nothing to turn.
+* The sign of what has none is compared with -1, which unsigned numbers are not.
+* ``Pow`` of integers takes the way of floating-point numbers, which TVM refuses to generate.
+* A shape that is an output stays a shape of TVM's, which is no tensor.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from typing import Any
 import onnx
 import tvm
 from tvm import relax, te, tirx
-from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter
+from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
 __all__ = ["KernelImporter", "import_onnx"]
 
@@ -39,6 +44,12 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         version = next(opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx"))
         return self.from_onnx(proto.graph, version)
 
+    def _construct_nodes(self, graph: onnx.GraphProto) -> None:
+        super()._construct_nodes(graph)
+        for output in graph.output:
+            if isinstance(self._nodes[output.name].ty, relax.ShapeType):
+                self._nodes[output.name] = self.bb.normalize(relax.op.shape_to_tensor(self._nodes[output.name]))
+
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         if op_name in _PAIRWISE:
             return self.bb.normalize(_pairwise(op_name, inputs, self.bb))
@@ -49,8 +60,39 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
                 return self.bb.emit_te(
                     lambda x: _extreme(x, axes, keepdims, reduce), inputs[0], primfunc_name_hint=op_name.lower()
                 )
+        if op_name in _NORMALISATIONS:
+            return self._normalised(op_name, inputs, attrs, opset)
+        if op_name == "Sign" and str(inputs[0].ty.dtype).startswith("uint"):
+            return relax.op.minimum(inputs[0], relax.const(1, inputs[0].ty.dtype))
+        if op_name == "Pow" and (exponent := _whole_exponent(inputs)) is not None:
+            return functools.reduce(relax.op.multiply, [inputs[0]] * exponent)
         return super()._convert_operator(op_name, inputs, attrs, opset)
 
+    def _normalised(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
+        """A normalisation over the dimensions from ``axis`` on, as one over a single dimension."""
+        x, *parameters = inputs
+        axis = attrs.get("axis", -1) % x.ty.ndim
+        if axis == x.ty.ndim - 1:
+            return super()._convert_operator(op_name, inputs, attrs, opset)
+        outer, inner = x.ty.shape.values[:axis], x.ty.shape.values[axis:]
+        length = functools.reduce(lambda m, n: m * n, inner)
+
+        def flat(parameter: Any) -> Any:
+            whole = self.bb.normalize(relax.op.broadcast_to(parameter, inner))
+            return self.bb.normalize(relax.op.reshape(whole, [length]))
+
+        flattened = self.bb.normalize(relax.op.reshape(x, [*outer, length]))
+        given = [flattened, *(None if p is None else flat(p) for p in parameters)]
+        made = super()._convert_operator(op_name, onnx_input(given), {**attrs, "axis": axis}, opset)
+        y, *others = made.fields if isinstance(made, relax.Tuple) else [made]
+        y = self.bb.normalize(relax.op.reshape(self.bb.normalize(y), x.ty.shape))
+        return relax.Tuple([y, *others]) if others else y
+
+
+_NORMALISATIONS = frozenset(("LayerNormalization", "RMSNormalization"))
+
+_HIGHEST_EXPONENT = 8
+"""Beyond it products of small integers leave the range of most types."""
 
 _PAIRWISE: Mapping[str, Callable[[Any, Any], Any]] = {
     "Max": relax.op.maximum,
@@ -65,6 +107,17 @@ def _pairwise(op_name: str, inputs: Sequence[Any], bb: Any) -> Any:
     if op_name == "Mean":
         return relax.op.divide(total, relax.const(len(inputs), total.ty.dtype))
     return total
+
+
+def _whole_exponent(inputs: Sequence[Any]) -> int | None:
+    """How often an integer is to be multiplied by itself, where that is one number, known and small."""
+    base, exponent = inputs
+    if not str(base.ty.dtype).startswith("int") or not isinstance(exponent, tvm.ir.GenericConst):
+        return None
+    number = exponent.value.numpy()
+    if number.ndim or number not in range(1, _HIGHEST_EXPONENT + 1):
+        return None
+    return int(number)
 
 
 def _is_float(x: Any) -> bool:

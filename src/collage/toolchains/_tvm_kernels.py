@@ -167,6 +167,8 @@ def _known_wrong(node: ir.Node) -> str | None:
     one_sided = {node.attributes.get_int(f"detect_{side}", 1) for side in ("positive", "negative")}
     if node.op_type == "IsInf" and one_sided != {1}:
         return "tvm's IsInf detects both signs, whatever its attributes say"
+    if node.op_type == "Resize" and node.domain == "" and (ignored := _ignored_of_resize(node)):
+        return f"tvm's Resize ignores {ignored}"
     values = (*node.inputs, *node.outputs)
     if node.op_type in ("Concat", "Split") and any(value is not None and 0 in (value.shape or ()) for value in values):
         return f"tvm's {node.op_type} loses its place at parts that have no elements"
@@ -207,6 +209,28 @@ def _scales_to_fractions(node: ir.Node) -> bool:
     factors = scales.const_value.numpy().astype(np.float32).reshape(-1)
     lengths = (n * factor for n, factor in zip(x.shape, factors, strict=False) if isinstance(n, int))
     return any(length % 1 != 0 for length in lengths)
+
+
+def _ignored_of_resize(node: ir.Node) -> str | None:
+    """What TVM does not look at of a node that has it: it resizes what follows batch and channels, to given lengths, plainly."""
+    attributes = node.attributes
+    if attributes.get_int("antialias", 0):
+        return "antialias"
+    if attributes.get_string("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return "keep_aspect_ratio_policy"
+    if "axes" in attributes:
+        return "axes"
+    return "what batch and channels become" if _resizes_images(node) else None
+
+
+def _resizes_images(node: ir.Node) -> bool:
+    """Whether constant scales or sizes change the first two lengths."""
+    x, *told = (node.inputs[i] if len(node.inputs) > i else None for i in (0, 2, 3))
+    for value, kept in zip(told, ((1, 1), tuple(x.shape or ())[:2] if x is not None else ()), strict=True):
+        if value is not None and value.const_value is not None and value.const_value.size:
+            first = value.const_value.numpy().reshape(-1)[:2].tolist()
+            return any(isinstance(n, int) and n != m for n, m in zip(kept, first, strict=False))
+    return False
 
 
 def _uses_more_than_first(node: ir.Node) -> bool:
