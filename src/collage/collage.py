@@ -227,17 +227,8 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
     recall_correction(tuning)
     while True:
         index, result = refine(tuning, index)
-        covers = in_one_process(tuning, index, best_plans(tuning, index, result))
-        if any(target.is_reduced for target in tuning.menu):
-            covers = within_budget(tuning, covers, partial(searched_again, tuning, index))
-        mixes = [plan for plan in covers if not _is_single_already(tuning, plan)]
-        mixes = [plan for plan in mixes if not any(plan.same_kernels(single) for single in singles)]
-        mixes = [replace(plan, name=f"mix {i}") for i, plan in enumerate(mixes[: tuning.options.finalists], 1)]
-        plans = [*singles, *mixes]
-        earlier = previous_winner(tuning)
-        if earlier is not None and not any(earlier.same_kernels(plan) for plan in plans):
-            plans.append(earlier)
-        if all(any(plan.same_kernels(one) for one in raced) for plan in plans):
+        plans = _finalists(tuning, index, result, singles)
+        if all(_is_among(raced, plan) for plan in plans):
             if finals is not None:
                 break
             plans = raced
@@ -247,6 +238,27 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
             break
     remember(tuning, finals)
     return result, finals
+
+
+def _finalists(
+    tuning: Tuning,
+    index: CandidateKernelIndex,
+    result: LazyResult[CandidateKernel],
+    singles: Sequence[Plan],
+) -> list[Plan]:
+    """What races: every single, the best mixes, and what won before where everything is measured anew."""
+    covers = in_one_process(tuning, index, best_plans(tuning, index, result))
+    if any(target.is_reduced for target in tuning.menu):
+        covers = within_budget(tuning, covers, partial(searched_again, tuning, index))
+    mixes = [plan for plan in covers if not _is_single_already(tuning, plan) and not _is_among(singles, plan)]
+    mixes = [replace(plan, name=f"mix {i}") for i, plan in enumerate(mixes[: tuning.options.finalists], 1)]
+    plans = [*singles, *mixes]
+    earlier = previous_winner(tuning)
+    return plans if earlier is None or _is_among(plans, earlier) else [*plans, earlier]
+
+
+def _is_among(plans: Sequence[Plan], plan: Plan) -> bool:
+    return any(plan.same_kernels(one) for one in plans)
 
 
 def _is_single_already(tuning: Tuning, plan: Plan) -> bool:
