@@ -9,6 +9,11 @@ import sys
 from collage.testing._fake_toolchain import misbehave
 
 
+class _Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even a reason")
+
+
 class Echo:
     def __init__(self, greeting: str = "") -> None:
         self.greeting = greeting
@@ -29,6 +34,17 @@ class Echo:
 
     def pid(self) -> int:
         return os.getpid()
+
+    def odd(self, what: str) -> object:
+        if what == "silent":
+            raise _Silent
+        return float("nan") if what == "nan" else object()
+
+
+class Forked(Echo):
+    def __init__(self) -> None:
+        super().__init__()
+        misbehave("fork")
 
 
 def broken() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -54,6 +55,14 @@ def test_reports_what_the_service_raises_and_lives_on(worker: Worker) -> None:
     assert worker.call("pid", PATIENCE_S) == pid
 
 
+@pytest.mark.parametrize("what", ["silent", "nan", "object"])
+def test_what_cannot_be_sent_is_a_failure_and_no_death(worker: Worker, what: str) -> None:
+    pid = worker.call("pid", PATIENCE_S)
+    with pytest.raises(CompileError, match=r"_Silent|JSON"):
+        worker.call("odd", PATIENCE_S, what=what)
+    assert worker.call("pid", PATIENCE_S) == pid
+
+
 @pytest.mark.parametrize(
     ("what", "said"), [("segfault", "SIGSEGV"), ("abort", "SIGABRT"), ("exit", "code 3"), ("close", "worker")]
 )
@@ -75,6 +84,32 @@ def test_kills_what_hangs_with_all_its_children(worker: Worker, what: str) -> No
 
 def test_survives_a_flood_of_output(worker: Worker) -> None:
     assert worker.call("bad", PATIENCE_S, what="flood") == "survived"
+
+
+def test_a_fork_that_returns_twice_is_a_crash_and_answers_no_other_job(worker: Worker) -> None:
+    for number in range(4):
+        pid = worker.call("pid", PATIENCE_S)
+        with contextlib.suppress(WorkerCrash):  # The parent may have answered before its child told on it.
+            assert worker.call("bad", PATIENCE_S, what="fork") == "survived"
+        assert_gone(pid)
+        with contextlib.suppress(WorkerCrash):  # Told of the job that it meets.
+            worker.call("echo", PATIENCE_S, text="")
+        assert worker.call("echo", PATIENCE_S, text=str(number)) == f"hello {number}"
+
+
+def test_a_service_that_forks_while_it_is_made_never_comes_up_twice() -> None:
+    with Worker("tests.crash._services:Forked") as worker, pytest.raises(WorkerCrash, match="forked"):
+        for number in range(4):
+            assert worker.call("echo", PATIENCE_S, text=str(number)) == str(number)
+            time.sleep(1.0)
+
+
+def test_what_signals_its_process_group_leaves_nothing_behind(worker: Worker) -> None:
+    pid, stray = worker.call("pid", PATIENCE_S), worker.call("stray", PATIENCE_S)
+    with pytest.raises(WorkerCrash, match="SIGKILL"):
+        worker.call("bad", PATIENCE_S, what="group")
+    assert_gone(pid)
+    assert_gone(stray)
 
 
 def test_limits_memory() -> None:

@@ -8,6 +8,7 @@ lock for minutes.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -37,8 +38,23 @@ def _read(descriptor: int, size: int) -> bytes:
     return data
 
 
+def end_if_forked(server: int) -> None:
+    """Kills the server if this is not it: foreign code forked, and returned in the child too.
+
+    Two would answer one job, and a kernel that does so in every run would soon be thousands. Nobody wants to deploy such a
+    kernel, so it counts as a crash, from its very first run.
+    """
+    if os.getpid() != server:
+        os.write(2, b"foreign code forked, and returned in the child too\n")
+        os.kill(server, signal.SIGABRT)
+        os._exit(1)
+
+
 def _reply(descriptor: int, message: dict[str, Any]) -> None:
-    body = json.dumps(message, allow_nan=False).encode()
+    try:
+        body = json.dumps(message, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:  # NaN, or an object of some library.
+        body = json.dumps(_failure(error)).encode()
     view = memoryview(_HEADER.pack(len(body)) + body)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -48,9 +64,16 @@ def _failure(error: BaseException) -> dict[str, str]:
     if isinstance(error, MemoryError):
         return {"kind": "out of memory", "reason": "out of memory"}
     kind = "unsupported" if isinstance(error, Unsupported) else "compile error"
-    text = str(error).strip() or type(error).__name__
+    text = _text_of(error).strip() or type(error).__name__
     reason = text if isinstance(error, CollageError) else f"{type(error).__name__}: {text}"
     return {"kind": kind, "reason": reason[:2000]}
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # Foreign code, too.
+        return ""
 
 
 def _prctl(option: int, value: int) -> None:
@@ -80,11 +103,17 @@ def _guard(server: int, lifeline: int, tuner: int) -> None:
     # A fork of the tuner may hold the lifeline open after the tuner's death: so look at the parent now and then, too.
     while not (events := poll.poll(500)) and os.getppid() == tuner:
         pass
+    # All at once, as one by one they might multiply faster; a server that has ended keeps its number until it is waited for.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server, signal.SIGKILL)
     status = os.waitpid(server, 0)[1] if (ended, select.POLLIN) in events else 0
     _kill_descendants()
     if os.WIFSIGNALED(status):
-        signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
-        os.kill(os.getpid(), os.WTERMSIG(status))
+        deadly = os.WTERMSIG(status)
+        if deadly != signal.SIGKILL:
+            signal.signal(deadly, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {deadly})
+        os.kill(os.getpid(), deadly)
     os._exit(os.waitstatus_to_exitcode(status))
 
 
@@ -95,17 +124,19 @@ def main(configuration: dict[str, Any]) -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     warden = os.getpid()
     if server := os.fork():
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         os.close(configuration["requests"])
         os.close(configuration["replies"])
         _guard(server, configuration["lifeline"], tuner)
     os.close(configuration["lifeline"])
+    os.setsid()  # A toolchain that signals its own group must not reach the warden.
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == warden:
         _serve(configuration)
 
 
 def _serve(configuration: dict[str, Any]) -> None:
-    requests, replies = configuration["requests"], configuration["replies"]
+    requests, replies, server = configuration["requests"], configuration["replies"], os.getpid()
     os.set_inheritable(requests, False)
     os.set_inheritable(replies, False)
     if limit := configuration["memory_limit_bytes"]:
@@ -118,16 +149,20 @@ def _serve(configuration: dict[str, Any]) -> None:
         module, _, attribute = configuration["service"].partition(":")
         service = getattr(importlib.import_module(module), attribute)(**configuration["arguments"])
     except Exception as error:
+        end_if_forked(server)
         _reply(replies, _failure(error))
         return
+    end_if_forked(server)
     _reply(replies, {"result": "ready"})
     while True:
         job = json.loads(_read(requests, _HEADER.unpack(_read(requests, _HEADER.size))[0]))
         try:
             message = {"result": getattr(service, job["method"])(**job["params"])}
         except Exception as error:
-            traceback.print_exc()
+            with contextlib.suppress(Exception):  # It may have closed what that is written to.
+                traceback.print_exc()
             message = _failure(error)
+        end_if_forked(server)
         _reply(replies, message)
 
 

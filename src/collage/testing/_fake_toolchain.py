@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["FakeToolchain"]
 
 _SLOWER_S = 1e-3
+_TIRED_AFTER = 3
+_OF_RUNS = frozenset({"nan", "shape", "wrong", "later", "tired", "spoil", "slow"})
 
 
 class FakeToolchain(ToolchainBase):
@@ -33,8 +35,9 @@ class FakeToolchain(ToolchainBase):
         misbehaviour: What goes wrong, and where, as ``WHERE:WHAT``. WHERE is ``import``, ``compile`` or ``run``. WHAT
             is ``raise``, ``refuse``, ``segfault``, ``abort``, ``exit``, ``hang``, ``children``, ``flood``,
             ``close``, ``memory``, ``chdir``, ``orphans`` (children that outlive their parents, in sessions of their
-            own), ``delete`` (its own files); for ``run`` also ``nan``, ``shape``, ``wrong``, ``later`` (right once,
-            wrong later), ``spoil`` (writes over its inputs) and ``slow`` (every run slower than the one before). Empty:
+            own), ``fork`` (and return in both), ``group`` (signals its process group), ``delete`` (its own files); for
+            ``run`` also ``nan``, ``shape``, ``wrong``, ``later`` (right once, wrong later), ``tired`` (right three times,
+            NaN later), ``spoil`` (writes over its inputs) and ``slow`` (every run slower than the one before). Empty:
             nothing.
         seconds: Least time of a run; or of every operator of a kernel by type, the others taking none, and "" of each launch.
         name: What it is called, so that several may be on one menu.
@@ -99,14 +102,14 @@ class _FakeKernel:
         self._runs += 1
         if self._what == "delete":
             self._file.unlink(missing_ok=True)
-        elif self._what and self._what not in ("nan", "shape", "wrong", "later", "spoil", "slow"):
+        elif self._what and self._what not in _OF_RUNS:
             misbehave(self._what)
         time.sleep(self._seconds + (self._runs * _SLOWER_S if self._what == "slow" else 0.0))
         outputs = list(self._evaluator.run(None, dict(zip(self._compiled.inputs, inputs, strict=True))))
         if self._what == "spoil":
             for x in inputs:
                 x[...] = 0
-        if self._what == "nan":
+        if self._what == "nan" or (self._what == "tired" and self._runs > _TIRED_AFTER):
             return [np.full_like(output, np.nan) for output in outputs]
         if self._what == "shape":
             return [output[None] for output in outputs]
@@ -146,6 +149,11 @@ def misbehave(what: str) -> None:
         sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
         starter = f"import subprocess; subprocess.Popen({sleeper!r}, start_new_session=True)"
         subprocess.run([sys.executable, "-c", starter], start_new_session=True, check=True)
+    elif what == "fork":
+        os.fork()
+    elif what == "group":
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        os.kill(0, signal.SIGKILL)
     elif what == "memory":
         hoard = []
         while True:
