@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +16,7 @@ from collage.cost.reference import capture_reference
 from collage.cost.workshop import Workshop
 from collage.frontend import make_inputs, place_weights, read_model
 from collage.runtime import Recipe, unpack, verify
+from collage.scratch import scratch
 from collage.target import Target, TargetLike
 from collage.toolchains import registry
 
@@ -49,7 +49,7 @@ def bench(
         singles run the original model where it can still be found unchanged, else the artefact's copy of it.
     """
     with ExitStack() as stack:
-        workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="collage-bench-")))
+        workspace = stack.enter_context(scratch())
         name = str(artefact)
         if artefact.is_file():
             unpacked = workspace / "unpacked"

@@ -14,7 +14,6 @@ and then the best partitionings race, end to end, against every toolchain alone.
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -61,6 +60,7 @@ from collage.plans import Plan, single_plans
 from collage.report import compile_report
 from collage.retuned import known_tuned, with_tuned
 from collage.runtime import Executable, Recipe
+from collage.scratch import make_scratch, scratch
 from collage.search import (
     LazyResult,
     NoCover,
@@ -123,8 +123,7 @@ def compile(
     if placement is not None and not options.threads:
         options = replace(options, threads=placement.threads)
     with ExitStack() as stack:
-        workspace = Path(tempfile.mkdtemp(prefix="collage-"))
-        stack.callback(shutil.rmtree, workspace, ignore_errors=True)
+        workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
         tuning = stack.enter_context(
             Tuning(
@@ -332,7 +331,7 @@ class CollageFuseOps(ModulePass):
 
     def _measured(self, model: ir.Model, options: CompileOptions, placement: DevicePlacement | None) -> Plan:
         with ExitStack() as stack:
-            workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="collage-")))
+            workspace = stack.enter_context(scratch())
             database = stack.enter_context(Database(options.db))
             tuning = stack.enter_context(
                 Tuning(model, self._menu, self._toolchains, database, workspace, options=options, placement=placement)
@@ -396,7 +395,7 @@ def _nothing_finished(finals: Finals) -> Exception:
 
 def _settle(recipe: Recipe, workspace: Path, toolchains: Registry) -> Executable:
     """Moves an executable's files out of the workspace, which goes away with everything else in it."""
-    home = Path(tempfile.mkdtemp(prefix="collage-"))
+    home = make_scratch()
     for name in recipe.files_with_weights(workspace):
         shutil.move(workspace / name, home / name)
     model_file = "model.onnx"

@@ -6,7 +6,6 @@ import importlib.metadata
 import os
 import platform
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage.machine import this_machine
+from collage.scratch import scratch
 from collage.target import HOST_TOOLCHAIN, NATIVE_TOOLCHAIN, Target, TargetLike
 from collage.toolchains import Registry, Toolchain, availability_for, registry
 
@@ -145,7 +145,7 @@ def inspect(
     }
     if coverage:
         with ExitStack() as stack:
-            workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="collage-")))
+            workspace = stack.enter_context(scratch())
             database = stack.enter_context(Database(db))
             tuning = stack.enter_context(
                 Tuning(model, menu, toolchains, database, workspace, options=CompileOptions(), say=say)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from collage.cost._schema import SCHEMA, fact, timing
 from collage.cost.database import Database
 from collage.cost.facts import is_finite
 from collage.cost.key import digest_of
+from collage.scratch import scratch
 
 __all__ = ["Moved", "export_lines", "import_lines", "merge"]
 
@@ -109,7 +109,7 @@ def merge(database: Database, source: str) -> Moved:
     """
     with contextlib.ExitStack() as stack:
         if "://" not in source or source.startswith("sqlite:"):
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="collage-")))
+            folder = stack.enter_context(scratch())
             source = str(_copy_of(Path(source.removeprefix("sqlite:///")), folder))
         other = stack.enter_context(Database(source))
         timings = [row for row in other.rows(timing) if outcome_of(row) is not None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +15,7 @@ from collage.cost.key import digest_of
 from collage.cost.workshop import Workshop
 from collage.frontend import make_inputs, place_weights, read_model
 from collage.graph import DataflowGraph
+from collage.scratch import scratch
 from collage.target import Target
 from collage.toolchains import Registry
 from collage.transform import prepare
@@ -42,7 +42,7 @@ def explain_model(
     """
     prepared = prepare(read_model(path))
     with ExitStack() as stack:
-        workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="collage-")))
+        workspace = stack.enter_context(scratch())
         model = place_weights(prepared, workspace)
         workshop = stack.enter_context(Workshop(toolchains, database, workspace, threads=threads))
         for name, value in make_inputs(model, 0, dict(dims or {})).items():

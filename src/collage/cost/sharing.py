@@ -8,7 +8,6 @@ and all must come out alive and right. The verdict is a fact, kept with the buil
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from collage.cost.database import Database
 from collage.cost.slot import building_slot
 from collage.cost.worker import Worker
 from collage.machine import this_machine
+from collage.scratch import scratch
 from collage.target import Target
 from collage.toolchains import Registry
 
@@ -102,9 +102,9 @@ class Sharing:
             factory, arguments = self._toolchains.factory(target.toolchain)
             members.append({"factory": factory, "arguments": arguments, "target": str(target)})
         with (
-            tempfile.TemporaryDirectory(prefix="collage-") as workspace,
+            scratch() as workspace,
             building_slot(),
-            Worker(_SERVICE, {"members": members, "workspace": workspace}) as worker,
+            Worker(_SERVICE, {"members": members, "workspace": str(workspace)}) as worker,
         ):
             try:
                 found: str | None = worker.call("probe", _TIMEOUT_S)

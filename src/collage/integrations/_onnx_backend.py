@@ -10,8 +10,6 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +20,7 @@ from collage.collage import compile
 from collage.cost.worker import Worker
 from collage.options import CompileOptions
 from collage.runtime import Executable
+from collage.scratch import make_scratch, remove_scratch
 
 __all__ = ["CollageBackend", "CollageRep", "prepare", "run_model", "supports_device"]
 
@@ -71,8 +70,8 @@ class CollageBackend(Backend):  # type: ignore[misc]
 @functools.cache
 def _own_database() -> str:
     """A database of this process: what holds for all models, such as what a call costs, is measured once."""
-    folder = tempfile.mkdtemp(prefix="collage-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = make_scratch()
+    atexit.register(remove_scratch, folder)
     return f"sqlite:///{folder}/timings.sqlite"
 
 

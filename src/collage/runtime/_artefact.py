@@ -32,6 +32,7 @@ from collage.runtime._executable import Executable
 from collage.runtime._manifest import MANIFEST, machine_facts, manifest_of, verify
 from collage.runtime._recipe import KernelRecord, Recipe
 from collage.runtime._zip import unpack, write_zip
+from collage.scratch import make_scratch, remove_scratch
 from collage.target import Target
 from collage.toolchains import Registry, availability_for, importing_here, registry
 
@@ -106,7 +107,7 @@ def load(
     if not folder.exists():
         raise UsageError(f"{folder} does not exist")
     if folder.is_file():
-        folder = own = Path(tempfile.mkdtemp(prefix="collage-"))
+        folder = own = make_scratch()
     try:
         if own is not None:
             unpack(Path(path), own)
@@ -121,7 +122,7 @@ def load(
         )
     except BaseException as error:
         if own is not None:
-            shutil.rmtree(own, ignore_errors=True)
+            remove_scratch(own)
         if not isinstance(error, Exception):
             raise
         # Whatever a toolchain makes of an artefact that was made by somebody else, it does not load.
@@ -176,7 +177,7 @@ def _rebuild(recipe: Recipe, workspace: Path, names: Mapping[str, str], toolchai
 
 
 def _copy(folder: Path) -> Path:
-    own = Path(tempfile.mkdtemp(prefix="collage-"))
+    own = make_scratch()
     for entry in os.scandir(folder):
         shutil.copyfile(entry.path, own / entry.name)
     return own

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from collage.runtime._memory import page_out
 from collage.runtime._profile import Profile
 from collage.runtime._recipe import DeviceLayout, KernelRecord, Recipe
 from collage.runtime._signature import Signature
+from collage.scratch import remove_scratch
 from collage.target import Target
 from collage.toolchains import Kernel, LoadOptions, Registry, registry
 
@@ -84,7 +84,7 @@ class Executable:
         loader = _Loader(recipe, workspace, toolchains or registry(), options, self.notes, debug)
         self._contexts = ContextPool(loader.executor, limit)
         if owns_workspace:
-            weakref.finalize(self, shutil.rmtree, workspace, ignore_errors=True)
+            weakref.finalize(self, remove_scratch, workspace)
 
     def run(self, inputs: Inputs = ()) -> dict[str, Any]:
         """Runs the model.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import warnings
 from collections.abc import Sequence
@@ -16,6 +14,7 @@ import onnx_ir as ir
 from collage._errors import ToolchainError
 from collage.graph import kernel_model, kernels_of
 from collage.runtime._recipe import KernelRecord, Recipe
+from collage.scratch import scratch
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import TUNED, Compiled, Kernel, LoadOptions, Registry
 
@@ -112,16 +111,13 @@ class HostKernels:
 
     def _kernel(self, record: KernelRecord) -> tuple[Kernel, Compiled]:
         if record.name not in self._kernels:
-            folder = Path(tempfile.mkdtemp(prefix="collage-host-"))
-            try:
+            with scratch() as folder:
                 model = KernelSources(self._model_file).model(record.name)
                 ir.external_data.load_to_model(model)
                 host = self._toolchains.for_target(HOST_TARGET)
                 compiled = host.compile(model, HOST_TARGET, folder)
                 kernel = host.load(compiled, HOST_TARGET, folder, LoadOptions(self._recipe.threads))
                 self._kernels[record.name] = kernel, compiled
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
         return self._kernels[record.name]
 
 

@@ -1,0 +1,86 @@
+"""Folders for as long as somebody works in them: gone with their process, or swept by the next one where it was killed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["make_scratch", "remove_scratch", "scratch"]
+
+_PREFIX = "collage_scratch_"
+_GRACE_S = 60.0
+"""A folder that nobody has locked may be so young that its maker is about to."""
+
+
+class _Hold(NamedTuple):
+    """Whose a folder is, and the descriptor that holds its lock; the system lets go of it whatever ends the process."""
+
+    process: int
+    descriptor: int
+
+
+_held: dict[Path, _Hold] = {}
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder of this process's own, within the ``with``."""
+    folder = make_scratch()
+    try:
+        yield folder
+    finally:
+        remove_scratch(folder)
+
+
+def make_scratch() -> Path:
+    """A folder of this process's own, until ``remove_scratch``; what killed processes left behind is removed first."""
+    if not _held:
+        _sweep(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    _held[folder] = _Hold(os.getpid(), descriptor)
+    _lock(descriptor)
+    return folder
+
+
+def remove_scratch(folder: Path) -> None:
+    """Removes a folder that ``make_scratch`` made; a fork of its maker leaves it to that."""
+    hold = _held.pop(folder, None)
+    if hold is None:
+        return
+    if hold.process == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)
+    os.close(hold.descriptor)
+
+
+def _sweep(parent: Path) -> None:
+    """Removes this user's folders that no living process holds."""
+    with os.scandir(parent) as entries:
+        named = [Path(entry.path) for entry in entries if entry.name.startswith(_PREFIX)]
+    for folder in named:
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:  # Another process swept it, or it is no folder of ours.
+            continue
+        try:
+            facts = os.fstat(descriptor)
+            if facts.st_uid == os.geteuid() and time.time() - facts.st_mtime > _GRACE_S and _lock(descriptor):
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Takes the lock, if it is free, and the file system knows locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
