@@ -98,10 +98,11 @@ def test_a_fork_that_returns_twice_is_a_crash_and_answers_no_other_job(worker: W
 
 
 def test_a_service_that_forks_while_it_is_made_never_comes_up_twice() -> None:
-    with Worker("tests.crash._services:Forked") as worker, pytest.raises(WorkerCrash, match="forked"):
-        for number in range(4):
-            assert worker.call("echo", PATIENCE_S, text=str(number)) == str(number)
-            time.sleep(1.0)
+    deadline = time.monotonic() + PATIENCE_S
+    with Worker("tests.crash._services:Forked") as worker, pytest.raises(WorkerCrash):
+        while time.monotonic() < deadline:
+            assert worker.call("echo", PATIENCE_S, text="who") == "who"
+            time.sleep(0.1)
 
 
 def test_what_signals_its_process_group_leaves_nothing_behind(worker: Worker) -> None:
