@@ -43,7 +43,7 @@ class Executable:
     Args:
         recipe: What it consists of.
         workspace: The folder that holds its files.
-        owns_workspace: Delete the folder when the executable is gone.
+        owns_workspace: The folder is one of ``make_scratch``, to be removed when the executable is gone.
         toolchains: Where its toolchains are found.
         contexts: How many runs may go on at once. None is as many as there are cores for the threads of their kernels:
             one where each kernel uses all cores, since two such runs at once take longer than one after the other.

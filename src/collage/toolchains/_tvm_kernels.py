@@ -220,11 +220,11 @@ def _ignored_of_resize(node: ir.Node) -> str | None:
         return "keep_aspect_ratio_policy"
     if "axes" in attributes:
         return "axes"
-    return "what batch and channels become" if _resizes_images(node) else None
+    return "what batch and channels become" if _resizes_more_than_images(node) else None
 
 
-def _resizes_images(node: ir.Node) -> bool:
-    """Whether constant scales or sizes change the first two lengths."""
+def _resizes_more_than_images(node: ir.Node) -> bool:
+    """Whether constant scales or sizes change batch or channels, the first two lengths."""
     x, *told = (node.inputs[i] if len(node.inputs) > i else None for i in (0, 2, 3))
     for value, kept in zip(told, ((1, 1), tuple(x.shape or ())[:2] if x is not None else ()), strict=True):
         if value is not None and value.const_value is not None and value.const_value.size:
