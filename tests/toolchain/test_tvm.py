@@ -406,6 +406,45 @@ def test_powers_of_integers_are_exact(dtype: str, exponent: np.ndarray, tmp_path
     agrees(KernelCase("power", text, [x], {"p": exponent}), tmp_path)
 
 
+INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+def test_a_shift_out_of_a_number_leaves_its_sign(direction: str, dtype: str, tmp_path: Path) -> None:
+    limits = np.iinfo(dtype)
+    values = np.array([0, 1, 7, limits.max, limits.min, limits.max // 3], dtype)
+    places = np.array([0, 1, 3, limits.bits - 1, limits.bits, limits.bits + 1, limits.max, limits.min // 2], dtype)
+    x, n = (both.reshape(-1).copy() for both in np.meshgrid(values, places))
+    text = f'({dtype}[48] x, {dtype}[48] n) => ({dtype}[48] y) {{y = BitShift <direction = "{direction}"> (x, n)}}'
+    agrees(KernelCase("shift", text, [x, n]), tmp_path, exactly=True)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_remainders_of_floats_are_those_of_the_exact_quotient(dtype: type[np.floating[Any]], tmp_path: Path) -> None:
+    numerators = [0.0, -0.0, 1, -1, 3, -3, 1e4, -1e4, np.inf, -np.inf, np.nan]
+    divisors = [2, -2, 0.1, -0.1, np.inf, -np.inf, 0.0, -0.0, np.nan]
+    x, n = (both.reshape(-1).astype(dtype) for both in np.meshgrid(numerators, divisors))
+    name = {"float32": "float", "float64": "double"}.get(x.dtype.name, x.dtype.name)
+    text = f"({name}[99] x, {name}[99] n) => ({name}[99] y, {name}[99] s) {{y = Mod (x, n) s = Reciprocal (y)}}"
+    agrees(KernelCase("remainder", text, [x, n]), tmp_path, exactly=True)  # the reciprocal tells 0 from -0
+
+
+def test_truth_values_are_compared(tmp_path: Path) -> None:
+    x, z = np.array([0, 1, 0, 1], bool), np.array([0, 0, 1, 1], bool)
+    agrees(KernelCase("equal", "(bool[4] x, bool[4] z) => (bool[4] y) {y = Equal (x, z)}", [x, z]), tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4)])
+@pytest.mark.parametrize("operator", ["RMSNormalization", "LayerNormalization"])
+def test_what_is_normalised_as_a_whole_may_have_any_shape(
+    operator: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    port = f"float[{','.join(map(str, shape))}]"
+    text = f"({port} x, {port} s) => ({port} y) {{y = {operator} <axis = 0> (x, s)}}"
+    agrees(KernelCase("whole", text, [numbers(*shape), numbers(*shape, seed=1)]), tmp_path, within=1e-5)
+
+
 def test_a_shape_that_is_an_output_is_a_tensor(tmp_path: Path) -> None:
     text = "(float[N,3,M] x) => (int64[2] y, float[N,3,M] z) {y = Shape <start = 1> (x) z = Neg (x)}"
     for length in (2, 5):

@@ -5,9 +5,12 @@
 * ``Min``, ``Max``, ``Mean`` and ``Sum`` become a reduction of stacked inputs: a copy of each, where loops would have fused, and
   a division by zero in TVM's own process when it lays out a stack of scalars.
 * Normalised over several dimensions behind a convolution, TVM turns a tensor channels-last but not its scale, and reads
-  beyond the end of it. One dimension instead of several leaves nothing to turn.
+  beyond the end of it. One dimension instead of several leaves nothing to turn. And it needs one that it does not normalise.
 * The sign of what has none is compared with -1, which unsigned numbers are not.
 * ``Pow`` of integers takes the way of floating-point numbers, which TVM refuses to generate.
+* A shift by as many places as a number has, or more, is what the processor makes of it. To ONNX nothing is left but the sign.
+* The remainder of floats with the divisor's sign is found from a rounded quotient: of 1 and 0.1 it is 0, of 3 and infinity NaN.
+* Truth values are compared as floats, which TVM refuses to generate.
 * A shape that is an output stays a shape of TVM's, which is no tensor.
 """
 
@@ -17,6 +20,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import tvm
 from tvm import relax, te, tirx
@@ -64,6 +68,12 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return self._normalised(op_name, inputs, attrs, opset)
         if op_name == "Sign" and str(inputs[0].ty.dtype).startswith("uint"):
             return relax.op.minimum(inputs[0], relax.const(1, inputs[0].ty.dtype))
+        if op_name == "Equal" and _is_tensor(inputs[0], "bool"):
+            return self.bb.normalize(relax.op.logical_not(relax.op.logical_xor(*inputs)))
+        if op_name == "BitShift":
+            return self.bb.normalize(_shifted(inputs[0], inputs[1], attrs["direction"] == b"RIGHT"))
+        if op_name == "Mod" and not attrs.get("fmod", 0) and _is_tensor(inputs[0], "float"):
+            return self.bb.normalize(_remainder(*inputs))
         if op_name == "Pow" and (exponent := _whole_exponent(inputs)) is not None:
             return functools.reduce(relax.op.multiply, [inputs[0]] * exponent)
         return super()._convert_operator(op_name, inputs, attrs, opset)
@@ -72,9 +82,9 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         """A normalisation over the dimensions from ``axis`` on, as one over a single dimension."""
         x, *parameters = inputs
         axis = attrs.get("axis", -1) % x.ty.ndim
-        if axis == x.ty.ndim - 1:
+        if 0 < axis == x.ty.ndim - 1:
             return super()._convert_operator(op_name, inputs, attrs, opset)
-        outer, inner = x.ty.shape.values[:axis], x.ty.shape.values[axis:]
+        outer, inner = x.ty.shape.values[:axis] or [1], x.ty.shape.values[axis:]
         length = functools.reduce(lambda m, n: m * n, inner)
 
         def flat(parameter: Any) -> Any:
@@ -83,7 +93,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
 
         flattened = self.bb.normalize(relax.op.reshape(x, [*outer, length]))
         given = [flattened, *(None if p is None else flat(p) for p in parameters)]
-        made = super()._convert_operator(op_name, onnx_input(given), {**attrs, "axis": axis}, opset)
+        made = super()._convert_operator(op_name, onnx_input(given), {**attrs, "axis": len(outer)}, opset)
         y, *others = made.fields if isinstance(made, relax.Tuple) else [made]
         y = self.bb.normalize(relax.op.reshape(self.bb.normalize(y), x.ty.shape))
         return relax.Tuple([y, *others]) if others else y
@@ -118,6 +128,36 @@ def _whole_exponent(inputs: Sequence[Any]) -> int | None:
     if number.ndim or number not in range(1, _HIGHEST_EXPONENT + 1):
         return None
     return int(number)
+
+
+def _shifted(x: Any, places: Any, right: bool) -> Any:
+    """A shift that leaves zeros, or the sign, where it is by more places than there are, or by fewer than none."""
+    dtype = str(x.ty.dtype)
+    signed = dtype.startswith("int")
+    unsigned = f"u{dtype}" if signed else dtype
+    # Read as an unsigned number a negative one is larger than any width.
+    count = relax.op.astype(places, unsigned) if signed else places
+    last = np.iinfo(dtype).bits - 1
+    near = relax.op.astype(relax.op.minimum(count, relax.const(last, unsigned)), dtype)
+    if right and signed:
+        return relax.op.right_shift(x, near)
+    moved = relax.op.right_shift(x, near) if right else relax.op.left_shift(x, near)
+    return relax.op.where(relax.op.greater(count, relax.const(last, unsigned)), relax.const(0, dtype), moved)
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    """The remainder that has the sign of the divisor, of the exact quotient."""
+    dtype = str(x.ty.dtype)
+    zero, negative = relax.const(0.0, dtype), relax.op.less(y, relax.const(0.0, dtype))
+    rest = relax.op.mod(x, y)
+    turned = relax.op.logical_xor(relax.op.less(rest, zero), negative)
+    nothing = relax.op.where(negative, relax.const(-0.0, dtype), zero)
+    return relax.op.where(relax.op.equal(rest, zero), nothing, relax.op.where(turned, relax.op.add(rest, y), rest))
+
+
+def _is_tensor(x: Any, dtype: str) -> bool:
+    """Whether a value is a tensor, and no shape of TVM's, whose type begins so."""
+    return isinstance(x.ty, relax.TensorType) and str(x.ty.dtype).startswith(dtype)
 
 
 def _is_float(x: Any) -> bool:
