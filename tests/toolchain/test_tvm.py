@@ -430,6 +430,18 @@ def test_remainders_of_floats_are_those_of_the_exact_quotient(dtype: type[np.flo
     agrees(KernelCase("remainder", text, [x, n]), tmp_path, exactly=True)  # the reciprocal tells 0 from -0
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_mish_of_negative_numbers_keeps_its_digits(dtype: type[np.floating[Any]], tmp_path: Path) -> None:
+    x = np.array([-80, -20, -10, -1, -0.0, 0, 1e-4, 1, 19.9, 20.1, 100, 1e30], dtype)
+    name = {"float32": "float", "float64": "double"}[x.dtype.name]
+    model = parsed_kernel("mish", f"({name}[12] x) => ({name}[12] y) {{y = Mish (x)}}")
+    toolchain = TvmToolchain()
+    (y,) = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())([x])
+    wide = x.astype(np.longdouble)
+    expected = wide * np.tanh(np.logaddexp(np.longdouble(0), wide))
+    np.testing.assert_allclose(y, expected, rtol=8 * np.finfo(dtype).eps)
+
+
 def test_truth_values_are_compared(tmp_path: Path) -> None:
     x, z = np.array([0, 1, 0, 1], bool), np.array([0, 0, 1, 1], bool)
     agrees(KernelCase("equal", "(bool[4] x, bool[4] z) => (bool[4] y) {y = Equal (x, z)}", [x, z]), tmp_path)

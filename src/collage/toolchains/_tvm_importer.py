@@ -10,6 +10,7 @@
 * ``Pow`` of integers takes the way of floating-point numbers, which TVM refuses to generate.
 * A shift by as many places as a number has, or more, is what the processor makes of it. To ONNX nothing is left but the sign.
 * The remainder of floats with the divisor's sign is found from a rounded quotient: of 1 and 0.1 it is 0, of 3 and infinity NaN.
+* ``Mish`` adds a small exponential to 1 and takes the logarithm of that: of -10 three digits are left.
 * Truth values are compared as floats, which TVM refuses to generate.
 * A shape that is an output stays a shape of TVM's, which is no tensor.
 """
@@ -74,6 +75,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return self.bb.normalize(_shifted(inputs[0], inputs[1], attrs["direction"] == b"RIGHT"))
         if op_name == "Mod" and not attrs.get("fmod", 0) and _is_tensor(inputs[0], "float"):
             return self.bb.normalize(_remainder(*inputs))
+        if op_name == "Mish":
+            return self.bb.normalize(_mish(inputs[0]))
         if op_name == "Pow" and (exponent := _whole_exponent(inputs)) is not None:
             return functools.reduce(relax.op.multiply, [inputs[0]] * exponent)
         return super()._convert_operator(op_name, inputs, attrs, opset)
@@ -103,6 +106,9 @@ _NORMALISATIONS = frozenset(("LayerNormalization", "RMSNormalization"))
 
 _HIGHEST_EXPONENT = 8
 """Beyond it products of small integers leave the range of most types."""
+
+_LINEAR_FROM = 20.0
+"""``Mish`` of this and more is the number itself, to all digits of a double."""
 
 _PAIRWISE: Mapping[str, Callable[[Any, Any], Any]] = {
     "Max": relax.op.maximum,
@@ -153,6 +159,15 @@ def _remainder(x: Any, y: Any) -> Any:
     turned = relax.op.logical_xor(relax.op.less(rest, zero), negative)
     nothing = relax.op.where(negative, relax.const(-0.0, dtype), zero)
     return relax.op.where(relax.op.equal(rest, zero), nothing, relax.op.where(turned, relax.op.add(rest, y), rest))
+
+
+def _mish(x: Any) -> Any:
+    """``x * tanh(log(1 + e))``, where ``e = exp(x)``, without the logarithm: ``tanh(log(a)) = (a² - 1) / (a² + 1)``."""
+    dtype = str(x.ty.dtype)
+    two = relax.const(2.0, dtype)
+    e = relax.op.exp(relax.op.minimum(x, relax.const(_LINEAR_FROM, dtype)))
+    n = relax.op.multiply(e, relax.op.add(e, two))
+    return relax.op.multiply(x, relax.op.divide(n, relax.op.add(n, two)))
 
 
 def _is_tensor(x: Any, dtype: str) -> bool:
