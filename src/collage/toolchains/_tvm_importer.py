@@ -11,6 +11,7 @@
 * A shift by as many places as a number has, or more, is what the processor makes of it. To ONNX nothing is left but the sign.
 * The remainder of floats with the divisor's sign is found from a rounded quotient: of 1 and 0.1 it is 0, of 3 and infinity NaN.
 * ``Mish`` adds a small exponential to 1 and takes the logarithm of that: of -10 three digits are left.
+* ``ConvTranspose`` to a given shape is made to the one that it has without.
 * Truth values are compared as floats, which TVM refuses to generate.
 * A shape that is an output stays a shape of TVM's, which is no tensor.
 """
@@ -75,6 +76,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return self.bb.normalize(_shifted(inputs[0], inputs[1], attrs["direction"] == b"RIGHT"))
         if op_name == "Mod" and not attrs.get("fmod", 0) and _is_tensor(inputs[0], "float"):
             return self.bb.normalize(_remainder(*inputs))
+        if op_name == "ConvTranspose" and "output_shape" in attrs:
+            attrs = _padded_to_shape(inputs[0], inputs[1], attrs)
         if op_name == "Mish":
             return self.bb.normalize(_mish(inputs[0]))
         if op_name == "Pow" and (exponent := _whole_exponent(inputs)) is not None:
@@ -134,6 +137,25 @@ def _whole_exponent(inputs: Sequence[Any]) -> int | None:
     if number.ndim or number not in range(1, _HIGHEST_EXPONENT + 1):
         return None
     return int(number)
+
+
+def _padded_to_shape(x: Any, weight: Any, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes of a transposed convolution with the padding that makes its output as long as ``output_shape`` says."""
+    lengths = [int(n) for n in x.ty.shape.values[2:]]
+    kernel = [int(n) for n in weight.ty.shape.values[2:]]
+    wanted = attrs["output_shape"][-len(lengths) :]
+    begin, end = [], []
+    for i, (n, k) in enumerate(zip(lengths, kernel, strict=True)):
+        stride, dilation = (attrs[name][i] if name in attrs else 1 for name in ("strides", "dilations"))
+        extra = attrs["output_padding"][i] if "output_padding" in attrs else 0
+        total = (n - 1) * stride + (k - 1) * dilation + 1 + extra - wanted[i]
+        if total < 0:
+            raise ValueError("ConvTranspose to a larger shape than its window reaches")
+        half = total // 2
+        begin.append(half if attrs.get("auto_pad") == b"SAME_UPPER" else total - half)
+        end.append(total - begin[i])
+    kept = {name: value for name, value in attrs.items() if name not in ("auto_pad", "output_shape")}
+    return {**kept, "pads": [*begin, *end]}
 
 
 def _shifted(x: Any, places: Any, right: bool) -> Any:

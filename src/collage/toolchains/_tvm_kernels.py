@@ -64,7 +64,6 @@ _WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
         lambda node: node.attributes.get_int("training_mode", 0) == 1,
         "takes training for inference",
     ),
-    "ConvTranspose": (lambda node: "output_shape" in node.attributes, "ignores output_shape"),
     "Dropout": (lambda node: _is_given(node, 2), "takes training for inference"),
     "Expand": (lambda node: _is_input(node, 1), "does not keep lengths where a shape that is an input says 1"),
     "LayerNormalization": (lambda node: _uses_more_than_first(node), "makes nothing of its outputs but the first"),
