@@ -335,6 +335,15 @@ def test_the_documented_library_of_a_third_party_is_found_by_its_entry_point(tmp
     assert "[['blas.matmul', 1]]" in done.stdout and "'broken': \"AttributeError" in done.stdout
 
 
+def test_a_layer_that_no_function_computes_is_refused_before_it_runs(tmp_path: Path) -> None:
+    text = "(float[3,1,2] x) => (float[3,1,1,2] y) {y = LSTM <hidden_size = 2> (x, w, r, b, , h, c, p)}"
+    weights = {"w": numbers(1, 8, 2), "r": numbers(1, 8, 2), "b": numbers(1, 16), "p": numbers(1, 6)}
+    states = {name: numbers(1, 1, 2) for name in "hc"}
+    assert run(model_of(text.replace("b, , h, c, p", "b"), **weights), tmp_path) == ["onednn.recurrent"]
+    with pytest.raises(Unsupported, match="peepholes"):
+        ExternToolchain().compile(model_of(text, **weights, **states), TARGET, tmp_path)
+
+
 def test_libraries_name_their_own_functions_and_fail_alone(tmp_path: Path) -> None:
     from collage.pattern import is_op, wildcard
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from collage.target import Target
 from collage.toolchains._contract import LoadOptions
 from collage.toolchains._extern_functions import BoundFunction, ExternFunction, ExternLibrary
-from collage.toolchains._torch_process import quiet
+from collage.toolchains._torch_process import check_by_running, quiet
 from collage.toolchains._torch_threads import import_torch, set_threads, use_threads
 
 if TYPE_CHECKING:
@@ -113,4 +113,6 @@ def _program(model: ir.Model, threads: int) -> Any:
     from collage.toolchains._torch_ops import Program
 
     with quiet():
-        return Program(model, fuse=partial(find_groups, channels_last=True)).forward
+        program = Program(model, fuse=partial(find_groups, channels_last=True))
+    check_by_running(program, model)  # The table tells only so what it does not take, such as an LSTM with peepholes.
+    return program.forward
