@@ -1,0 +1,238 @@
+"""What TVM's own importer reads wrongly, or so that TVM cannot compile it, comes out as ONNX has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collage.target import Target
+from collage.testing._toolchain_kernels import KernelCase
+from collage.testing._toolchain_kernels import kernel as parsed_kernel
+from collage.toolchains import LoadOptions, Unsupported
+from collage.toolchains.tvm import TvmToolchain
+
+pytest.importorskip("tvm")
+
+TARGET = Target.parse("llvm")
+
+
+def numbers(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize(
+    ("axes", "keepdims", "shape"), [([-1], 1, "6,1"), ([0], 0, "5"), ([0, 1], 0, ""), ([1, 0], 1, "1,1")]
+)
+@pytest.mark.parametrize("dtype", ["float", "double", "float16"])
+def test_extremes_of_infinities_are_infinite(
+    operator: str, axes: list[int], keepdims: int, shape: str, dtype: str, tmp_path: Path
+) -> None:
+    x = numbers(6, 5).astype({"float": np.float32}.get(dtype, dtype))
+    x[1], x[2], x[:, 3] = -np.inf, np.inf, -np.inf
+    x[3], x[4, :2] = np.finfo(x.dtype).min, np.finfo(x.dtype).max
+    text = f"({dtype}[6,5] x) => ({dtype}{f'[{shape}]' if shape else ''} y) {{y = {operator} <keepdims = {keepdims}> (x, axes)}}"
+    for sign in (1, -1):
+        agrees(KernelCase("extreme", text, [sign * x], {"axes": np.array(axes)}), tmp_path / str(sign))
+
+
+@pytest.mark.parametrize("operator", ["Max", "Min", "Mean", "Sum"])
+@pytest.mark.parametrize("shapes", [[(), ()], [(), (), ()], [(3,)], [(2, 1), (3,), ()], [(1, 3), (2, 1, 1)]])
+def test_operators_of_many_inputs_broadcast_all_of_them(
+    operator: str, shapes: list[tuple[int, ...]], tmp_path: Path
+) -> None:
+    inputs = [np.asarray(numbers(*shape, seed=i), np.float32) for i, shape in enumerate(shapes)]
+    stacked = np.stack(np.broadcast_arrays(*inputs))
+    expected = getattr(stacked, operator.lower())(axis=0)
+    ports = ", ".join(f"{declared(x)} {name}" for x, name in zip(inputs, "abc", strict=False))
+    body = f"{declared(expected)} y) {{y = {operator} ({', '.join('abc'[: len(inputs)])})}}"
+    case, toolchain = KernelCase("many", f"({ports}) => ({body}", inputs), TvmToolchain()
+    loaded = toolchain.load(toolchain.compile(case.model(), TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    (y,) = loaded(inputs)
+    assert (y.dtype, y.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_allclose(y, expected, rtol=1e-6)
+
+
+def declared(x: np.ndarray) -> str:
+    return f"float[{','.join(map(str, x.shape))}]" if x.ndim else "float"
+
+
+def test_attention_yields_nothing_where_all_is_masked(tmp_path: Path) -> None:
+    mask = np.array([[True, False, True], [False, False, False], [True, True, True]])
+    text = """(float[3,3] scores, bool[3,3] mask) => (float[3,3] y) {
+        bias = Where (mask, zero, low)  masked = Add (scores, bias)  p = Softmax (masked)
+        top = ReduceMax (bias, last)  none = Equal (top, low)  y = Where (none, zero, p)}"""
+    weights = {"zero": np.float32([0]), "low": np.float32([-np.inf]), "last": np.array([-1])}
+    agrees(KernelCase("masked", text, [numbers(3, 3), mask], weights), tmp_path)
+
+
+@pytest.mark.parametrize(("axis", "scale"), [(1, (8, 5, 6)), (-3, (5, 1)), (2, (5, 6)), (2, (6,)), (3, (6,))])
+@pytest.mark.parametrize("bias", ["", ", b"])
+def test_what_a_convolution_makes_is_normalised_over_all_that_is_asked(
+    axis: int, scale: tuple[int, ...], bias: str, tmp_path: Path
+) -> None:
+    """TVM's own importer turned the image channels-last, and not the scale, of which it then read what lay behind."""
+    body = f"c = Conv (x, w) r = Relu (c) y = LayerNormalization <axis = {axis}> (r, s{bias})"
+    weights = {"w": numbers(8, 4, 1, 1), "s": numbers(*scale, seed=1), "b": numbers(*scale, seed=2)}
+    used = {name: weights[name] for name in (*"ws", *("b" if bias else ""))}
+    case = KernelCase("normalised", f"(float[2,4,5,6] x) => (float[2,8,5,6] y) {{{body}}}", [numbers(2, 4, 5, 6)], used)
+    agrees(case, tmp_path, within=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint64, np.int8])
+def test_signs_are_those_that_the_type_has(dtype: type[np.number[Any]], tmp_path: Path) -> None:
+    name, limits = np.dtype(dtype).name, np.iinfo(dtype)
+    x = np.array([0, 1, 7, limits.min, limits.max], dtype)
+    agrees(KernelCase("sign", f"({name}[5] x) => ({name}[5] y) {{y = Sign (x)}}", [x]), tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("exponent", [np.array(1), np.array(3.0, np.float32), np.array(8, np.int32)])
+def test_powers_of_integers_are_exact(dtype: str, exponent: np.ndarray, tmp_path: Path) -> None:
+    text = f"({dtype}[2,5] x) => ({dtype}[2,5] y) {{y = Pow (x, p)}}"
+    x = np.arange(-5, 5).reshape(2, 5).astype(dtype)
+    agrees(KernelCase("power", text, [x], {"p": exponent}), tmp_path)
+
+
+@pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize(
+    ("rank", "attributes", "wanted"),
+    [
+        (1, "", [4]),
+        (2, "", [1, 2]),
+        (1, ", strides = [2], output_padding = [1]", [9]),
+        (2, ", strides = [3,2]", [12, 7]),
+        (2, ", strides = [2,2]", [8, 8]),
+        (3, ", strides = [2,2,2]", [8, 9, 7]),
+    ],
+)
+def test_transposed_convolutions_reach_the_shape_that_they_are_given(
+    rank: int, attributes: str, wanted: list[int], auto_pad: str, tmp_path: Path
+) -> None:
+    import onnx_ir as ir
+    import onnxruntime
+
+    length, made = ",".join(["4"] * rank), ",".join(map(str, wanted))
+    body = f'ConvTranspose <auto_pad = "{auto_pad}", output_shape = [{made}]{attributes}> (x, w, b)'
+    text = f"(float[2,3,{length}] x) => (float[2,5,{made}] y) {{y = {body}}}"
+    weights = {"w": numbers(3, 5, *[3] * rank, seed=1), "b": numbers(5, seed=2)}
+    model, x, toolchain = parsed_kernel("k", text, weights), numbers(2, 3, *[4] * rank), TvmToolchain()
+    # ONNX's own reference cannot crop as it must here.
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"x": x})
+    (y,) = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())([x])
+    assert y.shape == expected.shape
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("port", "wanted", "reason"), [("float[1,1,2]", 9, "larger shape"), ("float[1,1,N]", 4, "cannot import")]
+)
+def test_transposed_convolutions_to_a_shape_out_of_reach_are_refused(
+    port: str, wanted: int, reason: str, tmp_path: Path
+) -> None:
+    text = f"({port} x) => (float[1,1,{wanted}] y) {{y = ConvTranspose <output_shape = [{wanted}]> (x, w)}}"
+    model = parsed_kernel("k", text, {"w": np.ones((1, 1, 3), np.float32)})
+    with pytest.raises(Unsupported, match=reason):
+        TvmToolchain().compile(model, TARGET, tmp_path)
+
+
+INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+def test_a_shift_out_of_a_number_leaves_its_sign(direction: str, dtype: str, tmp_path: Path) -> None:
+    limits = np.iinfo(dtype)
+    values = np.array([0, 1, 7, limits.max, limits.min, limits.max // 3], dtype)
+    places = np.array([0, 1, 3, limits.bits - 1, limits.bits, limits.bits + 1, limits.max, limits.min // 2], dtype)
+    x, n = (both.reshape(-1).copy() for both in np.meshgrid(values, places))
+    text = f'({dtype}[48] x, {dtype}[48] n) => ({dtype}[48] y) {{y = BitShift <direction = "{direction}"> (x, n)}}'
+    agrees(KernelCase("shift", text, [x, n]), tmp_path, exactly=True)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_remainders_of_floats_are_those_of_the_exact_quotient(dtype: type[np.floating[Any]], tmp_path: Path) -> None:
+    numerators = [0.0, -0.0, 1, -1, 3, -3, 1e4, -1e4, np.inf, -np.inf, np.nan]
+    divisors = [2, -2, 0.1, -0.1, np.inf, -np.inf, 0.0, -0.0, np.nan]
+    x, n = (both.reshape(-1).astype(dtype) for both in np.meshgrid(numerators, divisors))
+    name = {"float32": "float", "float64": "double"}.get(x.dtype.name, x.dtype.name)
+    text = f"({name}[99] x, {name}[99] n) => ({name}[99] y, {name}[99] s) {{y = Mod (x, n) s = Reciprocal (y)}}"
+    agrees(KernelCase("remainder", text, [x, n]), tmp_path, exactly=True)  # the reciprocal tells 0 from -0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_mish_of_negative_numbers_keeps_its_digits(dtype: type[np.floating[Any]], tmp_path: Path) -> None:
+    x = np.array([-80, -20, -10, -1, -0.0, 0, 1e-4, 1, 19.9, 20.1, 100, 1e30], dtype)
+    name = {"float32": "float", "float64": "double"}[x.dtype.name]
+    model = parsed_kernel("mish", f"({name}[12] x) => ({name}[12] y) {{y = Mish (x)}}")
+    toolchain = TvmToolchain()
+    (y,) = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())([x])
+    wide = x.astype(np.longdouble)
+    expected = wide * np.tanh(np.logaddexp(np.longdouble(0), wide))
+    np.testing.assert_allclose(y, expected, rtol=8 * np.finfo(dtype).eps)
+
+
+def test_truth_values_are_compared(tmp_path: Path) -> None:
+    x, z = np.array([0, 1, 0, 1], bool), np.array([0, 0, 1, 1], bool)
+    agrees(KernelCase("equal", "(bool[4] x, bool[4] z) => (bool[4] y) {y = Equal (x, z)}", [x, z]), tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4)])
+@pytest.mark.parametrize("operator", ["RMSNormalization", "LayerNormalization"])
+def test_what_is_normalised_as_a_whole_may_have_any_shape(
+    operator: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    port = f"float[{','.join(map(str, shape))}]"
+    text = f"({port} x, {port} s) => ({port} y) {{y = {operator} <axis = 0> (x, s)}}"
+    agrees(KernelCase("whole", text, [numbers(*shape), numbers(*shape, seed=1)]), tmp_path, within=1e-5)
+
+
+def test_a_shape_that_is_an_output_is_a_tensor(tmp_path: Path) -> None:
+    text = "(float[N,3,M] x) => (int64[2] y, float[N,3,M] z) {y = Shape <start = 1> (x) z = Neg (x)}"
+    for length in (2, 5):
+        agrees(KernelCase("shape", text, [numbers(4, 3, length)]), tmp_path / str(length))
+
+
+HALVES = {
+    "chain": "p = Mul (x, z) s = Add (p, x) q = Mul (s, s) d = Sub (q, p) y = Div (d, z)",
+    "chosen": "n = Neg (x) c = Less (x, z) w = Where (c, n, z) y = Max (w, x)",
+    "moved": "t = Transpose <perm = [1,0]> (x) u = Transpose <perm = [1,0]> (t) y = Concat <axis = 0> (u, z)",
+    "rounded": "f = Cast <to = 1> (x) e = Exp (f) h = Cast <to = 10> (e) s = Sqrt (h) y = Mul (s, x)",
+}
+
+
+@pytest.mark.parametrize("body", HALVES.values(), ids=list(HALVES))
+def test_float16_is_rounded_by_each_operator_once(body: str, tmp_path: Path) -> None:
+    x, z = (numbers(16, 33, seed=seed).astype(np.float16) for seed in (1, 2))
+    x[0, :6] = [0, -0.0, np.inf, -np.inf, 6e-8, 65504]
+    text = f"(float16[16,33] x, float16[16,33] z) => (float16[A,B] y) {{{body}}}"
+    agrees(KernelCase("half", text, [x, z]), tmp_path, exactly=True)
+
+
+@pytest.mark.parametrize("body", ["y = Softplus (x)", "y = MatMul (x, x)", "y = ReduceSum (x)", "y = Tanh (x)"])
+def test_float16_is_refused_where_code_would_round_between_steps(body: str, tmp_path: Path) -> None:
+    model = parsed_kernel("k", f"(float16[8,8] x) => (float16[A,B] y) {{{body}}}")
+    (node,) = model.graph
+    assert "float16" in str(TvmToolchain().supports(node, TARGET).reason)
+    with pytest.raises(Unsupported, match="float16"):
+        TvmToolchain().compile(model, TARGET, tmp_path)
+
+
+def agrees(case: KernelCase, workspace: Path, *, exactly: bool = False, within: float = 0) -> None:
+    """Runs a case on TVM and on ONNX's reference."""
+    import onnx_ir as ir
+    from onnx.reference import ReferenceEvaluator
+
+    workspace.mkdir(exist_ok=True)
+    model, toolchain = case.model(), TvmToolchain()
+    names = [str(value.name) for value in model.graph.inputs]
+    with np.errstate(all="ignore"):
+        expected = ReferenceEvaluator(ir.to_proto(model)).run(None, dict(zip(names, case.inputs, strict=True)))
+    got = toolchain.load(toolchain.compile(model, TARGET, workspace), TARGET, workspace, LoadOptions())(case.inputs)
+    for y, wanted in zip(got, expected, strict=True):
+        assert (y.dtype, y.shape) == (np.asarray(wanted).dtype, np.shape(wanted))
+        np.testing.assert_allclose(y, wanted, rtol=0 if exactly else 1e-6, atol=within)
