@@ -144,18 +144,18 @@ def _padded_to_shape(x: Any, weight: Any, attrs: Mapping[str, Any]) -> dict[str,
     lengths = [int(n) for n in x.ty.shape.values[2:]]
     kernel = [int(n) for n in weight.ty.shape.values[2:]]
     wanted = attrs["output_shape"][-len(lengths) :]
+    extra = list(attrs.get("output_padding", [0] * len(lengths)))
     begin, end = [], []
     for i, (n, k) in enumerate(zip(lengths, kernel, strict=True)):
         stride, dilation = (attrs[name][i] if name in attrs else 1 for name in ("strides", "dilations"))
-        extra = attrs["output_padding"][i] if "output_padding" in attrs else 0
-        total = (n - 1) * stride + (k - 1) * dilation + 1 + extra - wanted[i]
-        if total < 0:
-            raise ValueError("ConvTranspose to a larger shape than its window reaches")
+        total = (n - 1) * stride + (k - 1) * dilation + 1 + extra[i] - wanted[i]
+        if total < 0:  # Beyond what the window reaches there is nothing but the bias.
+            extra[i], total = extra[i] - total, 0
         half = total // 2
         begin.append(half if attrs.get("auto_pad") == b"SAME_UPPER" else total - half)
         end.append(total - begin[i])
     kept = {name: value for name, value in attrs.items() if name not in ("auto_pad", "output_shape")}
-    return {**kept, "pads": [*begin, *end]}
+    return {**kept, "pads": [*begin, *end], "output_padding": extra}
 
 
 def _shifted(x: Any, places: Any, right: bool) -> Any:
