@@ -26,6 +26,7 @@ import onnx_ir as ir
 
 from collage._errors import NothingCanRun, TargetError, WrongAnswer
 from collage.accuracy import within_budget
+from collage.calibration import calibrate, recall_correction
 from collage.cost.cost import Cost
 from collage.cost.database import Database
 from collage.cost.estimator import CostEstimator
@@ -35,11 +36,9 @@ from collage.cost.worker import Worker
 from collage.covers import best_plans, in_one_process, refine, searched_again
 from collage.finals import (
     Finals,
-    calibrate,
     choose,
     last_finalists,
     previous_winner,
-    recall_correction,
     remember,
     unmeasured,
 )

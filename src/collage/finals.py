@@ -1,9 +1,8 @@
-"""The finals: from plans to the one executable that is returned, and what its time says about the cost model."""
+"""The finals: from plans to the one executable that is returned."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,20 +18,15 @@ from collage.tuning import Tuning
 
 __all__ = [
     "Finals",
-    "calibrate",
     "choose",
     "last_finalists",
-    "machine_drift",
     "plan_signature",
     "previous_winner",
     "race_contestant",
-    "recall_correction",
     "remember",
     "unmeasured",
 ]
 
-_CONTRADICTION = 0.1
-"""Share by which chains may be slower than predicted before the cost model is corrected."""
 _RACE = "collage.cost._race_service:RaceService"
 
 
@@ -175,53 +169,6 @@ def _plan_again(tuning: Tuning, name: str, kernels: Sequence[Any]) -> Plan | Non
     if any(place.sub_graph.why_invalid() is not None or not place.sub_graph.is_admissible for place in places):
         return None
     return Plan(name, tuple(places))
-
-
-def recall_correction(tuning: Tuning) -> None:
-    """Corrects the cost model as the last compilation's finals did (see ``calibrate``)."""
-    told = None if tuning.options.remeasure else tuning.database.local_fact(**tuning.fact_of_menu("chain-1"))
-    tuning.chain_s = told or 0.0
-
-
-def calibrate(tuning: Tuning, finals: Finals) -> bool:
-    """Corrects the cost model where chains took longer, end to end, than their kernels add up to.
-
-    What a chain took beyond its prediction (and beyond what the singles were off by: then the machine changed, not the
-    model) is divided among its kernels, and is from then on part of each kernel's launch penalty.
-
-    Returns:
-        True if costs changed, so that another plan may be the best one: worth one more search.
-    """
-    drift = machine_drift(tuning, finals) or 1.0
-    excess = list[tuple[float, float]]()
-    for plan, ratio, predicted in _against_predictions(tuning, finals):
-        # What devices do to each other when they work at once is no cost of chains.
-        if len(plan.kernels) > 1 and len({place.device for place in plan.kernels}) == 1:
-            excess.append((ratio / drift - 1.0, predicted / len(plan.kernels)))
-    if not excess or statistics.median(share for share, _ in excess) <= _CONTRADICTION or tuning.chain_s:
-        return False
-    tuning.chain_s = statistics.median(share * share_s for share, share_s in excess)
-    tuning.database.keep_local_fact(tuning.chain_s, **tuning.fact_of_menu("chain-1"))
-    tuning.say(f"chains cost {tuning.chain_s * 1e6:.0f} us more for each kernel than was measured; searching again")
-    return True
-
-
-def machine_drift(tuning: Tuning, finals: Finals) -> float | None:
-    """How many times as long as predicted the singles took in the race; None if none finished.
-
-    What runs the model alone is predicted by its own time, with nothing to add up: where it took another time in the race,
-    the machine was another one by then.
-    """
-    ratios = [ratio for plan, ratio, _ in _against_predictions(tuning, finals) if len(plan.kernels) == 1]
-    return statistics.median(ratios) if ratios else None
-
-
-def _against_predictions(tuning: Tuning, finals: Finals) -> Iterator[tuple[Plan, float, float]]:
-    """Plans that finished, how many times as long as predicted they took, and what was predicted, in seconds."""
-    for plan in finals.plans:
-        standing, predicted = finals.standings.get(plan.name), predicted_s(tuning, plan)
-        if standing is not None and standing.time is not None and predicted:
-            yield plan, standing.time.median_s / predicted, predicted
 
 
 def unmeasured(tuning: Tuning) -> Finals:

@@ -228,7 +228,7 @@ def predicted_s(tuning: Tuning, plan: Plan) -> float | None:
         if outcome is None or outcome.time is None:
             return None
         launch_s = tuning.launch_penalty_s(place.target) if len(plan.kernels) > 1 else 0.0
-        seconds.append(outcome.time.median_s + launch_s)
+        seconds.append(tuning.corrected_s(outcome.time.median_s, place.sub_graph) + launch_s)
     if tuning.placement is None or any(place.device is None for place in plan.kernels):
         return sum(seconds)
     devices = tuning.placement.devices

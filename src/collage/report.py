@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from collage.calibration import machine_drift
 from collage.cost.outcome import Outcome, Status
 from collage.cost.race import Standing
 from collage.cost.statistics import Summary
-from collage.finals import Finals, machine_drift
+from collage.finals import Finals
 from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.plans import Placement, Plan, predicted_s
 from collage.search import LazyResult, SearchStatistics
@@ -76,7 +77,9 @@ def compile_report(
 
 def _estimate_s(tuning: Tuning, place: Placement) -> float | None:
     outcome = tuning.outcome_of(place.sub_graph, place.target)
-    return outcome.time.median_s if outcome is not None and outcome.time is not None else None
+    if outcome is None or outcome.time is None:
+        return None
+    return tuning.corrected_s(outcome.time.median_s, place.sub_graph)
 
 
 def _single(tuning: Tuning, finals: Finals, target: Target) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from collage.cost.cost import Cost
+from collage.cost.cost import Correction, Cost
 from collage.cost.crew import Limits
 from collage.cost.database import Database
 from collage.cost.estimator import MeasuringCostEstimator, model_bytes, model_tolerance
@@ -77,7 +77,7 @@ class Tuning:
         survey: What each target takes, and how long it needs.
         reference_failure: Why the model could not be run for reference; nothing can be measured then.
         fusion: What happened while candidates were collected.
-        chain_s: Seconds for each kernel by which chains were seen to exceed the sum of their kernels.
+        correction: What earlier finals have taught about the costs of chains.
         asked: How many kernels the search has asked for so far.
         error_price_s: Seconds that the search adds for each unit of relative error of a kernel of reduced precision.
     """
@@ -123,7 +123,7 @@ class Tuning:
         self.overheads: dict[Target, Overheads] = {}
         self.reference_failure: str | None = None
         self.error_price_s = 0.0
-        self.chain_s = 0.0
+        self.correction = Correction()
         self.asked = 0
         self.race_plan = RacePlan.of_model(weight_bytes(self.model))
         self.fusion = FusionReport()
@@ -396,7 +396,11 @@ class Tuning:
         if outcome is None or not outcome.ok or outcome.time is None:
             return None if outcome is None else Cost.INVALID
         price_s = self.error_price_s * (outcome.error or 0.0) if candidate.target.is_reduced else 0.0
-        return Cost(seconds=outcome.time.at(self.options.percentile) + price_s)
+        return Cost(seconds=self.corrected_s(outcome.time.at(self.options.percentile), candidate.sub_graph) + price_s)
+
+    def corrected_s(self, seconds: float, sub_graph: SubGraph) -> float:
+        """What a kernel takes, by its measured or expected seconds, in view of what earlier finals have taught."""
+        return seconds if len(sub_graph.inside) == len(self.graph) else self.correction.parts * seconds
 
     def why_wrong(self, sub_graph: SubGraph, target: Target) -> str | None:
         """Why this very kernel is wrong; from then on no search has it. None if it is right.
@@ -435,7 +439,7 @@ class Tuning:
 
     def expected_s(self, candidate: CandidateKernel) -> float:
         """Expected seconds of a candidate that was not measured."""
-        return self._expectation.expected_s(candidate.target, candidate.bits)
+        return self.corrected_s(self._expectation.expected_s(candidate.target, candidate.bits), candidate.sub_graph)
 
     def least_s(self, candidate: CandidateKernel) -> float:
         """Seconds that a candidate cannot undercut, whoever compiles it."""
@@ -456,7 +460,7 @@ class Tuning:
 
     def launch_penalty_s(self, target: Target) -> float:
         """Seconds that each kernel of a chain costs beyond its own: measured, unless the user knows better."""
-        measured_s = self.overheads[target].launch_s + self.chain_s
+        measured_s = self.overheads[target].launch_s + self.correction.chain_s
         return self.options.launch_penalties_s.get(target.toolchain, measured_s)
 
     def priority(self, target: Target) -> int:

@@ -151,11 +151,17 @@ def _is_tuned_kernel(value: Any) -> bool:
     )
 
 
+def _is_correction(value: Any) -> bool:
+    names = {"chain_s", "parts"}
+    return isinstance(value, dict) and value.keys() == names and all(is_finite(value[name]) for name in names)
+
+
 def _is_hand_over(value: Any) -> bool:
     return isinstance(value, dict) and is_finite(value.get("latency_s")) and is_finite(value.get("s_per_byte"))
 
 
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "calibration-1": _is_correction,
     "calm-1": lambda value: is_finite(value) and value > 0,
     "chain-1": is_finite,
     "finalists-1": _are_finalists,

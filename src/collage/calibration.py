@@ -1,0 +1,88 @@
+"""Calibration: what end-to-end times say about the costs that plans were predicted from (design section 7).
+
+Costs add, so what a plan takes is known before it runs. Where the race says otherwise, of every plan that is a chain of
+kernels, the costs of chains are corrected, and the search is held once more with what was learned. What the toolchains
+alone are off by is left out of account: with nothing to add up, theirs is the machine's doing.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from collage.cost.cost import Correction
+from collage.finals import Finals
+from collage.plans import Plan, predicted_s
+from collage.tuning import Tuning
+
+__all__ = ["calibrate", "machine_drift", "recall_correction"]
+
+_CONTRADICTION = 0.1
+"""Share by which chains may be slower or faster than predicted before the cost model is corrected."""
+_LEAST_PARTS = 0.75
+"""Machines are rarely slower than this for a while. Where a chain takes less still, kernels were measured badly."""
+
+
+def recall_correction(tuning: Tuning) -> None:
+    """Corrects the costs of chains as the last compilation of this model did (see ``calibrate``)."""
+    told = None if tuning.options.remeasure else tuning.database.local_fact(**tuning.fact_of_menu("calibration-1"))
+    tuning.correction = Correction() if told is None else Correction(**told)
+
+
+def calibrate(tuning: Tuning, finals: Finals) -> bool:
+    """Corrects the costs of chains where their end-to-end times contradict them; once in a compilation.
+
+    What chains took beyond their prediction is divided among their kernels, and is from then on part of each kernel's launch
+    penalty. Where every chain took less, its kernels were measured while the machine was slower than when it ran the
+    toolchains alone (or gain from each other's caches): parts of the model then count as much less.
+
+    Returns:
+        True if costs changed, so that another plan may be the best one: worth one more search.
+    """
+    correction = _correction(tuning, finals) if tuning.correction == Correction() else None
+    if correction is None:
+        return False
+    tuning.correction = correction
+    tuning.database.keep_local_fact(asdict(correction), **tuning.fact_of_menu("calibration-1"))
+    return True
+
+
+def _correction(tuning: Tuning, finals: Finals) -> Correction | None:
+    """What the chains of the race say, each compared with its prediction; None where that was about right."""
+    drift = machine_drift(tuning, finals) or 1.0
+    # What devices do to each other when they work at once is no cost of chains.
+    chains = [
+        (ratio / drift - 1.0, predicted / len(plan.kernels))
+        for plan, ratio, predicted in _against_predictions(tuning, finals)
+        if len(plan.kernels) > 1 and len({place.device for place in plan.kernels}) == 1
+    ]
+    if not chains:
+        return None
+    if statistics.median(excess for excess, _ in chains) > _CONTRADICTION:
+        chain_s = statistics.median(excess * share_s for excess, share_s in chains)
+        tuning.say(f"chains cost {chain_s * 1e6:.0f} us more for each kernel than was measured; searching again")
+        return Correction(chain_s=chain_s)
+    # One chain may have met a kernel that was measured badly. The least of what all agree on is no accident.
+    if (least := max(excess for excess, _ in chains)) < -_CONTRADICTION:
+        tuning.say(f"chains take {-least:.0%} less than their kernels add up to; searching again")
+        return Correction(parts=max(1.0 + least, _LEAST_PARTS))
+    return None
+
+
+def machine_drift(tuning: Tuning, finals: Finals) -> float | None:
+    """How many times as long as predicted the singles took in the race; None if none finished.
+
+    What runs the model alone is predicted by its own time, with nothing to add up: where it took another time in the race,
+    the machine was another one by then.
+    """
+    ratios = [ratio for plan, ratio, _ in _against_predictions(tuning, finals) if len(plan.kernels) == 1]
+    return statistics.median(ratios) if ratios else None
+
+
+def _against_predictions(tuning: Tuning, finals: Finals) -> Iterator[tuple[Plan, float, float]]:
+    """Plans that finished, how many times as long as predicted they took, and what was predicted, in seconds."""
+    for plan in finals.plans:
+        standing, predicted = finals.standings.get(plan.name), predicted_s(tuning, plan)
+        if standing is not None and standing.time is not None and predicted:
+            yield plan, standing.time.median_s / predicted, predicted

@@ -1,0 +1,106 @@
+"""What the end-to-end times say about the machine, on figures of their own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collage.calibration import calibrate, machine_drift
+from collage.cost.cost import Correction
+from collage.cost.outcome import Status
+from collage.cost.race import Contestant, Standing
+from collage.cost.statistics import Summary
+from collage.finals import Finals
+
+PREDICTED_S = {"a": 1e-3, "b": 2e-3, "failed": 1e-3, "mix": 1e-3, "mix 2": 3e-3}
+
+
+def finals_of(measured_s: dict[str, float | None]) -> Finals:
+    kernel = SimpleNamespace(device=None)
+    plans: list[Any] = [
+        SimpleNamespace(name=name, kernels=(kernel, kernel) if "mix" in name else (kernel,)) for name in measured_s
+    ]
+    standings = {
+        name: Standing(
+            Contestant(name, "", {}, 1),
+            Status.OK if seconds else Status.CRASH,
+            time=Summary(seconds, seconds, seconds, 9, 0.0) if seconds else None,
+        )
+        for name, seconds in measured_s.items()
+    }
+    return Finals(None, None, plans, standings, None, None)
+
+
+@pytest.fixture(autouse=True)
+def predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collage.calibration.predicted_s", lambda _, plan: PREDICTED_S[plan.name])
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "drift"),
+    [
+        ({"a": 1.5e-3}, 1.5),
+        ({"a": 1.5e-3, "b": 2e-3}, 1.25),
+        (
+            {"a": 0.5e-3, "failed": None, "mix": 9e-3},
+            0.5,
+        ),  # What is made of several kernels tells nothing of the machine.
+        ({"mix": 9e-3, "failed": None}, None),
+    ],
+)
+def test_the_machine_drifted_as_far_as_the_singles_are_off(
+    measured_s: dict[str, float | None], drift: float | None
+) -> None:
+    assert machine_drift(None, finals_of(measured_s)) == drift  # type: ignore[arg-type]
+
+
+class Learner:
+    """What ``calibrate`` needs of a ``Tuning``."""
+
+    def __init__(self, correction: Correction | None = None) -> None:
+        self.correction = correction or Correction()
+        self.kept: dict[str, Any] = {}
+        self.database = SimpleNamespace(keep_local_fact=lambda value, **_: self.kept.update(value))
+
+    def say(self, _: str) -> None: ...
+
+    def fact_of_menu(self, name: str) -> dict[str, Any]:
+        return {"fact": name}
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "correction"),
+    [
+        ({"a": 1e-3, "mix": 1.09e-3}, None),
+        ({"a": 1e-3, "mix": 0.91e-3}, None),
+        # Half as long again: half of its prediction, divided between two kernels.
+        ({"a": 1e-3, "mix": 1.5e-3}, Correction(chain_s=0.25e-3)),
+        # The machine was that much slower for all.
+        ({"a": 1.5e-3, "mix": 1.5e-3}, None),
+        # It was slow for the single only: to it the chain is 20 % faster than predicted.
+        ({"a": 1.25e-3, "mix": 1e-3}, Correction(parts=0.8)),
+        ({"a": 1.25e-3, "mix": 1e-3, "mix 2": 3.3e-3}, Correction(parts=0.88)),
+        # One of two was as predicted: the other met a kernel that was measured badly.
+        ({"a": 1e-3, "mix": 0.5e-3, "mix 2": 3e-3}, None),
+        ({"a": 1e-3, "mix": 0.2e-3}, Correction(parts=0.75)),
+        ({"a": 1e-3, "b": 2e-3}, None),
+    ],
+)
+def test_chains_are_corrected_as_far_as_they_are_off_and_singles_are_not(
+    measured_s: dict[str, float | None], correction: Correction | None
+) -> None:
+    tuning: Any = Learner()
+    assert calibrate(tuning, finals_of(measured_s)) == (correction is not None)
+    expected = correction or Correction()
+    assert tuning.correction.chain_s == pytest.approx(expected.chain_s)
+    assert tuning.correction.parts == pytest.approx(expected.parts)
+    assert tuning.kept == (asdict(tuning.correction) if correction else {})
+
+
+def test_a_correction_is_not_corrected() -> None:
+    tuning: Any = Learner(Correction(parts=0.9))
+    assert not calibrate(tuning, finals_of({"a": 1e-3, "mix": 2e-3}))
+    assert tuning.correction == Correction(parts=0.9)
