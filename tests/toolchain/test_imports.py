@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from collage.target import Target
@@ -139,3 +142,28 @@ def test_packages_are_imported_side_by_side_and_each_once(tmp_path: Path, monkey
     with ThreadPoolExecutor() as threads:
         assert set(threads.map(import_failure, ["castor", "pollux"] * 2)) == {None}
     assert [(tmp_path / f"{name}.log").read_text() for name in ("castor", "pollux")] == ["x", "x"]
+
+
+def test_an_import_that_hangs_ends_with_who_waits_for_it(tmp_path: Path) -> None:
+    (tmp_path / "hanging.py").write_text(
+        "import os, pathlib, time\n"
+        "here = pathlib.Path(__file__)\n"
+        "here.with_suffix('.new').write_text(str(os.getpid()))\n"
+        "here.with_suffix('.new').rename(here.with_suffix('.pid'))\n"
+        "time.sleep(600)\n"
+    )
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from collage.toolchains._imports import import_failure; import_failure('hanging')"
+    )
+    with subprocess.Popen([sys.executable, "-c", program]) as waiting:
+        while not (tmp_path / "hanging.pid").exists():
+            assert waiting.poll() is None
+            time.sleep(0.01)
+        hanging = psutil.Process(int((tmp_path / "hanging.pid").read_text()))
+        waiting.kill()
+    try:
+        hanging.wait(timeout=30)
+    except psutil.TimeoutExpired:
+        hanging.kill()
+        raise

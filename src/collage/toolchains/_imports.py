@@ -27,6 +27,10 @@ _AT_ONCE = threading.BoundedSemaphore(4)
 _LOOK_S = 0.02
 _TAIL_BYTES = 1 << 16
 """Of what a package writes, the end tells why it failed; as much as a pipe holds."""
+_END_WITH_PARENT = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.getppid() == int(sys.argv[1]) or os._exit(1)"
+)
+"""Whoever is killed while it waits can end nothing: an import that hangs would be there for good. PR_SET_PDEATHSIG."""
 
 _failures: dict[str, str | None] = {}
 _locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -79,10 +83,10 @@ def _failure_here(load: Callable[[], object]) -> str | None:
 
 
 def _failure_elsewhere(package: str) -> str | None:
-    program = f"import sys; sys.path[:] = sys.argv[1:]; import {package}"
+    program = f"{_END_WITH_PARENT}; sys.path[:] = sys.argv[2:]; import {package}"
     try:
         process = subprocess.Popen(
-            [sys.executable, "-c", program, *sys.path],
+            [sys.executable, "-c", program, str(os.getpid()), *sys.path],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
