@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
+from collage.testing import FakeToolchain
 from collage.testing._fake_toolchain import misbehave
+from collage.toolchains._contract import Availability
 
 
 class _Silent(Exception):
@@ -45,6 +48,12 @@ class Forked(Echo):
     def __init__(self) -> None:
         super().__init__()
         misbehave("fork")
+
+
+class Slow(FakeToolchain):
+    def availability(self) -> Availability:
+        time.sleep(5.0)
+        return super().availability()
 
 
 def broken() -> None:

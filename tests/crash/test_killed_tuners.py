@@ -8,17 +8,24 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import onnx
 import pytest
 
+from collage._errors import ToolchainError
 from collage.cost.catalogue import listing
+from collage.cost.crew import Crew, Limits
 from collage.cost.database import Database
+from collage.target import Target
+from collage.toolchains import Registry
 from tests.crash import _tuners
 from tests.crash._leftovers import VARIABLE, assert_none_left
+from tests.crash._services import Slow
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,3 +148,34 @@ def test_interrupted_at_random_moments_keeps_what_it_knows_and_exits_as_document
     kernels = json.loads(output)["kernels"]
     assert {kernel["target"] for kernel in kernels} == {"llvm -compiler=fakea", "llvm -compiler=fakeb"}
     assert_none_left(mark)
+
+
+def test_an_interrupt_waits_neither_for_the_job_under_way_nor_for_those_behind_it() -> None:
+    toolchains, target = Registry(()), Target.parse("llvm -compiler=slow")
+    toolchains.add(Slow(name="slow"))
+    jobs = 12
+    with Database("sqlite:///:memory:") as database:
+        crew = Crew(toolchains, database, Limits(), forgive=False, workers=None, say=lambda _: None)
+        under_way = threading.Event()
+
+        def ask() -> bool:
+            under_way.set()
+            return bool(crew.call(target, "availability", 60.0, target=str(target))["available"])
+
+        def ask_again_and_again() -> None:
+            for _ in range(jobs):
+                with suppress(ToolchainError):
+                    ask()
+
+        def interrupt() -> None:
+            under_way.wait()
+            time.sleep(1.0)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt, daemon=True).start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            crew.side_by_side({"slow": ask_again_and_again})
+        assert time.monotonic() - began < jobs * 5.0 / 2
+        assert ask()  # What comes after an interrupt is done as ever.
+        crew.close()

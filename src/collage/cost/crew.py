@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +22,7 @@ from collage.toolchains import Availability, Registry, reserves_address_space
 __all__ = ["Crew", "Limits"]
 
 _SERVICE = "collage.cost._toolchain_service:ToolchainService"
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,8 @@ class Crew:
         """
         toolchain = target.toolchain
         self._quarantine.check(toolchain)
+        if self._abandoned.is_set():
+            raise WorkerDied("interrupted")
         worker = self._worker(toolchain)
         try:
             try:
@@ -146,18 +149,24 @@ class Crew:
 
     def side_by_side(self, work: Mapping[str, Callable[[], None]]) -> None:
         """Does work for toolchains, each in its one worker, as many at a time as there are cores."""
-        self._abandoned.clear()
-        with ThreadPoolExecutor(max_workers=max(1, min(len(work), this_machine().cores))) as pool:
-            futures = [pool.submit(part) for part in work.values()]
-            try:
-                for future in futures:
-                    future.result()
-            except BaseException:
-                # Interrupted: whoever waits for the result must not wait for what is under way. Nobody died of itself.
-                self._abandoned.set()
-                for toolchain in work:
-                    self._worker(toolchain).interrupt()
-                raise
+        try:
+            with ThreadPoolExecutor(max_workers=max(1, min(len(work), this_machine().cores))) as pool:
+                futures = [pool.submit(part) for part in work.values()]
+                try:
+                    for future in futures:
+                        future.result()
+                except BaseException:
+                    # Interrupted: whoever waits for the result must not wait for what is under way, nor for what would
+                    # be next. Nobody died of itself.
+                    self._abandoned.set()
+                    left = set(futures)
+                    while left:
+                        for toolchain in work:  # One that was just coming up, too.
+                            self._worker(toolchain).interrupt()
+                        left = wait(left, timeout=_LOOK_S).not_done
+                    raise
+        finally:
+            self._abandoned.clear()
 
     def recycle(self) -> None:
         """Has workers forget the kernels that they loaded, and replaces those that have done many jobs."""
