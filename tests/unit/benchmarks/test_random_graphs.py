@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import onnx
+import onnx.checker
+import pytest
+
+SEEDS = range(60)
+
+
+@pytest.fixture
+def random_graphs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(Path(import_module("benchmarks.zoo").__path__[0]).parent)
+    return import_module("benchmarks.random_graphs")
+
+
+def test_models_are_valid_and_of_many_operators(random_graphs: ModuleType) -> None:
+    kinds: set[str] = set()
+    opsets: set[int] = set()
+    for seed in SEEDS:
+        made = random_graphs.sample(seed)
+        onnx.checker.check_model(made.model, full_check=True)
+        assert list(made.feeds) == [value.name for value in made.model.graph.input]
+        assert 3 <= len(made.model.graph.node) <= 12
+        kinds |= {node.op_type for node in made.model.graph.node}
+        opsets.add(made.model.opset_import[0].version)
+    assert len(kinds) >= 90
+    assert min(opsets) == 13 and max(opsets) >= 24
+
+
+def test_most_models_can_be_judged_and_host_is_right_of_them(random_graphs: ModuleType) -> None:
+    found = list(random_graphs.in_children([(seed, None) for seed in range(20)], "host", 60.0))
+    assert {verdict.how for verdict in found} <= {"right", "skipped"}
+    assert sum(verdict.how == "right" for verdict in found) >= 12
+
+
+def test_a_seed_makes_the_same_model_every_time(random_graphs: ModuleType) -> None:
+    for seed in (3, 14, 15):
+        first, second = random_graphs.sample(seed), random_graphs.sample(seed)
+        assert first.model.SerializeToString(deterministic=True) == second.model.SerializeToString(deterministic=True)
+        assert all(
+            np.array_equal(x, second.feeds[name], equal_nan=x.dtype.kind == "f") for name, x in first.feeds.items()
+        )
+
+
+def test_a_wrong_model_is_reduced_to_what_is_wrong(random_graphs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children are forked: what is replaced here is replaced there."""
+    given = random_graphs.sample(0)
+    culprit = given.model.graph.node[1].op_type
+
+    def judged(seed: int, given: object, name: str) -> object:
+        kinds = [node.op_type for node in given.model.graph.node]  # type: ignore[attr-defined]
+        return random_graphs.Verdict(seed, "wrong" if culprit in kinds else "right", culprit)
+
+    monkeypatch.setattr(random_graphs, "judged", judged)
+    smallest, verdict = random_graphs.reduced(0, "host", 60.0)
+    assert verdict.how == "wrong"
+    assert [node.op_type for node in smallest.model.graph.node] == [culprit]
+    onnx.checker.check_model(smallest.model)
