@@ -262,13 +262,18 @@ def serve(jobs: Sequence[tuple[int, Sample | None]], name: str, pipe: Any, other
 
 
 def without(given: Sample, dropped: Sequence[str]) -> Sample | None:
-    """The model without some operators, of which what others read becomes inputs; None if nothing is left."""
+    """The model without some operators: what others read of them becomes inputs, and what only they read becomes outputs."""
     model = onnx.ModelProto()
     model.CopyFrom(given.model)
+    values = values_of(given)
     gone = [node for node in model.graph.node if node.name in dropped]
     for node in gone:
         model.graph.node.remove(node)
-    return pruned(model, values_of(given), {name for node in gone for name in node.output})
+    read = names_read(model)
+    kept = {name for node in model.graph.node for name in node.output} - {value.name for value in model.graph.output}
+    left = {name for node in gone for name in node.input if name in kept and name not in read}
+    model.graph.output.extend(typed(name, values[name], fixed=True) for name in sorted(left))
+    return pruned(model, values, {name for node in gone for name in node.output})
 
 
 def with_output(given: Sample, name: str) -> Sample | None:
@@ -300,6 +305,13 @@ def pruned(model: onnx.ModelProto, values: Mapping[str, Any], gone: set[str]) ->
         if value.name not in read:
             model.graph.input.remove(value)
     return Sample(model, {value.name: values[value.name] for value in model.graph.input})
+
+
+def names_read(model: onnx.ModelProto) -> set[str]:
+    """What operators and bodies read."""
+    import onnx_ir as ir
+
+    return {str(v.name) for node in ir.from_proto(model).graph.all_nodes() for v in node.inputs if v is not None}
 
 
 def values_of(given: Sample) -> dict[str, Any]:

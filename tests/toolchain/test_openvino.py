@@ -239,6 +239,12 @@ def test_a_shape_that_it_takes_for_another_is_refused(tmp_path: Path) -> None:
     toolchain.compile(kernel("k2", f"(float[1,1,3,3] x) => (float[1,1,2,2] y) {{{pool}}}"), TARGET, tmp_path)
 
 
+POOL = (
+    "(float[1,1,8] x) => (float[1,1,N] y) {y = AveragePool <ceil_mode = 1, kernel_shape = [3], strides = [2], %s> (x)}"
+)
+ENDS = {"s": np.array([0]), "e": np.array([2])}
+
+
 @pytest.mark.parametrize(
     ("text", "weights", "taken"),
     [
@@ -269,6 +275,18 @@ def test_a_shape_that_it_takes_for_another_is_refused(tmp_path: Path) -> None:
         (RESIZE % ", exclude_outside = 1", SIZES, False),
         (REGIONS % "avg", BOXES, True),
         (REGIONS % "max", BOXES, False),
+        (POOL % "pads = [1, 1], count_include_pad = 1", {}, False),
+        (POOL % 'auto_pad = "SAME_UPPER", count_include_pad = 1', {}, False),
+        (POOL % "pads = [1, 1]", {}, True),
+        (POOL % "pads = [1, 0], count_include_pad = 1", {}, True),  # no window more
+        (POOL % "count_include_pad = 1", {}, True),
+        ("(float[3] x, int64[1] a) => (float[N] y) {y = Slice (x, s, e, a)}", ENDS, False),
+        ("(float[3] x, int64[1] a, int64[1] s) => (float[N] y) {y = Slice (x, s, e, a)}", {"e": ENDS["e"]}, True),
+        ("(float[3] x) => (float[N] y) {y = Slice (x, s, e, a)}", {**ENDS, "a": np.array([0])}, True),
+        ("(float[0,2,1] x) => (float[0,1,1] y) {y = Gather <axis = 1> (x, s)}", ENDS, False),
+        ("(float[1,2,1] x) => (float[1,1,1] y) {y = Gather <axis = 1> (x, s)}", ENDS, True),
+        ("(int64[0] x) => (int64[2,0] y) {y = Expand (x, s)}", {"s": np.array([2, 1])}, False),
+        ("(int64[1] x) => (int64[2,1] y) {y = Expand (x, s)}", {"s": np.array([2, 1])}, True),
     ],
 )
 def test_operators_that_it_is_wrong_of_are_refused_in_that_form_only(
@@ -276,3 +294,16 @@ def test_operators_that_it_is_wrong_of_are_refused_in_that_form_only(
 ) -> None:
     (node,) = kernel("k", text, {name: np.asarray(x) for name, x in weights.items()}).graph
     assert OpenVinoToolchain().supports(node, TARGET).ok is taken
+
+
+@pytest.mark.parametrize("largest", [9, 127])
+def test_products_of_bytes_are_right_whatever_the_processor_multiplies_them_with(largest: int, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    x, w = (random.integers(-largest, largest, shape).astype(np.int8) for shape in ((1, 8, 5, 5), (8, 8, 3, 3)))
+    weights = {"w": w, "s": np.float32(0.02), "r": np.float32(0.002 * largest), "z": np.int8(0)}
+    text = "(int8[1,8,5,5] x) => (int8[1,8,3,3] y) {y = QLinearConv (x, s, z, w, s, z, r, z)}"
+    toolchain, model = OpenVinoToolchain(), kernel("k", text, {name: np.asarray(v) for name, v in weights.items()})
+    (y,) = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())([x])
+    (expected,) = ReferenceEvaluator(ir.to_proto(model)).run(None, {"x": x})
+    assert len(np.unique(expected)) > 15
+    assert np.abs(y.astype(int) - expected).max() <= 1

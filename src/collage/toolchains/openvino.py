@@ -34,6 +34,7 @@ from collage.toolchains._model_files import (
     values_of,
 )
 from collage.toolchains._node_tokens import BODY, TokenisedKernel, input_token, tokenised, tokens_in
+from collage.toolchains._openvino_wrong import known_wrong
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -46,22 +47,15 @@ __all__ = ["OpenVinoToolchain"]
 _PRECISIONS = ("f32", "bf16", "f16")
 _NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16")}
 """Instruction sets, by /proc/cpuinfo's names, without which a precision is emulated, and slower than f32."""
+_INT8_IN_ONE_STEP = ("avx512_vnni", "avx_vnni", "amx_int8")
+_INT8_IN_TWO_STEPS = "ssse3"
+"""Products of bytes are added in pairs in 16 bits, and so saturated: what processors do that have none of the former."""
 _INT32 = np.iinfo(np.int32)
 _AS_INT32 = ("int64", "uint64", "uint32")
 """Types that the plugin computes in 32-bit signed integers, without a word where they do not fit."""
 
-_SATURATED = ("Add", "Mul", "Sub", "Sum")
-_NO_MERE_COPIES = ("ReduceL1", "ReduceL2", "ReduceLogSum")
-"""Reductions that change what they do not reduce."""
 _PLACES = {"Gather": 1, "GatherElements": 1, "GatherND": 1, "ScatterElements": 1, "ScatterND": 1}
 """Operators that read an index, and where."""
-_MASKED = 2
-"""The mode in which Attention returns its scores with mask and bias."""
-_RECURRENT = ("GRU", "LSTM", "RNN")
-_PEEPHOLES = 7
-"""The place of the peepholes among LSTM's inputs."""
-_RANK_OF_TILE = 4
-"""The rank from which on Tile needs constant repeats."""
 _OF_NO_PARTS = ("Concat", "ConstantOfShape")
 _TOLD_NOTHING = ("Expand", "Reduce", "Reshape", "Resize")
 """Beginnings of operators that do the right thing where an input after the first has no elements."""
@@ -93,13 +87,13 @@ class OpenVinoToolchain(ToolchainBase):
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Worth trying, unless a type speaks against it."""
-        return support_of(_refuse_misread, node, _known_wrong)
+        return support_of(_refuse_misread, node, known_wrong)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Writes the kernel, converts it once, and asks the plugin whether it takes every operator."""
         _check(target)
         _refuse_misread(values_of(kernel.graph))
-        refuse_operators(_known_wrong, kernel.graph)
+        refuse_operators(known_wrong, kernel.graph)
         files = save_kernel(kernel, workspace)
         model = _read(workspace / files[0])
         _refuse_changed(model, kernel.graph)
@@ -235,6 +229,11 @@ def _config(target: Target, options: LoadOptions) -> dict[str, Any]:
     config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
     if precision == "f32":
         config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
+    flags = this_machine().flags
+    if _INT8_IN_TWO_STEPS in flags and not any(flag in flags for flag in _INT8_IN_ONE_STEP):
+        config["LP_TRANSFORMS_MODE"] = (
+            "NO"  # Quantised operators in floats: in bytes many were wrong by a tenth and more.
+        )
     if threads := load_threads(target, options):
         config["INFERENCE_NUM_THREADS"] = threads
     if not options.exclusive:
@@ -308,109 +307,6 @@ def _is_read_as_nothing(constant: ir.Value) -> bool:
         user.op_type in _OF_NO_PARTS or (place > 0 and user.op_type.startswith(_TOLD_NOTHING))
         for user, place in constant.uses()
     )
-
-
-def _known_wrong(node: ir.Node) -> str | None:
-    """Operators that the plugin takes without complaint and computes wrongly, found with ONNX's own cases and by comparison."""
-    first = node.inputs[0] if node.inputs else None
-    dtype = elem_type(first) if first is not None else None
-    if first is not None and dtype is not None and dtype.is_integer():
-        if node.op_type.startswith("Reduce") and 0 in tuple(first.shape or ()):
-            return f"openvino's CPU plugin does not make of no integers what {node.op_type} makes of them in ONNX"
-        if node.op_type == "TopK":
-            return "openvino's CPU plugin orders equal integers in TopK otherwise than ONNX does"
-        if (reason := _wrong_of_integers(node, dtype.bitwidth)) is not None:
-            return reason
-    if node.op_type in _NO_MERE_COPIES and node.attributes.get_int("noop_with_empty_axes") and not _has_axes(node):
-        return f"openvino's {node.op_type} copies its input where it is given no axes"
-    if node.op_type in ("ReduceMax", "ReduceMin") and first is not None and 0 in tuple(first.shape or ()):
-        return f"openvino's CPU plugin does not make infinity of {node.op_type} of nothing"
-    if node.op_type == "Attention":
-        return _wrong_of_attention(node)
-    if node.op_type == "Resize":
-        return _wrong_of_resize(node)
-    if node.op_type == "RoiAlign" and _text(node, "mode", "avg") == "max":
-        return "openvino's CPU plugin takes other maxima in RoiAlign than ONNX"
-    if node.op_type == "SpaceToDepth" and _text(node, "mode", "DCR") != "DCR":
-        return "openvino takes no notice of the mode of SpaceToDepth"
-    if node.op_type in _RECURRENT and node.attributes.get_int("layout"):
-        return f"openvino takes no notice of the layout of {node.op_type}"
-    if node.op_type == "LSTM" and len(node.inputs) > _PEEPHOLES and node.inputs[_PEEPHOLES] is not None:
-        return "openvino takes no notice of the peepholes of LSTM"
-    if node.op_type == "DFT" and (node.attributes.get_int("onesided") or not _is_along_default(node)):
-        return "openvino takes no notice of the axis of DFT, and makes other shapes where it is one-sided"
-    if node.op_type == "Tile" and not _has_known_repeats(node):
-        return "openvino's CPU plugin leaves outputs of Tile unwritten where it is told the repeats when it runs"
-    return None
-
-
-def _wrong_of_resize(node: ir.Node) -> str | None:
-    if _text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
-        return "openvino does not keep the aspect ratio in Resize"
-    for name in ("antialias", "exclude_outside"):
-        if node.attributes.get_int(name):
-            return f"openvino's {name} in Resize is another than ONNX's"
-    return None
-
-
-def _is_along_default(node: ir.Node) -> bool:
-    """Whether a DFT's input for the axis is not there, or says what it says where it is not."""
-    x, axis = (*node.inputs, None, None, None)[0:3:2]
-    if axis is None:
-        return True
-    rank = len(x.shape) if x is not None and x.shape is not None else 0
-    return axis.const_value is not None and axis.const_value.numpy().reshape(-1).tolist() in ([-2], [rank - 2])
-
-
-def _has_known_repeats(node: ir.Node) -> bool:
-    """Whether a Tile is told its repeats by a constant, or is of few axes, which go well without."""
-    x, repeats = (*node.inputs, None, None)[:2]
-    if repeats is not None and repeats.const_value is not None:
-        return True
-    return x is not None and x.shape is not None and len(x.shape) < _RANK_OF_TILE
-
-
-def _wrong_of_integers(node: ir.Node, bits: int) -> str | None:
-    shifts_left = node.op_type == "BitShift" and _text(node, "direction", "") == "LEFT"
-    if (bits == 8 and (node.op_type in _SATURATED or shifts_left)) or (bits < 32 and node.op_type == "Pow"):
-        return f"openvino's CPU plugin saturates {node.op_type} of {bits}-bit integers, which wrap around in ONNX"
-    if node.op_type == "Div" and bits == 8 and not all(x is not None and _is_fixed(x) for x in node.inputs):
-        return "openvino's CPU plugin rounds Div of 8-bit integers where shapes vary"
-    if node.op_type == "BitShift" and _shifts_out(node, bits):
-        return f"openvino's CPU plugin does not make 0 of {bits}-bit integers that are shifted by as much"
-    return None
-
-
-def _is_fixed(value: ir.Value) -> bool:
-    return value.shape is not None and all(isinstance(size, int) for size in value.shape)
-
-
-def _shifts_out(node: ir.Node, bits: int) -> bool:
-    """Whether constants say so: ONNX's own cases shift by inputs, which are not known."""
-    amounts = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] is not None else None
-    return amounts is not None and amounts.size > 0 and bool(amounts.numpy().max() >= bits)
-
-
-def _has_axes(node: ir.Node) -> bool:
-    """Whether a reduction is told axes, by a constant or, before opset 18, an attribute."""
-    axes = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] is not None else None
-    return bool(node.attributes.get_ints("axes")) or (axes is not None and axes.size > 0)
-
-
-def _wrong_of_attention(node: ir.Node) -> str | None:
-    attributes = node.attributes
-    if any(attributes.get_int(f"{side}_window_size", -1) != -1 for side in ("left", "right")):
-        return "openvino takes no notice of the windows of Attention"
-    scores = node.outputs[3] if len(node.outputs) > 3 else None
-    is_used = scores is not None and (scores.is_graph_output() or bool(scores.uses()))
-    if is_used and attributes.get_int("is_causal") and attributes.get_int("qk_matmul_output_mode", 0) == _MASKED:
-        return "openvino does not mask the scores that causal Attention returns"
-    return None
-
-
-def _text(node: ir.Node, name: str, default: str) -> str:
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_string()
 
 
 def _refuse_changed(model: Any, graph: ir.Graph) -> None:

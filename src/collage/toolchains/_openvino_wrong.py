@@ -1,0 +1,164 @@
+"""Operators that OpenVINO's CPU plugin takes without complaint and computes wrongly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from collage.toolchains._model_files import elem_type
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+__all__ = ["known_wrong"]
+
+_NO_MERE_COPIES = ("ReduceL1", "ReduceL2", "ReduceLogSum")
+"""Reductions that change what they do not reduce."""
+_SATURATED = ("Add", "Mul", "Sub", "Sum")
+_MASKED = 2
+"""The mode in which Attention returns its scores with mask and bias."""
+_RECURRENT = ("GRU", "LSTM", "RNN")
+_PEEPHOLES = 7
+"""The place of the peepholes among LSTM's inputs."""
+_RANK_OF_TILE = 4
+"""The rank from which on Tile needs constant repeats."""
+
+
+def known_wrong(node: ir.Node) -> str | None:
+    """Operators that the plugin takes without complaint and computes wrongly, found with ONNX's own cases and by comparison."""
+    first = node.inputs[0] if node.inputs else None
+    dtype = elem_type(first) if first is not None else None
+    if first is not None and dtype is not None and dtype.is_integer():
+        if node.op_type.startswith("Reduce") and 0 in tuple(first.shape or ()):
+            return f"openvino's CPU plugin does not make of no integers what {node.op_type} makes of them in ONNX"
+        if node.op_type == "TopK":
+            return "openvino's CPU plugin orders equal integers in TopK otherwise than ONNX does"
+        if (reason := _wrong_of_integers(node, dtype.bitwidth)) is not None:
+            return reason
+    if node.op_type in _NO_MERE_COPIES and node.attributes.get_int("noop_with_empty_axes") and not _has_axes(node):
+        return f"openvino's {node.op_type} copies its input where it is given no axes"
+    if node.op_type in ("ReduceMax", "ReduceMin") and first is not None and 0 in tuple(first.shape or ()):
+        return f"openvino's CPU plugin does not make infinity of {node.op_type} of nothing"
+    if node.op_type == "Attention":
+        return _wrong_of_attention(node)
+    if node.op_type == "Resize":
+        return _wrong_of_resize(node)
+    if node.op_type == "AveragePool" and _averages_past_padding(node):
+        return "openvino divides by other counts in AveragePool with ceil_mode and count_include_pad"
+    if node.op_type == "Slice" and _is_told_axes_late(node):
+        return "openvino's CPU plugin crashes where a Slice is told its axes, and nothing else, when it runs"
+    if node.op_type in ("Expand", "Gather") and first is not None and 0 in tuple(first.shape or ()):
+        return f"openvino's CPU plugin divides by zero in {node.op_type} of nothing, and crashes"
+    if node.op_type == "RoiAlign" and _text(node, "mode", "avg") == "max":
+        return "openvino's CPU plugin takes other maxima in RoiAlign than ONNX"
+    if node.op_type == "SpaceToDepth" and _text(node, "mode", "DCR") != "DCR":
+        return "openvino takes no notice of the mode of SpaceToDepth"
+    if node.op_type in _RECURRENT and node.attributes.get_int("layout"):
+        return f"openvino takes no notice of the layout of {node.op_type}"
+    if node.op_type == "LSTM" and len(node.inputs) > _PEEPHOLES and node.inputs[_PEEPHOLES] is not None:
+        return "openvino takes no notice of the peepholes of LSTM"
+    if node.op_type == "DFT" and (node.attributes.get_int("onesided") or not _is_along_default(node)):
+        return "openvino takes no notice of the axis of DFT, and makes other shapes where it is one-sided"
+    if node.op_type == "Tile" and not _has_known_repeats(node):
+        return "openvino's CPU plugin leaves outputs of Tile unwritten where it is told the repeats when it runs"
+    return None
+
+
+def _wrong_of_resize(node: ir.Node) -> str | None:
+    if _text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        return "openvino does not keep the aspect ratio in Resize"
+    for name in ("antialias", "exclude_outside"):
+        if node.attributes.get_int(name):
+            return f"openvino's {name} in Resize is another than ONNX's"
+    return None
+
+
+def _averages_past_padding(node: ir.Node) -> bool:
+    """Whether the last window of an AveragePool may reach past the padding, which counts."""
+    attributes = node.attributes
+    if not (attributes.get_int("ceil_mode", 0) and attributes.get_int("count_include_pad", 0)):
+        return False
+    if _text(node, "auto_pad", "NOTSET").startswith("SAME"):
+        return True
+    windows, pads = attributes.get_ints("kernel_shape") or (), attributes.get_ints("pads") or ()
+    sizes = node.inputs[0].shape[2:] if node.inputs[0] is not None and node.inputs[0].shape is not None else ()
+    ones, half = [1] * len(windows), len(windows)
+    if not any(pads):
+        return False
+    if len(sizes) != half or len(pads) != 2 * half or not all(isinstance(size, int) for size in sizes):
+        return True
+    steps, spread = attributes.get_ints("strides") or ones, attributes.get_ints("dilations") or ones
+    axes = zip(sizes, windows, steps, spread, pads[:half], pads[half:], strict=False)
+    return any(_reaches_past(int(n), k, step, gap, first, last) for n, k, step, gap, first, last in axes)
+
+
+def _reaches_past(size: int, window: int, step: int, gap: int, first: int, last: int) -> bool:
+    """Whether rounding up adds a window; not one that would begin in the padding at the end, which ONNX leaves out."""
+    room = size + first + last - (gap * (window - 1) + 1)
+    return step > 0 and room % step != 0 and -(-room // step) * step < size + first
+
+
+def _is_told_axes_late(node: ir.Node) -> bool:
+    """Whether the axes of a Slice vary while all else is constant."""
+    told = [value for value in node.inputs[1:] if value is not None]
+    axes = node.inputs[3] if len(node.inputs) > 3 else None
+    return axes is not None and [v for v in told if v.const_value is None] == [axes]
+
+
+def _is_along_default(node: ir.Node) -> bool:
+    """Whether a DFT's input for the axis is not there, or says what it says where it is not."""
+    x, axis = (*node.inputs, None, None, None)[0:3:2]
+    if axis is None:
+        return True
+    rank = len(x.shape) if x is not None and x.shape is not None else 0
+    return axis.const_value is not None and axis.const_value.numpy().reshape(-1).tolist() in ([-2], [rank - 2])
+
+
+def _has_known_repeats(node: ir.Node) -> bool:
+    """Whether a Tile is told its repeats by a constant, or is of few axes, which go well without."""
+    x, repeats = (*node.inputs, None, None)[:2]
+    if repeats is not None and repeats.const_value is not None:
+        return True
+    return x is not None and x.shape is not None and len(x.shape) < _RANK_OF_TILE
+
+
+def _wrong_of_integers(node: ir.Node, bits: int) -> str | None:
+    shifts_left = node.op_type == "BitShift" and _text(node, "direction", "") == "LEFT"
+    if (bits == 8 and (node.op_type in _SATURATED or shifts_left)) or (bits < 32 and node.op_type == "Pow"):
+        return f"openvino's CPU plugin saturates {node.op_type} of {bits}-bit integers, which wrap around in ONNX"
+    if node.op_type == "Div" and bits == 8 and not all(x is not None and _is_fixed(x) for x in node.inputs):
+        return "openvino's CPU plugin rounds Div of 8-bit integers where shapes vary"
+    if node.op_type == "BitShift" and _shifts_out(node, bits):
+        return f"openvino's CPU plugin does not make 0 of {bits}-bit integers that are shifted by as much"
+    return None
+
+
+def _is_fixed(value: ir.Value) -> bool:
+    return value.shape is not None and all(isinstance(size, int) for size in value.shape)
+
+
+def _shifts_out(node: ir.Node, bits: int) -> bool:
+    """Whether constants say so: ONNX's own cases shift by inputs, which are not known."""
+    amounts = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    return amounts is not None and amounts.size > 0 and bool(amounts.numpy().max() >= bits)
+
+
+def _has_axes(node: ir.Node) -> bool:
+    """Whether a reduction is told axes, by a constant or, before opset 18, an attribute."""
+    axes = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    return bool(node.attributes.get_ints("axes")) or (axes is not None and axes.size > 0)
+
+
+def _wrong_of_attention(node: ir.Node) -> str | None:
+    attributes = node.attributes
+    if any(attributes.get_int(f"{side}_window_size", -1) != -1 for side in ("left", "right")):
+        return "openvino takes no notice of the windows of Attention"
+    scores = node.outputs[3] if len(node.outputs) > 3 else None
+    is_used = scores is not None and (scores.is_graph_output() or bool(scores.uses()))
+    if is_used and attributes.get_int("is_causal") and attributes.get_int("qk_matmul_output_mode", 0) == _MASKED:
+        return "openvino does not mask the scores that causal Attention returns"
+    return None
+
+
+def _text(node: ir.Node, name: str, default: str) -> str:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_string()
