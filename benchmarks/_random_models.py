@@ -285,7 +285,7 @@ class Draft:
 
     def model(self) -> onnx.ModelProto:
         """The model; its outputs are what nothing reads, and now and then more."""
-        read = set(_read(self.nodes))
+        read = set(names_read(self.nodes))
         made = [name for node in self.nodes for name in node.output]
         outputs = [n for n in made if n not in read or (self.maybe(0.1) and self.values[n].dtype.name in TYPES)]
         inputs = [name for name in self.inputs if name in read]
@@ -319,14 +319,14 @@ def in_opset(graph: onnx.GraphProto, opset: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=IR_VERSION)
 
 
-def _read(nodes: Sequence[onnx.NodeProto]) -> list[str]:
+def names_read(nodes: Sequence[onnx.NodeProto]) -> list[str]:
     """Names that nodes and their bodies read."""
     found: list[str] = []
     for node in nodes:
         found += node.input
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
-                found += [*_read(attribute.g.node), *(value.name for value in attribute.g.output)]
+                found += [*names_read(attribute.g.node), *(value.name for value in attribute.g.output)]
     return found
 
 

@@ -37,7 +37,7 @@ import _random_operators  # noqa: F401
 import numpy as np
 import onnx
 import onnx.printer
-from _random_models import Sample, sample, typed
+from _random_models import Sample, names_read, sample, typed
 from coverage import BAD, DIED, DIRECT, FAILED, HUNG, REFUSED, RIGHT, WRONG
 from onnx.reference import ReferenceEvaluator
 
@@ -269,7 +269,7 @@ def without(given: Sample, dropped: Sequence[str]) -> Sample | None:
     gone = [node for node in model.graph.node if node.name in dropped]
     for node in gone:
         model.graph.node.remove(node)
-    read = names_read(model)
+    read = names_read(model.graph.node)
     kept = {name for node in model.graph.node for name in node.output} - {value.name for value in model.graph.output}
     left = {name for node in gone for name in node.input if name in kept and name not in read}
     model.graph.output.extend(typed(name, values[name], fixed=True) for name in sorted(left))
@@ -305,13 +305,6 @@ def pruned(model: onnx.ModelProto, values: Mapping[str, Any], gone: set[str]) ->
         if value.name not in read:
             model.graph.input.remove(value)
     return Sample(model, {value.name: values[value.name] for value in model.graph.input})
-
-
-def names_read(model: onnx.ModelProto) -> set[str]:
-    """What operators and bodies read."""
-    import onnx_ir as ir
-
-    return {str(v.name) for node in ir.from_proto(model).graph.all_nodes() for v in node.inputs if v is not None}
 
 
 def values_of(given: Sample) -> dict[str, Any]:

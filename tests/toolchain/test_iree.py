@@ -19,6 +19,8 @@ from collage.toolchains.iree import IreeToolchain
 pytest.importorskip("iree.runtime")
 
 TARGET = Target.parse("llvm -compiler=iree")
+BODY = "(float[5] state, float[5] row) => (float[5] next, float[5] each) {next = Add (state, row) each = Neg (next)}"
+SCAN = f" s, y = Scan <num_scan_inputs = 1, body = body {BODY}> (zero, %s)}}"
 SYMBOLIC = frozenset(case.name for case, _ in DYNAMIC)
 
 
@@ -65,6 +67,7 @@ class TestIreeInOneThread(ToolchainTestCase):
         ("(float[4] x) => (float[4] y) {y = Slice (x, start, end, axis, step)}", "behind the end"),
         ("(float[4] x) => (float[4] y) {y = ScatterND (x, at, one)}", "one constant index"),
         ('(float[4] x) => (float[6] y) {y = Pad <mode = "wrap"> (x, ends)}', "wrap"),
+        ("(float[1,5] x, float[5] zero) => (float[1,5] y) {" + SCAN % "x", "one step"),
         ("(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}", "Frobnicate|type"),
     ],
 )
@@ -115,6 +118,10 @@ def test_doubles_stay_doubles(tmp_path: Path) -> None:
             {"start": [7], "end": [-(2**40)], "axis": [1], "step": [-1]},
         ),
         ("(float[4] x) => (float[4] y) {y = ScatterND (x, at, x)}", {"at": [[2], [0], [3], [1]]}),
+        (
+            "(float[3,5] x) => (float[2,5] y) {part = Slice (x, start, end) minus = Neg (part)" + SCAN % "minus",
+            {"start": [1], "end": [9], "zero": np.zeros(5, np.float32)},
+        ),
     ],
 )
 def test_what_is_like_a_refused_form_is_right(text: str, weights: dict[str, list[int]], tmp_path: Path) -> None:

@@ -262,7 +262,18 @@ def _refusal(node: ir.Node) -> str | None:
         return "iree takes every SpaceToDepth for one of mode DCR"
     if node.op_type == "AveragePool" and all(attributes.get_int(name) for name in ("ceil_mode", "count_include_pad")):
         return "iree counts what lies beyond the padding of AveragePool with ceil_mode and count_include_pad"
+    if node.op_type == "Scan" and _is_of_one_step(node):
+        return "iree makes zeros of a Scan of one step of what was cut out of a tensor"
     return None
+
+
+def _is_of_one_step(node: ir.Node) -> bool:
+    """Whether a Scan may have a single step, as far as shapes tell."""
+    count = node.attributes.get_int("num_scan_inputs", 0) or 0
+    scanned = node.inputs[len(node.inputs) - count :]
+    axes = node.attributes.get_ints("scan_input_axes") or [0] * count
+    shapes = [x.shape for x in scanned if x is not None and x.shape is not None]
+    return any(-len(s) <= axis < len(s) and s[axis] == 1 for s, axis in zip(shapes, axes, strict=False))
 
 
 def _makes_one_channel(node: ir.Node) -> bool:
