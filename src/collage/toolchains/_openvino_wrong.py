@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import onnx_ir as ir
 
+from collage.machine import this_machine
 from collage.toolchains._model_files import elem_type
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
 
 __all__ = ["known_wrong"]
 
@@ -21,6 +19,11 @@ _PEEPHOLES = 7
 """The place of the peepholes among LSTM's inputs."""
 _RANK_OF_TILE = 4
 """The rank from which on Tile needs constant repeats."""
+_OF_BYTES = ("QLinearConv", "QLinearMatMul")
+_BYTES_IN_ONE_STEP = ("avx512_vnni", "avx_vnni", "amx_int8")
+_BYTES_IN_TWO_STEPS = "ssse3"
+"""Processors that have this and none of those add products of bytes in pairs in 16 bits, and saturate. ONNX Runtime and the
+plugin do so with large weights behind unsigned activations, as their vendors say; behind signed ones only the plugin does."""
 
 
 def known_wrong(node: ir.Node) -> str | None:
@@ -32,6 +35,8 @@ def known_wrong(node: ir.Node) -> str | None:
             return f"openvino's CPU plugin does not make of no integers what {node.op_type} makes of them in ONNX"
         if node.op_type == "TopK":
             return "openvino's CPU plugin orders equal integers in TopK otherwise than ONNX does"
+        if node.op_type in _OF_BYTES and dtype == ir.DataType.INT8 and _multiplies_bytes_in_two_steps():
+            return f"openvino's CPU plugin rounds and saturates {node.op_type} of signed bytes on this processor"
         if (reason := _wrong_of_integers(node, dtype.bitwidth)) is not None:
             return reason
     if node.op_type in _NO_MERE_COPIES and node.attributes.get_int("noop_with_empty_axes") and not _has_axes(node):
@@ -61,6 +66,11 @@ def known_wrong(node: ir.Node) -> str | None:
     if node.op_type == "Tile" and not _has_known_repeats(node):
         return "openvino's CPU plugin leaves outputs of Tile unwritten where it is told the repeats when it runs"
     return None
+
+
+def _multiplies_bytes_in_two_steps() -> bool:
+    flags = this_machine().flags
+    return _BYTES_IN_TWO_STEPS in flags and not any(flag in flags for flag in _BYTES_IN_ONE_STEP)
 
 
 def _wrong_of_resize(node: ir.Node) -> str | None:

@@ -47,9 +47,6 @@ __all__ = ["OpenVinoToolchain"]
 _PRECISIONS = ("f32", "bf16", "f16")
 _NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16")}
 """Instruction sets, by /proc/cpuinfo's names, without which a precision is emulated, and slower than f32."""
-_INT8_IN_ONE_STEP = ("avx512_vnni", "avx_vnni", "amx_int8")
-_INT8_IN_TWO_STEPS = "ssse3"
-"""Products of bytes are added in pairs in 16 bits, and so saturated: what processors do that have none of the former."""
 _INT32 = np.iinfo(np.int32)
 _AS_INT32 = ("int64", "uint64", "uint32")
 """Types that the plugin computes in 32-bit signed integers, without a word where they do not fit."""
@@ -229,11 +226,6 @@ def _config(target: Target, options: LoadOptions) -> dict[str, Any]:
     config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
     if precision == "f32":
         config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
-    flags = this_machine().flags
-    if _INT8_IN_TWO_STEPS in flags and not any(flag in flags for flag in _INT8_IN_ONE_STEP):
-        config["LP_TRANSFORMS_MODE"] = (
-            "NO"  # Quantised operators in floats: in bytes many were wrong by a tenth and more.
-        )
     if threads := load_threads(target, options):
         config["INFERENCE_NUM_THREADS"] = threads
     if not options.exclusive:
