@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -148,3 +151,17 @@ def test_an_output_of_unknown_rank_is_no_scalar(tmp_path: Path) -> None:
     loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
     for shape in ((3, 1), (1, 1), (2, 3)):
         assert loaded([np.ones(shape, np.float32)])[0].shape == np.squeeze(np.ones(shape)).shape
+
+
+def test_nothing_is_reported_to_anybody(tmp_path: Path) -> None:
+    program = (
+        "from collage.toolchains.onnxruntime import OnnxRuntimeToolchain\n"
+        "import onnx.parser, onnxruntime\n"
+        "text = '<ir_version: 10, opset_import: [\"\" : 20]> agraph (float[2] x) => (float[2] y) {y = Abs (x)}'\n"
+        "onnxruntime.InferenceSession(onnx.parser.parse_model(text).SerializeToString())\n"
+    )
+    # What it has to report is identified by a file that it leaves among temporary ones.
+    environment = {name: text for name, text in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    command = [sys.executable, "-c", program]
+    subprocess.run(command, check=True, timeout=120, env={**environment, "TMPDIR": str(tmp_path)})
+    assert not list(tmp_path.iterdir())

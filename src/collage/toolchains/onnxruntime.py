@@ -10,6 +10,7 @@ import bisect
 import ctypes
 import functools
 import json
+import os
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -55,6 +56,9 @@ _IN_FLOAT32 = "1"
 """What ONNX Runtime may compute products with narrow weights in."""
 _SILENT = 4
 """Log severity "fatal": what matters also arrives as an exception."""
+
+# Its Linux builds report on their use, from a thread beside what is timed. Nothing that Collage loads does, unless told to.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 class OnnxRuntimeToolchain(ToolchainBase):
