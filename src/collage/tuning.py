@@ -152,12 +152,7 @@ class Tuning:
 
     def _look_around(self) -> None:
         self.say("starting toolchains")
-        self.workshop.muster([HOST_TARGET, *self.menu])
-        self.say("running the model once for reference")
-        options = self.options
-        self.reference_failure = capture_references(
-            self.model, options.inputs, self.workshop, seed=options.seed, dims=options.dims
-        )
+        self.workshop.muster([HOST_TARGET, *self.menu], self._refer)
         if self.reference_failure is not None:
             self.survey = {target: self._not_measured(target) for target in self.menu}
             self.overheads = {}
@@ -189,6 +184,14 @@ class Tuning:
             for bits, outcome in zip(found.ranges, found.outcomes, strict=True):
                 self._learn(SubGraph(self.graph, IndexSet(bits)), target, outcome)
         self._searched_s = min(self.workshop.calm.waited_s, _WAITED_S)
+
+    def _refer(self) -> None:
+        """Runs the model for reference, which takes only the host."""
+        self.say("running the model once for reference")
+        options = self.options
+        self.reference_failure = capture_references(
+            self.model, options.inputs, self.workshop, seed=options.seed, dims=options.dims
+        )
 
     def _probe(self, target: Target, op_types: Sequence[str]) -> None:
         """Finds out where the time goes on a toolchain that cannot tell."""
@@ -456,7 +459,9 @@ class Tuning:
     def nbytes_of(self, value: ir.Value) -> int:
         """Size of a value in the reference run, or as the model states it; 0 where neither tells."""
         shape = self._shape_of(value)
-        return 0 if shape is None or value.dtype is None else math.prod(shape) * value.dtype.bitwidth // 8
+        if shape is None or value.dtype in (None, ir.DataType.STRING):
+            return 0
+        return math.prod(shape) * value.dtype.bitwidth // 8
 
     def launch_penalty_s(self, target: Target) -> float:
         """Seconds that each kernel of a chain costs beyond its own: measured, unless the user knows better."""

@@ -78,6 +78,7 @@ class Crew:
         self._quarantine = Quarantine(database, limits.deaths, forgive=forgive, say=say)
         self._abandoned = threading.Event()
         self._available: dict[str, Availability] = {}
+        self._jobs_when_empty: dict[str, int] = {}
         self._say = say
 
     def close(self) -> None:
@@ -135,8 +136,13 @@ class Crew:
         self._quarantine.lived(toolchain)
         return result
 
-    def muster(self, targets: Iterable[Target]) -> None:
-        """Has the toolchains of all targets come up side by side; ``availability`` then knows of each."""
+    def muster(self, targets: Iterable[Target], first: Callable[[], None] = lambda: None) -> None:
+        """Has the toolchains of all targets come up side by side; ``availability`` then knows of each.
+
+        Args:
+            targets: At least one.
+            first: What to do with the first target's toolchain as soon as that is up; it may call no other.
+        """
         by_toolchain: dict[str, list[Target]] = {}
         for target in targets:
             by_toolchain.setdefault(target.toolchain, []).append(target)
@@ -145,7 +151,13 @@ class Crew:
             for target in targets:
                 self.availability(target)
 
-        self.side_by_side({name: partial(ask, some) for name, some in by_toolchain.items()})
+        def ask_and_go_on(targets: Iterable[Target]) -> None:
+            ask(targets)
+            first()
+
+        work = {name: partial(ask, some) for name, some in by_toolchain.items()}
+        name, some = next(iter(by_toolchain.items()))
+        self.side_by_side({**work, name: partial(ask_and_go_on, some)})
 
     def side_by_side(self, work: Mapping[str, Callable[[], None]]) -> None:
         """Does work for toolchains, each in its one worker, as many at a time as there are cores."""
@@ -169,13 +181,14 @@ class Crew:
             self._abandoned.clear()
 
     def recycle(self) -> None:
-        """Has workers forget the kernels that they loaded, and replaces those that have done many jobs."""
+        """Has idle workers forget the kernels that they loaded, and replaces those that have done many jobs."""
         for name, worker in self._workers.items():
-            if worker.jobs_done > self._limits.recycle_after:
+            if worker.jobs_done > self._limits.recycle_after and not worker.busy:
                 worker.kill()
-            elif worker.alive:
+            elif worker.alive and not worker.busy and worker.jobs_ever != self._jobs_when_empty.get(name):
                 try:
                     worker.call("drop", 30.0)
+                    self._jobs_when_empty[name] = worker.jobs_ever
                 except ToolchainError as error:
                     self._say(f"worker of {name} was replaced: {error}")
 

@@ -110,15 +110,18 @@ class Roofline:
     def __init__(self, nodes: Iterable[ir.Node], shape_of: ShapeOf, peak: Peak) -> None:
         self._shape_of = shape_of
         self._peak = peak
+        nodes = tuple(nodes)
         self._arithmetic_s = [self._flops(node) / peak.flops_per_s for node in nodes]
+        self._written_bytes = [self._written(node) for node in nodes]
+        self._read_bytes = [self._weight_bytes(node) for node in nodes]
 
     def bound_s(self, sub_graph: SubGraph, target: Target) -> float:
         """Seconds that a kernel over this sub-graph cannot undercut on this target."""
         arithmetic_s = sum(self._arithmetic_s[i] for i in sub_graph.inside)
-        written = sum(self._written(sub_graph.graph.node(i)) for i in sub_graph.exit)
+        written = sum(self._written_bytes[i] for i in sub_graph.exit)
         if target.is_reduced:
             return max(arithmetic_s, written / self._peak.bytes_per_s) / _REDUCED
-        read = sum(self._weight_bytes(sub_graph.graph.node(i)) for i in sub_graph.inside)
+        read = sum(self._read_bytes[i] for i in sub_graph.inside)
         return max(arithmetic_s, (written + read) / self._peak.bytes_per_s)
 
     def _flops(self, node: ir.Node) -> float:
@@ -155,4 +158,6 @@ class Roofline:
 
     def _bytes(self, value: ir.Value) -> float:
         shape = self._shape_of(value)
-        return 0.0 if shape is None or value.dtype is None else math.prod(shape) * value.dtype.itemsize
+        if shape is None or value.dtype in (None, ir.DataType.STRING):
+            return 0.0
+        return math.prod(shape) * value.dtype.itemsize

@@ -54,6 +54,11 @@ class Worker:
         memory_limit_bytes: Address space that the process may use; None is no limit.
         start_timeout_s: Seconds that it may take to come up.
         environment: Variables to set in the child.
+
+    Attributes:
+        jobs_done: Jobs that this process has done.
+        jobs_ever: Jobs that this and earlier processes have done.
+        busy: Whether it does one just now, for whichever thread.
     """
 
     def __init__(
@@ -75,6 +80,8 @@ class Worker:
         self._turn = threading.Lock()
         self._tail = b""
         self.jobs_done = 0
+        self.jobs_ever = 0
+        self.busy = False
 
     @property
     def alive(self) -> bool:
@@ -97,6 +104,7 @@ class Worker:
             CompileError: The service failed in a way that it could report.
             WorkerDied: The process crashed, hung or ran out of memory; it is gone with all its children.
         """
+        self.busy = True
         try:
             if not self.alive:
                 self._start()
@@ -106,7 +114,10 @@ class Worker:
             # Interrupted, too: the reply of a job that nobody waits for would be taken for the next one's.
             self.kill()
             raise
+        finally:
+            self.busy = False
         self.jobs_done += 1
+        self.jobs_ever += 1
         if "result" in reply:
             return reply["result"]
         if reply["kind"] == "out of memory":

@@ -104,9 +104,9 @@ class Workshop:
         """Whether a target can be used, as its toolchain says itself in a process of its own."""
         return self._crew.availability(target)
 
-    def muster(self, targets: Iterable[Target]) -> None:
-        """Has the toolchains of all targets come up side by side, which takes some of them seconds."""
-        self._crew.muster(targets)
+    def muster(self, targets: Iterable[Target], first: Callable[[], None] = lambda: None) -> None:
+        """Has the toolchains of all targets come up side by side, which takes some of them seconds; see ``Crew.muster``."""
+        self._crew.muster(targets, first)
 
     def key(self, job: Job) -> WorkloadKey:
         """Under which key a job's timing is kept."""

@@ -126,3 +126,9 @@ def test_no_real_kernel_is_faster(text: str, feeds: dict[str, tuple[int, ...]], 
         session.run(None, arrays)
         fastest = min(fastest, time.perf_counter() - before)
     assert 0 < bound_s < fastest
+
+
+def test_texts_have_no_size() -> None:
+    text = '<ir_version: 10, opset_import: ["" : 17]> agraph (string[3] x) => (string[3] y) {y = Identity (x)}'
+    graph = graph_of(text)
+    assert Roofline(graph.nodes, lambda _: (3,), PEAK).bound_s(SubGraph(graph, IndexSet(0b1)), F32) == 0.0
