@@ -95,6 +95,10 @@ def race(model: str, artefact: str, legs: int, rounds: int) -> dict[str, Any]:
         for _ in range(legs):
             run_leg({tool: artefact if tool == OURS else model for tool in TOOLS}, inputs, rounds, medians)
     finished = {tool: np.array(times) for tool, times in medians.items() if len(times) == legs * rounds}
+    if OURS not in finished:
+        sys.exit(
+            f"{artefact} did not run {model} on the inputs that were made up here; see what `collage run` says of it"
+        )
     singles = [tool for tool in finished if tool != OURS]
     best = min(singles, key=lambda tool: float(np.median(finished[tool])))
     from collage.cost.statistics import median_interval
