@@ -203,7 +203,7 @@ def assert_a_second_compile_does_nothing_else(machine: NoisyMachine, folder: Pat
     ]
 
 
-@pytest.mark.parametrize("seed", [7, 16, 26, 50])
+@pytest.mark.parametrize("seed", [7, 16, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (26, 50))])
 def test_a_second_compile_measures_and_races_nothing_and_chooses_the_same_however_noisy_the_first_was(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ class TestExtern(ToolchainTestCase):
     differs = frozenset({"not_finite_relu", "not_finite_max"})  # native code drops NaN here
 
 
+@pytest.mark.slow
 class TestExternInOneThread(ToolchainTestCase):
     toolchain = ExternToolchain()
     target = "llvm -libs=extern -threads=1"

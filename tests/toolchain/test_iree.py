@@ -29,6 +29,7 @@ class TestIree(ToolchainTestCase):
     refuses = SYMBOLIC
 
 
+@pytest.mark.slow
 class TestIreeInOneThread(ToolchainTestCase):
     toolchain = IreeToolchain()
     target = "llvm -compiler=iree -threads=1"

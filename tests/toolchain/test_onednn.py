@@ -23,6 +23,7 @@ class TestOneDnn(ToolchainTestCase):
     toolchain = OneDnnToolchain()
 
 
+@pytest.mark.slow
 class TestOneDnnInOneThread(ToolchainTestCase):
     toolchain = OneDnnToolchain()
     target = "llvm -libs=onednn -threads=1"
