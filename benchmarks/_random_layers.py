@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import _random_moves  # noqa: F401  registers its recipes
 import numpy as np
 from _random_models import Draft, Rejected, recipe, typed
 from _random_operators import within

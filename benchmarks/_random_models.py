@@ -1,9 +1,9 @@
 """Random valid ONNX models by seed: what ``random_graphs.py`` gives to toolchains.
 
-A model grows operator by operator. Each is drawn from the recipes of ``_random_operators.py``, reads what is there already, and
-is computed at once by ONNX's reference implementation, so that what comes next knows shapes and values. What would make a
-comparison unfair is taken back: values that are no numbers or are large, and operators of which rounding in the last digit
-would change the answer (ties in TopK, halves in Round, comparisons of what is nearly equal).
+A model grows operator by operator. Each is drawn from recipes (those of operators, moves and layers, in their files), reads
+what is there already, and is computed at once by ONNX's reference implementation, so that what comes next knows shapes and
+values. What would make a comparison unfair is taken back: values that are no numbers or are large, and operators of which
+rounding in the last digit would change the answer (ties in TopK, halves in Round, comparisons of what is nearly equal).
 """
 
 from __future__ import annotations

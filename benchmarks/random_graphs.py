@@ -32,8 +32,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import _random_layers  # noqa: F401  registers its recipes
-import _random_operators  # noqa: F401
+import _random_layers  # noqa: F401  registers its recipes, and all others
 import numpy as np
 import onnx
 import onnx.printer
