@@ -22,8 +22,9 @@ from pathlib import Path
 
 from lazy import model_of, names, session
 
+from collage.calibration import machine_drift
 from collage.collage import gather_specs
-from collage.finals import choose, machine_drift
+from collage.finals import choose
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, SubGraph
 from collage.plans import Placement, Plan, predicted_s, single_plans
