@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -44,6 +45,15 @@ def assert_gone(pid: int) -> None:
 
 def test_answers(worker: Worker) -> None:
     assert worker.call("echo", PATIENCE_S, text="you") == "hello you"
+
+
+def test_threads_that_ask_at_once_get_their_own_answers(worker: Worker) -> None:
+    def ask(number: int) -> str:
+        return str(worker.call("echo", PATIENCE_S, text=str(number)))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(ask, range(200))) == [f"hello {number}" for number in range(200)]
+    assert not worker.busy
 
 
 def test_reports_what_the_service_raises_and_lives_on(worker: Worker) -> None:

@@ -182,7 +182,7 @@ class Crew:
 
     def recycle(self) -> None:
         """Has idle workers forget the kernels that they loaded, and replaces those that have done many jobs."""
-        for name, worker in self._workers.items():
+        for name, worker in list(self._workers.items()):  # Others may be coming up meanwhile.
             if worker.jobs_done > self._limits.recycle_after and not worker.busy:
                 worker.kill()
             elif worker.alive and not worker.busy and worker.jobs_ever != self._jobs_when_empty.get(name):

@@ -58,7 +58,6 @@ class Worker:
     Attributes:
         jobs_done: Jobs that this process has done.
         jobs_ever: Jobs that this and earlier processes have done.
-        busy: Whether it does one just now, for whichever thread.
     """
 
     def __init__(
@@ -81,7 +80,12 @@ class Worker:
         self._tail = b""
         self.jobs_done = 0
         self.jobs_ever = 0
-        self.busy = False
+        self._in_use = threading.Lock()
+
+    @property
+    def busy(self) -> bool:
+        """Whether it does a job just now, for whichever thread."""
+        return self._in_use.locked()
 
     @property
     def alive(self) -> bool:
@@ -89,7 +93,7 @@ class Worker:
         return self._process is not None and self._process.poll() is None
 
     def call(self, method: str, timeout_s: float, **params: Any) -> Any:
-        """Runs one job; starts the process first if there is none.
+        """Runs one job; starts the process first if there is none. Several threads may call: they take turns.
 
         Args:
             method: Name of a public method of the service.
@@ -104,7 +108,10 @@ class Worker:
             CompileError: The service failed in a way that it could report.
             WorkerDied: The process crashed, hung or ran out of memory; it is gone with all its children.
         """
-        self.busy = True
+        with self._in_use:
+            return self._call(method, timeout_s, params)
+
+    def _call(self, method: str, timeout_s: float, params: dict[str, Any]) -> Any:
         try:
             if not self.alive:
                 self._start()
@@ -114,8 +121,6 @@ class Worker:
             # Interrupted, too: the reply of a job that nobody waits for would be taken for the next one's.
             self.kill()
             raise
-        finally:
-            self.busy = False
         self.jobs_done += 1
         self.jobs_ever += 1
         if "result" in reply:
