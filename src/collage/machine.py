@@ -18,6 +18,10 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
+_INT8 = frozenset(("avx512_vnni", "avx_vnni", "amx_int8"))
+"""Instruction sets with products of bytes, by /proc/cpuinfo's names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What a timing depends on besides the kernel and its toolchain (design section 7, workload key).
@@ -41,6 +45,11 @@ class Machine:
     quota: float | None
     memory_bytes: int
     system: str
+
+    @property
+    def multiplies_bytes_at_once(self) -> bool:
+        """Whether an instruction adds products of bytes in 32 bits; without, they are slower, or saturate in 16 bits."""
+        return not _INT8.isdisjoint(self.flags)
 
     @property
     def fingerprint(self) -> str:

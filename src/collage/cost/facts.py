@@ -152,8 +152,9 @@ def _is_tuned_kernel(value: Any) -> bool:
 
 
 def _is_correction(value: Any) -> bool:
-    names = {"chain_s", "parts"}
-    return isinstance(value, dict) and value.keys() == names and all(is_finite(value[name]) for name in names)
+    if not (isinstance(value, dict) and value.keys() == {"chain_s", "parts"} and all(map(is_finite, value.values()))):
+        return False
+    return bool(0 < value["parts"] <= 1)
 
 
 def _is_hand_over(value: Any) -> bool:

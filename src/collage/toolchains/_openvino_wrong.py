@@ -20,9 +20,8 @@ _PEEPHOLES = 7
 _RANK_OF_TILE = 4
 """The rank from which on Tile needs constant repeats."""
 _OF_BYTES = ("QLinearConv", "QLinearMatMul")
-_BYTES_IN_ONE_STEP = ("avx512_vnni", "avx_vnni", "amx_int8")
 _BYTES_IN_TWO_STEPS = "ssse3"
-"""Processors that have this and none of those add products of bytes in pairs in 16 bits, and saturate. ONNX Runtime and the
+"""Processors that have this, and nothing better, add products of bytes in pairs in 16 bits, and saturate. ONNX Runtime and the
 plugin do so with large weights behind unsigned activations, as their vendors say; behind signed ones only the plugin does."""
 
 
@@ -69,8 +68,8 @@ def known_wrong(node: ir.Node) -> str | None:
 
 
 def _multiplies_bytes_in_two_steps() -> bool:
-    flags = this_machine().flags
-    return _BYTES_IN_TWO_STEPS in flags and not any(flag in flags for flag in _BYTES_IN_ONE_STEP)
+    machine = this_machine()
+    return _BYTES_IN_TWO_STEPS in machine.flags and not machine.multiplies_bytes_at_once
 
 
 def _wrong_of_resize(node: ir.Node) -> str | None:

@@ -46,8 +46,6 @@ __all__ = ["OnnxRuntimeToolchain"]
 
 _LEVELS = {"0": "ORT_DISABLE_ALL", "1": "ORT_ENABLE_BASIC", "2": "ORT_ENABLE_EXTENDED", "3": "ORT_ENABLE_ALL"}
 _PROVIDERS = {"llvm": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-_FAST_INT8 = {"avx512_vnni", "avx_vnni", "amx_int8"}
-"""Instruction sets without which 8-bit products are no faster than f32 ones."""
 _QUANTISABLE = ("MatMul", "Gemm")
 _NUMPY_TYPES = frozenset(
     ("bool", "float16", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))
@@ -82,7 +80,8 @@ class OnnxRuntimeToolchain(ToolchainBase):
         found = ort.get_available_providers()
         devices = tuple(provider for provider in _PROVIDERS.values() if provider in found)
         build = f"onnxruntime {ort.__version__}, {ort.get_build_info()}"
-        precisions = ("int8",) if _FAST_INT8 & set(this_machine().flags) else ()
+        # Elsewhere 8-bit products are no faster than f32 ones.
+        precisions = ("int8",) if this_machine().multiplies_bytes_at_once else ()
         return Availability(True, ort.__version__, build, devices, precisions=precisions)
 
     def availability_of(self, target: Target) -> Availability:
