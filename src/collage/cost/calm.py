@@ -2,7 +2,8 @@
 
 A virtual machine's processors may be put on the two threads of one core for seconds, and everything that uses both takes
 half as long again; nothing in the system's own figures says so. A small product of matrices on all cores does. It is compared
-with the fastest that was ever seen here, so that what is always slow is not waited for.
+with the fastest that was ever seen here, so that what is always slow is not waited for. Nor is what stays slow: each wait in
+vain makes the next one half as long, until the machine is calm again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ PATIENCE_VARIABLE = "COLLAGE_PATIENCE_S"
 _PATIENCE_S = 20.0
 _PAUSE_S = 0.25
 _LONGEST_S = 6.0
+"""Of one wait, after the machine was calm."""
 _BUSY = 1.2
 """A product that takes this many times the fastest one means that the machine is busy."""
 _SIDE = 256
@@ -49,7 +51,8 @@ class Calm:
     def __init__(self, database: Database, say: Callable[[str], None], patience_s: float | None = None) -> None:
         self._database = database
         self._say = say
-        self._left_s = _patience_s() if patience_s is None else patience_s
+        self._patience_s = _patience_s() if patience_s is None else patience_s
+        self._longest_s = _LONGEST_S
         self.waited_s = 0.0
         self._best_s = math.inf
         self._worker: Worker | None = None
@@ -57,25 +60,21 @@ class Calm:
 
     def wait(self) -> bool:
         """Returns when the machine is calm, or patience is at an end; whether it is calm."""
-        waited_s = 0.0
+        began_s = self.waited_s
         while not self.is_calm():
-            if waited_s >= min(_LONGEST_S, self._left_s):
-                self._spend(waited_s)
+            if self.waited_s - began_s >= self._longest_s:
+                self._longest_s /= 2
                 return False
-            if not waited_s:
+            if self.waited_s == began_s:
                 self._say("waiting for the machine to calm down")
             time.sleep(_PAUSE_S)
-            waited_s += _PAUSE_S
-        self._spend(waited_s)
+            self.waited_s += _PAUSE_S
+        self._longest_s = _LONGEST_S
         return True
 
-    def _spend(self, seconds: float) -> None:
-        self._left_s -= seconds
-        self.waited_s += seconds
-
     def is_calm(self) -> bool:
-        """Whether all cores are about as fast as they were at best; True where nobody wants to know."""
-        if self._left_s <= 0:
+        """Whether all cores are about as fast as they were at best; True where nobody wants to know, or not any longer."""
+        if self.waited_s >= self._patience_s:
             return True
         took_s = self._probe()
         if took_s is None:
@@ -99,7 +98,7 @@ class Calm:
         try:
             return float(self._worker.call("probe", _TIMEOUT_S))
         except ToolchainError:
-            self._left_s = 0.0  # A machine on which not even this runs has other troubles.
+            self._patience_s = 0.0  # A machine on which not even this runs has other troubles.
             return None
 
 

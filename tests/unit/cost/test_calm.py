@@ -63,13 +63,30 @@ def test_the_fastest_product_is_remembered(database: Database) -> None:
 
 
 def test_patience_ends(database: Database, slept: list[float]) -> None:
-    machine = Machine(database, 0.2, 0.9, patience_s=15.0)
+    machine = Machine(database, 0.2, 0.9, patience_s=10.0)
     assert machine.wait()
-    assert [machine.wait() for _ in range(4)] == [False, False, False, True]
-    assert sum(slept) == pytest.approx(15.0)
+    assert [machine.wait() for _ in range(4)] == [False, False, True, True]
+    assert sum(slept) == machine.waited_s == pytest.approx(10.0)
     probes = machine.probes
     assert machine.wait()
     assert machine.probes == probes
+
+
+def test_a_machine_that_stays_slow_is_waited_for_less_and_less(database: Database, slept: list[float]) -> None:
+    slow = [0.9] * 60
+    machine = Machine(database, 0.2, *slow, 0.2, *slow, patience_s=1000.0)
+    assert machine.wait()
+    waits = []
+    for _ in range(8):
+        before_s = machine.waited_s
+        machine.wait()
+        waits.append(machine.waited_s - before_s)
+    assert waits == [6.0, 3.0, 1.5, 0.75, 0.5, 0.25, 0.25, 0.25]
+    while not machine.wait():
+        pass
+    before_s = machine.waited_s
+    assert not machine.wait()
+    assert machine.waited_s - before_s == 6.0
 
 
 def test_without_patience_nobody_looks(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +95,7 @@ def test_without_patience_nobody_looks(database: Database, monkeypatch: pytest.M
     assert not machine.probes
     for said, left_s in {"7": 7.0, "none": 20.0, "0": 0.0}.items():
         monkeypatch.setenv(PATIENCE_VARIABLE, said)
-        assert Calm(database, print)._left_s == left_s
+        assert Calm(database, print)._patience_s == left_s
 
 
 def test_a_real_product_takes_some_time(database: Database) -> None:
