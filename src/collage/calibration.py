@@ -16,12 +16,14 @@ from collage.finals import Finals
 from collage.plans import Plan, predicted_s
 from collage.tuning import Tuning
 
-__all__ = ["calibrate", "machine_drift", "recall_correction"]
+__all__ = ["additive_error", "calibrate", "machine_drift", "recall_correction"]
 
 _CONTRADICTION = 0.1
 """Share by which chains may be slower or faster than predicted before the cost model is corrected."""
 _LEAST_PARTS = 0.75
 """Machines are rarely slower than this for a while. Where a chain takes less still, kernels were measured badly."""
+_GLIMPSE = 3
+"""So many runs, or fewer, only told that a single is too slow to be raced; of the machine they tell nothing."""
 
 
 def recall_correction(tuning: Tuning) -> None:
@@ -76,8 +78,26 @@ def machine_drift(tuning: Tuning, finals: Finals) -> float | None:
     What runs the model alone is predicted by its own time, with nothing to add up: where it took another time in the race,
     the machine was another one by then.
     """
-    ratios = [ratio for plan, ratio, _ in _against_predictions(tuning, finals) if len(plan.kernels) == 1]
+    singles = [
+        (ratio, finals.standings[plan.name].time)
+        for plan, ratio, _ in _against_predictions(tuning, finals)
+        if len(plan.kernels) == 1
+    ]
+    raced = [ratio for ratio, time in singles if time is not None and time.count > _GLIMPSE]
+    ratios = raced or [ratio for ratio, _ in singles]
     return statistics.median(ratios) if ratios else None
+
+
+def additive_error(tuning: Tuning, finals: Finals, plan: Plan) -> float | None:
+    """Share of a plan's end-to-end time by which its kernels do not add up to it; 0 for one kernel, None if unknown.
+
+    Positive where it took longer than the sum. What the machine was slower or faster in the race than when the kernels were
+    measured is not the addition's error, and left out (see ``machine_drift``).
+    """
+    for one, ratio, _ in _against_predictions(tuning, finals):
+        if one.name == plan.name:
+            return 0.0 if len(plan.kernels) == 1 else 1.0 - (machine_drift(tuning, finals) or 1.0) / ratio
+    return None
 
 
 def _against_predictions(tuning: Tuning, finals: Finals) -> Iterator[tuple[Plan, float, float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from collage.calibration import machine_drift
+from collage.calibration import additive_error, machine_drift
 from collage.cost.outcome import Outcome, Status
 from collage.cost.race import Standing
 from collage.cost.statistics import Summary
@@ -40,7 +40,6 @@ def compile_report(
     plan = finals.plan
     estimates = [_estimate_s(tuning, place) for place in plan.kernels]
     total_s = predicted_s(tuning, plan)
-    measured_s = finals.time.median_s if finals.time else None
     standing = finals.standings.get(plan.name)
     drift = machine_drift(tuning, finals)
     return {
@@ -66,7 +65,7 @@ def compile_report(
         "finalists": [_finalist(standing, predicted) for standing, predicted in finals.compared(tuning)],
         "speedup_vs_best_single": finals.speedup[0] if finals.speedup else None,
         "speedup_interval": finals.speedup[1].as_list() if finals.speedup else None,
-        "additive_error": (measured_s - total_s) / measured_s if measured_s and total_s is not None else None,
+        "additive_error": additive_error(tuning, finals, plan),
         "machine_drift": 1.0 - 1.0 / drift if drift else None,
         "search": _search(tuning, index, result, wall_s, finals.recorded),
         "numerics": _numerics(tuning, plan, standing),

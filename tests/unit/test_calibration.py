@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from collage.calibration import calibrate, machine_drift
+from collage.calibration import additive_error, calibrate, machine_drift
 from collage.cost.cost import Correction
 from collage.cost.outcome import Status
 from collage.cost.race import Contestant, Standing
 from collage.cost.statistics import Summary
 from collage.finals import Finals
 
-PREDICTED_S = {"a": 1e-3, "b": 2e-3, "failed": 1e-3, "mix": 1e-3, "mix 2": 3e-3}
+PREDICTED_S = {"a": 1e-3, "b": 2e-3, "failed": 1e-3, "mix": 1e-3, "mix 2": 3e-3, "glimpsed": 9e-3}
+GLIMPSED = {"glimpsed"}
 
 
 def finals_of(measured_s: dict[str, float | None]) -> Finals:
@@ -27,7 +28,7 @@ def finals_of(measured_s: dict[str, float | None]) -> Finals:
         name: Standing(
             Contestant(name, "", {}, 1),
             Status.OK if seconds else Status.CRASH,
-            time=Summary(seconds, seconds, seconds, 9, 0.0) if seconds else None,
+            time=Summary(seconds, seconds, seconds, 3 if name in GLIMPSED else 9, 0.0) if seconds else None,
         )
         for name, seconds in measured_s.items()
     }
@@ -49,12 +50,36 @@ def predictions(monkeypatch: pytest.MonkeyPatch) -> None:
             0.5,
         ),  # What is made of several kernels tells nothing of the machine.
         ({"mix": 9e-3, "failed": None}, None),
+        # What was only seen to be too slow tells nothing of the machine, unless there is nothing else.
+        ({"a": 1.5e-3, "glimpsed": 9e-3}, 1.5),
+        ({"glimpsed": 18e-3}, 2.0),
     ],
 )
 def test_the_machine_drifted_as_far_as_the_singles_are_off(
     measured_s: dict[str, float | None], drift: float | None
 ) -> None:
     assert machine_drift(None, finals_of(measured_s)) == drift  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "name", "error"),
+    [
+        ({"a": 1e-3, "mix": 1.25e-3}, "mix", 0.2),
+        # Everything took twice as long: the machine did, and the sum is right.
+        ({"a": 2e-3, "mix": 2e-3}, "mix", 0.0),
+        ({"a": 2e-3, "mix": 1e-3}, "mix", -1.0),
+        ({"mix": 1.25e-3}, "mix", 0.2),
+        ({"a": 1.5e-3, "mix": 9e-3}, "a", 0.0),
+        ({"a": 1e-3, "mix": None}, "mix", None),
+    ],
+)
+def test_the_additive_error_is_what_the_machine_does_not_explain(
+    measured_s: dict[str, float | None], name: str, error: float | None
+) -> None:
+    finals = finals_of(measured_s)
+    plan = next(plan for plan in finals.plans if plan.name == name)
+    found = additive_error(None, finals, plan)  # type: ignore[arg-type]
+    assert found == (error if error is None else pytest.approx(error))
 
 
 class Learner:

@@ -76,12 +76,7 @@ def _summary(report: Mapping[str, Any]) -> str:
             f"{report['speedup_vs_best_single']:.3f}x the best single toolchain (95 % interval {low:.3f} to {high:.3f})"
         )
     if report["additive_error"] is not None:
-        # Reports of artefacts made before it was told do not have it.
-        drift = report.get("machine_drift")
-        lines.append(
-            f"kernels add up to {_ms(report['estimate_us'])} ms: additive error {report['additive_error']:+.1%}"
-            + (f"; toolchains alone, where nothing adds up, {drift:+.1%}" if drift is not None else "")
-        )
+        lines.append(_additive(report))
     if numerics["max_rel_error"] is not None:
         lines.append(
             f"largest difference from the reference: {numerics['max_rel_error']:.1e} of the largest output "
@@ -97,6 +92,15 @@ def _summary(report: Mapping[str, Any]) -> str:
     if report.get("artefact"):
         lines.append(f"written to {report['artefact']}")
     return _escape("\n".join(lines))
+
+
+def _additive(report: Mapping[str, Any]) -> str:
+    """What the kernels add up to, and how far off that is; what the machine is off by itself is told apart."""
+    drift = report.get("machine_drift")  # Reports of artefacts made before it was told do not have it.
+    machine = f" (the machine itself: {drift:+.1%})" if drift is not None else ""
+    if len(report["kernels"]) == 1:
+        return f"measured by itself {_ms(report['estimate_us'])} ms{machine}"
+    return f"kernels add up to {_ms(report['estimate_us'])} ms{machine}: additive error {report['additive_error']:+.1%}"
 
 
 def print_outputs(outputs: Sequence[Mapping[str, Any]]) -> None:
