@@ -16,14 +16,14 @@ from collage.finals import Finals
 from collage.plans import Plan, predicted_s
 from collage.tuning import Tuning
 
-__all__ = ["additive_error", "calibrate", "machine_drift", "recall_correction"]
+__all__ = ["additive_error", "calibrate", "machine_drift", "recall_correction", "reconsider"]
 
 _CONTRADICTION = 0.1
 """Share by which chains may be slower or faster than predicted before the cost model is corrected."""
 _LEAST_PARTS = 0.75
 """Machines are rarely slower than this for a while. Where a chain takes less still, kernels were measured badly."""
 _GLIMPSE = 3
-"""So many runs, or fewer, only told that a single is too slow to be raced; of the machine they tell nothing."""
+"""So many runs, or fewer, only told that a plan is too slow to be raced; of the machine, or of sums, they tell nothing."""
 
 
 def recall_correction(tuning: Tuning) -> None:
@@ -50,15 +50,32 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
     return True
 
 
+def reconsider(tuning: Tuning, finals: Finals) -> None:
+    """Forgets a correction that the last race contradicts, of whose chains plain sums were right more closely."""
+    kept = tuning.correction
+    if kept == Correction():
+        return
+    with_it = _median_error(tuning, finals)
+    tuning.correction = Correction()
+    without = _median_error(tuning, finals)
+    if with_it is None or without is None or with_it <= without:
+        tuning.correction = kept
+        return
+    tuning.say("the second race contradicts the first: kernels add up after all")
+    tuning.database.keep_local_fact(asdict(Correction()), **tuning.fact_of_menu("calibration-1"))
+
+
+def _median_error(tuning: Tuning, finals: Finals) -> float | None:
+    """By what share of their predictions the chains of a race are off, to either side."""
+    drift = machine_drift(tuning, finals) or 1.0
+    chains = [abs(excess) for _, excess, _ in _chains(tuning, finals, drift)]
+    return statistics.median(chains) if chains else None
+
+
 def _correction(tuning: Tuning, finals: Finals) -> Correction | None:
     """What the chains of the race say, each compared with its prediction; None where that was about right."""
     drift = machine_drift(tuning, finals) or 1.0
-    # What devices do to each other when they work at once is no cost of chains.
-    chains = [
-        (ratio / drift - 1.0, predicted / len(plan.kernels))
-        for plan, ratio, predicted in _against_predictions(tuning, finals)
-        if len(plan.kernels) > 1 and len({place.device for place in plan.kernels}) == 1
-    ]
+    chains = [(excess, predicted / len(plan.kernels)) for plan, excess, predicted in _chains(tuning, finals, drift)]
     if not chains:
         return None
     if statistics.median(excess for excess, _ in chains) > _CONTRADICTION:
@@ -78,13 +95,9 @@ def machine_drift(tuning: Tuning, finals: Finals) -> float | None:
     What runs the model alone is predicted by its own time, with nothing to add up: where it took another time in the race,
     the machine was another one by then.
     """
-    singles = [
-        (ratio, finals.standings[plan.name].time)
-        for plan, ratio, _ in _against_predictions(tuning, finals)
-        if len(plan.kernels) == 1
-    ]
-    raced = [ratio for ratio, time in singles if time is not None and time.count > _GLIMPSE]
-    ratios = raced or [ratio for ratio, _ in singles]
+    singles = [(plan, ratio) for plan, ratio, _ in _against_predictions(tuning, finals) if len(plan.kernels) == 1]
+    raced = [ratio for plan, ratio in singles if _was_raced(finals, plan)]
+    ratios = raced or [ratio for _, ratio in singles]
     return statistics.median(ratios) if ratios else None
 
 
@@ -98,6 +111,21 @@ def additive_error(tuning: Tuning, finals: Finals, plan: Plan) -> float | None:
         if one.name == plan.name:
             return 0.0 if len(plan.kernels) == 1 else 1.0 - (machine_drift(tuning, finals) or 1.0) / ratio
     return None
+
+
+def _chains(tuning: Tuning, finals: Finals, drift: float) -> Iterator[tuple[Plan, float, float]]:
+    """Chains that were raced, by what share they took longer than the machine's drift explains, and their predictions."""
+    for plan, ratio, predicted in _against_predictions(tuning, finals):
+        # What devices do to each other when they work at once is no cost of chains.
+        on_one_device = len({place.device for place in plan.kernels}) == 1
+        if len(plan.kernels) > 1 and on_one_device and _was_raced(finals, plan):
+            yield plan, ratio / drift - 1.0, predicted
+
+
+def _was_raced(finals: Finals, plan: Plan) -> bool:
+    """Whether more is known of a plan's time than that it seemed too slow to be raced."""
+    time = finals.standings[plan.name].time
+    return time is not None and time.count > _GLIMPSE
 
 
 def _against_predictions(tuning: Tuning, finals: Finals) -> Iterator[tuple[Plan, float, float]]:

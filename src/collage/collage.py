@@ -26,7 +26,7 @@ import onnx_ir as ir
 
 from collage._errors import NothingCanRun, TargetError, WrongAnswer
 from collage.accuracy import within_budget
-from collage.calibration import calibrate, recall_correction
+from collage.calibration import calibrate, recall_correction, reconsider
 from collage.cost.cost import Cost
 from collage.cost.database import Database
 from collage.cost.estimator import CostEstimator
@@ -234,6 +234,7 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
         finals, raced = choose(tuning, plans), plans
         if not calibrate(tuning, finals) and tuning.rejections == rejected:
             break
+    reconsider(tuning, finals)
     remember(tuning, finals)
     return result, finals
 

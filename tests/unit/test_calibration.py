@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from collage.calibration import additive_error, calibrate, machine_drift
+from collage.calibration import additive_error, calibrate, machine_drift, reconsider
 from collage.cost.cost import Correction
 from collage.cost.outcome import Status
 from collage.cost.race import Contestant, Standing
@@ -129,3 +129,35 @@ def test_a_correction_is_not_corrected() -> None:
     tuning: Any = Learner(Correction(parts=0.9))
     assert not calibrate(tuning, finals_of({"a": 1e-3, "mix": 2e-3}))
     assert tuning.correction == Correction(parts=0.9)
+
+
+@pytest.mark.parametrize(
+    ("mix_s", "kept"),
+    [
+        # A chain of two, each said to cost 0.25 ms more: 1.5 ms, where 1 ms is the plain sum.
+        (1.5e-3, Correction(chain_s=0.25e-3)),
+        (1.3e-3, Correction(chain_s=0.25e-3)),
+        (1.2e-3, Correction()),
+        (1.0e-3, Correction()),
+    ],
+)
+def test_a_correction_that_the_next_race_contradicts_is_forgotten(
+    mix_s: float, kept: Correction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def predicted_s(tuning: Learner, plan: Any) -> float:
+        return PREDICTED_S[plan.name] + (2 * tuning.correction.chain_s if len(plan.kernels) > 1 else 0.0)
+
+    monkeypatch.setattr("collage.calibration.predicted_s", predicted_s)
+    tuning = Learner(Correction(chain_s=0.25e-3))
+    reconsider(tuning, finals_of({"a": 1e-3, "mix": mix_s}))  # type: ignore[arg-type]
+    assert tuning.correction == kept
+    assert tuning.kept == ({} if kept.chain_s else asdict(Correction()))
+
+
+def test_what_was_hardly_raced_corrects_nothing() -> None:
+    tuning = Learner()
+    GLIMPSED.add("mix 2")
+    try:
+        assert not calibrate(tuning, finals_of({"a": 1e-3, "mix": 1e-3, "mix 2": 9e-3}))  # type: ignore[arg-type]
+    finally:
+        GLIMPSED.discard("mix 2")

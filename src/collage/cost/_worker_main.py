@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from collage._errors import CollageError, Unsupported
+from collage.cost.quiet import until_quiet
 
 _HEADER = struct.Struct("!Q")
+_PATIENCE_S = 0.5
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -137,6 +139,7 @@ def main(configuration: dict[str, Any]) -> None:
 
 def _serve(configuration: dict[str, Any]) -> None:
     requests, replies, server = configuration["requests"], configuration["replies"], os.getpid()
+    patience_s = _PATIENCE_S
     os.set_inheritable(requests, False)
     os.set_inheritable(replies, False)
     if limit := configuration["memory_limit_bytes"]:
@@ -163,6 +166,9 @@ def _serve(configuration: dict[str, Any]) -> None:
                 traceback.print_exc()
             message = _failure(error)
         end_if_forked(server)
+        # A job is done when its threads sleep, since another worker may be timed next. Some never do.
+        if not until_quiet(patience_s):
+            patience_s /= 2
         _reply(replies, message)
 
 

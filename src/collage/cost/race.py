@@ -185,6 +185,7 @@ def race(
             with building_slot():
                 _guard(runner, partial(_qualify, runner, tolerance, plan))
             _leave(runner, plan)
+        _look_again(runners, plan, wait)
         track, rivals = _until_told(_with_a_chance(runners, plan.hopeless), plan, say, wait)
         # Whoever was too slow to be raced still finishes before those that did not finish at all.
         rivals = rivals or [runner for runner in runners if runner.failure is None]
@@ -227,6 +228,23 @@ def _qualify(runner: _Runner, tolerance: float, plan: RacePlan) -> None:
     once = worker.call("run", plan.timeout_s, runs=1, warm_up=0)[0]
     runner.qualifying = worker.call("run", plan.timeout_s, runs=3, warm_up=1) if once < 1.0 else [once]
     runner.block = min(max(math.ceil(plan.block_s / max(min(runner.qualifying), 1e-6)), 1), 2000)
+
+
+def _look_again(runners: Sequence[_Runner], plan: RacePlan, wait: Callable[[], object]) -> None:
+    """Times once more who seems hopeless, but not by far: a process that has just come up may be slow for a moment."""
+    running = [runner for runner in runners if runner.failure is None]
+    limit_s = plan.hopeless * min((runner.median_s for runner in running), default=0.0)
+    for runner in running:
+        if limit_s < runner.median_s <= plan.hopeless * limit_s:
+            with measuring_slot():
+                wait()
+                _guard(runner, partial(_qualify_again, runner, plan))
+            _leave(runner, plan)
+
+
+def _qualify_again(runner: _Runner, plan: RacePlan) -> None:
+    samples = runner.worker.call("run", plan.timeout_s, runs=len(runner.qualifying), warm_up=1)
+    runner.qualifying = min(runner.qualifying, samples, key=lambda found: summarise(found).median_s)
 
 
 def _with_a_chance(runners: Sequence[_Runner], hopeless: float) -> list[_Runner]:
