@@ -48,13 +48,14 @@ sys.path.insert(0, str(ROOT))  # The zoo is no part of the installed package.
 from benchmarks.zoo import CATALOGUE, build, find  # noqa: E402
 from benchmarks.zoo.building import make_sample  # noqa: E402
 
+from collage.cost.quiet import until_quiet  # noqa: E402
 from collage.cost.statistics import ratio_of_medians  # noqa: E402
 
 BAR = 1.03
 SAMPLES = 3
 """Runs of one turn; one more before them brings caches and threads back."""
-QUIET_S = 0.01
-"""Before each turn: longer than threads of the one before spin."""
+QUIET_S = 0.5
+"""How long a turn may take to end: threads that spin for a while after it would slow down whoever comes next."""
 MEASURED_S = 8.0
 """How long a model is measured on a toolchain, once it has its fewest rounds."""
 FEWEST_ROUNDS = 8
@@ -292,7 +293,9 @@ def serve(call: Call, pipe: multiprocessing.connection.Connection) -> None:
             began = time.perf_counter()
             call()
             samples.append(time.perf_counter() - began)
-        pipe.send(("ok", (samples, (time.process_time() - cpu) / len(samples))))
+        cpu = time.process_time() - cpu
+        until_quiet(QUIET_S)
+        pipe.send(("ok", (samples, cpu / len(samples))))
 
 
 class Child:
@@ -360,7 +363,6 @@ def turns(runners: Mapping[str, Child], rounds: int) -> tuple[dict[str, list[Any
         if taken > MEASURED_S and (done >= FEWEST_ROUNDS or (done >= 3 and taken > 3 * MEASURED_S)):
             break
         for label in chance.permutation(sorted(runners)):
-            time.sleep(QUIET_S)
             told, turn = runners[label].turn()
             if told == "problem":
                 return {}, {str(label): turn}

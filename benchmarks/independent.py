@@ -26,6 +26,8 @@ import numpy as np
 
 ENOUGH = 0.98
 BLOCK_S = 0.12
+PAUSE_S = 0.1
+"""Before each turn. ONNX Runtime's threads spin for 50 ms after a run, which is its affair, but not to slow whoever comes next."""
 OURS = "collage"
 TOOLS = ("onnxruntime", "openvino", OURS)
 
@@ -122,6 +124,7 @@ def run_leg(paths: dict[str, str], inputs: Path, rounds: int, medians: dict[str,
     for _ in range(rounds):
         for tool in random.sample(list(alive), len(alive)):
             block = max(2, int(BLOCK_S / first[tool]))
+            time.sleep(PAUSE_S)
             medians[tool].append(float(np.median(timed(alive[tool], block))))
     for child in children.values():
         child.kill()

@@ -37,6 +37,7 @@ from _single_op_cases import CASES
 
 from collage.cost.calm import Calm
 from collage.cost.database import Database
+from collage.cost.quiet import until_quiet
 from collage.cost.statistics import ratio_of_medians
 from collage.testing._toolchain_kernels import KernelCase, kernel
 from collage.toolchains import LoadOptions, registry
@@ -45,8 +46,8 @@ from collage.transform import InferType
 WIN = 1.05
 TURN_S = 0.003
 """How long a toolchain runs in its turn: short kernels run many times."""
-QUIET_S = 0.002
-"""Pause between two turns, in which the threads of the last one go to sleep."""
+QUIET_S = 0.5
+"""How long a turn may take to end: threads that spin for a while after it would slow down whoever comes next."""
 MOST_SAMPLES = 50
 ROUNDS = 40
 FEWEST_ROUNDS = 12
@@ -82,7 +83,9 @@ def serve(target_text: str, threads: int, pipe: multiprocessing.connection.Conne
                 except Exception as error:
                     pipe.send(" ".join(f"{type(error).__name__}: {error}".split())[:110])
             else:
-                pipe.send(timed(run, current.inputs))
+                samples = timed(run, current.inputs)
+                until_quiet(QUIET_S)
+                pipe.send(samples)
 
 
 def timed(run: Any, inputs: Sequence[np.ndarray]) -> list[float]:
@@ -170,7 +173,6 @@ def measure(index: int, servers: Sequence[Server], calm: Calm) -> dict[str, Any]
         began = time.monotonic()
         for place in chance.permutation(len(racing)):
             server = racing[place]
-            time.sleep(QUIET_S)
             server.send("run")
             turn = server.answer(RUN_TIMEOUT_S)
             if isinstance(turn, str):
