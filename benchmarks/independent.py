@@ -27,7 +27,7 @@ import numpy as np
 ENOUGH = 0.98
 BLOCK_S = 0.12
 PAUSE_S = 0.1
-"""Before each turn. ONNX Runtime's threads spin for 50 ms after a run, which is its affair, but not to slow whoever comes next."""
+"""Before each turn: ONNX Runtime's threads spin for 50 ms after a run, which must not slow down whoever comes next."""
 OURS = "collage"
 TOOLS = ("onnxruntime", "openvino", OURS)
 

@@ -81,7 +81,7 @@ def bench(
         for target in targets:
             contestants.append(_vendor(target, original, values, recipe.threads))
         plan = RacePlan(choosing_rounds=(), reporting_rounds=rounds, legs=_LEGS, hopeless=20.0)
-        result = race(contestants, model_tolerance(model), plan, say, winner=OURS, wait=workshop.calm.wait)
+        result = race(contestants, model_tolerance(model), plan, say, winner=OURS, in_calm=workshop.calm.samples)
     return {
         "schema": 1,
         "artefact": name,

@@ -27,6 +27,8 @@ __all__ = [
     "unmeasured",
 ]
 
+_PATIENCE = 0.5
+"""Of what the measurements may wait for a calm machine, the share that a race may wait once more."""
 _RACE = "collage.cost._race_service:RaceService"
 
 
@@ -72,7 +74,8 @@ def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
         recipes, failures = _built(tuning, plans)
         contestants = [race_contestant(tuning, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
         calm = tuning.workshop.calm
-        result = race(contestants, tuning.tolerance, tuning.race_plan, tuning.say, wait=calm.wait)
+        calm.renew(_PATIENCE)
+        result = race(contestants, tuning.tolerance, tuning.race_plan, tuning.say, in_calm=calm.samples)
     except KeyboardInterrupt:
         tuning.say("interrupted: returning the best single, as measured by itself")
         return _least_predicted(tuning, [plan for plan in plans if plan.single] or plans)

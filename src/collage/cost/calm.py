@@ -12,6 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from collage._errors import ToolchainError
 from collage.cost.database import Database
@@ -24,16 +25,20 @@ PATIENCE_VARIABLE = "COLLAGE_PATIENCE_S"
 """Environment variable: seconds that one compilation may wait in all; 0 is not to look."""
 
 _PATIENCE_S = 20.0
-_PAUSE_S = 0.25
+_PAUSE_S = 0.1
 _LONGEST_S = 6.0
 """Of one wait, after the machine was calm."""
 _BUSY = 1.2
 """A product that takes this many times the fastest one means that the machine is busy."""
+_TRIES = 3
+_LONG_S = 1.0
 _SIDE = 256
 _BETTER = 0.99
 _TIMEOUT_S = 30.0
 # Threads of the library that multiplies go to sleep at once, instead of spinning beside what is timed next.
 _QUIET = {"OPENBLAS_THREAD_TIMEOUT": "4", "MKL_THREADING_LAYER": "GNU", "GOMP_SPINCOUNT": "0"}
+
+T = TypeVar("T")
 
 
 class Calm:
@@ -42,7 +47,7 @@ class Calm:
     Args:
         database: Where the fastest product is kept.
         say: Told that something is waited for.
-        patience_s: Seconds that may be waited in all; None is what the environment says, or 20 s.
+        patience_s: Seconds that may be waited, until ``renew``; None is what the environment says, or 20 s.
 
     Attributes:
         waited_s: Seconds that were waited so far.
@@ -52,11 +57,42 @@ class Calm:
         self._database = database
         self._say = say
         self._patience_s = _patience_s() if patience_s is None else patience_s
+        self._end_s = self._patience_s
         self._longest_s = _LONGEST_S
         self.waited_s = 0.0
         self._best_s = math.inf
         self._worker: Worker | None = None
         self._name = {"fact": "calm-1", "machine": this_machine().fingerprint}
+
+    def renew(self, share: float) -> None:
+        """Has patience again, as much as this share of what it had at first."""
+        self._end_s = self.waited_s + share * self._patience_s
+        self._longest_s = _LONGEST_S
+
+    def best(self, measure: Callable[[], T], seconds: Callable[[T], float | None], hopeless_s: float = math.inf) -> T:
+        """Measures while the machine is calm; what it was not calm after is measured again, a few times.
+
+        Args:
+            measure: What to do.
+            seconds: What it took, told from the result; None if it failed, and need not be tried again.
+            hopeless_s: What takes longer would also be too slow on a calm machine.
+
+        Returns:
+            The fastest result, or the one that failed.
+        """
+        found: list[tuple[float, T]] = []
+        while True:
+            self.wait()
+            result = measure()
+            if (took_s := seconds(result)) is None:
+                return result
+            found.append((took_s, result))
+            if took_s > hopeless_s or len(found) == _TRIES or self.is_calm():
+                return min(found, key=lambda one: one[0])[1]
+
+    def samples(self, measure: Callable[[], list[float]]) -> list[float]:
+        """``best`` of equally many runs, told by the seconds of each; not repeated where they took long."""
+        return self.best(measure, sum, _LONG_S)
 
     def wait(self) -> bool:
         """Returns when the machine is calm, or patience is at an end; whether it is calm."""
@@ -74,7 +110,7 @@ class Calm:
 
     def is_calm(self) -> bool:
         """Whether all cores are about as fast as they were at best; True where nobody wants to know, or not any longer."""
-        if self.waited_s >= self._patience_s:
+        if self.waited_s >= self._end_s:
             return True
         took_s = self._probe()
         if took_s is None:
@@ -98,7 +134,7 @@ class Calm:
         try:
             return float(self._worker.call("probe", _TIMEOUT_S))
         except ToolchainError:
-            self._patience_s = 0.0  # A machine on which not even this runs has other troubles.
+            self._patience_s = self._end_s = 0.0  # A machine on which not even this runs has other troubles.
             return None
 
 

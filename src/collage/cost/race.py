@@ -25,6 +25,8 @@ from collage.cost.worker import Worker, WorkerOutOfMemory, WorkerTimeout
 __all__ = ["Contestant", "RacePlan", "Result", "Standing", "race", "why_wrong"]
 
 
+InCalm = Callable[[Callable[[], list[float]]], list[float]]
+
 _LARGE_BYTES = 256 << 20
 
 
@@ -161,7 +163,7 @@ def race(
     say: Callable[[str], None] = lambda _: None,
     *,
     winner: str | None = None,
-    wait: Callable[[], object] = lambda: None,
+    in_calm: InCalm = lambda measure: measure(),
 ) -> Result:
     """Races contestants and picks the winner.
 
@@ -171,7 +173,7 @@ def race(
         plan: How long.
         say: Told what is going on.
         winner: Name of the contestant that counts as the winner whatever its time: a comparison, not a choice.
-        wait: Called before every round; returns when the machine is fit for it.
+        in_calm: Measures one block while the machine is fit for it.
 
     Returns:
         Who won, and how all did. A contestant that crashes or is wrong loses; the others go on.
@@ -185,8 +187,8 @@ def race(
             with building_slot():
                 _guard(runner, partial(_qualify, runner, tolerance, plan))
             _leave(runner, plan)
-        _look_again(runners, plan, wait)
-        track, rivals = _until_told(_with_a_chance(runners, plan.hopeless), plan, say, wait)
+        _look_again(runners, plan, in_calm)
+        track, rivals = _until_told(_with_a_chance(runners, plan.hopeless), plan, say, in_calm)
         # Whoever was too slow to be raced still finishes before those that did not finish at all.
         rivals = rivals or [runner for runner in runners if runner.failure is None]
         if not rivals:
@@ -197,7 +199,7 @@ def race(
         for leg in range(plan.legs):
             track = _started_afresh(track, plan)
             rounds = len(range(leg, plan.reporting_rounds, plan.legs))
-            track = _run_rounds(track, "reporting", rounds, plan, say, wait)
+            track = _run_rounds(track, "reporting", rounds, plan, say, in_calm)
         return _result(runners, chosen, free=winner is None)
     finally:
         for runner in runners:
@@ -230,20 +232,19 @@ def _qualify(runner: _Runner, tolerance: float, plan: RacePlan) -> None:
     runner.block = min(max(math.ceil(plan.block_s / max(min(runner.qualifying), 1e-6)), 1), 2000)
 
 
-def _look_again(runners: Sequence[_Runner], plan: RacePlan, wait: Callable[[], object]) -> None:
+def _look_again(runners: Sequence[_Runner], plan: RacePlan, in_calm: InCalm) -> None:
     """Times once more who seems hopeless, but not by far: a process that has just come up may be slow for a moment."""
     running = [runner for runner in runners if runner.failure is None]
     limit_s = plan.hopeless * min((runner.median_s for runner in running), default=0.0)
     for runner in running:
         if limit_s < runner.median_s <= plan.hopeless * limit_s:
             with measuring_slot():
-                wait()
-                _guard(runner, partial(_qualify_again, runner, plan))
+                _guard(runner, partial(_qualify_again, runner, plan, in_calm))
             _leave(runner, plan)
 
 
-def _qualify_again(runner: _Runner, plan: RacePlan) -> None:
-    samples = runner.worker.call("run", plan.timeout_s, runs=len(runner.qualifying), warm_up=1)
+def _qualify_again(runner: _Runner, plan: RacePlan, in_calm: InCalm) -> None:
+    samples = in_calm(partial(runner.worker.call, "run", plan.timeout_s, runs=len(runner.qualifying), warm_up=1))
     runner.qualifying = min(runner.qualifying, samples, key=lambda found: summarise(found).median_s)
 
 
@@ -256,7 +257,7 @@ def _with_a_chance(runners: Sequence[_Runner], hopeless: float) -> list[_Runner]
 
 
 def _until_told(
-    track: list[_Runner], plan: RacePlan, say: Callable[[str], None], wait: Callable[[], object]
+    track: list[_Runner], plan: RacePlan, say: Callable[[str], None], in_calm: InCalm
 ) -> tuple[list[_Runner], list[_Runner]]:
     """Runs the choosing rounds: as many as it takes to tell who wins, within reason.
 
@@ -268,7 +269,7 @@ def _until_told(
         seconds = sum(runner.block * runner.median_s for runner in rivals) * (look - done)
         if done and seconds > plan.choosing_s:
             break
-        rivals = _run_rounds(rivals, "choosing", look - done, plan, say, wait)
+        rivals = _run_rounds(rivals, "choosing", look - done, plan, say, in_calm)
         done = look
         if not (undecided := _undecided(rivals, plan.worthwhile)):
             break
@@ -310,25 +311,24 @@ def _run_rounds(
     rounds: int,
     plan: RacePlan,
     say: Callable[[str], None],
-    wait: Callable[[], object],
+    in_calm: InCalm,
 ) -> list[_Runner]:
     order = random.Random(0)
     for number in range(rounds):
         say(f"finals, {phase}: round {number + 1} of {rounds}, finalists: {len(track)}")
         order.shuffle(track)
         with measuring_slot():
-            wait()
             for runner in track:
                 # The first run of a block finds cold caches and sleeping threads; in a block of one, so does everybody's.
                 warm_up = 1 if runner.block > 1 or plan.one_at_a_time else 0
-                _guard(runner, partial(_run_block, runner, phase, warm_up, plan))
+                _guard(runner, partial(_run_block, runner, phase, warm_up, plan, in_calm))
                 _leave(runner, plan)
         track = [runner for runner in track if runner.failure is None]
     return track
 
 
-def _run_block(runner: _Runner, phase: str, warm_up: int, plan: RacePlan) -> None:
-    samples = runner.worker.call("run", plan.timeout_s, runs=runner.block, warm_up=warm_up)
+def _run_block(runner: _Runner, phase: str, warm_up: int, plan: RacePlan, in_calm: InCalm) -> None:
+    samples = in_calm(partial(runner.worker.call, "run", plan.timeout_s, runs=runner.block, warm_up=warm_up))
     (runner.choosing if phase == "choosing" else runner.reporting).append(samples)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,6 @@ from collage.toolchains import Availability, Compiled, Registry
 __all__ = ["Workshop"]
 
 _MIB = 1 << 20
-_TRIES = 3
 _HOPELESS = 2.0
 """What is this many times too slow would be too slow on a calm machine, too."""
 
@@ -361,15 +361,8 @@ class Workshop:
         return outcome
 
     def _measure_in_calm(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
-        """Measures while the machine is calm; what it was not calm after is measured again, a few times."""
-        found = []
-        for _ in range(_TRIES):
-            self.calm.wait()
-            found.append(self._measure(job, compiled, build_s))
-            time_ = found[-1].time
-            if time_ is None or time_.median_s > _HOPELESS * job.hopeless_s or self.calm.is_calm():
-                break
-        return min(found, key=_median_s)
+        measure = partial(self._measure, job, compiled, build_s)
+        return self.calm.best(measure, _median_s, _HOPELESS * job.hopeless_s)
 
     def _measure(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
         plan = SamplingPlan(evict_bytes=job.context_bytes // _MIB * _MIB, hopeless_s=job.hopeless_s)
@@ -401,5 +394,5 @@ class Workshop:
         }
 
 
-def _median_s(outcome: Outcome) -> float:
-    return outcome.time.median_s if outcome.time is not None else 0.0
+def _median_s(outcome: Outcome) -> float | None:
+    return None if outcome.time is None else outcome.time.median_s

@@ -66,14 +66,14 @@ def test_patience_ends(database: Database, slept: list[float]) -> None:
     machine = Machine(database, 0.2, 0.9, patience_s=10.0)
     assert machine.wait()
     assert [machine.wait() for _ in range(4)] == [False, False, True, True]
-    assert sum(slept) == machine.waited_s == pytest.approx(10.0)
+    assert sum(slept) == machine.waited_s == pytest.approx(10.0, abs=0.11)
     probes = machine.probes
     assert machine.wait()
     assert machine.probes == probes
 
 
 def test_a_machine_that_stays_slow_is_waited_for_less_and_less(database: Database, slept: list[float]) -> None:
-    slow = [0.9] * 60
+    slow = [0.9] * 150
     machine = Machine(database, 0.2, *slow, 0.2, *slow, patience_s=1000.0)
     assert machine.wait()
     waits = []
@@ -81,12 +81,41 @@ def test_a_machine_that_stays_slow_is_waited_for_less_and_less(database: Databas
         before_s = machine.waited_s
         machine.wait()
         waits.append(machine.waited_s - before_s)
-    assert waits == [6.0, 3.0, 1.5, 0.75, 0.5, 0.25, 0.25, 0.25]
+    assert waits == pytest.approx([6.0, 3.0, 1.5, 0.8, 0.4, 0.2, 0.1, 0.1], abs=0.11)
     while not machine.wait():
         pass
     before_s = machine.waited_s
     assert not machine.wait()
-    assert machine.waited_s - before_s == 6.0
+    assert machine.waited_s - before_s == pytest.approx(6.0, abs=0.11)
+
+
+def test_what_the_machine_was_not_calm_after_is_measured_again(database: Database) -> None:
+    machine = Machine(database, 0.2, 0.2, 0.9, 0.2, 0.2)
+    assert machine.wait()
+    results = iter([0.3, 0.2, 0.1])
+    assert machine.samples(lambda: [next(results)]) == [0.2]
+    # A few times only; then the fastest counts. What fails, or is hopeless, is not tried again.
+    machine = Machine(database, 0.2, 0.9, patience_s=100.0)
+    assert machine.wait()
+    results = iter([0.2, 0.3, 0.4, 1.1, 0.1])
+    assert machine.samples(lambda: [next(results)]) == [0.2]
+    assert machine.samples(lambda: [next(results)]) == [1.1]
+    assert machine.best(lambda: "failed", lambda _: None) == "failed"
+    assert machine.best(lambda: 5.0, float, hopeless_s=4.0) == 5.0
+    assert list(results) == [0.1]
+
+
+def test_patience_can_be_renewed(database: Database) -> None:
+    machine = Machine(database, 0.2, 0.9, patience_s=8.0)
+    assert machine.wait()
+    while machine.probes < 1000 and not machine.wait():
+        pass
+    assert machine.waited_s == pytest.approx(8.0, abs=0.11)
+    machine.renew(0.5)
+    assert not machine.is_calm()
+    while machine.probes < 1000 and not machine.wait():
+        pass
+    assert machine.waited_s == pytest.approx(12.0, abs=0.21)
 
 
 def test_without_patience_nobody_looks(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
