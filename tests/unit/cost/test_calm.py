@@ -122,7 +122,7 @@ def test_without_patience_nobody_looks(database: Database, monkeypatch: pytest.M
     machine = Machine(database, 0.2, patience_s=0.0)
     assert machine.wait()
     assert not machine.probes
-    for said, left_s in {"7": 7.0, "none": 20.0, "0": 0.0}.items():
+    for said, left_s in {"7": 7.0, "none": 12.0, "0": 0.0}.items():
         monkeypatch.setenv(PATIENCE_VARIABLE, said)
         assert Calm(database, print)._patience_s == left_s
 
