@@ -16,7 +16,7 @@ from collage.graph import IndexSet, SubGraph, is_view
 from collage.overlaps import placed_plans
 from collage.plans import Plan, predicted_s
 from collage.retuned import known_tuned
-from collage.search import LazyOptions, LazyResult, k_best, lazy_placed_path, lazy_shortest_path
+from collage.search import LazyOptions, LazyResult, Partitioning, k_best, lazy_placed_path, lazy_shortest_path
 from collage.target import HOST_TARGET, Target
 from collage.transfers import transfers_of
 from collage.tuning import Tuning
@@ -26,6 +26,12 @@ __all__ = ["best_plans", "in_one_process", "refine", "search", "searched_again"]
 _CHARGES = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0)
 """Plans of few new kernels are looked for first, see ``LazyOptions``. Found by searching simulated costs of real models:
 with the same number of measurements these lose a third of what a search without charges loses.
+"""
+
+_PLAIN = 0.01
+"""Charge for each kernel, as a share of the best mix, under which a finalist of fewer kernels is found. Mixes next to the best
+are mostly its twins, with a view here or there; where going from toolchain to toolchain costs more than was measured, as
+threads have to be woken, it is the plain one that wins.
 """
 
 _LOOKS = 3
@@ -187,21 +193,35 @@ def _is_placed_by_search(tuning: Tuning) -> bool:
 
 
 def best_plans(tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[CandidateKernel]) -> list[Plan]:
-    """The best few covers that were measured through, the best first."""
+    """The best few covers that were measured through: the best, the best of fewer kernels, and then what follows the best."""
     if result.partitioning is None:
         return []
     if _is_placed_by_search(tuning):
         return placed_plans(tuning, index, result.partitioning)
-    best = k_best(
+    covers = _measured_through(tuning, index)
+    mix = next((cover for cover in covers if len(cover.candidates) > 1), None)
+    if mix is not None:
+        charged = _measured_through(tuning, index, _PLAIN * mix.cost.seconds)
+        plain = next((cover for cover in charged if 1 < len(cover.candidates) < len(mix.candidates)), None)
+        if plain is not None:
+            covers.insert(covers.index(mix) + 1, plain)
+    plans = [Plan.of(cover, f"mix {i}") for i, cover in enumerate(covers, 1)]
+    return [plan for i, plan in enumerate(plans) if not any(plan.same_kernels(earlier) for earlier in plans[:i])]
+
+
+def _measured_through(
+    tuning: Tuning, index: CandidateKernelIndex, charge_s: float = 0.0
+) -> list[Partitioning[CandidateKernel]]:
+    """The cheapest covers, if each kernel of a chain cost this much more."""
+    found = k_best(
         len(tuning.graph),
         tuple(index),
         tuning.measured_cost,
         2 * tuning.options.finalists,
-        launch_penalty_of=lambda candidate: tuning.launch_penalty_s(candidate.target),
+        launch_penalty_of=lambda candidate: tuning.launch_penalty_s(candidate.target) + charge_s,
         priority_of=lambda candidate: tuning.priority(candidate.target),
     )
-    covers = best if isinstance(best, list) else []
-    return [Plan.of(cover, f"mix {i}") for i, cover in enumerate(covers, 1)]
+    return found if isinstance(found, list) else []
 
 
 def searched_again(tuning: Tuning, index: CandidateKernelIndex) -> list[Plan]:
