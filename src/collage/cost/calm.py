@@ -32,6 +32,7 @@ _BUSY = 1.2
 """A product that takes this many times the fastest one means that the machine is busy."""
 _TRIES = 3
 _LONG_S = 1.0
+"""Runs that take longer in all are not repeated: the machine would hardly be calm all the time, then either."""
 _SIDE = 256
 _BETTER = 0.99
 _TIMEOUT_S = 30.0
