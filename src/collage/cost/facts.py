@@ -172,6 +172,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "overheads-1": _is_overheads,
     "parts-1": _is_profile_by_node,
     "peak-1": _is_peak,
+    "peak-2": _is_peak,
     "profile": _is_profile,
     "quarantine": _is_quarantine,
     "race-1": _is_race,
