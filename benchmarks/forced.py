@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -14,6 +12,7 @@ from collage.frontend import place_weights, read_model
 from collage.graph import DataflowGraph, IndexSet, KernelSpec, SubGraph, partition
 from collage.plans import kernel_attributes
 from collage.runtime import Executable, KernelRecord, Port, Recipe
+from collage.scratch import make_scratch
 from collage.target import Target
 from collage.toolchains import Registry, registry
 from collage.transform import prepare
@@ -31,7 +30,7 @@ def executable(
 ) -> Executable:
     """Builds one kernel for each part: indices of operators in the prepared model, and a target."""
     available = toolchains or registry()
-    workspace = Path(tempfile.mkdtemp(prefix="collage-forced-"))
+    workspace = make_scratch()
     placed = place_weights(prepare(read_model(model)), workspace)
     graph = DataflowGraph(placed)
     maker = KernelMaker(graph)
