@@ -19,7 +19,7 @@ from collage.cost.estimator import MeasuringCostEstimator, model_bytes, model_to
 from collage.cost.expectation import Expectation
 from collage.cost.jobs import weight_bytes
 from collage.cost.kernels import KernelMaker
-from collage.cost.key import runtime_settings
+from collage.cost.key import METHOD, runtime_settings
 from collage.cost.outcome import Outcome, Status
 from collage.cost.overheads import Overheads, measure_overheads
 from collage.cost.probing import parts_to_measure, profile_from_parts
@@ -324,6 +324,7 @@ class Tuning:
         return {
             **devices,
             "fact": name,
+            "method": METHOD,
             "model": structural_hash(self.model),
             "shapes": [list(values.get(str(v.name)).shape) for v in self.model.graph.inputs if v.name in values],
             "machine": this_machine().fingerprint,

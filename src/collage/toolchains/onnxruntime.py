@@ -23,6 +23,7 @@ import numpy as np
 from collage._errors import CompileError, TargetError, Unsupported
 from collage.machine import this_machine
 from collage.toolchains import _cuda, _onnxruntime_cuda
+from collage.toolchains._apart import Helpers, started_meanwhile
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions
 from collage.toolchains._imports import import_failure
@@ -119,12 +120,17 @@ class OnnxRuntimeToolchain(ToolchainBase):
         # again on a super-resolution model; as much memory allocated there costs nothing, and why is not known.
         import onnx_ir  # noqa: F401
 
-        session = _session(workspace / compiled.metadata["model"], target, _session_options(target, options))
+        with started_meanwhile() as started:
+            session = _session(workspace / compiled.metadata["model"], target, _session_options(target, options))
+        # Those that it starts with its vendor's defaults know their places.
+        helpers = Helpers(() if options.exclusive else started)
         types = [port.type for port in (*session.get_inputs(), *session.get_outputs())]
         if any(_narrow_type(name) for name in types):
-            return _NarrowSessionKernel(session, compiled)
+            return _NarrowSessionKernel(session, compiled, helpers)
         layouts = _layouts(session) if compiled.metadata.get("in_place") is True else None
-        return _SessionKernel(session, compiled) if layouts is None else _BoundSessionKernel(session, compiled, layouts)
+        if layouts is None:
+            return _SessionKernel(session, compiled, helpers)
+        return _BoundSessionKernel(session, compiled, helpers, layouts)
 
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
@@ -150,9 +156,10 @@ class _SessionKernel:
 
     reuses_outputs = False
 
-    def __init__(self, session: Any, compiled: Compiled) -> None:
+    def __init__(self, session: Any, compiled: Compiled, helpers: Helpers) -> None:
         self._session = session
         self._run = session._sess.run
+        self._keep_apart = helpers.keep_apart
         self._inputs = compiled.inputs
         self._only_input = compiled.inputs[0] if len(compiled.inputs) == 1 else None
         self._outputs = list(compiled.outputs)
@@ -160,6 +167,7 @@ class _SessionKernel:
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         name = self._only_input  # A dictionary display is the faster one, and this is the usual kernel.
         feeds = dict(zip(self._inputs, inputs, strict=True)) if name is None else {name: inputs[0]}
+        self._keep_apart()
         outputs: Sequence[Tensor] = self._run(self._outputs, feeds, None)
         return outputs
 
@@ -167,11 +175,12 @@ class _SessionKernel:
 class _BoundSessionKernel(InPlaceKernelBase):
     """A session whose inputs and outputs stay bound from one call to the next: binding costs as much as a small kernel."""
 
-    def __init__(self, session: Any, compiled: Compiled, layouts: Sequence[Layout]) -> None:
+    def __init__(self, session: Any, compiled: Compiled, helpers: Helpers, layouts: Sequence[Layout]) -> None:
         from onnxruntime.capi import _pybind_state as binding
 
         super().__init__(layouts)
         self._session = session
+        self._keep_apart = helpers.keep_apart
         self._binding = binding.SessionIOBinding(session._sess)
         self._run = functools.partial(session._sess.run_with_iobinding, self._binding, None)
         self._value = binding.OrtValue.ortvalue_from_numpy
@@ -187,6 +196,7 @@ class _BoundSessionKernel(InPlaceKernelBase):
             if x is not read:
                 self._bind_input(i, x)
         self._write_to(outputs)
+        self._keep_apart()
         self._run()
 
     def _bind_input(self, i: int, x: Tensor) -> None:
@@ -212,8 +222,9 @@ class _NarrowSessionKernel:
 
     reuses_outputs = False
 
-    def __init__(self, session: Any, compiled: Compiled) -> None:
+    def __init__(self, session: Any, compiled: Compiled, helpers: Helpers) -> None:
         self._session = session
+        self._keep_apart = helpers.keep_apart
         self._run = session._sess.run_with_ort_values
         inputs, outputs = session.get_inputs(), session.get_outputs()
         for port in (*inputs, *outputs):
@@ -226,6 +237,7 @@ class _NarrowSessionKernel:
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         feeds = {name: _to_ort(x, narrow) for (name, narrow), x in zip(self._inputs, inputs, strict=True)}
+        self._keep_apart()
         results = self._run(feeds, self._outputs, None)
         arrays = [_from_ort(value, narrow) for value, narrow in zip(results, self._output_types, strict=True)]
         # An input that is an output too comes back in the caller's own memory.

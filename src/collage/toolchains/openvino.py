@@ -6,12 +6,13 @@ the number of threads found there.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import numpy as np
 
 from collage._errors import CompileError, Unsupported
 from collage.machine import this_machine
+from collage.toolchains._apart import Helpers, computed_meanwhile, own_threads, started_meanwhile
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions, Support
 from collage.toolchains._imports import import_failure
@@ -50,6 +52,9 @@ _NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16
 _INT32 = np.iinfo(np.int32)
 _AS_INT32 = ("int64", "uint64", "uint32")
 """Types that the plugin computes in 32-bit signed integers, without a word where they do not fit."""
+
+_WATCHED = 3
+"""So many first runs of a model are watched for threads that help: in the very first, some may just be starting."""
 
 _PLACES = {"Gather": 1, "GatherElements": 1, "GatherND": 1, "ScatterElements": 1, "ScatterND": 1}
 """Operators that read an index, and where."""
@@ -95,7 +100,8 @@ class OpenVinoToolchain(ToolchainBase):
         model = _read(workspace / files[0])
         _refuse_changed(model, kernel.graph)
         _refuse_handed_through(model, kernel.graph)
-        _query(model)
+        with _threads.started_meanwhile():
+            _query(model)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
         metadata = {"model": files[0], "indices": [str(v.name) for v in kernel.graph.inputs if _is_index(v)]}
@@ -104,9 +110,12 @@ class OpenVinoToolchain(ToolchainBase):
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Has the plugin compile the kernel, and makes one request."""
         _check(target)
-        model = _compile(workspace / compiled.metadata["model"], _config(target, options))
+        with _threads.started_meanwhile():
+            model = _compile(workspace / compiled.metadata["model"], _config(target, options))
+        # Those that it pins itself, as its vendor has it, know their places.
+        request = _Request(model, compiled, None if options.exclusive else _threads)
         layouts = _layouts(model, compiled)
-        return _RequestKernel(model, compiled) if layouts is None else _InPlaceRequestKernel(model, compiled, layouts)
+        return _RequestKernel(request) if layouts is None else _InPlaceRequestKernel(request, layouts)
 
     def profile(
         self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
@@ -128,19 +137,50 @@ class OpenVinoToolchain(ToolchainBase):
         )
 
 
+class _Threads:
+    """OpenVINO's threads in this process: all models share those that compute; each has some that hardly do.
+
+    Attributes:
+        helpers: Those that were seen to compute while a kernel ran.
+    """
+
+    def __init__(self) -> None:
+        self.helpers = Helpers()
+        self._known: set[int] = set()
+
+    @contextlib.contextmanager
+    def started_meanwhile(self) -> Iterator[None]:
+        """Notices threads that the caller has OpenVINO start."""
+        with started_meanwhile() as started:
+            yield
+        self._known = (self._known | started) & own_threads()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watches which threads help with a run."""
+        with self.started_meanwhile(), computed_meanwhile(self._known) as helping:
+            yield
+        self.helpers.add(helping)
+
+
+_threads = _Threads()
+
+
 class _Request:
     """One inference request, called below its Python checks, with inputs shared.
 
     Setting an input costs more than a small kernel takes, so an array that was set before is not set again.
     """
 
-    def __init__(self, model: Any, compiled: Compiled, share_outputs: bool) -> None:
+    def __init__(self, model: Any, compiled: Compiled, threads: _Threads | None) -> None:
         from openvino import Tensor as OvTensor
         from openvino._pyopenvino import InferRequest
 
         self.tensor = OvTensor
         self.request = model.create_infer_request()
-        self.infer = functools.partial(InferRequest.infer, self.request, {}, share_outputs, False)
+        self._infer = functools.partial(InferRequest.infer, self.request, {})
+        self._threads = threads
+        self._to_watch = _WATCHED
         ports = _port_of_name(model)
         self._ports = [ports.get(name) for name in compiled.inputs]
         self._set: list[Tensor | None] = [None] * len(self._ports)
@@ -154,6 +194,16 @@ class _Request:
             if port is not None and types[port] in _AS_INT32 and name not in indices
         ]
         self._is_static = [port is not None and model.inputs[port].partial_shape.is_static for port in self._ports]
+
+    def infer(self, share_outputs: bool) -> Any:
+        """Runs on the inputs that were set; outputs by port, in memory of the request's, or copied."""
+        if (threads := self._threads) is not None:
+            if self._to_watch:
+                self._to_watch -= 1
+                with threads.watched():
+                    return self._infer(share_outputs, False)
+            threads.helpers.keep_apart()
+        return self._infer(share_outputs, False)
 
     def read(self, inputs: Sequence[Tensor]) -> None:
         """Sets the inputs."""
@@ -181,25 +231,25 @@ class _RequestKernel:
 
     reuses_outputs = False
 
-    def __init__(self, model: Any, compiled: Compiled) -> None:
-        self._request = _Request(model, compiled, share_outputs=False)
+    def __init__(self, request: _Request) -> None:
+        self._request = request
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         self._request.read(inputs)
-        return list(self._request.infer().values())
+        return list(self._request.infer(share_outputs=False).values())
 
 
 class _InPlaceRequestKernel(InPlaceKernelBase):
     """A request that writes where it is told."""
 
-    def __init__(self, model: Any, compiled: Compiled, layouts: Sequence[Layout]) -> None:
+    def __init__(self, request: _Request, layouts: Sequence[Layout]) -> None:
         super().__init__(layouts)
-        self._request = _Request(model, compiled, share_outputs=True)
+        self._request = request
 
     def run_into(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         self._request.read(inputs)
         self._write_to(outputs)
-        self._request.infer()
+        self._request.infer(share_outputs=True)
 
     def _handle(self, y: Tensor) -> object:
         return self._request.tensor(y, shared_memory=True)

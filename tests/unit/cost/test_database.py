@@ -23,7 +23,8 @@ from collage.cost.key import WorkloadKey
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary, summarise
 
-KEY = WorkloadKey("hash", "(1, 2)float32", "llvm", "tvm 1", "machine", 0, 4)
+KEY = WorkloadKey("hash", "(1, 2)float32", "llvm", "tvm 1", "machine", 0, 4, method="evict-2")
+"""As in the files that older versions wrote."""
 GOOD = Outcome(Status.OK, None, summarise([1.0, 2.0, 3.0]), 1e-6, 0.5)
 OLD = sorted((Path(__file__).parents[2] / "data").glob("timings-schema-*.sqlite"))
 
