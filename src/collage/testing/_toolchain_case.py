@@ -42,6 +42,7 @@ from collage.toolchains import (
     aligned_bytes,
     size_bytes,
 )
+from collage.toolchains._apart import computed_meanwhile, own_threads
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -72,6 +73,7 @@ class ToolchainTestCase:
         differs: Names of edge cases where its answers are known to be its own; they are expected to fail, so that
             this list stays true.
         tolerance: Largest error allowed, relative to the largest output.
+        single_threaded: It computes with the thread that calls it alone, whatever number it is given.
     """
 
     toolchain: ClassVar[Toolchain]
@@ -80,6 +82,7 @@ class ToolchainTestCase:
     refuses: ClassVar[frozenset[str]] = frozenset()
     differs: ClassVar[frozenset[str]] = frozenset()
     tolerance: ClassVar[float] = 1e-4
+    single_threaded: ClassVar[bool] = False
 
     @pytest.fixture(autouse=True)
     def _only_where_available(self) -> None:
@@ -311,7 +314,8 @@ class ToolchainTestCase:
             self.toolchain.compile(model, parsed, inner)
         assert [path.name for path in tmp_path.rglob("*")] == ["inner"]
 
-    def test_another_process_can_load_and_keeps_to_its_threads(self, parsed: Target, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("threads", [1, 2])
+    def test_another_process_can_load_and_uses_its_threads(self, threads: int, parsed: Target, tmp_path: Path) -> None:
         size = 512
         weights = {"w": np.random.default_rng(1).standard_normal((size, size)).astype(np.float32) / size}
         operator = "Mul" if self._refuses("matmul") else "MatMul"
@@ -320,10 +324,12 @@ class ToolchainTestCase:
         compiled = self.toolchain.compile(model, parsed, tmp_path)
         x = np.random.default_rng(2).standard_normal((size, size)).astype(np.float32)
         np.save(tmp_path / "input.npy", x)
-        task = {"compiled": asdict(compiled), "options": asdict(LoadOptions(threads=1))}
+        task = {"compiled": asdict(compiled), "options": asdict(LoadOptions(threads))}
         seen = _in_child(self.toolchain, task, tmp_path)
         self._assert_right(model, [x], [np.load(tmp_path / "output.npy")])
-        assert seen["busy_cores"] < 1.2
+        assert seen["busy_cores"] < threads + 0.2
+        if not self.single_threaded and parsed.kind == "llvm" and parsed.option("threads") is None:
+            assert seen["busy_threads"] >= min(threads, seen["cores"])
         assert seen["idle_cores"] < 0.1
         assert seen["affinity_kept"]
 
@@ -484,9 +490,16 @@ def _child(workspace: Path) -> None:
     loaded = toolchain.load(compiled, target, workspace, LoadOptions(**task["options"]))
     x = np.load(workspace / "input.npy")
     np.save(workspace / "output.npy", loaded([x])[0])
-    busy = _cores_used(lambda: loaded([x]), seconds=0.3)
-    idle = _cores_used(lambda: time.sleep(0.2), seconds=0.2)
-    print(json.dumps({"busy_cores": busy, "idle_cores": idle, "affinity_kept": os.sched_getaffinity(0) == affinity}))
+    with computed_meanwhile(own_threads()) as busy:
+        busy_cores = _cores_used(lambda: loaded([x]), seconds=0.3)
+    report = {
+        "busy_cores": busy_cores,
+        "busy_threads": len(busy),
+        "idle_cores": _cores_used(lambda: time.sleep(0.2), seconds=0.2),
+        "cores": len(affinity),
+        "affinity_kept": os.sched_getaffinity(0) == affinity,
+    }
+    print(json.dumps(report))
 
 
 def _cores_used(work: Any, seconds: float) -> float:

@@ -16,6 +16,8 @@ from collage._errors import CompileError, Unsupported
 from collage.toolchains._contract import Availability, Compiled, Support
 from collage.toolchains._imports import import_failure
 from collage.toolchains._model_files import elem_type, one_line, refuse_operators, support_of, usable_cores, values_of
+from collage.toolchains._torch_threads import quiet_threads
+from collage.toolchains._tvm_threads import use_threads
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -30,7 +32,6 @@ __all__ = [
     "context",
     "import_kernel",
     "link",
-    "set_threads",
     "support",
     "tvm_availability",
     "tvm_target",
@@ -81,16 +82,20 @@ _NO_MERE_COPIES = frozenset(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumS
 _ALIGNMENT = 64
 """Bytes; TVM refuses tensors that begin elsewhere."""
 
-_SHARE_ALL_CORES = -3
-"""TVM's affinity mode in which any of its threads may run on any core."""
-
 
 class MachineKernel:
-    """The entry function of a library, called with tensors that share NumPy's memory where its alignment allows."""
+    """The entry function of a library, called with tensors that share NumPy's memory where its alignment allows.
+
+    Args:
+        library: Its file.
+        compiled: What is known of it.
+        threads: Threads to compute with.
+    """
 
     reuses_outputs = False
 
-    def __init__(self, library: Path, compiled: Compiled) -> None:
+    def __init__(self, library: Path, compiled: Compiled, threads: int) -> None:
+        self._threads = threads
         tvm = _tvm()
         self._from_dlpack = tvm.runtime.from_dlpack
         self._empty = tvm.runtime.empty
@@ -102,6 +107,7 @@ class MachineKernel:
         self._staged: list[tuple[Tensor, Any] | None] = [None] * len(compiled.inputs)
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        use_threads(self._threads)
         result = self._main(*[self._tensor(i, x) for i, x in enumerate(inputs)])
         outputs: list[Tensor] = [np.from_dlpack(y) for y in (result if self._is_tuple else (result,))]
         for i in self._lent:
@@ -139,7 +145,7 @@ def tvm_availability() -> Availability:
     if not any(map(shutil.which, _COMPILERS)):
         reason = "no C++ compiler, which links TVM's kernels"
         return Availability(False, version, build, reason=reason, remedy="install g++ or clang")
-    if (broken := import_failure("tvm")) is not None:
+    if (broken := import_failure("tvm", _tvm)) is not None:
         remedy = "pip install --force-reinstall 'collage[tvm]'"
         return Availability(False, version, build, reason=broken, remedy=remedy)
     return Availability(True, version, build, ("CPU",))
@@ -152,8 +158,10 @@ def support(node: ir.Node) -> Support:
 
 def _tvm() -> Any:
     """TVM, with Relax; takes seconds the first time."""
-    import tvm
-    import tvm.relax
+    # It imports torch where there is one, which later kernels may be torch's own.
+    with quiet_threads():
+        import tvm
+        import tvm.relax
 
     return tvm
 
@@ -239,17 +247,6 @@ def _uses_more_than_first(node: ir.Node) -> bool:
 def _is_half(value: ir.Value) -> bool:
     dtype = elem_type(value)
     return dtype is not None and dtype.name == "FLOAT16"
-
-
-def set_threads(count: int, exclusive: bool) -> None:
-    """Sizes TVM's thread pool, and has it leave affinities alone: it would pin the caller to one core for good.
-
-    What it reads from the environment it reads when the pool is made.
-    """
-    os.environ.setdefault("TVM_BIND_THREADS", "0")
-    if not exclusive:
-        os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
-    _tvm().get_global_func("runtime.config_threadpool")(_SHARE_ALL_CORES, count)
 
 
 def _refuse_types(values: Iterable[ir.Value]) -> None:

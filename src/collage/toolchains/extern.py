@@ -36,10 +36,10 @@ from collage.toolchains._tvm_kernels import (
     MachineKernel,
     build_library,
     import_kernel,
-    set_threads,
     support,
     tvm_availability,
 )
+from collage.toolchains._tvm_threads import set_threads
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -138,13 +138,13 @@ class ExternToolchain(ToolchainBase):
         from collage.toolchains._extern_lowering import registered
 
         threads = load_threads(target, options) or usable_cores()
-        set_threads(threads, exclusive=False)
+        set_threads(exclusive=False)
         functions = [
             _bind(self._libraries.get(label), ir.load(workspace / compiled.files[index]), threads)
             for label, index in compiled.metadata["calls"]
         ]
         with registered(functions):
-            return MachineKernel(workspace / compiled.files[0], compiled)
+            return MachineKernel(workspace / compiled.files[0], compiled, threads)
 
 
 def _stands_for(function: ExternFunction, match: Any) -> bool:

@@ -22,11 +22,11 @@ from collage.toolchains._tvm_kernels import (
     context,
     import_kernel,
     link,
-    set_threads,
     support,
     tvm_availability,
     tvm_target,
 )
+from collage.toolchains._tvm_threads import set_threads, use_threads
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -90,15 +90,12 @@ class TvmToolchain(ToolchainBase):
         return Compiled(self.name, str(target), (library.name,), inputs, outputs, metadata={"lent": lent})
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
-        """Loads the library into a virtual machine of Relax.
-
-        TVM has one thread pool for a process: the kernel that is loaded last decides on its size.
-        """
+        """Loads the library into a virtual machine of Relax."""
         _check(target)
         if target.kind == "cuda":
             return _tvm_cuda.load(workspace / compiled.files[0], compiled)
-        set_threads(load_threads(target, options) or usable_cores(), options.exclusive)
-        return MachineKernel(workspace / compiled.files[0], compiled)
+        set_threads(options.exclusive)
+        return MachineKernel(workspace / compiled.files[0], compiled, load_threads(target, options) or usable_cores())
 
     def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
         """Its loop nests that reduce something: those whose tiles are guessed otherwise; on CUDA none."""
@@ -113,7 +110,8 @@ class TvmToolchain(ToolchainBase):
 
         with session.building():
             tunable = _tunable(kernel, target, workspace)
-        set_threads(load_threads(target, LoadOptions(session.threads)) or usable_cores(), exclusive=False)
+        set_threads(exclusive=False)
+        use_threads(load_threads(target, LoadOptions(session.threads)) or usable_cores())
         trials, seed = int(target.option("trials") or "1"), int(target.option("seed") or "0")
         return tune_all(tunable, tvm_target(target), trials, seed, session)
 

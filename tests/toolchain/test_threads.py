@@ -1,0 +1,84 @@
+"""Threads of each toolchain that computes with several, in a process where others compute too, and in one of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collage.toolchains import registry
+
+PROCESSORS = sorted(os.sched_getaffinity(0))
+pytestmark = pytest.mark.skipif(len(PROCESSORS) < 2, reason="there is one processor")
+
+IN_A_PROCESS_OF_ITS_OWN = """
+import json, os, sys, threading
+from pathlib import Path
+import numpy as np
+from collage.cost.key import runtime_settings
+from collage.testing._toolchain_kernels import kernel
+from collage.toolchains import LoadOptions, registry
+from collage.toolchains._apart import computed_meanwhile, own_threads
+
+alias, folder, exclusive = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "exclusive"
+before, processors = runtime_settings(), sorted(os.sched_getaffinity(0))
+toolchains = registry()
+target = toolchains.parse_target(alias)
+toolchain = toolchains.for_target(target)
+w = np.ones((512, 512), np.float32) / 512
+model = kernel("product", "(float[512,512] x) => (float[512,512] y) {y = MatMul (x, w)}", {"w": w})
+loaded = toolchain.load(toolchain.compile(model, target, folder), target, folder, LoadOptions(2, exclusive))
+x = np.ones((512, 512), np.float32)
+
+def call():
+    for _ in range(20):
+        loaded([x])
+
+def kept_off():
+    masks = (sorted(os.sched_getaffinity(thread)) for thread in own_threads())
+    return sum(len(mask) == len(processors) - 1 for mask in masks)
+
+def other():
+    call()
+    with computed_meanwhile(own_threads()) as busy:
+        call()
+    seen["busy_for_another"] = len(busy)
+
+call()
+seen = {"kept_off": kept_off()}
+seen["caller"] = sorted(os.sched_getaffinity(0)) == processors
+thread = threading.Thread(target=other)
+thread.start()
+thread.join()
+seen["settings"] = runtime_settings() == before
+print(json.dumps(seen))
+"""
+
+
+def seen_with(alias: str, folder: Path, how: str) -> dict[str, Any]:
+    if not (found := registry().get(alias).availability()).available:
+        pytest.skip(f"{alias}: {found.reason}")
+    command = [sys.executable, "-c", IN_A_PROCESS_OF_ITS_OWN, alias, str(folder), how]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+@pytest.mark.parametrize("alias", ["onnxruntime", "openvino", "tvm", "onednn", "extern"])
+def test_a_helper_stays_off_its_callers_processor(alias: str, tmp_path: Path) -> None:
+    seen = seen_with(alias, tmp_path, "shared")
+    assert seen["caller"]
+    assert seen["kept_off"] >= 1
+    assert seen["busy_for_another"] == 2
+    assert seen["settings"], "loading it changes what timings are filed under"
+
+
+def test_who_is_alone_places_its_threads_itself(tmp_path: Path) -> None:
+    assert seen_with("onnxruntime", tmp_path, "exclusive")["kept_off"] == 0
