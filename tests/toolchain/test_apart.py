@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from collage.toolchains import _apart
-from collage.toolchains._apart import Helpers, computed_meanwhile, own_threads, started_meanwhile
+from collage.toolchains._apart import HelperThreads, computed_meanwhile, own_threads, started_meanwhile
 
 PROCESSORS = sorted(os.sched_getaffinity(0))
 SEVERAL = pytest.mark.skipif(len(PROCESSORS) < 2, reason="there is one processor")
@@ -128,7 +128,7 @@ def test_who_computes_is_told_from_who_sleeps(idle: Idle) -> None:
     assert idle.number not in computing
 
 
-def call_from(helpers: Helpers, processor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def call_from(helpers: HelperThreads, processor: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_apart, "_current_processor", lambda: lambda: processor)
     helpers.keep_apart()
 
@@ -136,7 +136,7 @@ def call_from(helpers: Helpers, processor: int, monkeypatch: pytest.MonkeyPatch)
 @SEVERAL
 def test_helpers_may_run_wherever_their_caller_is_not(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_apart, "_REST_S", 0.0)
-    helpers = Helpers([idle.number])
+    helpers = HelperThreads([idle.number])
     for processor in (PROCESSORS[0], PROCESSORS[-1], PROCESSORS[-1], PROCESSORS[0]):
         call_from(helpers, processor, monkeypatch)
         assert idle.processors == [other for other in PROCESSORS if other != processor]
@@ -146,7 +146,7 @@ def test_helpers_may_run_wherever_their_caller_is_not(idle: Idle, monkeypatch: p
 @SEVERAL
 def test_helpers_rest_between_two_moves(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_apart, "_REST_S", 0.2)
-    helpers = Helpers([idle.number])
+    helpers = HelperThreads([idle.number])
     call_from(helpers, PROCESSORS[0], monkeypatch)
     there = idle.processors
     call_from(helpers, PROCESSORS[1], monkeypatch)
@@ -161,20 +161,20 @@ def test_helpers_stay_within_what_their_caller_may_use(
     idle: Idle, movable: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.sched_setaffinity(0, PROCESSORS[:2])
-    call_from(Helpers([idle.number]), PROCESSORS[0], monkeypatch)
+    call_from(HelperThreads([idle.number]), PROCESSORS[0], monkeypatch)
     assert idle.processors == PROCESSORS[1:2]
 
 
 def test_helpers_stay_where_they_are_if_their_caller_has_no_other_processor(idle: Idle, movable: None) -> None:
     os.sched_setaffinity(0, PROCESSORS[:1])
-    Helpers([idle.number]).keep_apart()
+    HelperThreads([idle.number]).keep_apart()
     assert idle.processors == PROCESSORS
 
 
 @SEVERAL
 def test_more_helpers_than_other_processors_stay_where_they_are() -> None:
     threads = [Idle() for _ in PROCESSORS]
-    Helpers(thread.number for thread in threads).keep_apart()
+    HelperThreads(thread.number for thread in threads).keep_apart()
     assert [thread.processors for thread in threads] == [PROCESSORS] * len(threads)
     for thread in threads:
         thread.end()
@@ -183,7 +183,7 @@ def test_more_helpers_than_other_processors_stay_where_they_are() -> None:
 def test_helpers_that_ended_are_forgotten_and_others_threads_left_alone(idle: Idle) -> None:
     ended = Idle()
     ended.end()
-    helpers = Helpers([ended.number, 1])  # 1 is another process's.
+    helpers = HelperThreads([ended.number, 1])  # 1 is another process's.
     before = os.sched_getaffinity(1)
     helpers.keep_apart()
     assert os.sched_getaffinity(1) == before

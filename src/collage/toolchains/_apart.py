@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-__all__ = ["Helpers", "computed_meanwhile", "own_threads", "started_meanwhile"]
+__all__ = ["HelperThreads", "computed_meanwhile", "own_threads", "started_meanwhile"]
 
 _REST_S = 0.001
 """For each helper, the least time between two moves. To move one takes some microseconds: so that it stays under a percent,
@@ -30,7 +30,7 @@ _OWN_NAME = Path("/proc/thread-self/comm")
 _marks = itertools.count()
 
 
-class Helpers:
+class HelperThreads:
     """Threads that help whoever calls a runtime, one call at a time.
 
     Args:

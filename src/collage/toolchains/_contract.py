@@ -111,7 +111,7 @@ class LoadOptions:
         threads: Number of threads to use; 0 is the toolchain's own default for this machine.
         exclusive: True if no other toolchain runs in this process, so that the toolchain may keep the machine to
             itself (spinning threads, pinned threads: its vendor's best settings). False if its threads must be
-            quiet between two runs and leave affinities alone.
+            quiet between two runs and leave the caller's affinity alone.
     """
 
     threads: int = 0

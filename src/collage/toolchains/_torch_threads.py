@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from collage.toolchains._apart import Helpers
+from collage.toolchains._apart import HelperThreads
 from collage.toolchains._model_files import load_threads, usable_cores
 
 if TYPE_CHECKING:
@@ -82,12 +82,12 @@ class _Team(threading.local):
 
     def __init__(self) -> None:
         self._size = 0
-        self._helpers = Helpers()
+        self._helpers = HelperThreads()
 
-    def of(self, size: int) -> Helpers:
+    def of(self, size: int) -> HelperThreads:
         """The helpers in a team of this size."""
         if size != self._size:
-            self._size, self._helpers = size, Helpers(_helpers(size))
+            self._size, self._helpers = size, HelperThreads(_helpers(size))
         return self._helpers
 
 

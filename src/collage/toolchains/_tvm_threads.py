@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from collage.machine import usable_cores
-from collage.toolchains._apart import Helpers, started_meanwhile
+from collage.toolchains._apart import HelperThreads, started_meanwhile
 
 __all__ = ["set_threads", "use_threads"]
 
@@ -41,7 +41,7 @@ class _Team(threading.local):
 
     def __init__(self) -> None:
         self.size = 0
-        self.helpers = Helpers()
+        self.helpers = HelperThreads()
 
     def resize(self, count: int) -> None:
         """Has the first ``count`` of the pool's threads do the work; the calling thread is one of them."""

@@ -23,7 +23,7 @@ import numpy as np
 from collage._errors import CompileError, TargetError, Unsupported
 from collage.machine import this_machine
 from collage.toolchains import _cuda, _onnxruntime_cuda
-from collage.toolchains._apart import Helpers, started_meanwhile
+from collage.toolchains._apart import HelperThreads, started_meanwhile
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions
 from collage.toolchains._imports import import_failure
@@ -123,7 +123,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
         with started_meanwhile() as started:
             session = _session(workspace / compiled.metadata["model"], target, _session_options(target, options))
         # Those that it starts with its vendor's defaults know their places.
-        helpers = Helpers(() if options.exclusive else started)
+        helpers = HelperThreads(() if options.exclusive else started)
         types = [port.type for port in (*session.get_inputs(), *session.get_outputs())]
         if any(_narrow_type(name) for name in types):
             return _NarrowSessionKernel(session, compiled, helpers)
@@ -156,7 +156,7 @@ class _SessionKernel:
 
     reuses_outputs = False
 
-    def __init__(self, session: Any, compiled: Compiled, helpers: Helpers) -> None:
+    def __init__(self, session: Any, compiled: Compiled, helpers: HelperThreads) -> None:
         self._session = session
         self._run = session._sess.run
         self._keep_apart = helpers.keep_apart
@@ -175,7 +175,7 @@ class _SessionKernel:
 class _BoundSessionKernel(InPlaceKernelBase):
     """A session whose inputs and outputs stay bound from one call to the next: binding costs as much as a small kernel."""
 
-    def __init__(self, session: Any, compiled: Compiled, helpers: Helpers, layouts: Sequence[Layout]) -> None:
+    def __init__(self, session: Any, compiled: Compiled, helpers: HelperThreads, layouts: Sequence[Layout]) -> None:
         from onnxruntime.capi import _pybind_state as binding
 
         super().__init__(layouts)
@@ -222,7 +222,7 @@ class _NarrowSessionKernel:
 
     reuses_outputs = False
 
-    def __init__(self, session: Any, compiled: Compiled, helpers: Helpers) -> None:
+    def __init__(self, session: Any, compiled: Compiled, helpers: HelperThreads) -> None:
         self._session = session
         self._keep_apart = helpers.keep_apart
         self._run = session._sess.run_with_ort_values

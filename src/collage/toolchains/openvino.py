@@ -20,7 +20,7 @@ import numpy as np
 
 from collage._errors import CompileError, Unsupported
 from collage.machine import this_machine
-from collage.toolchains._apart import Helpers, computed_meanwhile, own_threads, started_meanwhile
+from collage.toolchains._apart import HelperThreads, computed_meanwhile, own_threads, started_meanwhile
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions, Support
 from collage.toolchains._imports import import_failure
@@ -145,7 +145,7 @@ class _Threads:
     """
 
     def __init__(self) -> None:
-        self.helpers = Helpers()
+        self.helpers = HelperThreads()
         self._known: set[int] = set()
 
     @contextlib.contextmanager
