@@ -5,7 +5,7 @@ No toolchain's name occurs outside this room. Third parties add theirs through t
 """
 
 from collage._errors import CompileError, Unsupported
-from collage.toolchains._apart import HelperThreads, computed_meanwhile, started_meanwhile
+from collage.toolchains._apart import HelperThreads, started_meanwhile
 from collage.toolchains._base import ToolchainBase, availability_for
 from collage.toolchains._contract import (
     TUNED,
@@ -61,7 +61,6 @@ __all__ = [
     "aligned_bytes",
     "availability_for",
     "check_options",
-    "computed_meanwhile",
     "extern_libraries",
     "importing_here",
     "kernel_name",

@@ -13,13 +13,13 @@ from typing import Any
 from collage.machine import usable_cores
 from collage.toolchains._apart import HelperThreads, started_meanwhile
 
-__all__ = ["set_threads", "use_threads"]
+__all__ = ["set_habits", "use_threads"]
 
 _SHARE_ALL_CORES = -3
 """TVM's affinity mode in which any of its threads may run on any of the processors named."""
 
 
-def set_threads(exclusive: bool) -> None:
+def set_habits(exclusive: bool) -> None:
     """Has TVM leave affinities alone, and its threads be quiet between two runs unless ``exclusive``.
 
     It would pin the caller to one core for good. What it reads from the environment it reads when it first needs threads.

@@ -39,7 +39,7 @@ from collage.toolchains._tvm_kernels import (
     support,
     tvm_availability,
 )
-from collage.toolchains._tvm_threads import set_threads
+from collage.toolchains._tvm_threads import set_habits
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -138,7 +138,7 @@ class ExternToolchain(ToolchainBase):
         from collage.toolchains._extern_lowering import registered
 
         threads = load_threads(target, options) or usable_cores()
-        set_threads(exclusive=False)
+        set_habits(exclusive=False)
         functions = [
             _bind(self._libraries.get(label), ir.load(workspace / compiled.files[index]), threads)
             for label, index in compiled.metadata["calls"]

@@ -100,7 +100,7 @@ class OpenVinoToolchain(ToolchainBase):
         model = _read(workspace / files[0])
         _refuse_changed(model, kernel.graph)
         _refuse_handed_through(model, kernel.graph)
-        with _threads.started_meanwhile():
+        with _threads.noticed():
             _query(model)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
@@ -110,7 +110,7 @@ class OpenVinoToolchain(ToolchainBase):
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Has the plugin compile the kernel, and makes one request."""
         _check(target)
-        with _threads.started_meanwhile():
+        with _threads.noticed():
             model = _compile(workspace / compiled.metadata["model"], _config(target, options))
         # Those that it pins itself, as its vendor has it, know their places.
         request = _Request(model, compiled, None if options.exclusive else _threads)
@@ -149,7 +149,7 @@ class _Threads:
         self._known: set[int] = set()
 
     @contextlib.contextmanager
-    def started_meanwhile(self) -> Iterator[None]:
+    def noticed(self) -> Iterator[None]:
         """Notices threads that the caller has OpenVINO start."""
         with started_meanwhile() as started:
             yield
@@ -158,7 +158,7 @@ class _Threads:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Watches which threads help with a run."""
-        with self.started_meanwhile(), computed_meanwhile(self._known) as helping:
+        with self.noticed(), computed_meanwhile(self._known) as helping:
             yield
         self.helpers.add(helping)
 

@@ -26,7 +26,7 @@ from collage.toolchains._tvm_kernels import (
     tvm_availability,
     tvm_target,
 )
-from collage.toolchains._tvm_threads import set_threads, use_threads
+from collage.toolchains._tvm_threads import set_habits, use_threads
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -94,7 +94,7 @@ class TvmToolchain(ToolchainBase):
         _check(target)
         if target.kind == "cuda":
             return _tvm_cuda.load(workspace / compiled.files[0], compiled)
-        set_threads(options.exclusive)
+        set_habits(options.exclusive)
         return MachineKernel(workspace / compiled.files[0], compiled, load_threads(target, options) or usable_cores())
 
     def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
@@ -110,7 +110,7 @@ class TvmToolchain(ToolchainBase):
 
         with session.building():
             tunable = _tunable(kernel, target, workspace)
-        set_threads(exclusive=False)
+        set_habits(exclusive=False)
         use_threads(load_threads(target, LoadOptions(session.threads)) or usable_cores())
         trials, seed = int(target.option("trials") or "1"), int(target.option("seed") or "0")
         return tune_all(tunable, tvm_target(target), trials, seed, session)
