@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -135,8 +136,12 @@ class MachineKernel:
         return staged[1]
 
 
-def tvm_availability() -> Availability:
-    """Version of the wheel, whether there is a linker, and whether TVM can be imported, without importing it here."""
+def tvm_availability(*, with_torch: bool = False) -> Availability:
+    """Version of the wheel, whether there is a linker, and whether TVM can be imported, without importing it here.
+
+    Args:
+        with_torch: Whether torch will work in the same process, should this be one that imports TVM at once.
+    """
     try:
         version = importlib.metadata.version("apache-tvm")
     except importlib.metadata.PackageNotFoundError:
@@ -145,7 +150,7 @@ def tvm_availability() -> Availability:
     if not any(map(shutil.which, _COMPILERS)):
         reason = "no C++ compiler, which links TVM's kernels"
         return Availability(False, version, build, reason=reason, remedy="install g++ or clang")
-    if (broken := import_failure("tvm", _tvm)) is not None:
+    if (broken := import_failure("tvm", _tvm if with_torch else _tvm_alone)) is not None:
         remedy = "pip install --force-reinstall 'collage[tvm]'"
         return Availability(False, version, build, reason=broken, remedy=remedy)
     return Availability(True, version, build, ("CPU",))
@@ -164,6 +169,17 @@ def _tvm() -> Any:
         import tvm.relax
 
     return tvm
+
+
+def _tvm_alone() -> Any:
+    """TVM in a process that has no other use for torch, whose import takes longer than its own."""
+    if "torch" in sys.modules:
+        return _tvm()
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        return _tvm()
+    finally:
+        del sys.modules["torch"]
 
 
 def _known_wrong(node: ir.Node) -> str | None:

@@ -78,7 +78,7 @@ class ExternToolchain(ToolchainBase):
 
     def availability(self) -> Availability:
         """TVM's, and which libraries offer functions."""
-        found = tvm_availability()
+        found = tvm_availability(with_torch=True)
         builds = ", ".join(f"{library.name} of {library.build}" for library in self._libraries)
         if not found.available:
             return found
