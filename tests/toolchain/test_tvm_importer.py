@@ -97,6 +97,34 @@ def test_powers_of_integers_are_exact(dtype: str, exponent: np.ndarray, tmp_path
     agrees(KernelCase("power", text, [x], {"p": exponent}), tmp_path)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize(
+    ("attributes", "group"),
+    [
+        ("", 1),
+        ("kernel_shape = [3], strides = [2], pads = [2, 1]", 1),
+        ("dilations = [3], pads = [0, 4]", 1),
+        ('auto_pad = "SAME_UPPER", strides = [3]', 1),
+        ('auto_pad = "SAME_LOWER"', 1),
+        ('auto_pad = "VALID", group = 2', 2),
+        ("group = 4, pads = [1, 1]", 4),
+    ],
+)
+def test_convolutions_over_one_dimension(attributes: str, group: int, given: bool, bias: bool, tmp_path: Path) -> None:
+    weights = {"w": numbers(8, 4 // group, 3, seed=1), **({"b": numbers(8, seed=2)} if bias else {})}
+    body = (
+        f"{{y = Conv <{attributes}> (x, {', '.join(weights)})}}"
+        if attributes
+        else f"{{y = Conv (x, {', '.join(weights)})}}"
+    )
+    # Weights may be computed by the kernel before.
+    ports = "".join(f", {declared(w)} {name}" for name, w in weights.items()) if given else ""
+    text = f"(float[2,4,11] x{ports}) => (float[A,B,C] y) {body}"
+    inputs = [numbers(2, 4, 11), *(weights.values() if given else ())]
+    agrees(KernelCase("convolution", text, inputs, {} if given else weights), tmp_path, within=1e-5)
+
+
 @pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
 @pytest.mark.parametrize(
     ("rank", "attributes", "wanted"),

@@ -12,6 +12,7 @@
 * The remainder of floats with the divisor's sign is found from a rounded quotient: of 1 and 0.1 it is 0, of 3 and infinity NaN.
 * ``Mish`` adds a small exponential to 1 and takes the logarithm of that: of -10 three digits are left.
 * ``ConvTranspose`` to a given shape is made to the one that it has without.
+* ``Conv`` over one dimension is left to plain loops, up to eight times slower than those that are written for two.
 * Truth values are compared as floats, which TVM refuses to generate.
 * A shape that is an output stays a shape of TVM's, which is no tensor.
 """
@@ -76,6 +77,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return self.bb.normalize(_shifted(inputs[0], inputs[1], attrs["direction"] == b"RIGHT"))
         if op_name == "Mod" and not attrs.get("fmod", 0) and _is_tensor(inputs[0], "float"):
             return self.bb.normalize(_remainder(*inputs))
+        if op_name == "Conv" and inputs[0].ty.ndim == _ONE_LENGTH and inputs[1].ty.ndim == _ONE_LENGTH:
+            return self._as_two_dimensional(inputs, attrs, opset)
         if op_name == "ConvTranspose" and "output_shape" in attrs:
             attrs = _padded_to_shape(inputs[0], inputs[1], attrs)
         if op_name == "Mish":
@@ -83,6 +86,17 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if op_name == "Pow" and (exponent := _whole_exponent(inputs)) is not None:
             return functools.reduce(relax.op.multiply, [inputs[0]] * exponent)
         return super()._convert_operator(op_name, inputs, attrs, opset)
+
+    def _as_two_dimensional(self, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
+        """A convolution over one dimension as one over two, of which the first has length 1."""
+        x, weight = (self.bb.normalize(relax.op.expand_dims(value, 2)) for value in inputs[:2])
+        attrs = dict(attrs)
+        attrs.update((name, [1, *attrs[name]]) for name in ("kernel_shape", "strides", "dilations") if name in attrs)
+        if "pads" in attrs:
+            begin, end = attrs["pads"]
+            attrs["pads"] = [0, begin, 0, end]
+        y = super()._convert_operator("Conv", onnx_input([x, weight, *inputs[2:]]), attrs, opset)
+        return relax.op.squeeze(self.bb.normalize(y), [2])
 
     def _normalised(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         """A normalisation over the dimensions from ``axis`` on, as one over a single dimension."""
@@ -106,6 +120,9 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
 
 
 _NORMALISATIONS = frozenset(("LayerNormalization", "RMSNormalization"))
+
+_ONE_LENGTH = 3
+"""Rank of a tensor of samples, channels and one further dimension."""
 
 _HIGHEST_EXPONENT = 8
 """Beyond it products of small integers leave the range of most types."""
