@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
+from collage._errors import ToolchainError
 from collage.cost.database import Database
 from collage.cost.estimator import model_tolerance
+from collage.cost.outcome import Status
 from collage.cost.race import Contestant, RacePlan, Standing, race
 from collage.cost.reference import capture_reference
 from collage.cost.workshop import Workshop
@@ -64,49 +67,50 @@ def bench(
         model = place_weights(_original(artefact, recipe), original)
         model.graph.name = "original"
         database = stack.enter_context(Database("sqlite:///:memory:"))
-        workshop = stack.enter_context(Workshop(toolchains, database, original, say=say))
+        workshop = stack.enter_context(Workshop(toolchains, database, original, threads=recipe.threads, say=say))
         say("running the model once for reference")
         capture_reference(model, make_inputs(model, 0, dims or {}), workshop)
-        workshop.close()
-        ir.save(model, original / "original.in.onnx")
         values = [str(original / "values")]
-        contestants = [
-            Contestant(
-                OURS,
-                "collage.cost._race_service:ArtefactService",
-                {"artefact": str(artefact), "values": values},
-                len(recipe.kernels),
-            )
-        ]
-        for target in targets:
-            contestants.append(_vendor(target, original, values, recipe.threads))
+        ours = {"artefact": str(artefact), "values": values}
+        contestants = [Contestant(OURS, "collage.cost._race_service:ArtefactService", ours, len(recipe.kernels))]
+        standings: dict[str, Standing | None] = {OURS: None}
+        for number, target in enumerate(targets):
+            vendor = _vendor(target, recipe.threads, original, values)
+            say(f"building the model on {target.short}")
+            model.graph.name = f"original_{number}"  # So are called the files that it is compiled to.
+            try:
+                compiled = workshop.build(model, target)
+            except ToolchainError as error:
+                standings[vendor.name] = Standing(vendor, Status.COMPILE_ERROR, reason=str(error))
+                continue
+            standings[vendor.name] = None
+            told = {**asdict(compiled), "metadata": dict(compiled.metadata)}
+            contestants.append(replace(vendor, arguments={**vendor.arguments, "compiled": told}))
+        workshop.close()
         plan = RacePlan(choosing_rounds=(), reporting_rounds=rounds, legs=_LEGS, hopeless=20.0)
         result = race(contestants, model_tolerance(model), plan, say, winner=OURS, in_calm=workshop.calm.samples)
+        standings.update((standing.contestant.name, standing) for standing in result.standings)
     return {
         "schema": 1,
         "artefact": name,
-        "rows": [_row(standing) for standing in result.standings],
+        "rows": [_row(standing) for standing in standings.values() if standing is not None],
         "speedup_vs_best_single": result.speedup[0] if result.speedup else None,
         "speedup_interval": result.speedup[1].as_list() if result.speedup else None,
     }
 
 
-def _vendor(target: Target, original: Path, values: list[str], threads: int) -> Contestant:
+def _vendor(target: Target, threads: int, workspace: Path, values: list[str]) -> Contestant:
+    """A target on the track, but for what it is to run."""
     factory, arguments = registry().factory(target.toolchain)
-    return Contestant(
-        target.short,
-        "collage.cost._race_service:VendorService",
-        {
-            "factory": factory,
-            "arguments": arguments,
-            "target": str(target),
-            "model": "original.in.onnx",
-            "workspace": str(original),
-            "values": values,
-            "threads": threads,
-        },
-        incumbent=True,
-    )
+    told = {
+        "factory": factory,
+        "arguments": arguments,
+        "target": str(target),
+        "workspace": str(workspace),
+        "values": values,
+        "threads": threads,
+    }
+    return Contestant(target.short, "collage.cost._race_service:VendorService", told, incumbent=True)
 
 
 def _original(artefact: Path, recipe: Recipe) -> ir.Model:

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from collage._errors import CompileError
 from collage.cost.numerics import compare
 from collage.cost.values import ValueStore
 from collage.runtime import Executable, Recipe, load, same_bytes
 from collage.target import Target
-from collage.toolchains import LoadOptions, Registry, Toolchain
+from collage.toolchains import Compiled, LoadOptions, Registry, Toolchain
 
 __all__ = ["ArtefactService", "RaceService", "VendorService"]
 
@@ -121,9 +120,9 @@ class VendorService(_Service):
     Args:
         factory: ``module:Class`` of the toolchain.
         arguments: Keyword arguments of the class.
+        compiled: What the toolchain made of the model: ``Compiled`` as JSON.
         target: Printed form.
-        model: File of the model in the workspace.
-        workspace: The folder.
+        workspace: The folder with its files.
         values: See ``_Service``.
         threads: Threads to use; 0 is the toolchain's default.
     """
@@ -132,22 +131,20 @@ class VendorService(_Service):
         self,
         factory: str,
         arguments: Mapping[str, Any],
+        compiled: Mapping[str, Any],
         target: str,
-        model: str,
         workspace: str,
         values: Sequence[str],
         threads: int,
     ) -> None:
-        toolchain = _make(factory, arguments)
-        source, folder, goal = ir.load(Path(workspace) / model), Path(workspace), Target.parse(target)
-        source.graph.name = f"original_{toolchain.name}"
-        compiled = toolchain.compile(source, goal, folder)
-        kernel = toolchain.load(compiled, goal, folder, LoadOptions(threads, exclusive=True))
+        made = Compiled(**compiled)
+        options = LoadOptions(threads, exclusive=True)
+        kernel = _make(factory, arguments).load(made, Target.parse(target), Path(workspace), options)
 
         def call(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-            return dict(zip(compiled.outputs, kernel([feeds[name] for name in compiled.inputs]), strict=True))
+            return dict(zip(made.outputs, kernel([feeds[name] for name in made.inputs]), strict=True))
 
-        super().__init__(call, compiled.inputs, values)
+        super().__init__(call, made.inputs, values)
 
 
 def _make(factory: str, arguments: Mapping[str, Any]) -> Toolchain:
