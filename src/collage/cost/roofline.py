@@ -24,7 +24,7 @@ import onnx_ir as ir
 from collage.cost.database import Database
 from collage.cost.slot import measuring_slot
 from collage.cost.worker import Worker
-from collage.graph import SubGraph, is_view
+from collage.graph import SubGraph, is_view, value_nbytes
 from collage.machine import this_machine
 from collage.target import Target
 
@@ -163,6 +163,4 @@ class Roofline:
 
     def _bytes(self, value: ir.Value) -> float:
         shape = self._shape_of(value)
-        if shape is None or value.dtype in (None, ir.DataType.STRING):
-            return 0.0
-        return math.prod(shape) * value.dtype.itemsize
+        return 0.0 if shape is None else value_nbytes(value, shape) or 0.0

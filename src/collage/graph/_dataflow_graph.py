@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -227,16 +229,18 @@ class DataflowGraph:
         return lifetimes
 
 
-def value_nbytes(value: ir.Value) -> int | None:
-    """Size of a tensor value in bytes; None where type or shape is not fully known."""
-    if value.dtype is None or value.shape is None or not value.shape.is_static():
+def value_nbytes(value: ir.Value, shape: Sequence[int] | None = None) -> int | None:
+    """Size of a tensor value in bytes; None where type or shape is not fully known.
+
+    Args:
+        value: Whose.
+        shape: The shape that it had in a run; None is the one that the model states.
+    """
+    if shape is None and value.shape is not None and value.shape.is_static():
+        shape = value.shape.numpy()
+    if shape is None or value.dtype is None or not is_kernel_value(value):
         return None
-    if not is_kernel_value(value):
-        return None
-    elements = 1
-    for dim in value.shape.numpy():
-        elements *= dim
-    return -(-elements * value.dtype.bitwidth // 8)
+    return -(-math.prod(shape) * value.dtype.bitwidth // 8)
 
 
 def _is_constant_node(node: ir.Node) -> bool:
