@@ -129,8 +129,12 @@ def _was_raced(finals: Finals, plan: Plan) -> bool:
 
 
 def _against_predictions(tuning: Tuning, finals: Finals) -> Iterator[tuple[Plan, float, float]]:
-    """Plans that finished, how many times as long as predicted they took, and what was predicted, in seconds."""
+    """Plans that finished, how many times as long as predicted they took, and what was predicted, in seconds.
+
+    What they took is as compared with a single's turns just before or after, where they were raced: the machine may be a
+    tenth faster or slower in one half of a plan's turns than in the other.
+    """
     for plan in finals.plans:
         standing, predicted = finals.standings.get(plan.name), predicted_s(tuning, plan)
         if standing is not None and standing.time is not None and predicted:
-            yield plan, standing.time.median_s / predicted, predicted
+            yield plan, (standing.paired_s or standing.time.median_s) / predicted, predicted

@@ -27,8 +27,6 @@ __all__ = [
     "unmeasured",
 ]
 
-_PATIENCE = 0.5
-"""Of what the measurements may wait for a calm machine, the share that a race may wait once more."""
 _RACE = "collage.cost._race_service:RaceService"
 
 
@@ -64,7 +62,7 @@ def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
     """Races the plans end to end and returns the winner; where the same race was held before, its result stands."""
     if not tuning.options.finals:
         return _least_predicted(tuning, plans)
-    signature = plan_signature(tuning, "race-2", plans)
+    signature = plan_signature(tuning, "race-3", plans)
     told = None if tuning.options.remeasure else tuning.database.local_fact(**signature)
     if told is not None and set(told["standings"]) <= {plan.name for plan in plans}:
         finals = _recorded(tuning, plans, told)
@@ -74,7 +72,7 @@ def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
         recipes, failures = _built(tuning, plans)
         contestants = [race_contestant(tuning, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
         calm = tuning.workshop.calm
-        calm.renew(_PATIENCE)
+        calm.renew()
         result = race(contestants, tuning.tolerance, tuning.race_plan, tuning.say, in_calm=calm.samples)
     except KeyboardInterrupt:
         tuning.say("interrupted: returning the best single, as measured by itself")
@@ -247,7 +245,7 @@ def _as_fact(finals: Finals) -> dict[str, Any]:
         "time": figures(finals.time),
         "speedup": finals.speedup and [finals.speedup[0], *finals.speedup[1].as_list()],
         "standings": {
-            name: [s.status.value, figures(s.time), s.reason, s.max_abs, s.max_rel]
+            name: [s.status.value, figures(s.time), s.reason, s.max_abs, s.max_rel, s.paired_s]
             for name, s in finals.standings.items()
         },
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,6 +80,13 @@ def test_the_additive_error_is_what_the_machine_does_not_explain(
     plan = next(plan for plan in finals.plans if plan.name == name)
     found = additive_error(None, finals, plan)  # type: ignore[arg-type]
     assert found == (error if error is None else pytest.approx(error))
+
+
+def test_plans_are_compared_by_their_turns_where_they_were_raced() -> None:
+    finals = finals_of({"a": 1e-3, "mix": 2e-3})
+    finals.standings["mix"] = replace(finals.standings["mix"], paired_s=1.25e-3)
+    mix = next(plan for plan in finals.plans if plan.name == "mix")
+    assert additive_error(None, finals, mix) == pytest.approx(0.2)  # type: ignore[arg-type]
 
 
 class Learner:

@@ -75,11 +75,11 @@ def _is_summary(value: Any) -> bool:
 
 
 def _is_standing(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) != 5:
+    if not isinstance(value, list) or len(value) not in (5, 6):
         return False
-    status, time_, reason, *errors = value
+    status, time_, reason, *figures = value
     known = isinstance(status, str) and status in tuple(Status)
-    return known and _is_summary(time_) and _is_text_or_none(reason) and all(e is None or is_finite(e) for e in errors)
+    return known and _is_summary(time_) and _is_text_or_none(reason) and all(f is None or is_finite(f) for f in figures)
 
 
 def _is_race(value: Any) -> bool:
@@ -164,6 +164,7 @@ def _is_hand_over(value: Any) -> bool:
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "calibration-1": _is_correction,
     "calm-1": lambda value: is_finite(value) and value > 0,
+    "calm-2": lambda value: is_finite(value) and value > 0,
     "chain-1": is_finite,
     "finalists-1": _are_finalists,
     "hand-over-1": _is_hand_over,
@@ -177,6 +178,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "quarantine": _is_quarantine,
     "race-1": _is_race,
     "race-2": _is_race,
+    "race-3": _is_race,
     "rejected-1": _are_rejected,
     "search-2": _is_search,
     "share-1": _is_verdict,

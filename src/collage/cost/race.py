@@ -99,6 +99,8 @@ class Standing:
         reason: One sentence, where it has no time.
         max_abs: Largest absolute difference from the reference outputs.
         max_rel: The same relative to the largest output.
+        paired_s: Latency as compared, turn by turn, with the best incumbent: the median of the rounds' ratios, times what
+            that one takes. Free of the machine's drift from turn to turn; None where it was not raced against one.
     """
 
     contestant: Contestant
@@ -107,6 +109,7 @@ class Standing:
     reason: str | None = None
     max_abs: float | None = None
     max_rel: float | None = None
+    paired_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +152,20 @@ class _Runner:
     def median_s(self) -> float:
         return summarise([s for samples in self.rounds for s in samples]).median_s
 
-    def standing(self) -> Standing:
+    def standing(self, reference: _Runner | None = None) -> Standing:
         if self.failure:
             return Standing(self.contestant, self.failure[0], None, self.failure[1], self.max_abs, self.max_rel)
         time = summarise([s for samples in self.rounds for s in samples])
-        return Standing(self.contestant, Status.OK, time, None, self.max_abs, self.max_rel)
+        paired_s = None if reference is None else self.paired_s(reference)
+        return Standing(self.contestant, Status.OK, time, None, self.max_abs, self.max_rel, paired_s)
+
+    def paired_s(self, reference: _Runner) -> float | None:
+        """See ``Standing``; some may have run in fewer rounds than others."""
+        pairs = [*zip(self.choosing, reference.choosing, strict=False)]
+        pairs += zip(self.reporting, reference.reporting, strict=False)
+        if not pairs:
+            return None
+        return ratio_of_medians([own for own, _ in pairs], [other for _, other in pairs])[0] * reference.median_s
 
 
 def race(
@@ -369,17 +381,17 @@ def _choose(track: Sequence[_Runner]) -> _Runner:
 
 def _result(runners: Sequence[_Runner], chosen: _Runner, *, free: bool) -> Result:
     """The result; a free choice that does not lead in the reporting rounds too falls back to the best single."""
-    standings = [runner.standing() for runner in runners]
     alive = [runner for runner in runners if runner.failure is None]
     alive = [runner for runner in alive if runner.reporting] or alive
+    best = min((r for r in alive if r.contestant.incumbent), key=lambda r: r.median_s, default=None)
+    standings = [runner.standing(best) for runner in runners]
     if not alive:
         return Result(None, None, None, standings)
-    best = min((r for r in alive if r.contestant.incumbent), key=lambda r: r.median_s, default=None)
     # It may have died while being reported on: the best of those that finished takes its place.
     winner = chosen if chosen in alive else min(alive, key=lambda r: r.median_s)
     if best is None or not (best.reporting and winner.reporting):
-        return Result(winner.standing(), None, None, standings)
+        return Result(winner.standing(best), None, None, standings)
     speedup = ratio_of_medians(best.reporting, winner.reporting)
     if free and speedup[0] < 1.0:
         winner, speedup = best, ratio_of_medians(best.reporting, best.reporting)
-    return Result(winner.standing(), best.standing(), speedup, standings)
+    return Result(winner.standing(best), best.standing(best), speedup, standings)

@@ -145,6 +145,20 @@ def test_what_one_process_was_lucky_with_is_not_reported() -> None:
     assert small.speedup[0] == pytest.approx(10 / 9, rel=0.05)
 
 
+def test_a_plan_is_compared_turn_by_turn_however_slow_the_machine_was_in_these_turns() -> None:
+    # While the choosing rounds ran, everything took half as long again; the mix that loses them has no others.
+    slow = {"first_process": 1.5}
+    result = run(entry("single", 0.010, **slow), entry("mix", 0.012, 3, **slow), entry("far", 0.030, 2, **slow))
+    single, mix, far = result.standings
+    assert single.time is not None
+    assert mix.time is not None
+    assert mix.time.median_s == pytest.approx(0.018, rel=0.05)
+    assert mix.paired_s == pytest.approx(0.012, rel=0.05)
+    assert single.paired_s == pytest.approx(single.time.median_s)
+    assert far.time is not None
+    assert far.paired_s is None
+
+
 def test_legs_are_run_by_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     started = list[str]()
     monkeypatch.setattr(Track, "kill", lambda self: started.append(self.arguments["called"]))
