@@ -9,8 +9,8 @@ The first compiles each model on an empty database and prints how many distinct 
 many of them were built and timed. A small model has few keys, of which some must be measured in any case: every target on
 the whole model, and one operator of each type where a toolchain tells nothing.
 
-The second measures every key of a model first, those of the cheapest plans twice as a compilation does, and waits for a
-calm machine as long as it takes. Then it searches three times, replayed from that one database: over all
+The second measures every key of a model first, those of the cheapest plans twice as a compilation does, and has races wait
+for a calm machine as long as it takes. Then it searches three times, replayed from that one database: over all
 costs; lazily, as ``collage compile`` does; and lazily with proofs for bounds. Plans are compared by the costs that all
 three know. The proof mode must end with the cheapest plan; what the fast mode loses is printed. The cheapest of very many
 measured sums is partly cheap by luck. So at last the cheapest plan, the fast mode's and the best single are run end to end,

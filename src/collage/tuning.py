@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import onnx_ir as ir
 from collage.cost.cost import Correction, Cost
 from collage.cost.crew import Limits
 from collage.cost.database import Database
-from collage.cost.estimator import MeasuringCostEstimator, model_bytes, model_tolerance
+from collage.cost.estimator import MeasuringCostEstimator, model_tolerance
 from collage.cost.expectation import Expectation
 from collage.cost.jobs import weight_bytes
 from collage.cost.kernels import KernelMaker
@@ -33,7 +32,7 @@ from collage.cost.workshop import Workshop
 from collage.device import SEScope
 from collage.frontend import model_digest, place_weights
 from collage.fusion import CandidateKernel, FusionReport
-from collage.graph import DataflowGraph, IndexSet, SubGraph, structural_hash
+from collage.graph import DataflowGraph, IndexSet, SubGraph, structural_hash, value_nbytes
 from collage.machine import this_machine
 from collage.options import CompileOptions
 from collage.placement import DevicePlacement
@@ -44,8 +43,6 @@ __all__ = ["Tuning"]
 
 _BATCH_SIZE = 16
 _SEARCH_BUDGET_S = 35.0
-_WAITED_S = 15.0
-"""So many seconds at most that passed before the search, waiting for a calm machine, are taken off its budget."""
 _MEASURE_BUDGET = 80
 _SECOND_LOOKS = 16
 _ONE_AND_THE_HOST = 2
@@ -117,7 +114,7 @@ class Tuning:
             say=say,
         )
         self.menu = tuple(menu) if options.accuracy_budget is None else self._with_reduced_precision(menu)
-        self.estimator = MeasuringCostEstimator(self.workshop, model_bytes(self.model))
+        self.estimator = MeasuringCostEstimator(self.workshop, weight_bytes(self.model))
         self.sharing = Sharing(toolchains, database, lambda target: self.workshop.availability(target).build, say)
         self.survey: Survey = {}
         self.overheads: dict[Target, Overheads] = {}
@@ -183,7 +180,6 @@ class Tuning:
         for target, found in self.survey.items():
             for bits, outcome in zip(found.ranges, found.outcomes, strict=True):
                 self._learn(SubGraph(self.graph, IndexSet(bits)), target, outcome)
-        self._searched_s = min(self.workshop.calm.waited_s, _WAITED_S)
 
     def _refer(self) -> None:
         """Runs the model for reference, which takes only the host."""
@@ -459,10 +455,7 @@ class Tuning:
 
     def nbytes_of(self, value: ir.Value) -> int:
         """Size of a value in the reference run, or as the model states it; 0 where neither tells."""
-        shape = self._shape_of(value)
-        if shape is None or value.dtype in (None, ir.DataType.STRING):
-            return 0
-        return math.prod(shape) * value.dtype.bitwidth // 8
+        return value_nbytes(value, self._shape_of(value)) or 0
 
     def launch_penalty_s(self, target: Target) -> float:
         """Seconds that each kernel of a chain costs beyond its own: measured, unless the user knows better."""

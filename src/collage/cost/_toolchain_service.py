@@ -1,4 +1,4 @@
-"""The jobs that a toolchain's worker does: build, measure, profile, capture. Runs in the child."""
+"""The jobs that a toolchain's worker does: build, check, sample, profile, capture. Runs in the child."""
 
 from __future__ import annotations
 
@@ -77,45 +77,32 @@ class ToolchainService:
         self._kernel(result, goal, folder, threads)
         return result
 
-    def measure(
+    def sample(
         self,
         compiled: dict[str, Any],
         target: str,
         workspace: str,
         threads: int,
-        values: Sequence[str],
+        values: str,
         inputs: Sequence[str],
-        expected: Sequence[str],
-        tolerance: float,
         plan: dict[str, Any],
-    ) -> dict[str, Any]:
-        """Runs a kernel on the model's real values, checks what it returns, times it, and checks it once more.
-
-        Some are right at first only: those whose buffers are overrun, or whose threads run a race.
+    ) -> list[float]:
+        """Times a kernel on the model's real values, for one burst.
 
         Args:
             compiled: What ``build`` returned.
             target: Printed form.
             workspace: The folder.
             threads: As for ``build``.
-            values: Folders of ``ValueStore``s, one for each set of inputs that the model was run on; it is checked on
-                all, and timed on the first.
-            inputs: Names of the kernel's inputs in the stores, in order.
-            expected: Names of its outputs in the stores, in order; an empty name is not checked.
-            tolerance: See ``collage.cost.numerics``.
+            values: Folder of a ``ValueStore``.
+            inputs: Names of the kernel's inputs in the store, in order.
             plan: A ``SamplingPlan`` as JSON.
 
         Returns:
-            ``{"samples": [seconds], "error": share, "wrong": reason or None}``.
+            Seconds of each timed run.
         """
-        found = self.check(compiled, target, workspace, threads, values, inputs, expected, tolerance)
-        if found["wrong"]:
-            return {**found, "samples": []}
         kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
-        arrays = _arrays(ValueStore(Path(values[0])), inputs)
-        samples = sample_kernel(kernel, arrays, SamplingPlan(**plan))
-        after = self.check(compiled, target, workspace, threads, values[:1], inputs, expected, tolerance)
-        return {**after, "samples": []} if after["wrong"] else {**found, "samples": samples}
+        return sample_kernel(kernel, _arrays(ValueStore(Path(values)), inputs), SamplingPlan(**plan))
 
     def check(
         self,
@@ -128,9 +115,19 @@ class ToolchainService:
         expected: Sequence[str],
         tolerance: float,
     ) -> dict[str, Any]:
-        """Runs a kernel on the model's real values and compares what it returns; for the arguments see ``measure``.
+        """Runs a kernel on the model's real values and compares what it returns.
 
         A kernel that writes over its inputs is wrong too: what else reads them would be spoiled.
+
+        Args:
+            compiled: What ``build`` returned.
+            target: Printed form.
+            workspace: The folder.
+            threads: As for ``build``.
+            values: Folders of ``ValueStore``s, one for each set of inputs that the model was run on.
+            inputs: Names of the kernel's inputs in the stores, in order.
+            expected: Names of its outputs in the stores, in order; an empty name is not checked.
+            tolerance: See ``collage.cost.numerics``.
 
         Returns:
             ``{"error": share, "wrong": reason or None}``.

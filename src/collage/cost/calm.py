@@ -1,9 +1,10 @@
-"""Waiting until the machine is calm: nothing that is timed while others slow the cores down tells about a kernel.
+"""How fast the machine is just now, and waiting until it is calm.
 
 A virtual machine's processors may be put on the two threads of one core for seconds, and everything that uses both takes
 half as long again; nothing in the system's own figures says so. A small product of matrices on all cores does. It is compared
-with the fastest that was ever seen here, so that what is always slow is not waited for. Nor is what stays slow: each wait in
-vain makes the next one half as long, until the machine is calm again.
+with the fastest that was ever seen here: by that *pace*, what is measured of a kernel is brought to what it would have been.
+Races wait instead, since a plan is compared with another one's turn a moment later. What is always slow is not waited for. Nor
+is what stays slow: each wait in vain makes the next one half as long, until the machine is calm again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import math
 import os
 import time
 from collections.abc import Callable
-from typing import TypeVar
 
 from collage._errors import ToolchainError
 from collage.cost.database import Database
@@ -22,14 +22,18 @@ from collage.machine import this_machine
 __all__ = ["PATIENCE_VARIABLE", "Calm"]
 
 PATIENCE_VARIABLE = "COLLAGE_PATIENCE_S"
-"""Environment variable: seconds that one compilation may wait in all; 0 is not to look."""
+"""Environment variable: seconds that one race may wait in all; 0 is not to look."""
 
-_PATIENCE_S = 12.0
+_PATIENCE_S = 6.0
 _PAUSE_S = 0.1
-_LONGEST_S = 6.0
+_LONGEST_S = 3.0
 """Of one wait, after the machine was calm."""
-_BUSY = 1.2
+_BUSY = 1.25
 """A product that takes this many times the fastest one means that the machine is busy."""
+_SLOWEST = 2.0
+"""What takes longer was interrupted rather than slowed down; of kernels it tells nothing."""
+_FIRST_LOOKS = 20
+"""On a machine that is not known yet, so many looks as far apart as those of a wait: one may be in a moment when it is fast."""
 _TRIES = 3
 _LONG_S = 1.0
 """Runs that take longer in all are not repeated: the machine would hardly be calm all the time, then either."""
@@ -39,8 +43,6 @@ _TIMEOUT_S = 30.0
 # Threads of the library that multiplies go to sleep at once, instead of spinning beside what is timed next.
 _QUIET = {"OPENBLAS_THREAD_TIMEOUT": "4", "MKL_THREADING_LAYER": "GNU", "GOMP_SPINCOUNT": "0"}
 
-T = TypeVar("T")
-
 
 class Calm:
     """Knows whether the machine is as fast as it can be.
@@ -48,7 +50,7 @@ class Calm:
     Args:
         database: Where the fastest product is kept.
         say: Told that something is waited for.
-        patience_s: Seconds that may be waited, until ``renew``; None is what the environment says, or 12 s.
+        patience_s: Seconds that may be waited, until ``renew``; None is what the environment says, or 6 s.
 
     Attributes:
         waited_s: Seconds that were waited so far.
@@ -61,39 +63,31 @@ class Calm:
         self._end_s = self._patience_s
         self._longest_s = _LONGEST_S
         self.waited_s = 0.0
+        self._looks = self._patience_s > 0
         self._best_s = math.inf
         self._worker: Worker | None = None
-        self._name = {"fact": "calm-1", "machine": this_machine().fingerprint}
+        self._name = {"fact": "calm-2", "machine": this_machine().fingerprint}
 
-    def renew(self, share: float) -> None:
-        """Has patience again, as much as this share of what it had at first."""
-        self._end_s = self.waited_s + share * self._patience_s
+    def renew(self) -> None:
+        """Has patience again, as much as at first."""
+        self._end_s = self.waited_s + self._patience_s
         self._longest_s = _LONGEST_S
 
-    def best(self, measure: Callable[[], T], seconds: Callable[[T], float | None], hopeless_s: float = math.inf) -> T:
-        """Measures while the machine is calm; what it was not calm after is measured again, a few times.
+    def samples(self, measure: Callable[[], list[float]]) -> list[float]:
+        """Times some runs while the machine is calm; those that it was not calm after are timed again, a few times.
 
         Args:
-            measure: What to do.
-            seconds: What it took, told from the result; None if it failed, and need not be tried again.
-            hopeless_s: What takes longer would also be too slow on a calm machine.
+            measure: Does so, always with equally many runs, and returns the seconds of each.
 
         Returns:
-            The fastest result, or the one that failed.
+            The fastest that were found.
         """
-        found: list[tuple[float, T]] = []
+        found: list[list[float]] = []
         while True:
             self.wait()
-            result = measure()
-            if (took_s := seconds(result)) is None:
-                return result
-            found.append((took_s, result))
-            if took_s > hopeless_s or len(found) == _TRIES or self.is_calm():
-                return min(found, key=lambda one: one[0])[1]
-
-    def samples(self, measure: Callable[[], list[float]]) -> list[float]:
-        """``best`` of equally many runs, told by the seconds of each; not repeated where they took long."""
-        return self.best(measure, sum, _LONG_S)
+            found.append(measure())
+            if sum(found[-1]) > _LONG_S or len(found) == _TRIES or self.is_calm():
+                return min(found, key=sum)
 
     def wait(self) -> bool:
         """Returns when the machine is calm, or patience is at an end; whether it is calm."""
@@ -111,32 +105,48 @@ class Calm:
 
     def is_calm(self) -> bool:
         """Whether all cores are about as fast as they were at best; True where nobody wants to know, or not any longer."""
-        if self.waited_s >= self._end_s:
-            return True
-        took_s = self._probe()
-        if took_s is None:
-            return True
+        return self.waited_s >= self._end_s or self.pace() <= _BUSY
+
+    def pace(self) -> float:
+        """How many times as long as at best all cores take just now: 1 to 2, and 1 where nobody wants to know."""
+        if not self._looks:
+            return 1.0
         if math.isinf(self._best_s):
-            self._best_s = float(self._database.local_fact(**self._name) or math.inf)
-        if took_s < _BETTER * self._best_s:
-            self._best_s = took_s
-            self._database.keep_local_fact(took_s, **self._name)
-        return took_s <= _BUSY * self._best_s
+            self._get_to_know()
+        return min(max(1.0, self._look() / self._best_s), _SLOWEST)
 
     def close(self) -> None:
         """Ends the process that multiplies."""
         if self._worker is not None:
             self._worker.kill()
 
-    def _probe(self) -> float | None:
+    def _get_to_know(self) -> None:
+        self._best_s = float(self._database.local_fact(**self._name) or math.inf)
+        if math.isinf(self._best_s):
+            self._say("seeing how fast the machine is")
+            for _ in range(_FIRST_LOOKS if self._look() else 0):
+                self._look()
+                time.sleep(_PAUSE_S)
+
+    def _look(self) -> float:
+        """Seconds of a product just now, of which the fastest is noted; 0 where none can be made."""
+        took_s, least_s = self._probe()
+        if least_s < _BETTER * self._best_s:
+            self._best_s = least_s
+            self._database.keep_local_fact(least_s, **self._name)
+        return took_s
+
+    def _probe(self) -> tuple[float, float]:
+        """Seconds of a product, the median of a few and the least; 0 and infinite where none can be made."""
         if self._worker is None:
             side = _SIDE * math.ceil(math.sqrt(this_machine().cores / 4))
             self._worker = Worker("collage.cost._calm_service:CalmService", {"side": side}, environment=_QUIET)
         try:
-            return float(self._worker.call("probe", _TIMEOUT_S))
+            took_s, least_s = self._worker.call("probe", _TIMEOUT_S)
         except ToolchainError:
-            self._patience_s = self._end_s = 0.0  # A machine on which not even this runs has other troubles.
-            return None
+            self._looks = False  # A machine on which not even this runs has other troubles.
+            return 0.0, math.inf
+        return took_s, least_s
 
 
 def _patience_s() -> float:

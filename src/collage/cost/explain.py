@@ -9,7 +9,8 @@ from typing import Any
 
 from collage.cost.catalogue import find_digest, listing
 from collage.cost.database import Database
-from collage.cost.estimator import MeasuringCostEstimator, model_bytes
+from collage.cost.estimator import MeasuringCostEstimator
+from collage.cost.jobs import weight_bytes
 from collage.cost.kernels import KernelMaker
 from collage.cost.key import digest_of
 from collage.cost.workshop import Workshop
@@ -47,7 +48,7 @@ def explain_model(
         workshop = stack.enter_context(Workshop(toolchains, database, workspace, threads=threads))
         for name, value in make_inputs(model, 0, dict(dims or {})).items():
             workshop.values.put(name, value)
-        estimator = MeasuringCostEstimator(workshop, model_bytes(model))
+        estimator = MeasuringCostEstimator(workshop, weight_bytes(model))
         kernels = KernelMaker(DataflowGraph(model))
         for target in targets:
             kernel = kernels.model((1 << len(kernels.graph)) - 1, target)

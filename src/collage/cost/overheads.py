@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage.cost.database import Database
-from collage.cost.key import runtime_settings
+from collage.cost.key import METHOD, runtime_settings
 from collage.cost.workshop import Workshop
 from collage.machine import this_machine
 from collage.target import Target
@@ -32,6 +32,7 @@ def measure_overheads(target: Target, workshop: Workshop, database: Database) ->
     """The overheads of a target, from the database if they are known for this machine and build."""
     name = {
         "fact": "overheads-1",
+        "method": METHOD,
         "target": str(target),
         "build": workshop.availability(target).build,
         "machine": this_machine().fingerprint,

@@ -7,6 +7,7 @@ is built, by other tuners neither. Everything that was ever measured comes from 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from collage.cost.jobs import Counters, Job, batches
 from collage.cost.key import WorkloadKey, runtime_settings
 from collage.cost.outcome import Outcome, Status, failed, of_two_looks
 from collage.cost.quarantine import Quarantined
-from collage.cost.sampling import SamplingPlan
+from collage.cost.sampling import SamplingPlan, at_best, sample_in_bursts
 from collage.cost.slot import building_slot, measuring_slot
 from collage.cost.statistics import summarise
 from collage.cost.values import ValueStore
@@ -35,15 +36,15 @@ from collage.toolchains import Availability, Compiled, Registry
 __all__ = ["Workshop"]
 
 _MIB = 1 << 20
-_HOPELESS = 2.0
-"""What is this many times too slow would be too slow on a calm machine, too."""
+_BURST_S = 0.06
+"""Other machines on the same processors come and go within tenths of a second."""
 
 
 class Workshop:
     """Builds and measures kernels of one model.
 
     Attributes:
-        calm: Tells whether the machine is fit for measuring.
+        calm: Tells how fast the machine is just now.
         values: The model's inputs and intermediate values.
         value_folders: Folders of the value stores on which kernels are checked; the first is that of ``values``.
 
@@ -211,6 +212,7 @@ class Workshop:
         try:
             made = self._builds.compiled(kernel, target)
             with measuring_slot():
+                before = self._pace(target)
                 found: Mapping[str, float] = self._crew.call(
                     target,
                     "overheads",
@@ -220,9 +222,10 @@ class Workshop:
                     workspace=str(self.workspace),
                     threads=self.threads,
                 )
+                pace = math.sqrt(before * self._pace(target))
         except ToolchainError:
             return {"dispatch_s": 0.0, "launch_s": 0.0}
-        return found
+        return {name: at_best(seconds, pace) for name, seconds in found.items()}
 
     def can_tune(self, target: Target) -> bool:
         """Whether a target's toolchain finds faster code by trying."""
@@ -336,7 +339,7 @@ class Workshop:
             if (found := self._recall(key)) is not None:
                 return found
             try:
-                outcome = self._measure_in_calm(job, made.result, made.build_s)
+                outcome = self._measure(job, made.result, made.build_s)
             except Quarantined as error:
                 return failed(error, made.build_s)
         self.counters.measured += 1
@@ -349,7 +352,7 @@ class Workshop:
         try:
             made = self._builds.compiled(job.kernel, job.target)
             with measuring_slot():
-                outcome = self._measure_in_calm(job, made, first.build_s)
+                outcome = self._measure(job, made, first.build_s)
         except ToolchainError:
             return None  # It was built before, and by a sound toolchain will be again.
         self.counters.measured += 1
@@ -360,17 +363,19 @@ class Workshop:
         self._database.record(key, outcome)
         return outcome
 
-    def _measure_in_calm(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
-        measure = partial(self._measure, job, compiled, build_s)
-        return self.calm.best(measure, _median_s, _HOPELESS * job.hopeless_s)
-
     def _measure(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
-        plan = SamplingPlan(evict_bytes=job.context_bytes // _MIB * _MIB, hopeless_s=job.hopeless_s)
-        as_json = dataclasses.asdict(dataclasses.replace(plan, hopeless_s=min(plan.hopeless_s, 1e9)))
+        """Checks a kernel, times it, and checks it once more.
+
+        Some are right at first only: those whose buffers are overrun, or whose threads run a race.
+        """
+        told = self._checked(job, compiled)
+        check = partial(self._crew.call, job.target, "check", self._limits.run_s, **told)
         try:
-            found = self._crew.call(
-                job.target, "measure", self._limits.run_s, **self._checked(job, compiled), plan=as_json
-            )
+            found = check()
+            if not found["wrong"]:
+                samples = self._samples(job, told)
+                after = check(values=told["values"][:1])
+                found = after if after["wrong"] else found
         except Quarantined:
             raise
         except ToolchainError as error:
@@ -378,7 +383,26 @@ class Workshop:
         self._verified.add((str(job.kernel.graph.name), str(job.target)))
         if found["wrong"]:
             return Outcome(Status.WRONG, found["wrong"], None, found["error"], build_s)
-        return Outcome(Status.OK, None, summarise(found["samples"]), found["error"], build_s)
+        return Outcome(Status.OK, None, summarise(samples), found["error"], build_s)
+
+    def _samples(self, job: Job, told: Mapping[str, Any]) -> list[float]:
+        """Seconds of each timed run of a kernel, as they would be on this machine at its fastest."""
+        kernel = {name: told[name] for name in ("compiled", "target", "workspace", "threads", "inputs")}
+        values, limit_s = told["values"][0], self._limits.run_s
+
+        def burst(plan: SamplingPlan) -> list[float]:
+            as_json = dataclasses.asdict(plan)
+            found: list[float] = self._crew.call(job.target, "sample", limit_s, **kernel, values=values, plan=as_json)
+            return found
+
+        plan = SamplingPlan(job.context_bytes // _MIB * _MIB, hopeless_s=min(job.hopeless_s, 1e9))
+        if _is_on_processors(job.target):
+            plan = dataclasses.replace(plan, burst_s=_BURST_S)
+        return sample_in_bursts(burst, partial(self._pace, job.target), plan)
+
+    def _pace(self, target: Target) -> float:
+        """How many times as long as at best the processors take; 1 for targets that run elsewhere."""
+        return self.calm.pace() if _is_on_processors(target) else 1.0
 
     def _checked(self, job: Job, compiled: dict[str, Any]) -> dict[str, Any]:
         """What a worker has to be told to run a kernel on the model's values, and to check it."""
@@ -394,5 +418,5 @@ class Workshop:
         }
 
 
-def _median_s(outcome: Outcome) -> float | None:
-    return None if outcome.time is None else outcome.time.median_s
+def _is_on_processors(target: Target) -> bool:
+    return target.kind == "llvm"

@@ -5,7 +5,7 @@ No toolchain's name occurs outside this room. Third parties add theirs through t
 """
 
 from collage._errors import CompileError, Unsupported
-from collage.toolchains._apart import HelperThreads, started_meanwhile
+from collage.toolchains._apart import HelperThreads, own_threads, started_meanwhile
 from collage.toolchains._base import ToolchainBase, availability_for
 from collage.toolchains._contract import (
     TUNED,
@@ -65,6 +65,7 @@ __all__ = [
     "importing_here",
     "kernel_name",
     "load_threads",
+    "own_threads",
     "registry",
     "reserves_address_space",
     "save_kernel",

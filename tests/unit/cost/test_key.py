@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from collage import machine
 from collage.cost import workshop as workshop_module
 from collage.cost.database import Database
-from collage.cost.estimator import MeasuringCostEstimator, model_bytes
+from collage.cost.estimator import MeasuringCostEstimator
+from collage.cost.jobs import weight_bytes
 from collage.cost.kernels import KernelMaker
 from collage.cost.key import WorkloadKey, digest_of, runtime_settings
 from collage.cost.workshop import Workshop
@@ -143,7 +144,7 @@ class Keys:
         maker = KernelMaker(DataflowGraph(model))
         target = Target.parse(setting.target)
         kernel = maker.model((1 << len(maker.graph)) - 1, target)
-        estimator = MeasuringCostEstimator(workshop, model_bytes(kernel) + setting.context)
+        estimator = MeasuringCostEstimator(workshop, weight_bytes(kernel) + setting.context)
         real = machine.this_machine()
         fake = replace(real, cpu=setting.cpu, cores=setting.cores)
         with pytest.MonkeyPatch.context() as patch:
