@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +16,12 @@ import numpy as np
 import pytest
 
 from collage._errors import TargetError
+from collage.cost.worker import Worker
 from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase
 from collage.testing._toolchain_kernels import KernelCase
 from collage.testing._toolchain_kernels import kernel as parsed_kernel
-from collage.toolchains import TUNED, CompileError, LoadOptions, Tuner, TuningSession, Unsupported
+from collage.toolchains import TUNED, CompileError, LoadOptions, Tuner, TuningSession, Unsupported, registry
 from collage.toolchains.tvm import TvmToolchain
 
 pytest.importorskip("tvm")
@@ -393,3 +396,18 @@ def test_reductions_that_only_copy_are_refused(operator: str, tmp_path: Path) ->
     with pytest.raises(Unsupported, match="given no axes"):
         body = f"y = {operator} <noop_with_empty_axes = 1> (x)"
         TvmToolchain().compile(plain((4, 16), 2, body).model(), TARGET, tmp_path)
+
+
+@pytest.mark.parametrize(("alias", "with_torch"), [("tvm", False), ("extern", True)])
+def test_a_worker_imports_torch_only_where_it_is_of_use(alias: str, with_torch: bool) -> None:
+    pytest.importorskip("torch")
+    factory, arguments = registry().factory(alias)
+    told = {"factory": factory, "arguments": arguments}
+    with Worker(
+        "tests.toolchain._witness:Witness", told, environment={"PYTHONPATH": os.pathsep.join(sys.path)}
+    ) as worker:
+        assert worker.call("availability", 60.0, target=registry().get(alias).targets[0])["available"]
+        assert worker.call("imported", 60.0, name="tvm")
+        assert worker.call("imported", 60.0, name="torch") == with_torch
+        # What is left out is not lost.
+        assert worker.call("can_import", 60.0, name="torch")
