@@ -84,8 +84,7 @@ def bench(
                 standings[vendor.name] = Standing(vendor, Status.COMPILE_ERROR, reason=str(error))
                 continue
             standings[vendor.name] = None
-            told = {**asdict(compiled), "metadata": dict(compiled.metadata)}
-            contestants.append(replace(vendor, arguments={**vendor.arguments, "compiled": told}))
+            contestants.append(replace(vendor, arguments={**vendor.arguments, "compiled": asdict(compiled)}))
         workshop.close()
         plan = RacePlan(choosing_rounds=(), reporting_rounds=rounds, legs=_LEGS, hopeless=20.0)
         result = race(contestants, model_tolerance(model), plan, say, winner=OURS, in_calm=workshop.calm.samples)

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -396,6 +397,21 @@ def test_reductions_that_only_copy_are_refused(operator: str, tmp_path: Path) ->
     with pytest.raises(Unsupported, match="given no axes"):
         body = f"y = {operator} <noop_with_empty_axes = 1> (x)"
         TvmToolchain().compile(plain((4, 16), 2, body).model(), TARGET, tmp_path)
+
+
+def test_where_artefacts_are_loaded_torch_is_never_hidden() -> None:
+    # Another thread of the user's may import it just then, and other kernels may be torch's own.
+    pytest.importorskip("torch")
+    program = (
+        "import sys\n"
+        "from collage.toolchains import importing_here, registry\n"
+        "with importing_here():\n"
+        "    assert registry().get('tvm').availability().available\n"
+        "assert 'tvm' in sys.modules and sys.modules.get('torch')\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
 
 
 @pytest.mark.parametrize(("alias", "with_torch"), [("tvm", False), ("extern", True)])

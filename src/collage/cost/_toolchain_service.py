@@ -55,7 +55,7 @@ class ToolchainService:
 
     def availability(self, target: str) -> dict[str, Any]:
         """What the toolchain says of itself and one of its targets."""
-        with importing_here():
+        with importing_here(alone=True):
             return asdict(availability_for(self._toolchain, Target.parse(target)))
 
     def build(self, kernel: str, target: str, workspace: str, threads: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 
 from collage.toolchains._model_files import one_line
 
-__all__ = ["import_failure", "importing_here"]
+__all__ = ["import_failure", "importing_here", "is_alone"]
 
 IMPORT_S = 60.0
 """Longer than any import on a busy machine takes."""
@@ -35,16 +35,27 @@ _END_WITH_PARENT = (
 _failures: dict[str, str | None] = {}
 _locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 _here: ContextVar[bool] = ContextVar("_here", default=False)
+_alone: ContextVar[bool] = ContextVar("_alone", default=False)
 
 
 @contextmanager
-def importing_here() -> Iterator[None]:
-    """For processes that import the packages next, or may crash: they are imported at once, and not elsewhere first."""
-    token = _here.set(True)
+def importing_here(*, alone: bool = False) -> Iterator[None]:
+    """For processes that import the packages next, or may crash: they are imported at once, and not elsewhere first.
+
+    Args:
+        alone: Whether the process is one of our own, with one thread, that serves this toolchain and no other.
+    """
+    tokens = _here.set(True), _alone.set(alone)
     try:
         yield
     finally:
-        _here.reset(token)
+        _here.reset(tokens[0])
+        _alone.reset(tokens[1])
+
+
+def is_alone() -> bool:
+    """Whether what is imported now is of use to one toolchain only (see ``importing_here``)."""
+    return _alone.get()
 
 
 def import_failure(package: str, load: Callable[[], object] | None = None) -> str | None:

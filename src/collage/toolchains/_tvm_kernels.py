@@ -15,7 +15,7 @@ import numpy as np
 
 from collage._errors import CompileError, Unsupported
 from collage.toolchains._contract import Availability, Compiled, Support
-from collage.toolchains._imports import import_failure
+from collage.toolchains._imports import import_failure, is_alone
 from collage.toolchains._model_files import elem_type, one_line, refuse_operators, support_of, usable_cores, values_of
 from collage.toolchains._torch_threads import quiet_threads
 from collage.toolchains._tvm_threads import use_threads
@@ -140,7 +140,7 @@ def tvm_availability(*, with_torch: bool = False) -> Availability:
     """Version of the wheel, whether there is a linker, and whether TVM can be imported, without importing it here.
 
     Args:
-        with_torch: Whether torch will work in the same process, should this be one that imports TVM at once.
+        with_torch: Whether the toolchain that asks also calls torch.
     """
     try:
         version = importlib.metadata.version("apache-tvm")
@@ -150,7 +150,7 @@ def tvm_availability(*, with_torch: bool = False) -> Availability:
     if not any(map(shutil.which, _COMPILERS)):
         reason = "no C++ compiler, which links TVM's kernels"
         return Availability(False, version, build, reason=reason, remedy="install g++ or clang")
-    if (broken := import_failure("tvm", _tvm if with_torch else _tvm_alone)) is not None:
+    if (broken := import_failure("tvm", _tvm_alone if is_alone() and not with_torch else _tvm)) is not None:
         remedy = "pip install --force-reinstall 'collage[tvm]'"
         return Availability(False, version, build, reason=broken, remedy=remedy)
     return Availability(True, version, build, ("CPU",))
