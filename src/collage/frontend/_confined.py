@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,8 @@ from collage.frontend._nodes import bodies_of
 __all__ = ["convert_functions", "convert_version", "infer_shapes"]
 
 _LONGEST_SHAPE = 2**17
+_DYING_S = 5.0
+"""A process that has closed its pipes ends at once, unless the machine is very busy."""
 
 _ANSWER_BYTES = 2**24
 _ANSWER_GROWTH = 8
@@ -96,24 +99,46 @@ class _Child:
         atexit.register(self._stop)
 
     def ask(self, command: str, request: bytes, most_bytes: int) -> tuple[str, bytes]:
-        """How it went, and the result or the reason; ``exhausted`` if the child died or has more to say than asked."""
+        """How it went, and the result or the reason; ``exhausted`` if the child died or has more to say than asked.
+
+        A child that somebody else killed, such as a system short of memory, says nothing about the request: it is made again.
+        """
         with self._lock:
-            process = self._process
-            if process is None or process.poll() is not None:
-                process = self._start()
-            assert process.stdin is not None and process.stdout is not None
-            try:
-                write_all(process.stdin, f"{command} {len(request)}\n".encode() + request)
-                outcome, length = process.stdout.readline().decode().split()
-                if int(length) <= most_bytes:
-                    return outcome, read_exactly(process.stdout, int(length))
-            except (OSError, ValueError):
-                pass  # It died, and with it the pipe, or after half a line.
-            except BaseException:
-                self._stop()  # What it answers to this request would be taken for the answer to the next one.
-                raise
-            self._stop()
-            return "exhausted", b""
+            answer = self._answer(command, request, most_bytes)
+            if answer is None and self._was_killed():
+                answer = self._answer(command, request, most_bytes)
+            if answer is None:
+                self._stop()
+            return answer or ("exhausted", b"")
+
+    def _answer(self, command: str, request: bytes, most_bytes: int) -> tuple[str, bytes] | None:
+        """How it went, and the result or the reason; None if the child died, or has more to say than asked."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            process = self._start()
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            write_all(process.stdin, f"{command} {len(request)}\n".encode() + request)
+            outcome, told = process.stdout.readline().decode().split()
+            if (length := int(told)) > most_bytes:
+                self._stop()
+                return None
+            result = read_exactly(process.stdout, length)
+            return (outcome, result) if len(result) == length else None
+        except (OSError, ValueError):
+            return None  # It died, and with it the pipe, or after half a line.
+        except BaseException:
+            self._stop()  # What it answers to this request would be taken for the answer to the next one.
+            raise
+
+    def _was_killed(self) -> bool:
+        """Whether the child is dead by a signal that is none of its own limits'."""
+        if self._process is None:
+            return False
+        try:
+            return self._process.wait(_DYING_S) == -signal.SIGKILL
+        except subprocess.TimeoutExpired:
+            return False
 
     def _start(self) -> subprocess.Popen[bytes]:
         # Its last words are those of C++ about memory, and no use to anybody.

@@ -81,6 +81,21 @@ def test_a_child_that_was_killed_is_replaced():
     assert infer_shapes(_vector_model(5)).graph.value_info
 
 
+def test_a_request_is_made_again_of_a_child_that_is_killed_meanwhile(monkeypatch):
+    def kill(file, data):
+        monkeypatch.undo()
+        write_all(file, data[:20])
+        process = _confined._child._process
+        os.kill(process.pid, signal.SIGKILL)
+        killed.append(process)
+
+    killed: list[subprocess.Popen] = []
+    write_all = _confined.write_all
+    monkeypatch.setattr(_confined, "write_all", kill)
+    assert infer_shapes(_vector_model(5)).graph.value_info
+    assert killed and killed[0].returncode == -signal.SIGKILL
+
+
 def test_limits_of_the_shell_are_kept():
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**34, 2**34))\n"
