@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from collage.testing._toolchain_case import ToolchainTestCase
 from collage.testing._toolchain_kernels import kernel
@@ -68,6 +69,7 @@ PRODUCTS: dict[str, tuple[tuple[int, ...], str, dict[str, np.ndarray]]] = {
     "transposed3d": ((1, 3, 4, 5, 6), "ConvTranspose <strides = [2,2,2]>", {"w": numbers(3, 2, 3, 3, 3)}),
     "matmul": ((2, 70, 100), "MatMul", {"w": numbers(100, 90) / 10}),
     "gemm": ((140, 100), "Gemm <transB = 1>", {"w": numbers(90, 100) / 10}),
+    "long_sums": ((40, 300), "Gemm <transB = 1>", {"w": numbers(90, 300) / 20}),
 }
 
 
@@ -199,6 +201,31 @@ def test_what_must_not_be_merged_is_not(text: str, steps: int) -> None:
     weights = {"w": numbers(8, 4, 3, 3)} if " w)" in text else {}
     inputs = [numbers(1, 4, 9, 9, seed=3), numbers(8, 4, 3, 3)][: 1 + (" v)" in text)]
     assert_fused_as_plain(text, weights, inputs, steps)
+
+
+HALVES = {
+    "matmul": ("y = MatMul (x, w)", {"w": (512, 300)}),
+    "gemm": ("y = Gemm (x, w, b)", {"w": (512, 300), "b": (300,)}),
+    "gemm_turned": ("y = Gemm <transB = 1> (x, w, b)", {"w": (300, 512), "b": (1, 300)}),
+    "scaled": ("y = Gemm <alpha = 0.5> (x, w, b)", {"w": (512, 300), "b": (300,)}),
+    "varying": ("t = Transpose <perm = [1,0]> (x) y = MatMul (x, t)", {}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(HALVES))
+def test_products_of_halves_are_those_of_singles_rounded_once(name: str) -> None:
+    body, shapes = HALVES[name]
+    weights = {k: numbers(*shape, seed=i).astype(np.float16) for i, (k, shape) in enumerate(shapes.items())}
+    text = f"(float16[30,512] x) => (float16[A,B] y) {{{body}}}"
+    x = numbers(30, 512, seed=3).astype(np.float16)
+    with torch.inference_mode():
+        (got,) = Program(kernel("k", text, weights), fuse=find_groups)(from_array(x))
+    single = {k: v.astype(np.float32) for k, v in weights.items()}
+    (wanted,) = ReferenceEvaluator(ir.to_proto(kernel("k", text.replace("float16", "float"), single))).run(
+        None, {"x": x.astype(np.float32)}
+    )
+    assert got.dtype == torch.float16
+    np.testing.assert_allclose(to_array(got), wanted.astype(np.float16), rtol=2**-10, atol=1e-3)
 
 
 @pytest.mark.parametrize("text", ["c = MatMul (x, w) a = Add (c, b)", "a = Gemm (x, w, b)"], ids=["matmul", "gemm"])

@@ -132,6 +132,33 @@ def test_reductions_keep_the_type(name: str, dtype: Any) -> None:
     np.testing.assert_array_equal(y, REFERENCE[name](x).astype(dtype))
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)])
+@pytest.mark.parametrize("exponent", [-2.0, -0.5, 0.0, 0.5, 1.0, 2.0, 2.5, 3.0])
+def test_powers_by_a_number_are_those_by_an_array_also_of_infinities(exponent: float, shape: tuple[int, ...]) -> None:
+    x = np.array([-np.inf, -2, -0.0, 0, 0.5, 3, np.inf, np.nan], np.float32)
+    y = np.full(shape, exponent, np.float32)
+    with np.errstate(all="ignore"):
+        wanted = np.power(x, np.full_like(x, exponent)).reshape(np.broadcast_shapes(x.shape, shape))
+    unknown = ",".join("ABC"[: wanted.ndim])
+    (got,) = run(f"(float[8] x) => (float[{unknown}] y) {{y = Pow (x, e)}}", [x], {"e": y})
+    assert got.shape == wanted.shape
+    np.testing.assert_allclose(got, wanted, rtol=1e-6)
+    np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(wanted[wanted == 0]))
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "max"])
+def test_scatters_by_indices_that_were_expanded(reduction: str) -> None:
+    places = np.array([[3], [-1], [0], [-4]])
+    updates = np.arange(24, dtype=np.float32).reshape(4, 6)
+    text = f"""(int64[4,1] i, float[4,6] u) => (float[5,6] y) {{
+        e = Expand (i, s) y = ScatterElements <axis = 0, reduction = "{reduction}"> (z, e, u)}}"""
+    (got,) = run(text, [places, updates], {"s": np.array([4, 6]), "z": np.ones((5, 6), np.float32)})
+    wanted = np.ones((5, 6), np.float32)
+    for place, row in zip(places[:, 0], updates, strict=True):
+        wanted[place] = {"none": row, "add": wanted[place] + row, "max": np.maximum(wanted[place], row)}[reduction]
+    np.testing.assert_array_equal(got, wanted)
+
+
 def test_random_slices_are_numpys() -> None:
     chance = random.Random(0)
     for _ in range(200):

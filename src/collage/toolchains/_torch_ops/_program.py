@@ -146,8 +146,9 @@ class Program(torch.nn.Module):  # type: ignore[misc]
             if entry is None:
                 wants_host = host and node.op_type not in _MAKES_SHAPES
             else:
-                constant = value is not None and value.const_value is not None
-                wants_host = i in entry.host or (constant and i in entry.host_constants)
+                constant = None if value is None else value.const_value
+                number = constant is not None and constant.size == 1
+                wants_host = i in entry.host or (number and i in entry.host_constants)
             slots.append(-1 if value is None else self._slot(value, wants_host))
             if value is not None and slots[-1] in self._frozen:
                 frozen.append(i)

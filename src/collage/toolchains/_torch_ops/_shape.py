@@ -104,8 +104,10 @@ def slice_(
 
 
 def _from_zero(indices: Tensor, size: Any) -> Tensor:
-    """Indices counted from the front: ONNX's may be negative."""
-    return torch.where(indices < 0, indices + size, indices).to(torch.int64)
+    """Indices counted from the front: ONNX's may be negative. One that was expanded stays so: torch scatters whole rows by it."""
+    repeated = [isinstance(stride, int) and stride == 0 for stride in indices.stride()]
+    few = indices[tuple(slice(0, 1) if same else slice(None) for same in repeated)] if any(repeated) else indices
+    return torch.where(few < 0, few + size, few).to(torch.int64).expand(indices.shape)
 
 
 @op("Gather")

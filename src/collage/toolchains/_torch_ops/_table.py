@@ -57,7 +57,8 @@ class Entry:
     Attributes:
         function: What to call.
         host: Indices of its host inputs.
-        host_constants: Indices of inputs that are host inputs where they are constants, and tensors elsewhere.
+        host_constants: Indices of inputs that are host inputs where they are constants of one element, and tensors
+            elsewhere.
     """
 
     function: Function
