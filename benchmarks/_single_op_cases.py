@@ -91,6 +91,9 @@ CASES: Sequence[KernelCase] = (
     case("filter 5x5 on one channel, then linear 1024-320", (1, 1, 512, 1024), 4,
          "c = Conv <pads = [2,2,2,2]> (x, f) r = Relu (c) m = MatMul (r, w) a = Add (m, b) y = Relu (a)",
          f=weights(1, 1, 5, 5), w=weights(1024, 320), b=numbers(320)),
+    case("filter 7x7 on one channel, then linear 1024-256", (1, 1, 1024, 1024), 4,
+         "c = Conv <pads = [3,3,3,3]> (x, f) r = Relu (c) m = MatMul (r, w) a = Add (m, b) y = Relu (a)",
+         f=weights(1, 1, 7, 7), w=weights(1024, 256), b=numbers(256)),
     transposed("conv transpose 256-128 k4 s2+ReLU", (1, 256, 16, 16), (256, 128, 4, 4), f"strides = [2,2], {SAME3}", RELU),
     transposed("conv transpose 3d 32-16 k4 s2", (1, 32, 8, 16, 16), (32, 16, 4, 4, 4), f"strides = [2,2,2], {SAME3D}",
                "y = Identity (c)"),
@@ -132,7 +135,15 @@ CASES: Sequence[KernelCase] = (
          g = Mul (b, two) h = Mul (g, g) i = Mul (h, anchors) y = Concat <axis = 4> (f, i, c)""",
          parts=np.array([2, 2, 81]), two=np.array(2, np.float32), stride=np.array(8, np.float32),
          grid=np.moveaxis(np.indices((80, 80)), 0, -1).astype(np.float32) - np.float32(0.5), anchors=numbers(1, 3, 1, 1, 2)),
+    # of bird songs and keywords: PCEN, after its running mean
+    case("PCEN [1,128,4096]", (1, 128, 4096), 3,
+         "e = Mul (x, x) a = Add (e, o) p = Pow (a, n) m = Mul (e, p) d = Add (m, u) r = Pow (d, q) y = Sub (r, s)",
+         o=np.array(1e-6, np.float32), n=np.array(-0.98, np.float32), u=np.array(2, np.float32),
+         q=np.array(0.3, np.float32), s=np.array(2**0.3, np.float32)),
     # Reductions with what surrounds them, as exporters write them out
+    case("GeM pooling [8,512,28,28]", (8, 512, 28, 28), 4,
+         "c = Clip (x, low) p = Pow (c, e) m = GlobalAveragePool (p) y = Pow (m, i)",
+         low=np.array(1e-6, np.float32), e=np.array(2.9, np.float32), i=np.array(1 / 2.9, np.float32)),
     case("RMSNorm [512,4096]", (512, 4096), 2,
          "q = Mul (x, x) m = ReduceMean (q, k) e = Add (m, o) r = Sqrt (e) d = Div (x, r) y = Mul (d, s)",
          k=np.array([1]), o=np.array(1e-6, np.float32), s=numbers(4096)),
@@ -149,6 +160,11 @@ CASES: Sequence[KernelCase] = (
     # Layouts, gathers and scatters
     case("transpose+scale+shift [1,64,112,112] to NHWC", (1, 64, 112, 112), 4,
          "t = Transpose <perm = [0,2,3,1]> (x) m = Mul (t, u) a = Add (m, b) y = Relu (a)", u=numbers(64), b=numbers(64)),
+    case("transpose+GELU by Tanh [1,96,3136]", (1, 96, 3136), 3,
+         """t = Transpose <perm = [0,2,1]> (x) q = Mul (t, t) c = Mul (q, t) k = Mul (c, u) a = Add (t, k) m = Mul (a, v)
+         h = Tanh (m) o = Add (h, one) p = Mul (t, o) y = Mul (p, half)""",
+         u=np.array(0.044715, np.float32), v=np.array(0.7978846, np.float32), one=np.array(1, np.float32),
+         half=np.array(0.5, np.float32)),
     case("window shuffle+scale [1,56,56,96]", (1, 56, 56, 96), 4,
          "r = Reshape (x, a) t = Transpose <perm = [0,1,3,2,4,5]> (r) g = Mul (t, u) y = Reshape (g, c)",
          a=np.array([1, 8, 7, 8, 7, 96]), c=np.array([64, 7, 7, 96]), u=numbers(96)),
