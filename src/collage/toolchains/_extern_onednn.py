@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from collage.target import Target
 from collage.toolchains._contract import LoadOptions
 from collage.toolchains._extern_functions import BoundFunction, ExternFunction, ExternLibrary
-from collage.toolchains._torch_process import check_by_running, quiet
+from collage.toolchains._torch_process import check_by_running, quiet, torch_build
 from collage.toolchains._torch_threads import import_torch, set_threads, use_threads
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def library() -> ExternLibrary:
             bind = partial(_bind, channels_last=channels_last)
             refusal = _why_native if channels_last else _nothing_against
             functions.append(ExternFunction(f"onednn.{name}", pattern, bind, refusal, channels_last=channels_last))
-    return ExternLibrary("onednn", f"torch {importlib.metadata.version('torch')}", tuple(functions))
+    return ExternLibrary("onednn", torch_build(importlib.metadata.version("torch")), tuple(functions))
 
 
 def _nothing_against(nodes: Sequence[ir.Node]) -> None:

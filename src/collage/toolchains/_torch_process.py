@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from collage.toolchains._contract import Compiled, Tensor
     from collage.toolchains._torch_ops import Program
 
-__all__ = ["TorchKernel", "check_by_running", "quiet", "support", "torch_availability"]
+__all__ = ["TorchKernel", "check_by_running", "quiet", "support", "torch_availability", "torch_build"]
 
+_CALLS = 2
+"""Changes when kernels are computed by other calls of the same torch: timings of before are not comparable then."""
 _TRIAL_ELEMENTS = 200_000_000
 """Kernels with larger inputs are not tried on zeros."""
 
@@ -36,7 +38,12 @@ def torch_availability() -> Availability:
         return Availability(False, reason="torch is not installed", remedy="pip install 'collage[torch]'")
     if (reason := import_failure("torch", import_torch)) is not None:
         return Availability(False, version, reason=reason, remedy="pip install --force-reinstall 'collage[torch]'")
-    return Availability(True, version, f"torch {version}", ("CPU",))
+    return Availability(True, version, torch_build(version), ("CPU",))
+
+
+def torch_build(version: str) -> str:
+    """What timings of torch's calls depend on."""
+    return f"torch {version}, calls {_CALLS}"
 
 
 def support(node: ir.Node) -> Support:
