@@ -257,6 +257,32 @@ def test_what_is_normalised_by_long_rows_is_no_vector_of_that_length(length: int
     np.testing.assert_allclose(loaded([x, s, b])[0], wanted * s[:, None] + b[:, None], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("length", [0, 2])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[3,K] x) => (float[3,5] y) {y = Gemm <alpha = 0.5> (x, w)}",
+        "(float[3,K] x) => (float[3,5] y) {y = MatMul (x, w)}",
+        "(float[3,K] x) => (float[3] y) {y = ReduceProd <keepdims = 0> (x, a)}",
+        '(float[3,K] x) => (float[3] y) {y = Einsum <equation = "ij->i"> (x)}',
+        "(float[1,2,K,4] x) => (float[1,2,1,1] y) {y = GlobalAveragePool (x)}",
+    ],
+)
+def test_what_is_made_of_nothing_is_refused(text: str, length: int) -> None:
+    weights = {"w": np.ones((length, 5), np.float32), "a": np.array([1])}
+    used = {name: value for name, value in weights.items() if f" {name})" in text}
+    (node,) = parsed_kernel("k", text.replace("K", str(length)), used).graph
+    support = TvmToolchain().supports(node, TARGET)
+    assert support.ok == bool(length)
+    assert length or "nobody wrote" in str(support.reason)
+
+
+def test_a_reduction_that_is_told_no_axes_is_taken() -> None:
+    text, weights = "(float[3,4] x) => (float[1,1] y) {y = ReduceMax (x, a)}", {"a": np.zeros(0, np.int64)}
+    (node,) = parsed_kernel("k", text, weights).graph
+    assert TvmToolchain().supports(node, TARGET).ok
+
+
 def test_concat_with_nothing_is_refused_and_with_something_is_not() -> None:
     for size, ok in ((0, False), (1, True)):
         model = parsed_kernel(

@@ -80,6 +80,8 @@ _WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
 _NO_MERE_COPIES = frozenset(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"))
 """Reductions that change what they do not reduce."""
 
+_SUMS = frozenset(("Einsum", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "MatMul", "MatMulInteger", "QLinearMatMul"))
+
 _ALIGNMENT = 64
 """Bytes; TVM refuses tensors that begin elsewhere."""
 
@@ -195,6 +197,8 @@ def _known_wrong(node: ir.Node) -> str | None:
     values = (*node.inputs, *node.outputs)
     if node.op_type in ("Concat", "Split") and any(value is not None and 0 in (value.shape or ()) for value in values):
         return f"tvm's {node.op_type} loses its place at parts that have no elements"
+    if _sums_up_nothing(node):
+        return f"tvm's {node.op_type} returns memory that nobody wrote to where it reduces what has no elements"
     if node.op_type in _NO_MERE_COPIES and _may_reduce_nothing(node):
         return f"tvm's {node.op_type} copies its input where it is given no axes"
     if node.op_type not in _EXACT_IN_HALF and any(value is not None and _is_half(value) for value in values):
@@ -274,6 +278,13 @@ def _refuse_types(values: Iterable[ir.Value]) -> None:
         dtype = elem_type(value)
         if dtype is not None and dtype.name not in _TYPES:
             raise Unsupported(f"tvm: the importer does not take {dtype.name.lower()} ({value.name!r})")
+
+
+def _sums_up_nothing(node: ir.Node) -> bool:
+    """Whether elements are made of none: loops over a length of 0 do not come to where they would begin with a zero."""
+    reads = node.inputs if node.op_type in _SUMS else node.inputs[:1] if node.op_type.startswith("Reduce") else ()
+    made = node.outputs[0].shape
+    return 0 not in (made or ()) and any(x is not None and 0 in (x.shape or ()) for x in reads)
 
 
 def _may_reduce_nothing(node: ir.Node) -> bool:
