@@ -92,6 +92,22 @@ def test_short_recurrences_are_onnxruntimes(op_type: str, direction: str, tmp_pa
     np.testing.assert_allclose(got[0], wanted[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["MatMul (x, w)", "Gemm <alpha = 0.5> (x, w, b)"])
+def test_halves_are_multiplied_by_constants_as_singles(call: str, tmp_path: Path) -> None:
+    x, w, b = (
+        np.random.default_rng(i).standard_normal(s).astype("e") for i, s in enumerate(((4, 256), (256, 8), (8,)))
+    )
+    weights = {"w": w} | ({"b": b} if "b)" in call else {})
+    model = kernel("k", f"(float16[4,256] x) => (float16[4,8] y) {{y = {call}}}", weights)
+    toolchain = InductorToolchain()
+    (got,) = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())([x])
+    exact = x.astype("f") @ w.astype("f")
+    wanted = 0.5 * exact + b.astype("f") if "b)" in call else exact
+    assert got.dtype == np.float16
+    np.testing.assert_allclose(got, wanted.astype("e"), rtol=2e-3, atol=2e-3)
+
+
 def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     found = InductorToolchain().availability()

@@ -146,6 +146,22 @@ def test_powers_by_a_number_are_those_by_an_array_also_of_infinities(exponent: f
     np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(wanted[wanted == 0]))
 
 
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [
+        ("(float[2,N] x) => (float[2,2] y) {y = Gather <axis = 1> (x, i)}", [0, -1]),
+        ("(float[2,N] x) => (float[2,2] y) {y = GatherElements <axis = 1> (x, i)}", [[0, -1], [0, -1]]),
+    ],
+)
+def test_indices_from_the_end_follow_the_length(text: str, index: Any) -> None:
+    program = Program(kernel("k", text, {"i": np.array(index)}))
+    for length in (6, 3, 9):
+        x = np.arange(2.0 * length, dtype=np.float32).reshape(2, length)
+        with torch.inference_mode():
+            (got,) = program(from_array(x))
+        np.testing.assert_array_equal(to_array(got), x[:, [0, -1]])
+
+
 @pytest.mark.parametrize("reduction", ["none", "add", "max"])
 def test_scatters_by_indices_that_were_expanded(reduction: str) -> None:
     places = np.array([[3], [-1], [0], [-4]])

@@ -18,7 +18,7 @@ Tensor = Any
 
 @op("MatMul")
 def matmul(call: Call, x: Tensor, y: Tensor) -> Tensor:
-    return torch.matmul(x.float(), y.float()).to(x.dtype) if _is_slow(x) else torch.matmul(x, y)
+    return torch.matmul(*_singles(call, x, y)).to(x.dtype) if _is_slow(x) else torch.matmul(x, y)
 
 
 def _is_slow(x: Tensor) -> bool:
@@ -26,10 +26,15 @@ def _is_slow(x: Tensor) -> bool:
     return bool(x.dtype == torch.float16 and x.device.type == "cpu")
 
 
+def _singles(call: Call, *halves: Tensor | None) -> list[Tensor | None]:
+    """Halves in single precision; constants once, for compilers that take no arithmetic of constants."""
+    return [None if x is None else call.once(f"single {i}", x.float, i) for i, x in enumerate(halves)]
+
+
 @op("Gemm")
 def gemm(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     if _is_slow(a):
-        return gemm(call, a.float(), b.float(), None if c is None else c.float()).to(a.dtype)
+        return gemm(call, *_singles(call, a, b, c)).to(a.dtype)
     a = a.t() if call.get("transA", 0) else a
     b = b.t() if call.get("transB", 0) else b
     alpha, beta = call.get("alpha", 1.0), call.get("beta", 1.0)

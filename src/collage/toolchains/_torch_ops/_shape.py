@@ -110,10 +110,15 @@ def _from_zero(indices: Tensor, size: Any) -> Tensor:
     return torch.where(few < 0, few + size, few).to(torch.int64).expand(indices.shape)
 
 
+def _places(call: Call, indices: Tensor, size: Any) -> Tensor:
+    """The indices of a node, its second input, counted from the front."""
+    return call.once("places", lambda: _from_zero(indices, size), 1, sizes=size)
+
+
 @op("Gather")
 def gather(call: Call, x: Tensor, indices: Tensor) -> Tensor:
     axis = call.get("axis", 0) % x.ndim
-    found = call.once("indices", lambda: _from_zero(indices, x.shape[axis]).reshape(-1), 1)
+    found = _places(call, indices, x.shape[axis]).reshape(-1)
     y = x.index_select(axis, found)
     return y.reshape([*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]])
 
@@ -121,7 +126,7 @@ def gather(call: Call, x: Tensor, indices: Tensor) -> Tensor:
 @op("GatherElements")
 def gather_elements(call: Call, x: Tensor, indices: Tensor) -> Tensor:
     axis = call.get("axis", 0)
-    return torch.gather(x, axis, _from_zero(indices, x.shape[axis]))
+    return torch.gather(x, axis, _places(call, indices, x.shape[axis]))
 
 
 @op("GatherND")
@@ -138,7 +143,7 @@ _SCATTER = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 @op("ScatterElements", "Scatter")
 def scatter_elements(call: Call, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     axis, reduction = call.get("axis", 0), call.get("reduction", "none")
-    places = _from_zero(indices, x.shape[axis])
+    places = _places(call, indices, x.shape[axis])
     if reduction == "none":
         return torch.scatter(x, axis, places, updates)
     if reduction == "add":

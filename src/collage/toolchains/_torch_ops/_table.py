@@ -27,7 +27,7 @@ class Call:
         attributes: Decoded attributes: ints, floats, strings, lists of them, NumPy arrays.
         outputs: How many outputs the node has; trailing ones that nobody reads are left out.
         frozen: Indices of the inputs that are constants of the kernel.
-        memo: What an entry computed once from frozen inputs.
+        memo: What an entry computed once from frozen inputs, and for which sizes.
     """
 
     op_type: str
@@ -35,19 +35,20 @@ class Call:
     attributes: Mapping[str, Any]
     outputs: int
     frozen: frozenset[int] = frozenset()
-    memo: dict[str, Any] = field(default_factory=dict)
+    memo: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute, or its default."""
         return self.attributes.get(name, default)
 
-    def once(self, name: str, make: Callable[[], Any], *inputs: int) -> Any:
-        """What ``make`` returns, computed once if all of ``inputs`` are constants."""
+    def once(self, name: str, make: Callable[[], Any], *inputs: int, sizes: Any = None) -> Any:
+        """What ``make`` returns, computed once if all of ``inputs`` are constants, and anew where ``sizes`` have changed."""
         if not self.frozen.issuperset(inputs):
             return make()
-        if name not in self.memo:
-            self.memo[name] = make()
-        return self.memo[name]
+        known = self.memo.get(name)
+        if known is None or known[0] != sizes:
+            known = self.memo[name] = (sizes, make())
+        return known[1]
 
 
 @dataclass(frozen=True, slots=True)
