@@ -116,12 +116,12 @@ class TestOnnxRuntime(OnDevice, ToolchainTestCase):
 
 class TestInductor(OnDevice, ToolchainTestCase):
     toolchain, target, records = InductorToolchain(), "cuda -compiler=inductor", "cuda -compiler=inductor"
-    refuses = frozenset({"dynamic_softmax", "dynamic_matmul"})
+    refuses = frozenset({"dynamic_softmax", "dynamic_matmul", "dynamic_last"})
 
 
 class TestTensorRt(OnDevice, ToolchainTestCase):
     toolchain, target, records = TensorRtToolchain(), "cuda -compiler=tensorrt", "cuda -compiler=tensorrt"
-    refuses = frozenset({"dynamic_softmax", "dynamic_matmul"})
+    refuses = frozenset({"dynamic_softmax", "dynamic_matmul", "dynamic_last"})
 
 
 class TestCudnn(LibraryTestCase):

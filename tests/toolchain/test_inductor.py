@@ -24,7 +24,7 @@ TARGET = Target.parse("llvm -compiler=inductor")
 @pytest.mark.slow
 class TestInductor(ToolchainTestCase):
     toolchain = InductorToolchain()
-    refuses = frozenset({"dynamic_softmax", "dynamic_matmul", "dynamic_elementwise"})
+    refuses = frozenset({"dynamic_softmax", "dynamic_matmul", "dynamic_elementwise", "dynamic_last"})
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,15 @@ DYNAMIC = (
         KernelCase("dynamic_elementwise", "(float[N,8] x) => (float[N,8] y) {a = Neg (x) y = Exp (a)}", []),
         [[_numbers(size, 8)] for size in (3, 0, 7, 3)],
     ),
+    (
+        KernelCase(
+            "dynamic_last",
+            "(float[2,N,8] x) => (float[2,2,8] y) {a = Gather <axis = 1> (x, i) y = Relu (a)}",
+            [],
+            {"i": _integers(0, -1)},
+        ),
+        [[_numbers(2, size, 8)] for size in (6, 3, 9)],
+    ),
 )
 """Kernels with symbolic dimensions, and several inputs for each."""
 
