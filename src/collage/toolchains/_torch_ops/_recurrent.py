@@ -83,7 +83,7 @@ def layer(call: Call, x: Tensor, hidden: int, states: list[Tensor | None], run: 
 
 
 def _run_with(call: Call, w: Tensor, r: Tensor, b: Tensor | None) -> Run:
-    weights = call.once("weights", lambda: torch_weights(call, w, r, b), 1, 2, 3)
+    weights = call.once("weights", lambda: torch_weights(call, w, r, b), 1, 2, 3, given=w.device)
     return lambda x, first: _run(call, x, first, weights, w.shape[0] == 2)
 
 

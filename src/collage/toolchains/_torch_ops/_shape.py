@@ -112,7 +112,7 @@ def _from_zero(indices: Tensor, size: Any) -> Tensor:
 
 def _places(call: Call, indices: Tensor, size: Any) -> Tensor:
     """The indices of a node, its second input, counted from the front."""
-    return call.once("places", lambda: _from_zero(indices, size), 1, sizes=size)
+    return call.once("places", lambda: _from_zero(indices, size), 1, given=(size, indices.device))
 
 
 @op("Gather")

@@ -27,7 +27,7 @@ class Call:
         attributes: Decoded attributes: ints, floats, strings, lists of them, NumPy arrays.
         outputs: How many outputs the node has; trailing ones that nobody reads are left out.
         frozen: Indices of the inputs that are constants of the kernel.
-        memo: What an entry computed once from frozen inputs, and for which sizes.
+        memo: What an entry computed once from frozen inputs, and for what else it was given.
     """
 
     op_type: str
@@ -41,13 +41,13 @@ class Call:
         """An attribute, or its default."""
         return self.attributes.get(name, default)
 
-    def once(self, name: str, make: Callable[[], Any], *inputs: int, sizes: Any = None) -> Any:
-        """What ``make`` returns, computed once if all of ``inputs`` are constants, and anew where ``sizes`` have changed."""
+    def once(self, name: str, make: Callable[[], Any], *inputs: int, given: Any = None) -> Any:
+        """What ``make`` returns, computed once if all of ``inputs`` are constants, and anew where ``given`` has changed."""
         if not self.frozen.issuperset(inputs):
             return make()
         known = self.memo.get(name)
-        if known is None or known[0] != sizes:
-            known = self.memo[name] = (sizes, make())
+        if known is None or known[0] != given:
+            known = self.memo[name] = (given, make())
         return known[1]
 
 
