@@ -210,13 +210,13 @@ def race_contestant(tuning: Tuning, plan: Plan, recipe: Recipe | None) -> Contes
     """A plan as an entry of the race; without a recipe only its name counts."""
     arguments: dict[str, Any] = {}
     if recipe is not None:
-        values = [str(folder) for folder in tuning.workshop.value_folders]
         # The host stands in for kernels that fail, as it does where the recipe is deployed.
         factories = {name: tuning.toolchains.factory(name) for name in {*recipe.toolchains, HOST_TOOLCHAIN}}
         arguments = {
             "recipe": recipe.as_json(),
             "workspace": str(tuning.workspace),
-            "values": values,
+            "values": [str(folder) for folder in tuning.workshop.value_folders],
+            "lengths": [str(folder) for folder in tuning.workshop.length_folders],
             "factories": factories,
         }
     return Contestant(plan.name, _RACE, arguments, len(plan.kernels), incumbent=plan.single is not None)

@@ -136,6 +136,7 @@ CASES = [
     slow("run:shape", "wrong", "shape"),
     slow("run:wrong", "wrong", "differs"),
     ("run:later", "wrong", "differs"),
+    slow("run:stuck", "ok", ""),
     ("run:tired", "wrong", "NaN"),
     ("run:fork", "crash", "SIGABRT"),
     slow("run:group", "crash", "SIGKILL"),

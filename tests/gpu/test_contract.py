@@ -15,7 +15,7 @@ import pytest
 from collage._errors import Unsupported
 from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase, _load
-from collage.testing._toolchain_kernels import COMMON, KernelCase, kernel
+from collage.testing._toolchain_kernels import COMMON, SYMBOLIC, KernelCase, kernel
 from collage.toolchains import DeviceKernel
 from collage.toolchains.cublas import CublasToolchain
 from collage.toolchains.cudnn import CudnnToolchain
@@ -116,12 +116,12 @@ class TestOnnxRuntime(OnDevice, ToolchainTestCase):
 
 class TestInductor(OnDevice, ToolchainTestCase):
     toolchain, target, records = InductorToolchain(), "cuda -compiler=inductor", "cuda -compiler=inductor"
-    refuses = frozenset({"dynamic_softmax", "dynamic_matmul", "dynamic_last"})
+    refuses = SYMBOLIC
 
 
 class TestTensorRt(OnDevice, ToolchainTestCase):
     toolchain, target, records = TensorRtToolchain(), "cuda -compiler=tensorrt", "cuda -compiler=tensorrt"
-    refuses = frozenset({"dynamic_softmax", "dynamic_matmul", "dynamic_last"})
+    refuses = SYMBOLIC
 
 
 class TestCudnn(LibraryTestCase):

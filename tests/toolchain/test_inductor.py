@@ -12,7 +12,7 @@ import pytest
 from collage._errors import Unsupported
 from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase
-from collage.testing._toolchain_kernels import kernel
+from collage.testing._toolchain_kernels import SYMBOLIC, kernel
 from collage.toolchains import LoadOptions
 from collage.toolchains.inductor import InductorToolchain
 
@@ -24,7 +24,7 @@ TARGET = Target.parse("llvm -compiler=inductor")
 @pytest.mark.slow
 class TestInductor(ToolchainTestCase):
     toolchain = InductorToolchain()
-    refuses = frozenset({"dynamic_softmax", "dynamic_matmul", "dynamic_elementwise", "dynamic_last"})
+    refuses = SYMBOLIC
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 from collage._errors import Unsupported
 from collage.target import Target
 from collage.testing import ToolchainTestCase
-from collage.testing._toolchain_kernels import DYNAMIC, kernel
+from collage.testing._toolchain_kernels import SYMBOLIC, kernel
 from collage.toolchains import LoadOptions
 from collage.toolchains.iree import IreeToolchain
 
@@ -21,7 +21,6 @@ pytest.importorskip("iree.runtime")
 TARGET = Target.parse("llvm -compiler=iree")
 BODY = "(float[5] state, float[5] row) => (float[5] next, float[5] each) {next = Add (state, row) each = Neg (next)}"
 SCAN = f" s, y = Scan <num_scan_inputs = 1, body = body {BODY}> (zero, %s)}}"
-SYMBOLIC = frozenset(case.name for case, _ in DYNAMIC)
 
 
 class TestIree(ToolchainTestCase):

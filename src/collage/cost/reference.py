@@ -1,7 +1,8 @@
 """The reference run: every intermediate value of the model, once, on real inputs (design section 7).
 
 Kernels are then measured on what they will really be given (indices in range, masks that mask), and checked against what
-they should return.
+they should return. Where dimensions are symbolic, they are checked at other lengths too: one that has taken the length that
+it met first for a constant is right on that one only.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from collage._errors import NothingCanRun, ToolchainError
+from collage._errors import NothingCanRun, ToolchainError, WorkerDied
 from collage.cost.values import ValueStore
 from collage.cost.workshop import Workshop
-from collage.frontend import make_inputs
+from collage.frontend import at_other_lengths, make_inputs
 from collage.graph import used_values
 from collage.target import HOST_TARGET
 from collage.transform import is_random
@@ -25,14 +26,17 @@ __all__ = ["capture_reference", "capture_references", "unrepeatable_values"]
 _ATTEMPTS = 3
 _HOLES = 0.3
 _LARGER = 3
+_MOST_BYTES = 512 << 20
+"""Values that may be stored anew for lengths that are longer than the user's."""
 
 
 def capture_references(
     model: ir.Model, given: Mapping[str, Any], workshop: Workshop, *, seed: int, dims: Mapping[str, int]
 ) -> str | None:
-    """Runs the model on two sets of inputs, given or made up, and stores all values: kernels are checked on both.
+    """Runs the model on sets of inputs, given or made up, and stores all values: kernels are checked on all sets.
 
-    Made-up inputs may be invalid for a model (an index out of range, an axis given twice), so several are tried.
+    Made-up inputs may be invalid for a model (an index out of range, an axis given twice), so several are tried. Another
+    set has other values, and one more other lengths, where the model takes them.
 
     Returns:
         Why that cannot be done, or None.
@@ -55,6 +59,7 @@ def capture_references(
             continue
         if set(made) - set(given):
             _capture_others(model, given, workshop, seed=seed, dims=dims)
+        _capture_other_lengths(model, {**made, **given}, workshop, dims)
         return None
     return reason
 
@@ -73,6 +78,45 @@ def _capture_others(
     except NothingCanRun:
         return
     workshop.value_folders.append(values.folder)
+
+
+def _capture_other_lengths(
+    model: ir.Model, inputs: Mapping[str, Any], workshop: Workshop, dims: Mapping[str, int]
+) -> None:
+    """A set of inputs of other lengths, where dimensions are symbolic.
+
+    Many models promise more than they keep: a batch of any size, say, that a constant shape inside takes for 1. Lengths
+    at which the model fails, or at which a value has another shape than it is said to have, are of no use.
+    """
+    longer = sum(workshop.values.get(name).nbytes for name in workshop.values) <= _MOST_BYTES
+    for number, changed in enumerate(at_other_lengths(model, inputs, dims, longer=longer)):
+        values = ValueStore(workshop.values.folder.with_name(f"other_lengths_{number}"))
+        try:
+            capture_reference(model, changed, workshop, values)
+        except NothingCanRun as error:
+            if isinstance(error.__cause__, WorkerDied):
+                return  # The host is needed for other things: it is not to be quarantined for this.
+            continue
+        if _as_declared(model, values):
+            workshop.length_folders.append(values.folder)
+            return
+
+
+def _as_declared(model: ir.Model, values: ValueStore) -> bool:
+    """Whether all values have the shapes that the model says they have, with one length for each symbol."""
+    lengths: dict[str, int] = {}
+    known = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
+    for value in known:
+        if value.shape is None or value.name not in values:
+            continue
+        shape = values.get(str(value.name)).shape
+        if len(shape) != len(value.shape):
+            return False
+        for said, length in zip(value.shape, shape, strict=True):
+            name = said if isinstance(said, int) else said.value
+            if length != (name if isinstance(name, int) else lengths.setdefault(str(name), length) if name else length):
+                return False
+    return True
 
 
 def _varied(value: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:

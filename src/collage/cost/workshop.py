@@ -47,6 +47,7 @@ class Workshop:
         calm: Tells how fast the machine is just now.
         values: The model's inputs and intermediate values.
         value_folders: Folders of the value stores on which kernels are checked; the first is that of ``values``.
+        length_folders: The same with other lengths, at which kernels may refuse to run, but must not be wrong.
 
     Args:
         toolchains: Where toolchains are found.
@@ -88,6 +89,7 @@ class Workshop:
         self.calm = Calm(database, say)
         self._verified: set[tuple[str, str]] = set()
         self.value_folders = [workspace / "values"]
+        self.length_folders: list[Path] = []
         self.values = ValueStore(self.value_folders[0])
 
     def __enter__(self) -> Workshop:
@@ -374,7 +376,7 @@ class Workshop:
             found = check()
             if not found["wrong"]:
                 samples = self._samples(job, told)
-                after = check(values=told["values"][:1])
+                after = check(values=told["values"][:1], lengths=[])
                 found = after if after["wrong"] else found
         except Quarantined:
             raise
@@ -412,6 +414,7 @@ class Workshop:
             "workspace": str(self.workspace),
             "threads": self.threads,
             "values": [str(folder) for folder in self.value_folders],
+            "lengths": [str(folder) for folder in self.length_folders],
             "inputs": list(job.inputs),
             "expected": ["" if name in self._unrepeatable else name for name in job.outputs],
             "tolerance": job.tolerance,

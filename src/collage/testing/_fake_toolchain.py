@@ -25,7 +25,7 @@ __all__ = ["FakeToolchain"]
 
 _SLOWER_S = 1e-3
 _TIRED_AFTER = 3
-_OF_RUNS = frozenset({"nan", "shape", "wrong", "later", "tired", "spoil", "slow"})
+_OF_RUNS = frozenset({"nan", "shape", "wrong", "later", "tired", "spoil", "slow", "stuck", "choosy"})
 
 
 class FakeToolchain(ToolchainBase):
@@ -37,8 +37,8 @@ class FakeToolchain(ToolchainBase):
             ``close``, ``memory``, ``chdir``, ``orphans`` (children that outlive their parents, in sessions of their
             own), ``fork`` (and return in both), ``group`` (signals its process group), ``delete`` (its own files); for
             ``run`` also ``nan``, ``shape``, ``wrong``, ``later`` (right once, wrong later), ``tired`` (right three times,
-            NaN later), ``spoil`` (writes over its inputs) and ``slow`` (every run slower than the one before). Empty:
-            nothing.
+            NaN later), ``spoil`` (writes over its inputs), ``slow`` (every run slower than the one before), ``stuck``
+            (wrong at other lengths than those that it meets first) and ``choosy`` (refuses them). Empty: nothing.
         seconds: Least time of a run; or of every operator of a kernel by type, the others taking none, and "" of each launch.
         name: What it is called, so that several may be on one menu.
     """
@@ -97,6 +97,7 @@ class _FakeKernel:
         self._evaluator, self._compiled, self._what, self._seconds = evaluator, compiled, what, seconds
         self._file = file
         self._runs = 0
+        self._shapes: list[tuple[int, ...]] = []
 
     def __call__(self, inputs: Sequence[Any]) -> Sequence[Any]:
         self._runs += 1
@@ -104,6 +105,11 @@ class _FakeKernel:
             self._file.unlink(missing_ok=True)
         elif self._what and self._what not in _OF_RUNS:
             misbehave(self._what)
+        shapes = [np.shape(x) for x in inputs]
+        self._shapes = self._shapes or shapes
+        is_elsewhere = shapes != self._shapes
+        if self._what == "choosy" and is_elsewhere:
+            raise CompileError(f"fake: not at these lengths, {shapes}")
         time.sleep(self._seconds + (self._runs * _SLOWER_S if self._what == "slow" else 0.0))
         outputs = list(self._evaluator.run(None, dict(zip(self._compiled.inputs, inputs, strict=True))))
         if self._what == "spoil":
@@ -113,7 +119,8 @@ class _FakeKernel:
             return [np.full_like(output, np.nan) for output in outputs]
         if self._what == "shape":
             return [output[None] for output in outputs]
-        if self._what == "wrong" or (self._what == "later" and self._runs > 1):
+        is_wrong = {"wrong": True, "later": self._runs > 1, "stuck": is_elsewhere}
+        if is_wrong.get(self._what, False):
             return [output + np.ones_like(output) for output in outputs]
         return outputs
 

@@ -10,6 +10,7 @@ Needs pytest. Specification 003, "Robust BYOC integrations": report correctly wh
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -154,7 +155,9 @@ class ToolchainTestCase:
             pytest.skip(f"{self.toolchain.name} is known to refuse it")
         loaded = _load(self.toolchain, case.model(), parsed, tmp_path)
         for inputs in many:
-            self._assert_right(case.model(), inputs, loaded(inputs))
+            may_refuse = any(x.size == 0 for x in inputs)
+            with contextlib.suppress(*([ToolchainError] if may_refuse else [])):
+                self._assert_right(case.model(), inputs, loaded(inputs))
 
     def test_strided_and_read_only_inputs(self, parsed: Target, tmp_path: Path) -> None:
         case = self._usual("matmul", "elementwise")

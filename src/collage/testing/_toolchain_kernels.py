@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from collage.toolchains._contract import Tensor
 
-__all__ = ["COMMON", "DTYPES", "DYNAMIC", "EDGES", "SHARED", "KernelCase", "kernel"]
+__all__ = ["COMMON", "DTYPES", "DYNAMIC", "EDGES", "SHARED", "SYMBOLIC", "KernelCase", "kernel"]
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,24 @@ DYNAMIC = (
         ),
         [[_numbers(2, size, 8)] for size in (6, 3, 9)],
     ),
+    (
+        KernelCase("dynamic_product", "(float[3,N] x, float[N,5] z) => (float[3,5] y) {y = MatMul (x, z)}", []),
+        [[_numbers(3, size), _numbers(size, 5)] for size in (4, 0, 6)],
+    ),
+    (
+        KernelCase(
+            "dynamic_sum",
+            "(float[N,8] x) => (float[1,8] y) {a = Neg (x) y = ReduceSum (a, zero)}",
+            [],
+            {"zero": _integers(0)},
+        ),
+        [[_numbers(size, 8)] for size in (3, 0, 7)],
+    ),
 )
-"""Kernels with symbolic dimensions, and several inputs for each."""
+"""Kernels with symbolic dimensions, and several inputs for each; of no elements they are right or refuse."""
+
+SYMBOLIC = frozenset(case.name for case, _ in DYNAMIC)
+"""Their names: what a toolchain for fixed shapes refuses."""
 
 EDGES = (
     KernelCase(

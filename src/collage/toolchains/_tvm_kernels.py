@@ -89,6 +89,8 @@ _ALIGNMENT = 64
 class MachineKernel:
     """The entry function of a library, called with tensors that share NumPy's memory where its alignment allows.
 
+    Where lengths are symbolic and something is summed over, it refuses inputs of no elements, whose sums TVM never writes.
+
     Args:
         library: Its file.
         compiled: What is known of it.
@@ -105,6 +107,7 @@ class MachineKernel:
         self._machine = tvm.relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
         self._main = self._machine["main"]
         self._lent = compiled.metadata["lent"]
+        self._may_sum_up_nothing = compiled.metadata.get("may_sum_up_nothing", False)
         self._is_tuple = len(compiled.outputs) > 1
         self._bound: list[tuple[Tensor, Any] | None] = [None] * len(compiled.inputs)
         self._staged: list[tuple[Tensor, Any] | None] = [None] * len(compiled.inputs)
@@ -130,6 +133,10 @@ class MachineKernel:
 
     def _stage(self, i: int, x: Tensor) -> Any:
         """Copies an input to where TVM takes it."""
+        if self._may_sum_up_nothing and not x.size:
+            raise Unsupported(
+                f"tvm returns memory that nobody wrote to where it sums up nothing (an input is {x.shape})"
+            )
         staged = self._staged[i]
         if staged is None or staged[0].shape != x.shape or staged[0].dtype != x.dtype:
             tensor = self._empty(x.shape, x.dtype.name)
@@ -282,9 +289,26 @@ def _refuse_types(values: Iterable[ir.Value]) -> None:
 
 def _sums_up_nothing(node: ir.Node) -> bool:
     """Whether elements are made of none: loops over a length of 0 do not come to where they would begin with a zero."""
-    reads = node.inputs if node.op_type in _SUMS else node.inputs[:1] if node.op_type.startswith("Reduce") else ()
     made = node.outputs[0].shape
-    return 0 not in (made or ()) and any(x is not None and 0 in (x.shape or ()) for x in reads)
+    return 0 not in (made or ()) and any(0 in (x.shape or ()) for x in _summed_up(node))
+
+
+def _summed_up(node: ir.Node) -> list[ir.Value]:
+    """What a node adds up, multiplies up or takes the largest of."""
+    reads = node.inputs if node.op_type in _SUMS else node.inputs[:1] if node.op_type.startswith("Reduce") else ()
+    return [x for x in reads if x is not None]
+
+
+def machine_facts(graph: ir.Graph, lent: Sequence[int]) -> dict[str, Any]:
+    """What ``MachineKernel`` has to know of a kernel, as metadata.
+
+    Args:
+        graph: The kernel's.
+        lent: See ``build_library``.
+    """
+    summed = [x for node in graph for x in _summed_up(node)]
+    is_open = any(x.shape is None or not all(isinstance(length, int) for length in x.shape) for x in summed)
+    return {"lent": lent, "may_sum_up_nothing": is_open}
 
 
 def _may_reduce_nothing(node: ir.Node) -> bool:

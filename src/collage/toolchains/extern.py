@@ -36,6 +36,7 @@ from collage.toolchains._tvm_kernels import (
     MachineKernel,
     build_library,
     import_kernel,
+    machine_facts,
     support,
     tvm_availability,
 )
@@ -124,7 +125,7 @@ class ExternToolchain(ToolchainBase):
             tuple(files),
             tuple(str(value.name) for value in kernel.graph.inputs),
             tuple(str(value.name) for value in kernel.graph.outputs),
-            metadata={"lent": lent, "calls": told},
+            metadata={**machine_facts(kernel.graph, lent), "calls": told},
         )
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:

@@ -22,6 +22,7 @@ from collage.toolchains._tvm_kernels import (
     context,
     import_kernel,
     link,
+    machine_facts,
     support,
     tvm_availability,
     tvm_target,
@@ -87,7 +88,8 @@ class TvmToolchain(ToolchainBase):
             lent = build_library(module, target, library, records)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
-        return Compiled(self.name, str(target), (library.name,), inputs, outputs, metadata={"lent": lent})
+        facts = machine_facts(kernel.graph, lent)
+        return Compiled(self.name, str(target), (library.name,), inputs, outputs, metadata=facts)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Loads the library into a virtual machine of Relax."""

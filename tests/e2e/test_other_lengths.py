@@ -1,0 +1,71 @@
+"""Where dimensions are symbolic, kernels are checked at lengths other than those that they are timed on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+import collage
+from collage.runtime import Executable
+from collage.testing import FakeToolchain
+from collage.toolchains import Registry
+
+HEADER = '<ir_version: 10, opset_import: ["" : 17]>'
+ROWS = "(float[n,4] x) => (float[n,4] y) {h = Neg (x) y = Relu (h)}"
+FIXED = "(float[2,4] x) => (float[2,4] y) {h = Neg (x) y = Relu (h)}"
+EVEN = "(float[n] x) => (float y) <int64[2] two = {2, -1}> {h = Reshape (x, two) y = ReduceSum <keepdims = 0> (h)}"
+ONE_ROW = "(float[n,4] x) => (float[n,4] y) <int64[2] one = {1, 4}> {h = Reshape (x, one) y = Relu (h)}"
+"""Says that it takes any number of rows, and does not."""
+LESS = "(float[n,4] x) => (float[n,4] y) <int64[2] one = {1, -1}> {h = Reshape (x, one) y = Relu (h)}"
+"""Takes any number of rows, and then returns what it does not say."""
+
+
+def compiled(graph: str, misbehaviour: str, folder: Path, **options: object) -> Executable:
+    model = onnx.ModelProto()
+    model.CopyFrom(parser.parse_model(f"{HEADER} g {graph}"))
+    toolchains = Registry()
+    toolchains.add(FakeToolchain(misbehaviour))
+    told = collage.CompileOptions(db=str(folder / "t.sqlite"), **options)  # type: ignore[arg-type]
+    return collage.compile(model, ["fake"], options=told, toolchains=toolchains)
+
+
+def single(executable: Executable) -> dict[str, str]:
+    row: dict[str, str] = executable.report["singles"][0]
+    assert row["target"] == "llvm -compiler=fake"
+    return row
+
+
+@pytest.mark.parametrize(("graph", "length", "shape"), [(ROWS, 1, "[2, 4]"), (EVEN, 12, "[6]")])
+def test_who_takes_the_first_length_for_a_constant_is_wrong(
+    graph: str, length: int, shape: str, tmp_path: Path
+) -> None:
+    executable = compiled(graph, "run:stuck", tmp_path, dims={"n": length})
+    assert f"at other lengths, x{shape}: output 0: differs" in single(executable)["reason"]
+    assert {kernel.compiled.toolchain for kernel in executable.recipe.kernels} == {"host"}
+
+
+def test_who_refuses_other_lengths_may_be_chosen_and_the_host_stands_in(tmp_path: Path) -> None:
+    executable = compiled(ROWS, "run:choosy", tmp_path)
+    assert single(executable)["reason"] is None
+    assert {kernel.compiled.toolchain for kernel in executable.recipe.kernels} == {"fake"}
+    x = np.float32([[-1, 0, 1, 2]])
+    np.testing.assert_array_equal(executable.run({"x": x})["y"], np.maximum(-x, 0))
+    three = np.repeat(x, 3, 0)
+    with pytest.warns(RuntimeWarning, match="the host ran it instead"):
+        np.testing.assert_array_equal(executable.run({"x": three})["y"], np.maximum(-three, 0))
+
+
+@pytest.mark.parametrize("graph", [FIXED, ONE_ROW, LESS])
+def test_lengths_that_the_model_does_not_take_are_not_tried(graph: str, tmp_path: Path) -> None:
+    executable = compiled(graph, "run:stuck", tmp_path)
+    assert single(executable)["reason"] is None
+    assert {kernel.compiled.toolchain for kernel in executable.recipe.kernels} == {"fake"}
+
+
+def test_given_inputs_are_cut_short(tmp_path: Path) -> None:
+    executable = compiled(ROWS, "run:stuck", tmp_path, inputs={"x": np.ones((12, 4), np.float32)})
+    assert "at other lengths, x[9, 4]: output 0: differs" in single(executable)["reason"]
