@@ -66,6 +66,19 @@ def test_lengths_that_the_model_does_not_take_are_not_tried(graph: str, tmp_path
     assert {kernel.compiled.toolchain for kernel in executable.recipe.kernels} == {"fake"}
 
 
+def test_what_points_into_a_symbolic_dimension_points_everywhere_in_it(tmp_path: Path) -> None:
+    graph = "(float[nodes,4] x, int64[edges] i) => (float[edges,4] y) {h = Gather (x, i) y = Relu (h)}"
+    executable = compiled(graph, "run:stuck", tmp_path, dims={"nodes": 20, "edges": 40})
+    assert "at other lengths, x[15, 4], i[30]: output 0: differs" in single(executable)["reason"]
+
+
+def test_given_indices_allow_longer_ones_only(tmp_path: Path) -> None:
+    graph = "(float[nodes,4] x, int64[edges] i) => (float[edges,4] y) {h = Gather (x, i) y = Relu (h)}"
+    indices = np.arange(20, dtype=np.int64)[::-1].copy()
+    executable = compiled(graph, "run:stuck", tmp_path, dims={"nodes": 20, "edges": 20}, inputs={"i": indices})
+    assert "at other lengths, x[25, 4], i[25]: output 0: differs" in single(executable)["reason"]
+
+
 def test_given_inputs_are_cut_short(tmp_path: Path) -> None:
     executable = compiled(ROWS, "run:stuck", tmp_path, inputs={"x": np.ones((12, 4), np.float32)})
     assert "at other lengths, x[9, 4]: output 0: differs" in single(executable)["reason"]

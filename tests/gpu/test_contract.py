@@ -108,6 +108,7 @@ class LibraryTestCase(OnDevice):
 
 class TestTvm(OnDevice, ToolchainTestCase):
     toolchain, target, records = TvmToolchain(), "cuda", "cuda"
+    refuses = frozenset({"dynamic_expand"})
 
 
 class TestOnnxRuntime(OnDevice, ToolchainTestCase):

@@ -265,3 +265,29 @@ def agrees(case: KernelCase, workspace: Path, *, exactly: bool = False, within: 
     for y, wanted in zip(got, expected, strict=True):
         assert (y.dtype, y.shape) == (np.asarray(wanted).dtype, np.shape(wanted))
         np.testing.assert_allclose(y, wanted, rtol=0 if exactly else 1e-6, atol=within)
+
+
+@pytest.mark.parametrize(
+    ("have", "text"),
+    [
+        ((5, 4), "(float[N,4] x) => (float[N,4] y) {y = Expand (x, one)}"),
+        ((5, 4), "(float[N,4] x) => (float[3,N,4] y) {y = Expand (x, three)}"),
+        ((5, 4), "(float[N,4] x) => (float[N,4] y) {s = Shape (x) y = Expand (x, s)}"),
+        ((1, 4), "(float[1,4] x, float[N,4] z) => (float[N,4] y) {s = Shape (z) y = Expand (x, s)}"),
+        ((7, 4), "(float[7,4] x, float[N,4] z) => (float[7,4] y) {s = Shape (z) y = Expand (x, s)}"),
+    ],
+)
+@pytest.mark.parametrize("other", [1, 7])
+def test_expand_keeps_lengths_where_the_shape_says_one(
+    have: tuple[int, ...], text: str, other: int, tmp_path: Path
+) -> None:
+    inputs = [numbers(*have), *([numbers(other, 4)] if " z)" in text else [])]
+    constants = {"one": np.array([1, 1]), "three": np.array([3, 1, 1])}
+    used = {name: value for name, value in constants.items() if f" {name})" in text}
+    agrees(KernelCase("expand", text, inputs, used), tmp_path)
+
+
+def test_expand_is_refused_where_either_may_be_one(tmp_path: Path) -> None:
+    text = "(float[N,4] x, float[M,4] z) => (float[K,4] y) {s = Shape (z) y = Expand (x, s)}"
+    with pytest.raises(Unsupported, match="cannot tell whether a length of N is kept or repeated, to M"):
+        TvmToolchain().compile(parsed_kernel("expand", text), TARGET, tmp_path)

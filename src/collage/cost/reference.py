@@ -7,7 +7,8 @@ it met first for a constant is right on that one only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,14 @@ import onnx_ir as ir
 from collage._errors import NothingCanRun, ToolchainError, WorkerDied
 from collage.cost.values import ValueStore
 from collage.cost.workshop import Workshop
-from collage.frontend import at_other_lengths, make_inputs
+from collage.frontend import bind_dims, cut, make_inputs, other_lengths
 from collage.graph import used_values
 from collage.target import HOST_TARGET
 from collage.transform import is_random
 
 __all__ = ["capture_reference", "capture_references", "unrepeatable_values"]
 
-_ATTEMPTS = 3
+_OTHER = 3
 _HOLES = 0.3
 _LARGER = 3
 _MOST_BYTES = 512 << 20
@@ -46,42 +47,49 @@ def capture_references(
     if any(isinstance(value.type, ir.SequenceType | ir.OptionalType) for value in model.graph.inputs):
         return "an input is a sequence or an optional, which cannot be made up"
     reason = ""
-    for attempt in range(_ATTEMPTS):
-        made = make_inputs(model, seed + attempt, dims)
-        if attempt == _ATTEMPTS - 1:
-            made = {name: np.zeros_like(value) if value.dtype.kind in "iu" else value for name, value in made.items()}
+    for make in (
+        partial(make_inputs, model, seed),
+        partial(make_inputs, model, seed + 1),
+        partial(_with_zeros, model, seed),
+    ):
+        made = make(dims)
+        inputs = {**made, **given}
         try:
-            capture_reference(model, {**made, **given}, workshop)
+            capture_reference(model, inputs, workshop)
         except NothingCanRun as error:
             reason = str(error)
             if not set(made) - set(given):
                 break
             continue
         if set(made) - set(given):
-            _capture_others(model, given, workshop, seed=seed, dims=dims)
-        _capture_other_lengths(model, {**made, **given}, workshop, dims)
+            others = {name: _varied(value, seed) for name, value in make_inputs(model, seed + _OTHER, dims).items()}
+            _capture_others(model, {**others, **given}, workshop)
+        _capture_other_lengths(model, inputs, workshop, partial(_at, model, make, given, dims))
         return None
     return reason
 
 
-def _capture_others(
-    model: ir.Model, given: Mapping[str, Any], workshop: Workshop, *, seed: int, dims: Mapping[str, int]
-) -> None:
-    """A second set of inputs to check kernels on: larger numbers, other indices, masks that mask.
+def _with_zeros(model: ir.Model, seed: int, dims: Mapping[str, int]) -> dict[str, Any]:
+    """Made-up inputs whose integers are all 0, which is an index in anything that has elements."""
+    made = make_inputs(model, seed, dims)
+    return {name: np.zeros_like(value) if value.dtype.kind in "iu" else value for name, value in made.items()}
 
-    Where the model refuses these, one set has to do.
-    """
-    made = {name: _varied(value, seed) for name, value in make_inputs(model, seed + _ATTEMPTS, dims).items()}
+
+def _capture_others(model: ir.Model, inputs: Mapping[str, Any], workshop: Workshop) -> None:
+    """A second set of inputs to check kernels on; where the model refuses it, one set has to do."""
     values = ValueStore(workshop.values.folder.with_name("other_values"))
     try:
-        capture_reference(model, {**made, **given}, workshop, values)
+        capture_reference(model, inputs, workshop, values)
     except NothingCanRun:
         return
     workshop.value_folders.append(values.folder)
 
 
 def _capture_other_lengths(
-    model: ir.Model, inputs: Mapping[str, Any], workshop: Workshop, dims: Mapping[str, int]
+    model: ir.Model,
+    inputs: Mapping[str, Any],
+    workshop: Workshop,
+    at: Callable[[Mapping[str, int]], Mapping[str, Any]],
 ) -> None:
     """A set of inputs of other lengths, where dimensions are symbolic.
 
@@ -89,10 +97,10 @@ def _capture_other_lengths(
     at which the model fails, or at which a value has another shape than it is said to have, are of no use.
     """
     longer = sum(workshop.values.get(name).nbytes for name in workshop.values) <= _MOST_BYTES
-    for number, changed in enumerate(at_other_lengths(model, inputs, dims, longer=longer)):
+    for number, lengths in enumerate(other_lengths(model, inputs, longer=longer)):
         values = ValueStore(workshop.values.folder.with_name(f"other_lengths_{number}"))
         try:
-            capture_reference(model, changed, workshop, values)
+            capture_reference(model, at(lengths), workshop, values)
         except NothingCanRun as error:
             if isinstance(error.__cause__, WorkerDied):
                 return  # The host is needed for other things: it is not to be quarantined for this.
@@ -100,6 +108,19 @@ def _capture_other_lengths(
         if _as_declared(model, values):
             workshop.length_folders.append(values.folder)
             return
+
+
+def _at(
+    model: ir.Model,
+    make: Callable[[Mapping[str, int]], Mapping[str, Any]],
+    given: Mapping[str, Any],
+    dims: Mapping[str, int],
+    lengths: Mapping[str, int],
+) -> dict[str, Any]:
+    """Inputs of these lengths: made up again, or cut from those that are given."""
+    bound = {**dims, **lengths}
+    shapes = bind_dims(model, bound)
+    return {**make(bound), **{name: cut(value, shapes[name]) for name, value in given.items()}}
 
 
 def _as_declared(model: ir.Model, values: ValueStore) -> bool:

@@ -9,7 +9,7 @@ from collage.frontend._digest import model_digest
 from collage.frontend._holes import has_large_holes
 from collage.frontend._inputs import make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs
-from collage.frontend._lengths import at_other_lengths
+from collage.frontend._lengths import cut, other_lengths
 from collage.frontend._proto import skeleton
 from collage.frontend._read import read_model
 from collage.frontend._weights import WEIGHTS_FILE, place_weights
@@ -18,8 +18,8 @@ __all__ = [
     "WEIGHTS_FILE",
     "Budgets",
     "TensorSpec",
-    "at_other_lengths",
     "bind_dims",
+    "cut",
     "describe_inputs",
     "describe_outputs",
     "has_large_holes",
@@ -28,6 +28,7 @@ __all__ = [
     "make_inputs",
     "model_digest",
     "name_everything",
+    "other_lengths",
     "place_weights",
     "read_model",
     "remove_unused",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from collage.frontend._interface import bind_dims
+from collage.frontend._interface import bind_dims, describe_inputs
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
@@ -30,8 +30,8 @@ def make_inputs(model: ir.Model, seed: int = 0, dims: Mapping[str, int] | None =
     """Makes random but plausible inputs, the same for the same seed.
 
     Floating-point inputs are normally distributed. Integers that reach an index of Gather and its relatives lie inside
-    what they index; other integers lie in [0, 8), images of bytes in [0, 256). Inputs called a mask are ones,
-    and so are integers that are used as a shape. Booleans are true.
+    what they index, as long as it is with these dimensions; other integers lie in [0, 8), images of bytes in [0, 256).
+    Inputs called a mask are ones, and so are integers that are used as a shape. Booleans are true.
 
     Args:
         model: A model whose shapes are inferred, so that the sizes of tables are known.
@@ -46,13 +46,19 @@ def make_inputs(model: ir.Model, seed: int = 0, dims: Mapping[str, int] | None =
     """
     shapes = bind_dims(model, dims)
     inputs = {value.name: value for value in model.graph.inputs}
+    lengths = {
+        dim: length
+        for spec in describe_inputs(model)
+        for dim, length in zip(spec.shape or (), shapes[spec.name], strict=True)
+        if isinstance(dim, str)
+    }
     return {
-        name: _make(inputs[name], shape, np.random.default_rng((seed, index)))
+        name: _make(inputs[name], shape, lengths, np.random.default_rng((seed, index)))
         for index, (name, shape) in enumerate(shapes.items())
     }
 
 
-def _make(value: ir.Value, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+def _make(value: ir.Value, shape: tuple[int, ...], lengths: Mapping[str, int], random: np.random.Generator) -> Array:
     dtype = value.dtype or ir.DataType.FLOAT
     if dtype == ir.DataType.STRING:
         words = random.choice(np.array(["red", "green", "blue", "one", "two"], dtype=object), size=shape)
@@ -64,13 +70,13 @@ def _make(value: ir.Value, shape: tuple[int, ...], random: np.random.Generator) 
         return np.asarray(random.standard_normal(shape)).astype(numpy_dtype)
     if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
         return np.asarray(random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(numpy_dtype)
-    low, high = _integer_range(value, dtype)
+    low, high = _integer_range(value, dtype, lengths)
     return np.asarray(random.integers(low, high, shape)).astype(numpy_dtype)
 
 
-def _integer_range(value: ir.Value, dtype: ir.DataType) -> tuple[int, int]:
+def _integer_range(value: ir.Value, dtype: ir.DataType, lengths: Mapping[str, int]) -> tuple[int, int]:
     """The half-open range of an integer input, by what it is used for."""
-    limits = set(_limits(value))
+    limits = set(_limits(value, lengths))
     if limits:
         low, high = max(low for low, _ in limits), min(high for _, high in limits)
         return low, max(high, low + 1)
@@ -79,12 +85,12 @@ def _integer_range(value: ir.Value, dtype: ir.DataType) -> tuple[int, int]:
     return 0, min(_DEFAULT_INT_RANGE, 2 ** (dtype.bitwidth - 1))
 
 
-def _limits(value: ir.Value) -> list[tuple[int, int]]:
+def _limits(value: ir.Value, lengths: Mapping[str, int]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     waiting, seen = [value], {value}
     while waiting:
         for node, position in waiting.pop().uses():
-            limit = _limit(node, position)
+            limit = _limit(node, position, lengths)
             if limit is not None:
                 found.append(limit)
             elif node.op_type in _PASSES_VALUES_ON and (position == 0 or node.op_type == "Concat"):
@@ -93,13 +99,13 @@ def _limits(value: ir.Value) -> list[tuple[int, int]]:
     return found
 
 
-def _limit(node: ir.Node, position: int) -> tuple[int, int] | None:
+def _limit(node: ir.Node, position: int, lengths: Mapping[str, int]) -> tuple[int, int] | None:
     """What an operator allows at one of its inputs; None if anything."""
     if node.op_type in _INDEXED_AXIS and position == 1:
-        return 0, _size(node.inputs[0], node.attributes.get_int("axis", 0))
+        sizes, axis = _sizes(node.inputs[0], lengths), node.attributes.get_int("axis", 0)
+        return 0, sizes[axis] if -len(sizes) <= axis < len(sizes) else 1
     if node.op_type in ("GatherND", "ScatterND") and position == 1:
-        shape = node.inputs[0].shape if node.inputs[0] is not None else None
-        return 0, min((dim for dim in shape if isinstance(dim, int)), default=1) if shape is not None else 1
+        return 0, min(_sizes(node.inputs[0], lengths), default=1)
     if node.op_type == "OneHot" and position == 0:
         depth = node.inputs[1].const_value if node.inputs[1] is not None else None
         return 0, int(depth.numpy().reshape(-1)[0]) if depth is not None else 1
@@ -110,12 +116,7 @@ def _limit(node: ir.Node, position: int) -> tuple[int, int] | None:
     return None
 
 
-def _size(value: ir.Value | None, axis: int) -> int:
-    """The size of one axis of what is indexed; 1 where unknown, so that 0 is the index."""
-    if value is None:
-        return 1
-    shape = value.const_value.shape if value.const_value is not None else value.shape
-    if shape is None or not -len(shape) <= axis < len(shape):
-        return 1
-    dim = shape[axis]
-    return dim if isinstance(dim, int) else 1
+def _sizes(value: ir.Value | None, lengths: Mapping[str, int]) -> list[int]:
+    """The sizes of what is indexed; 1 for those that are unknown, so that 0 is the index."""
+    shape = value.const_value.shape if value is not None and value.const_value is not None else value and value.shape
+    return [dim if isinstance(dim, int) else lengths.get(str(dim.value), 1) for dim in shape or ()]

@@ -20,6 +20,7 @@ _REPRESENTATIVE = (
     (re.compile(r"past"), 0),
     (re.compile(r"seq|len|time|token|frame", re.IGNORECASE), 128),
     (re.compile(r"height|width|^[hw]$", re.IGNORECASE), 224),
+    (re.compile(r"node|edge|vert|point|atom", re.IGNORECASE), 128),
 )
 """What a dimension is taken for by its name, first match first; every other name, such as a batch, is 1."""
 
@@ -60,9 +61,9 @@ def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[st
     """Gives every input a concrete, representative shape.
 
     A symbol takes its value from ``dims``; an anonymous dimension is called ``input[axis]`` there. What ``dims`` leaves
-    open is chosen by name: sequence lengths are 128, heights and widths 224, lengths of the past 0, and everything
-    else, batches above all, 1. Anonymous spatial dimensions of a rank-4 input, [N, C, H, W], are 224. Sums and
-    products of symbols, as exporters write them (``past + seq``), follow from their parts.
+    open is chosen by name: lengths of sequences, nodes, edges and points are 128, heights and widths 224, lengths of the
+    past 0, and everything else, batches above all, 1. Anonymous spatial dimensions of a rank-4 input, [N, C, H, W], are
+    224. Sums and products of symbols, as exporters write them (``past + seq``), follow from their parts.
 
     Args:
         model: Any model.

@@ -1,4 +1,4 @@
-"""The same model at other lengths: inputs whose symbolic dimensions are shorter or longer than in those at hand."""
+"""The same model at other lengths: what symbolic dimensions may be instead, and inputs cut to that."""
 
 from __future__ import annotations
 
@@ -8,45 +8,40 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from collage.frontend._interface import bind_dims, describe_inputs
+from collage.frontend._interface import describe_inputs
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["at_other_lengths"]
+__all__ = ["cut", "other_lengths"]
 
 _FROM_NOTHING = 3
 
 
-def at_other_lengths(
-    model: ir.Model, inputs: Mapping[str, Array], dims: Mapping[str, int], *, longer: bool = True
-) -> Iterator[dict[str, Array]]:
-    """Inputs at other lengths, made of inputs that the model takes: cut short, or begun again at the end.
+def other_lengths(model: ir.Model, inputs: Mapping[str, Array], *, longer: bool = True) -> Iterator[dict[str, int]]:
+    """Other lengths of a model's symbolic dimensions than its inputs have; equal lengths stay equal.
 
-    So what they hold stays plausible: tokens that exist, masks that mask. Dimensions of equal length get equal lengths.
     First all lengths change, to something that is no power of two; many models only take halves, or batches of another
-    size, or lengths but no batches, so these follow.
+    size, or lengths but no batches, or, where an input points into another one, longer ones. So these follow.
 
     Args:
         model: Any model.
         inputs: One value per input, by name.
-        dims: Values of dimensions that the inputs do not tell; see ``bind_dims``.
         longer: Whether dimensions may grow: what is 1 becomes 2, what is 0 becomes 3.
 
     Yields:
-        Inputs by name, of other lengths each time; nothing where all dimensions are fixed.
+        Values of dimensions, for ``bind_dims``; nothing where all are fixed.
     """
     lengths = _lengths(model, inputs)
     tried = [lengths]
-    for change in (_three_quarters, _half, _half_but_one, _only_one):
+    for change in (_three_quarters, _half, _half_but_one, _only_one, _longer):
         changed = {name: change(length) for name, length in lengths.items()}
         if not longer:
             changed = {name: min(length, lengths[name]) for name, length in changed.items()}
         if changed in tried:
             continue
         tried.append(changed)
-        shapes = bind_dims(model, {**dims, **changed})
-        yield {name: _resized(value, shapes.get(name, np.shape(value))) for name, value in inputs.items()}
+        yield changed
 
 
 def _lengths(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, int]:
@@ -78,11 +73,19 @@ def _only_one(length: int) -> int:
     return length if length > 1 else _grown(length)
 
 
+def _longer(length: int) -> int:
+    return length + max(1, length // 4)
+
+
 def _grown(length: int) -> int:
     return length + 1 if length else _FROM_NOTHING
 
 
-def _resized(value: Array, shape: tuple[int, ...]) -> Array:
+def cut(value: Array, shape: tuple[int, ...]) -> Array:
+    """A tensor of this shape that holds what ``value`` begins with, and begins again where it is longer.
+
+    So what it holds stays plausible: tokens that exist, masks that mask. Zeros where ``value`` has no elements.
+    """
     array = np.asarray(value)
     if len(shape) != array.ndim:
         return array

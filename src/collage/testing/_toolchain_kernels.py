@@ -206,6 +206,14 @@ DYNAMIC = (
         [[_numbers(2, size, 8)] for size in (6, 3, 9)],
     ),
     (
+        KernelCase(
+            "dynamic_expand",
+            "(float[N,4] x, float[M,4] z) => (float[K,4] y) {s = Shape (z) a = Expand (x, s) y = Neg (a)}",
+            [],
+        ),
+        [[_numbers(n, 4), _numbers(m, 4)] for n, m in ((5, 1), (1, 6), (3, 3))],
+    ),
+    (
         KernelCase("dynamic_product", "(float[3,N] x, float[N,5] z) => (float[3,5] y) {y = MatMul (x, z)}", []),
         [[_numbers(3, size), _numbers(size, 5)] for size in (4, 0, 6)],
     ),

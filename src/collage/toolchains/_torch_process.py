@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ __all__ = ["TorchKernel", "check_by_running", "quiet", "support", "torch_availab
 _CALLS = 2
 """Changes when kernels are computed by other calls of the same torch: timings of before are not comparable then."""
 _TRIAL_ELEMENTS = 200_000_000
+_TRIAL_SIZES = (2, 24)
 """Kernels with larger inputs are not tried on zeros."""
 
 
@@ -63,17 +65,19 @@ def support(node: ir.Node) -> Support:
 def check_by_running(program: Program, kernel: ir.Model) -> None:
     """Runs a program once on zeros, or on ones where zeros will not do, and compares types with the kernel's.
 
+    Symbolic sizes are 2, or 24 where the kernel takes no such small ones.
+
     Whether torch has a kernel for a type, or a mode, is something that only running tells. Where shapes are computed
     from an input's values, made-up values tell nothing.
 
     Raises:
-        Unsupported: It fails on both, or yields other types or shapes than the kernel says.
+        Unsupported: It fails on all, or yields other types or shapes than the kernel says.
     """
     if program.reads_values_on_host:
         return
     reason: BaseException | None = None
-    for fill in (0, 1):
-        inputs = [_filled(value, fill) for value in kernel.graph.inputs]
+    for size, fill in product(_TRIAL_SIZES, (0, 1)):
+        inputs = [_filled(value, size, fill) for value in kernel.graph.inputs]
         if any(x is None for x in inputs):
             return
         try:
@@ -89,13 +93,13 @@ def check_by_running(program: Program, kernel: ir.Model) -> None:
     raise Unsupported(f"torch: {one_line(reason or ValueError('nothing was run'))}") from reason
 
 
-def _filled(value: ir.Value, fill: int) -> Any:
-    """A tensor of an input's type; 2 stands for symbolic sizes; None where the input is no tensor of known rank."""
+def _filled(value: ir.Value, open_size: int, fill: int) -> Any:
+    """A tensor of an input's type, ``open_size`` where it is symbolic; None where the input is no tensor of known rank."""
     torch = import_torch()
     dtype = elem_type(value)
     if dtype is None or value.shape is None:
         return None
-    shape = [size if isinstance(size, int) else 2 for size in value.shape]
+    shape = [size if isinstance(size, int) else open_size for size in value.shape]
     if np.prod(shape, dtype=np.float64) > _TRIAL_ELEMENTS:
         return None
     return torch.from_numpy(np.full(shape, fill, dtype.numpy()))

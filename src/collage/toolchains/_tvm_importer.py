@@ -13,6 +13,8 @@
 * ``Mish`` adds a small exponential to 1 and takes the logarithm of that: of -10 three digits are left.
 * ``ConvTranspose`` to a given shape is made to the one that it has without.
 * ``Conv`` over one dimension is left to plain loops, up to eight times slower than those that are written for two.
+* ``Expand`` takes a length that is known when the kernel is called only for what the output has; where it is 1 then, ONNX
+  keeps the input's.
 * Truth values are compared as floats, which TVM refuses to generate.
 * A shape that is an output stays a shape of TVM's, which is no tensor.
 """
@@ -26,8 +28,10 @@ from typing import Any
 import numpy as np
 import onnx
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, sym, te, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
+
+from collage._errors import Unsupported
 
 __all__ = ["KernelImporter", "import_onnx"]
 
@@ -81,6 +85,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return self._as_two_dimensional(inputs, attrs, opset)
         if op_name == "ConvTranspose" and "output_shape" in attrs:
             attrs = _padded_to_shape(inputs[0], inputs[1], attrs)
+        if op_name == "Expand":
+            return _expanded(*inputs)
         if op_name == "Mish":
             return self.bb.normalize(_mish(inputs[0]))
         if op_name == "Pow" and (exponent := _whole_exponent(inputs)) is not None:
@@ -154,6 +160,34 @@ def _whole_exponent(inputs: Sequence[Any]) -> int | None:
     if number.ndim or number not in range(1, _HIGHEST_EXPONENT + 1):
         return None
     return int(number)
+
+
+def _expanded(x: Any, shape: Any) -> Any:
+    """``x`` repeated along dimensions of length 1, to where it has all lengths of ``shape`` that are not 1."""
+    if isinstance(shape, relax.ShapeExpr):
+        wanted = list(shape.values)
+    elif isinstance(shape, tvm.ir.GenericConst):
+        wanted = [tirx.IntImm("int64", length) for length in shape.value.numpy().tolist()]
+    else:
+        raise Unsupported("tvm does not keep lengths where a shape that is computed says 1")
+    have = list(x.ty.shape.values)
+    one = tirx.IntImm("int64", 1)
+    rank = max(len(have), len(wanted))
+    pairs = zip([one] * (rank - len(have)) + have, [one] * (rank - len(wanted)) + wanted, strict=True)
+    made = [_broadcast(*pair) for pair in pairs]
+    if len(have) == rank and all(map(sym.Analyzer().can_prove_equal, have, made)):
+        return x
+    return relax.op.broadcast_to(x, relax.ShapeExpr(made))
+
+
+def _broadcast(length: Any, wanted: Any) -> Any:
+    """What a dimension becomes that is expanded."""
+    known, target = (int(n) if isinstance(n, tirx.IntImm) else None for n in (length, wanted))
+    if known == 1:
+        return wanted
+    if target == 1 or known is not None or sym.Analyzer().can_prove_equal(length, wanted):
+        return length  # A length that is known and not 1 is what is wanted, or 1 is.
+    raise Unsupported(f"tvm cannot tell whether a length of {length} is kept or repeated, to {wanted}")
 
 
 def _padded_to_shape(x: Any, weight: Any, attrs: Mapping[str, Any]) -> dict[str, Any]:
