@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def bench(
                 standings[vendor.name] = Standing(vendor, Status.COMPILE_ERROR, reason=str(error))
                 continue
             standings[vendor.name] = None
-            contestants.append(replace(vendor, arguments={**vendor.arguments, "compiled": asdict(compiled)}))
+            contestants.append(replace(vendor, arguments={**vendor.arguments, "compiled": compiled.as_json()}))
         workshop.close()
         plan = RacePlan(choosing_rounds=(), reporting_rounds=rounds, legs=_LEGS, hopeless=20.0)
         result = race(contestants, model_tolerance(model), plan, say, winner=OURS, in_calm=workshop.calm.samples)

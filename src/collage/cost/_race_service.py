@@ -146,7 +146,7 @@ class VendorService(_Service):
         values: Sequence[str],
         threads: int,
     ) -> None:
-        made = Compiled(**compiled)
+        made = Compiled.from_json(compiled)
         options = LoadOptions(threads, exclusive=True)
         kernel = _make(factory, arguments).load(made, Target.parse(target), Path(workspace), options)
 

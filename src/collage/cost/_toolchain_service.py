@@ -73,7 +73,7 @@ class ToolchainService:
         folder, goal = Path(workspace), Target.parse(target)
         model = ir.load(folder / kernel)
         compiled = self._toolchain.compile(model, goal, folder)
-        result = {**asdict(compiled), "metadata": dict(compiled.metadata)}
+        result = compiled.as_json()
         self._kernel(result, goal, folder, threads)
         return result
 
@@ -166,7 +166,7 @@ class ToolchainService:
         if not isinstance(self._toolchain, Profiler):
             return None
         arrays = _arrays(ValueStore(Path(values)), inputs)
-        made = Compiled(**compiled)
+        made = Compiled.from_json(compiled)
         return dict(self._toolchain.profile(made, Target.parse(target), Path(workspace), arrays, repeats))
 
     def can_tune(self) -> bool:
@@ -227,7 +227,7 @@ class ToolchainService:
     def _kernel(self, compiled: dict[str, Any], target: Target, workspace: Path, threads: int) -> Kernel:
         key = (compiled["files"][0] if compiled["files"] else repr(compiled), str(target))
         if key not in self._loaded:
-            made = Compiled(**compiled)
+            made = Compiled.from_json(compiled)
             if made.toolchain != self._toolchain.name:
                 raise CompileError(f"{self._toolchain.name} was handed a kernel of {made.toolchain}")
             self._loaded[key] = self._toolchain.load(made, target, workspace, LoadOptions(threads=threads))

@@ -176,8 +176,7 @@ class Workshop:
         Raises:
             ToolchainError: It could not be built.
         """
-        made = self._builds.compiled(kernel, target)
-        return Compiled(**{**made, **{part: tuple(made[part]) for part in ("files", "inputs", "outputs")}})
+        return Compiled.from_json(self._builds.compiled(kernel, target))
 
     def try_build(self, kernel: ir.Model, target: Target) -> str | None:
         """Why a kernel cannot be built, or None if it can."""

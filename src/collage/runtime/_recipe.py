@@ -104,8 +104,7 @@ class KernelRecord:
 
     def as_json(self) -> dict[str, Any]:
         """JSON values only."""
-        compiled = {**asdict(self.compiled), "metadata": dict(self.compiled.metadata)} if self.is_built else None
-        data = {**asdict(self), "compiled": compiled}
+        data = {**asdict(self), "compiled": self.compiled.as_json() if self.is_built else None}
         return {key: value for key, value in data.items() if self.device is not None or key not in _ON_DEVICES}
 
     @classmethod
@@ -115,9 +114,7 @@ class KernelRecord:
         inputs, outputs = _names(data["inputs"]), _names(data["outputs"])
         compiled = Compiled(target.toolchain, str(target), (), inputs, outputs)
         if data["compiled"] is not None:
-            fields = dict(data["compiled"])
-            fields |= {name: _names(fields[name]) for name in ("files", "inputs", "outputs")}
-            compiled = Compiled(**fields)
+            compiled = Compiled.from_json(data["compiled"])
             if not compiled.files:
                 raise ValueError(f"kernel {data['name']!r} has no files")
         record = cls(str(data["name"]), str(target), inputs, outputs, compiled)

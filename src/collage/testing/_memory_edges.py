@@ -99,7 +99,7 @@ def _main(workspace: Path) -> None:
     toolchain = getattr(importlib.import_module(module), name)()
     for i, fields in enumerate(task["kernels"]):
         print(fields["files"], flush=True)  # The last line tells which one it died of.
-        compiled = Compiled(**{**fields, **{key: tuple(fields[key]) for key in ("files", "inputs", "outputs")}})
+        compiled = Compiled.from_json(fields)
         kernel = toolchain.load(compiled, Target.parse(compiled.target), workspace, LoadOptions())
         with np.load(workspace / f"inputs_{i}.npz") as stored:
             _run_at_edges(kernel, [stored[key] for key in stored.files])

@@ -329,7 +329,7 @@ class ToolchainTestCase:
         compiled = self.toolchain.compile(model, parsed, tmp_path)
         x = np.random.default_rng(2).standard_normal((size, size)).astype(np.float32)
         np.save(tmp_path / "input.npy", x)
-        task = {"compiled": asdict(compiled), "options": asdict(LoadOptions(threads))}
+        task = {"compiled": compiled.as_json(), "options": asdict(LoadOptions(threads))}
         seen = _in_child(self.toolchain, task, tmp_path)
         self._assert_right(model, [x], [np.load(tmp_path / "output.npy")])
         assert seen["busy_cores"] < threads + 0.2
@@ -343,7 +343,7 @@ class ToolchainTestCase:
         compiled = [self.toolchain.compile(case.model(), parsed, tmp_path) for case in cases]
         for i, case in enumerate(cases):
             np.savez(tmp_path / f"inputs_{i}.npz", *case.inputs)
-        _in_child(self.toolchain, {"kernels": [asdict(each) for each in compiled]}, tmp_path, _memory_edges.__name__)
+        _in_child(self.toolchain, {"kernels": [each.as_json() for each in compiled]}, tmp_path, _memory_edges.__name__)
 
     def test_a_build_that_takes_too_long_is_ended(self, parsed: Target, tmp_path: Path) -> None:
         import onnx_ir as ir
@@ -486,10 +486,7 @@ def _child(workspace: Path) -> None:
     task = json.loads((workspace / "task.json").read_text())
     module, name = task["toolchain"]
     toolchain = getattr(importlib.import_module(module), name)()
-    fields = task["compiled"]
-    for key in ("files", "inputs", "outputs"):
-        fields[key] = tuple(fields[key])
-    compiled = Compiled(**fields)
+    compiled = Compiled.from_json(task["compiled"])
     target = Target.parse(compiled.target)
     affinity = os.sched_getaffinity(0)
     loaded = toolchain.load(compiled, target, workspace, LoadOptions(**task["options"]))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -101,6 +101,21 @@ class Compiled:
     outputs: tuple[str, ...]
     portable: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON values only."""
+        return {**asdict(self), "metadata": dict(self.metadata)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Compiled:
+        """Reads what ``as_json`` made, before or after JSON; wrong types raise TypeError, absent fields KeyError."""
+        return cls(**{**data, **{part: _names(data[part]) for part in ("files", "inputs", "outputs")}})
+
+
+def _names(data: Any) -> tuple[str, ...]:
+    if not isinstance(data, list | tuple) or not all(isinstance(name, str) for name in data):
+        raise TypeError(f"{str(data)[:80]!r} is no list of names")
+    return tuple(data)
 
 
 @dataclass(frozen=True)
