@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
@@ -106,6 +107,45 @@ def test_halves_are_multiplied_by_constants_as_singles(call: str, tmp_path: Path
     wanted = 0.5 * exact + b.astype("f") if "b)" in call else exact
     assert got.dtype == np.float16
     np.testing.assert_allclose(got, wanted.astype("e"), rtol=2e-3, atol=2e-3)
+
+
+GROUPS = {
+    "attention": (
+        "(float[2,3,5,8] q, float[2,3,7,8] k, float[2,3,7,4] v) => (float[2,3,5,4] y)",
+        "t = Transpose <perm = [0,1,3,2]> (k) s = MatMul (q, t) p = Softmax (s) y = MatMul (p, v)",
+        [(2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 4)],
+    ),
+    "norm of groups": (
+        "(float[2,6,5,4] x) => (float[2,6,5,4] y)",
+        """a = Relu (x) g = Reshape (a, three) n = InstanceNormalization (g, s, b) z = Reshape (n, back)
+            m = Mul (z, w) y = Add (m, w)""",
+        [(2, 6, 5, 4)],
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(GROUPS))
+def test_groups_of_operators_that_are_one_call_are_right(name: str, tmp_path: Path) -> None:
+    ports, body, shapes = GROUPS[name]
+    random = np.random.default_rng(0)
+    weights = (
+        {}
+        if name == "attention"
+        else {
+            "three": np.array([0, 3, -1]),
+            "back": np.array([2, 6, 5, 4]),
+            "s": random.standard_normal(3).astype("f"),
+            "b": random.standard_normal(3).astype("f"),
+            "w": random.standard_normal((6, 1, 1)).astype("f"),
+        }
+    )
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(kernel("k", f"{ports} {{{body}}}", weights))))
+    inputs = {v.name: random.standard_normal(s).astype("f") for v, s in zip(model.graph.inputs, shapes, strict=True)}
+    wanted = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString()).run(None, inputs)
+    toolchain = InductorToolchain()
+    loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    np.testing.assert_allclose(loaded(list(inputs.values()))[0], wanted[0], rtol=1e-4, atol=1e-5)
 
 
 def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

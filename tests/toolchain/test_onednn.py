@@ -340,3 +340,93 @@ def test_what_is_no_attention_is_left_alone(after: str) -> None:
     text = f"(float[2,6,6] q, float[2,6,6] k, float[2,6,6] v) => (float[A,B,C] y) {{s = MatMul (q, k) {after}}}"
     model = inferred(kernel("k", text))
     assert len(Program(model, fuse=find_groups).steps) == len(Program(model).steps)
+
+
+GROUP_NORM = """({shape} x) => ({shape} y) {{
+    g = Reshape (x, three) n = InstanceNormalization <epsilon = 0.1> (g, s, b) z = Reshape (n, back) {after}}}"""
+AFTER = {
+    "affine": "m = Mul (z, w) y = Add (m, o)",
+    "turned": "m = Mul (w, z) y = Add (o, m)",
+    "scaled": "m = Mul (z, w) y = Neg (m)",
+    "shifted": "m = Add (z, o) y = Neg (m)",
+    "plain": "y = Neg (z)",
+    "other factors": "m = Mul (z, u) y = Add (m, o)",
+}
+
+
+def group_norm_kernel(shape: str, after: str, groups: int = 3, rank: int = 4, **changed: np.ndarray) -> ir.Model:
+    ones = [1] * (rank - 2)
+    constants = {
+        "three": np.array([0, groups, -1]),
+        "s": numbers(groups, seed=1),
+        "b": numbers(groups, seed=2),
+        "back": np.array([2, 6, 5, 4][:rank]),
+        "w": numbers(6, *ones, seed=3),
+        "o": numbers(1, 6, *ones, seed=4),
+        "u": numbers(5, 4, seed=5),
+        **changed,
+    }
+    text = GROUP_NORM.format(shape=f"float[{shape}]", after=after)
+    return inferred(
+        kernel(
+            "k",
+            text,
+            {
+                name: value
+                for name, value in constants.items()
+                if f"{name})" in text or f"({name}," in text or f"{name}," in text
+            },
+        )
+    )
+
+
+@pytest.mark.parametrize("after", sorted(AFTER))
+@pytest.mark.parametrize("rank", [3, 4])
+def test_a_norm_of_groups_of_channels_is_one_call(after: str, rank: int) -> None:
+    if after == "other factors" and rank == 3:
+        pytest.skip("of a matrix these would be factors of channels")
+    shape = [2, 6, 5, 4][:rank]
+    model = group_norm_kernel(",".join(map(str, shape)), AFTER[after], rank=rank)
+    fused, plain = Program(model, fuse=find_groups), Program(model)
+    assert len(fused.steps) == {"affine": 1, "turned": 1, "other factors": 3}.get(after, 2)
+    x = from_array(numbers(*shape))
+    for given in (x, x.to(memory_format=torch.channels_last) if rank == 4 else x):
+        np.testing.assert_allclose(fused(given)[0], plain(given)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("groups", "changed"),
+    [
+        (4, {"three": np.array([2, 4, -1]), "back": np.array([2, 6, 5, 4])}),
+        (6, {"three": np.array([1, 6, -1])}),
+        (3, {"back": np.array([2, 3, 10, 4])}),
+    ],
+    ids=["groups of parts of channels", "over the batch", "to another shape"],
+)
+def test_other_norms_between_reshapes_are_left_alone(groups: int, changed: dict[str, np.ndarray]) -> None:
+    text = """(float[2,6,5,4] x) => (float[A,B,C,D] y) {
+        g = Reshape (x, three) n = InstanceNormalization (g, s, b) y = Reshape (n, back)}"""
+    constants = {
+        "s": numbers(groups, seed=1),
+        "b": numbers(groups),
+        "three": np.array([0, groups, -1]),
+        "back": np.array([2, 6, 5, 4]),
+    }
+    model = inferred(kernel("k", text, constants | changed))
+    fused, plain = Program(model, fuse=find_groups), Program(model)
+    assert len(fused.steps) == len(plain.steps) == 3
+    x = from_array(numbers(2, 6, 5, 4))
+    np.testing.assert_allclose(fused(x)[0], plain(x)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_norm_of_groups_takes_one_element_none_and_any_batch() -> None:
+    after, back = AFTER["affine"], np.array([0, 6, 5, 4])
+    model = group_norm_kernel("N,6,5,4", after, back=back)
+    fused, plain = Program(model, fuse=find_groups), Program(model)
+    assert len(fused.steps) == 1
+    for batch in (3, 1):
+        x = from_array(numbers(batch, 6, 5, 4))
+        np.testing.assert_allclose(fused(x)[0], plain(x)[0], rtol=1e-4, atol=1e-5)
+    single = Program(group_norm_kernel("1,6,1", after, groups=6, rank=3, back=np.array([1, 6, 1])), fuse=find_groups)
+    assert len(single.steps) == 1
+    assert single(from_array(numbers(1, 6, 1)))[0].shape == (1, 6, 1)

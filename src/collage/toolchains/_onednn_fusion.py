@@ -1,4 +1,4 @@
-"""Groups of operators that are one call: convolutions and products with what follows them, attention, and LSTMs.
+"""Groups of operators that are one call: convolutions and products with what follows them, attention, norms, and LSTMs.
 
 Weights are packed once, into the blocked layout that oneDNN chooses for the shapes at hand; activations run in
 channels-last layout, in which oneDNN needs no reorder between two convolutions. Where a kernel is little more than its
@@ -17,7 +17,17 @@ import numpy as np
 import torch
 
 from collage.toolchains._onednn_recurrent import lstm
-from collage.toolchains._torch_ops import OPS, Call, Fused, constant_array
+from collage.toolchains._torch_groups import (
+    attention,
+    call_of,
+    constant,
+    group_norm,
+    is_of,
+    only_user,
+    static_shape,
+    tensor,
+)
+from collage.toolchains._torch_ops import OPS, Call, Fused
 from collage.toolchains._torch_ops._neural import Window
 
 if TYPE_CHECKING:
@@ -62,8 +72,8 @@ def find_groups(graph: ir.Graph, channels_last: bool = False) -> list[Fused]:
     makers = _MAKERS | {"Conv": partial(_convolution, row_major=row_major)}
     for node in graph:
         make = makers.get(node.op_type) if node.domain == "" else None
-        if make is not None and not _is_of(node, "FLOAT"):
-            make = _half_product if node.op_type in ("MatMul", "Gemm") and _is_of(node, "FLOAT16") else None
+        if make is not None and not is_of(node, "FLOAT"):
+            make = _half_product if node.op_type in ("MatMul", "Gemm") and is_of(node, "FLOAT16") else None
         group = make(node) if make is not None else None
         if group is not None and taken.isdisjoint(group.nodes):
             taken.update(group.nodes)
@@ -94,7 +104,7 @@ def _pays_row_major(graph: ir.Graph) -> bool:
 
 def _has_blocked_code(node: ir.Node) -> bool:
     """Whether a convolution is none of those depthwise ones for which oneDNN falls back to loops in blocked layout."""
-    w = _static_shape(node.inputs[1])
+    w = static_shape(node.inputs[1])
     if w is None or w[1] > 1:
         return w is not None
     return len(w) == 4 and w[0] == node.attributes.get_int("group", 1) and max(w[2:]) <= _LARGEST_DEPTHWISE
@@ -104,15 +114,15 @@ def _elements(value: ir.Value | None) -> float:
     """How many elements an image has, infinitely many where that is not known; none that is no image."""
     if value is not None and value.shape is not None and len(value.shape) < 3:
         return 0
-    shape = _static_shape(value)
+    shape = static_shape(value)
     return math.inf if shape is None else math.prod(shape)
 
 
 def _convolution(node: ir.Node, row_major: bool) -> Fused | None:
-    w, b, call = _constant(node, 1), _constant(node, 2), _call(node)
+    w, b, call = constant(node, 1), constant(node, 2), call_of(node)
     if w is None or (len(node.inputs) > 2 and node.inputs[2] is not None and b is None) or w.ndim not in (3, 4, 5):
         return None
-    shape = _static_shape(node.inputs[0])
+    shape = static_shape(node.inputs[0])
     if shape is None and call.get("auto_pad", "NOTSET").startswith("SAME"):
         return None
     where = Window(call, shape[2:] if shape else [0] * (w.ndim - 2), w.shape[2:])
@@ -170,7 +180,7 @@ class _Convolution:
 
 
 def _transposed(node: ir.Node) -> Fused | None:
-    w, b, call = _constant(node, 1), _constant(node, 2), _call(node)
+    w, b, call = constant(node, 1), constant(node, 2), call_of(node)
     plain = call.get("auto_pad", "NOTSET") == "NOTSET" and call.get("output_shape") is None
     bound = len(node.inputs) < 3 or node.inputs[2] is None or b is not None
     if w is None or w.ndim not in (3, 4, 5) or not plain or not bound:
@@ -216,10 +226,10 @@ def _product(node: ir.Node) -> Fused | None:
         return None
     before: tuple[ir.Node, ...] = (node,)
     if node.op_type == "MatMul":
-        following = _only_user(node)
+        following = only_user(node)
         if following is not None and following.op_type == "Add":
             other = following.inputs[1 - list(following.inputs).index(node.outputs[0])]
-            added = None if other is None or other.const_value is None else _tensor(other)
+            added = None if other is None or other.const_value is None else tensor(other)
             if added is not None and added.ndim <= 1 and added.numel() == w.shape[0] and added.dtype == torch.float32:
                 bias, before = added.reshape(-1).contiguous(), (node, following)
     rows = _rows(x)
@@ -245,12 +255,12 @@ def _half_product(node: ir.Node) -> Fused | None:
 
 def _operands(node: ir.Node) -> tuple[ir.Value | None, Any, Any]:
     """What a MatMul or Gemm multiplies, its constant weights [columns, rows] and its own bias; None twice for any other."""
-    x, w, bias, call = node.inputs[0], _constant(node, 1), None, _call(node)
+    x, w, bias, call = node.inputs[0], constant(node, 1), None, call_of(node)
     if w is None or w.ndim != 2 or x is None or x.shape is None or len(x.shape) < 2 or 0 in w.shape:
         return None, None, None
     if node.op_type == "Gemm":
         plain = not call.get("transA", 0) and call.get("alpha", 1.0) == 1 and call.get("beta", 1.0) == 1
-        bias = _constant(node, 2)
+        bias = constant(node, 2)
         if not plain or (len(node.inputs) > 2 and node.inputs[2] is not None and bias is None):
             return None, None, None
     w = (w if call.get("transB", 0) else w.t()).contiguous()
@@ -290,99 +300,12 @@ _APART: dict[str, Callable[[_Epilogue, Any], Any]] = {
 """Activations that follow a product, apart from it."""
 
 
-def _attention(node: ir.Node) -> Fused | None:
-    """``softmax(q @ k * scale + mask) @ v`` as one call, which never holds all scores at once."""
-    q, transposed_k = node.inputs
-    if q is None or transposed_k is None:
-        return None
-    nodes, scale, mask = [node], 1.0, None
-    following = _only_user(node)
-    while following is not None and (factor := _factor(following, nodes[-1].outputs[0])) is not None:
-        nodes, scale, following = [*nodes, following], scale * factor, _only_user(following)
-    if following is not None and following.op_type == "Add":
-        mask = following.inputs[1 - list(following.inputs).index(nodes[-1].outputs[0])]
-        if mask is None or mask is nodes[-1].outputs[0]:
-            return None
-        nodes, following = [*nodes, following], _only_user(following)
-    last = None if following is None or not _is_softmax_of_rows(following) else _only_user(following)
-    if following is None or last is None or last.op_type != "MatMul" or last.inputs[0] is not following.outputs[0]:
-        return None
-    v = last.inputs[1]
-    if v is None or not _same_heads(q, transposed_k, v):
-        return None
-    nodes += [following, last]
-    k, order = transposed_k, _SWAPPED[len(_dims(q))]
-    turn = transposed_k.producer()
-    if turn is not None and turn.op_type == "Transpose" and _only_user(turn) is node and turn.inputs[0] is not None:
-        perm = _call(turn).get("perm") or list(range(len(order)))[::-1]
-        nodes, k, order = [turn, *nodes], turn.inputs[0], [*perm[:-2], perm[-1], perm[-2]]
-    inputs = (q, k, v) if mask is None else (q, k, v, mask)
-    return Fused(tuple(nodes), last, inputs, _Attention(order, scale))
-
-
-class _Attention:
-    """Attention with keys in another order of dimensions; a softmax over nothing stays undefined, as ONNX has it."""
-
-    def __init__(self, order: Sequence[int], scale: float) -> None:
-        self._order, self._scale = order, scale
-
-    def __call__(self, q: Any, k: Any, v: Any, mask: Any = None) -> Any:
-        k = k.permute(self._order)
-        if not (q.numel() and k.numel()) or (mask is not None and bool((mask.amax(-1) == -torch.inf).any())):
-            scores = torch.matmul(q, k.transpose(-1, -2)) * self._scale
-            return torch.matmul(torch.softmax(scores if mask is None else scores + mask, -1), v)
-        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-        if mask is not None:
-            mask = mask.expand(*q.shape[:-1], k.shape[-2])
-        if q.ndim == 4:
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=self._scale)
-        q, k, v, mask = (None if x is None else x.unsqueeze(0) for x in (q, k, v, mask))
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=self._scale).squeeze(0)
-
-
-_SWAPPED = {3: [0, 2, 1], 4: [0, 1, 3, 2]}
-"""Orders of dimensions that swap the last two."""
-
-
-def _factor(node: ir.Node, value: ir.Value) -> float | None:
-    """What a Mul or Div by a constant number multiplies ``value`` with."""
-    if node.domain != "" or node.op_type not in ("Mul", "Div"):
-        return None
-    place = list(node.inputs).index(value)
-    number = _constant(node, 1 - place)
-    if number is None or number.numel() != 1 or (node.op_type == "Div" and place == 1):
-        return None
-    return float(number) if node.op_type == "Mul" else 1 / float(number)
-
-
-def _is_softmax_of_rows(node: ir.Node) -> bool:
-    """Whether it is a Softmax over the last dimension; by default it is since opset 13."""
-    x, graph = node.inputs[0], node.graph
-    if node.op_type != "Softmax" or x is None or x.shape is None:
-        return False
-    version = graph.opset_imports.get("", 0) if graph is not None and hasattr(graph, "opset_imports") else 0
-    axis = _call(node).get("axis", -1 if version >= 13 else 1)
-    return bool(axis in (-1, len(x.shape) - 1))
-
-
-def _same_heads(q: ir.Value, transposed_k: ir.Value, v: ir.Value) -> bool:
-    """Whether the three have three or four dimensions, known and equal but for the last two."""
-    q_dims, k_dims, v_dims = _dims(q), _dims(transposed_k), _dims(v)
-    if len(q_dims) not in _SWAPPED or None in (*q_dims, *k_dims, *v_dims):
-        return False
-    return q_dims[:-2] == k_dims[:-2] == v_dims[:-2] and (q_dims[-1], k_dims[-1]) == (k_dims[-2], v_dims[-2])
-
-
-def _dims(value: ir.Value) -> list[int | str | None]:
-    """Sizes, or the names of those that vary, or None where neither is known."""
-    return [size if isinstance(size, int) else size.value for size in value.shape or ()]
-
-
 _MAKERS: dict[str, Callable[[Any], Fused | None]] = {
     "ConvTranspose": _transposed,
     "Gemm": _product,
-    "MatMul": lambda node: _product(node) or _attention(node),
-    "LSTM": lambda node: lstm(node, _call(node), _static_shape(node.inputs[0])),
+    "InstanceNormalization": group_norm,
+    "MatMul": lambda node: _product(node) or attention(node),
+    "LSTM": lambda node: lstm(node, call_of(node), static_shape(node.inputs[0])),
 }
 
 
@@ -391,13 +314,13 @@ def _follow(node: ir.Node, addable: bool) -> tuple[tuple[ir.Node, ...], _Epilogu
     swish = _swish(node)
     if swish is not None:
         return (node, *swish), _Epilogue("swish")
-    user = _only_user(node)
+    user = only_user(node)
     if user is None:
         return (node,), _Epilogue()
     if (epilogue := _activation(user)) is not None:
         return (node, user), epilogue
     if addable and user.op_type == "Add" and (other := _equal_partner(user, node.outputs[0])) is not None:
-        last = _only_user(user)
+        last = only_user(user)
         if last is not None and last.op_type == "Relu":
             return (node, user, last), _Epilogue("relu", added=other)
         return (node, user), _Epilogue(added=other)
@@ -407,7 +330,7 @@ def _follow(node: ir.Node, addable: bool) -> tuple[tuple[ir.Node, ...], _Epilogu
 def _activation(node: ir.Node) -> _Epilogue | None:
     if node.domain != "":
         return None
-    call = _call(node)
+    call = call_of(node)
     if node.op_type in _NAMES:
         return _Epilogue(_NAMES[node.op_type])
     if node.op_type == "LeakyRelu":
@@ -415,7 +338,7 @@ def _activation(node: ir.Node) -> _Epilogue | None:
     if node.op_type == "Gelu":
         return _Epilogue("gelu", (), call.get("approximate", "none"))
     if node.op_type == "Clip" and len(node.inputs) == 3:
-        low, high = _constant(node, 1), _constant(node, 2)
+        low, high = constant(node, 1), constant(node, 2)
         if low is not None and high is not None:
             return _Epilogue("hardtanh", (float(low), float(high)))
     return None
@@ -429,7 +352,7 @@ def _swish(node: ir.Node) -> tuple[ir.Node, ir.Node] | None:
         return None
     sigmoid = next((user for user in users if user.op_type == "Sigmoid"), None)
     product = next((user for user in users if user.op_type == "Mul"), None)
-    if sigmoid is None or product is None or _only_user(sigmoid) is not product:
+    if sigmoid is None or product is None or only_user(sigmoid) is not product:
         return None
     return sigmoid, product
 
@@ -440,8 +363,8 @@ def _equal_partner(node: ir.Node, value: ir.Value) -> ir.Value | None:
     other = right if left is value else left
     if other is None or other is value or other.const_value is not None:
         return None
-    shape = _static_shape(value)
-    return other if shape is not None and shape == _static_shape(other) else None
+    shape = static_shape(value)
+    return other if shape is not None and shape == static_shape(other) else None
 
 
 def _apply(epilogue: _Epilogue, y: Any, added: Any) -> Any:
@@ -449,52 +372,12 @@ def _apply(epilogue: _Epilogue, y: Any, added: Any) -> Any:
     return y if added is None else y + added
 
 
-def _only_user(node: ir.Node) -> ir.Node | None:
-    y = node.outputs[0]
-    uses = list(y.uses())
-    if len(uses) != 1 or y.is_graph_output():
-        return None
-    user: ir.Node = uses[0][0]
-    return user if user.graph is node.graph and user.domain == "" else None
-
-
-def _is_of(node: ir.Node, dtype: str) -> bool:
-    x = node.inputs[0]
-    return x is not None and x.dtype is not None and x.dtype.name == dtype
-
-
-def _call(node: ir.Node) -> Call:
-    attributes = {name: _plain(attribute.value) for name, attribute in node.attributes.items()}
-    return Call(node.op_type, 21, attributes, 1)
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple | list) else value
-
-
 def _first(node: ir.Node) -> tuple[ir.Value, ...]:
     assert node.inputs[0] is not None
     return (node.inputs[0],)
 
 
-def _constant(node: ir.Node, index: int) -> Any:
-    value = node.inputs[index] if index < len(node.inputs) else None
-    return None if value is None or value.const_value is None else _tensor(value)
-
-
-def _tensor(value: ir.Value) -> Any:
-    assert value.const_value is not None
-    return torch.from_numpy(constant_array(value.const_value))
-
-
-def _static_shape(value: ir.Value | None) -> list[int] | None:
-    if value is None or value.shape is None:
-        return None
-    sizes = [size for size in value.shape if isinstance(size, int)]
-    return sizes if len(sizes) == len(value.shape) else None
-
-
 def _rows(x: ir.Value) -> int | None:
     """Rows of a product, where they are known."""
-    shape = _static_shape(x)
+    shape = static_shape(x)
     return int(np.prod(shape[:-1])) if shape and 0 not in shape else None

@@ -89,11 +89,12 @@ class InductorToolchain(ToolchainBase):
         refuse_operators(lambda node: _refusal(node, target), kernel.graph)
         _refuse_inputs(kernel.graph)
         import_torch()
+        from collage.toolchains._torch_groups import find_static_groups
         from collage.toolchains._torch_ops import Program
 
         draft = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=workspace))
         try:
-            program = Program(_read_back(kernel, workspace))
+            program = Program(_read_back(kernel, workspace), fuse=find_static_groups)
             if program.reads_values_on_host:
                 raise Unsupported("inductor compiles no shapes that depend on data (an input says how, not what)")
             check_by_running(program, kernel)

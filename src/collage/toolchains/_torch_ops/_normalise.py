@@ -26,7 +26,7 @@ def batch_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor, mean
 
 @op("InstanceNormalization")
 def instance_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    return F.group_norm(x, x.shape[1], scale, bias, call.get("epsilon", 1e-5))
+    return torch.group_norm(x, x.shape[1], scale, bias, call.get("epsilon", 1e-5))
 
 
 @op("GroupNormalization")
@@ -35,7 +35,7 @@ def group_normalization(call: Call, x: Tensor, scale: Tensor, bias: Tensor) -> T
     groups = call.get("num_groups")
     if call.version < 21:
         scale, bias = (p.repeat_interleave(x.shape[1] // groups) for p in (scale, bias))
-    return F.group_norm(x, groups, scale, bias, call.get("epsilon", 1e-5))
+    return torch.group_norm(x, groups, scale, bias, call.get("epsilon", 1e-5))
 
 
 def _check_precision(call: Call, x: Tensor) -> None:
