@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import collage
 from collage.runtime import Executable
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
+from tests.e2e.conftest import LENT
 
 HEADER = '<ir_version: 10, opset_import: ["" : 17]>'
 ROWS = "(float[n,4] x) => (float[n,4] y) {h = Neg (x) y = Relu (h)}"
@@ -24,13 +26,20 @@ LESS = "(float[n,4] x) => (float[n,4] y) <int64[2] one = {1, -1}> {h = Reshape (
 """Takes any number of rows, and then returns what it does not say."""
 
 
-def compiled(graph: str, misbehaviour: str, folder: Path, **options: object) -> Executable:
+@pytest.fixture(autouse=True)
+def anew() -> Iterator[None]:
+    """Other workers are lent to all tests; this toolchain's misbehaves in each in a way of its own."""
+    yield
+    LENT.pop("fake").kill()
+
+
+def compiled(graph: str, misbehaviour: str, folder: Path, finals: bool = False, **options: object) -> Executable:
     model = onnx.ModelProto()
     model.CopyFrom(parser.parse_model(f"{HEADER} g {graph}"))
     toolchains = Registry()
     toolchains.add(FakeToolchain(misbehaviour))
-    told = collage.CompileOptions(db=str(folder / "t.sqlite"), **options)  # type: ignore[arg-type]
-    return collage.compile(model, ["fake"], options=told, toolchains=toolchains)
+    told = collage.CompileOptions(db=str(folder / "t.sqlite"), finals=finals, **options)  # type: ignore[arg-type]
+    return collage.compile(model, ["fake"], options=told, toolchains=toolchains, workers=LENT)
 
 
 def single(executable: Executable) -> dict[str, str]:
@@ -49,7 +58,7 @@ def test_who_takes_the_first_length_for_a_constant_is_wrong(
 
 
 def test_who_refuses_other_lengths_may_be_chosen_and_the_host_stands_in(tmp_path: Path) -> None:
-    executable = compiled(ROWS, "run:choosy", tmp_path)
+    executable = compiled(ROWS, "run:choosy", tmp_path, finals=True)
     assert single(executable)["reason"] is None
     assert {kernel.compiled.toolchain for kernel in executable.recipe.kernels} == {"fake"}
     x = np.float32([[-1, 0, 1, 2]])

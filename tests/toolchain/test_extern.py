@@ -43,6 +43,7 @@ TARGET = Target.parse("llvm -libs=extern")
 PAD = "pads = [1,1,1,1]"
 
 
+@pytest.mark.slow  # TVM's own contract, which is not, runs the same code but for the calls.
 class TestExtern(ToolchainTestCase):
     toolchain = ExternToolchain()
     differs = frozenset({"not_finite_relu", "not_finite_max"})  # native code drops NaN here
