@@ -120,7 +120,7 @@ def _at(
     """Inputs of these lengths: made up again, or cut from those that are given."""
     bound = {**dims, **lengths}
     shapes = bind_dims(model, bound)
-    return {**make(bound), **{name: cut(value, shapes[name]) for name, value in given.items()}}
+    return {**make(bound), **{name: cut(value, shapes.get(name, np.shape(value))) for name, value in given.items()}}
 
 
 def _as_declared(model: ir.Model, values: ValueStore) -> bool:
