@@ -62,7 +62,7 @@ def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
     """Races the plans end to end and returns the winner; where the same race was held before, its result stands."""
     if not tuning.options.finals:
         return _least_predicted(tuning, plans)
-    signature = plan_signature(tuning, "race-3", plans)
+    signature = plan_signature(tuning, "race-4", plans)
     told = None if tuning.options.remeasure else tuning.database.local_fact(**signature)
     if told is not None and set(told["standings"]) <= {plan.name for plan in plans}:
         finals = _recorded(tuning, plans, told)

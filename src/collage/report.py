@@ -9,6 +9,7 @@ from collage.calibration import additive_error, machine_drift
 from collage.cost.outcome import Outcome, Status
 from collage.cost.race import Standing
 from collage.cost.statistics import Summary
+from collage.cost.values import ValueStore
 from collage.finals import Finals
 from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.plans import Placement, Plan, predicted_s
@@ -148,12 +149,13 @@ def _search(
 
 def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None) -> dict[str, Any]:
     """Of the whole model where it was raced, else the worst of its kernels; ``ok`` is null where nothing was checked."""
+    tolerated = {"tolerance": tuning.tolerance, "other_lengths": _other_lengths(tuning)}
     if standing is not None:
         return {
             "ok": standing.status is Status.OK,
             "max_abs_error": standing.max_abs,
             "max_rel_error": standing.max_rel,
-            "tolerance": tuning.tolerance,
+            **tolerated,
         }
     outcomes = [tuning.outcome_of(place.sub_graph, place.target) for place in plan.kernels]
     errors = [outcome.error for outcome in outcomes if outcome is not None and outcome.error is not None]
@@ -161,8 +163,17 @@ def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None) -> dict[str
         "ok": None if None in outcomes else all(outcome.ok for outcome in outcomes if outcome is not None),
         "max_abs_error": None,
         "max_rel_error": max(errors, default=None),
-        "tolerance": tuning.tolerance,
+        **tolerated,
     }
+
+
+def _other_lengths(tuning: Tuning) -> dict[str, list[int]] | None:
+    """The inputs' shapes at which kernels were checked besides; empty if the model takes none, null if all is fixed."""
+    inputs = tuning.model.graph.inputs
+    if all(value.shape is not None and value.shape.is_static() for value in inputs):
+        return None
+    stores = [ValueStore(folder) for folder in tuning.workshop.length_folders]
+    return {str(v.name): list(store.get(str(v.name)).shape) for store in stores for v in inputs}
 
 
 def _left_to_the_host(tuning: Tuning, plan: Plan) -> list[str]:

@@ -186,7 +186,7 @@ class Tuning:
         self.say("running the model once for reference")
         options = self.options
         self.reference_failure = capture_references(
-            self.model, options.inputs, self.workshop, seed=options.seed, dims=options.dims
+            self.model, options.inputs, self.workshop, self.database, seed=options.seed, dims=options.dims
         )
 
     def _probe(self, target: Target, op_types: Sequence[str]) -> None:

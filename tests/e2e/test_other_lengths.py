@@ -7,11 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import parser
 
 import collage
+from collage.cost.values import ValueStore
+from collage.cost.workshop import Workshop
 from collage.runtime import Executable
+from collage.target import Target
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
 from tests.e2e.conftest import LENT
@@ -68,10 +72,13 @@ def test_who_refuses_other_lengths_may_be_chosen_and_the_host_stands_in(tmp_path
         np.testing.assert_array_equal(executable.run({"x": three})["y"], np.maximum(-three, 0))
 
 
-@pytest.mark.parametrize("graph", [FIXED, ONE_ROW, LESS])
-def test_lengths_that_the_model_does_not_take_are_not_tried(graph: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("graph", "told"), [(FIXED, None), (ONE_ROW, {}), (LESS, {})])
+def test_lengths_that_the_model_does_not_take_are_not_tried(
+    graph: str, told: dict[str, list[int]] | None, tmp_path: Path
+) -> None:
     executable = compiled(graph, "run:stuck", tmp_path)
     assert single(executable)["reason"] is None
+    assert executable.report["numerics"]["other_lengths"] == told
     assert {kernel.compiled.toolchain for kernel in executable.recipe.kernels} == {"fake"}
 
 
@@ -91,3 +98,25 @@ def test_given_indices_allow_longer_ones_only(tmp_path: Path) -> None:
 def test_given_inputs_are_cut_short(tmp_path: Path) -> None:
     executable = compiled(ROWS, "run:stuck", tmp_path, inputs={"x": np.ones((12, 4), np.float32)})
     assert "at other lengths, x[9, 4]: output 0: differs" in single(executable)["reason"]
+    assert executable.report["numerics"]["other_lengths"] == {"x": [9, 4]}
+
+
+@pytest.mark.parametrize(
+    ("graph", "length", "first", "again"), [(EVEN, 12, 2, 1), (ROWS, 12, 1, 1), (ONE_ROW, 1, 1, 0)]
+)
+def test_which_lengths_a_model_takes_is_found_out_once(
+    graph: str, length: int, first: int, again: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[str] = []
+    capture = Workshop.capture
+
+    def counted(workshop: Workshop, model: ir.Model, target: Target, values: ValueStore) -> None:
+        runs.append(values.folder.name)
+        capture(workshop, model, target, values)
+
+    monkeypatch.setattr(Workshop, "capture", counted)
+    for tries in (first, again):
+        runs.clear()
+        executable = compiled(graph, "run:stuck", tmp_path, dims={"n": length})
+        assert [name.rstrip("0123456789") for name in runs] == ["values", "other_values", *["other_lengths_"] * tries]
+        assert ("at other lengths" in str(single(executable)["reason"])) == bool(again)

@@ -26,6 +26,8 @@ __all__ = [
 
 _SHOWN_WAISTS = 8
 """Waists that are named; ``--json`` has all."""
+_SHOWN_INPUTS = 4
+"""Inputs whose other lengths are shown; ``--json`` has all."""
 _CALL_US = 20.0
 """What a run may take beside its kernels, and so by how much a single toolchain may seem faster on a small model."""
 
@@ -82,6 +84,12 @@ def _summary(report: Mapping[str, Any]) -> str:
             f"largest difference from the reference: {numerics['max_rel_error']:.1e} of the largest output "
             f"(tolerance {numerics['tolerance']:.0e})"
         )
+    if lengths := numerics.get("other_lengths"):  # Reports that are older do not have it.
+        shown = [f"{name}{shape}" for name, shape in lengths.items()]
+        more = f" and {len(shown) - _SHOWN_INPUTS} more" if len(shown) > _SHOWN_INPUTS else ""
+        lines.append(f"checked at other lengths too: {', '.join(shown[:_SHOWN_INPUTS])}{more}")
+    elif lengths is not None:
+        lines.append("checked at these lengths only: the model takes none of the others that were tried")
     lines.append(
         f"{counted(search['candidates'], 'candidate')}, {search['keys']} distinct; {search['built']} built, {search['measured']} "
         f"measured, {search['cache_hits']} known; {search['wall_s']:.1f} s"

@@ -157,6 +157,11 @@ def _is_correction(value: Any) -> bool:
     return bool(0 < value["parts"] <= 1)
 
 
+def _are_lengths(value: Any) -> bool:
+    taken = value.get("taken", 0) if isinstance(value, dict) else 0
+    return taken is None or (isinstance(taken, dict) and all(map(is_finite, taken.values())))
+
+
 def _is_hand_over(value: Any) -> bool:
     return isinstance(value, dict) and is_finite(value.get("latency_s")) and is_finite(value.get("s_per_byte"))
 
@@ -169,6 +174,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "finalists-1": _are_finalists,
     "hand-over-1": _is_hand_over,
     "keeps-1": _is_support,
+    "lengths-1": _are_lengths,
     "machine": lambda value: isinstance(value, dict),
     "overheads-1": _is_overheads,
     "parts-1": _is_profile_by_node,
@@ -179,6 +185,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "race-1": _is_race,
     "race-2": _is_race,
     "race-3": _is_race,
+    "race-4": _is_race,
     "rejected-1": _are_rejected,
     "search-2": _is_search,
     "share-1": _is_verdict,

@@ -28,6 +28,8 @@ __all__ = ["Contestant", "RacePlan", "Result", "Standing", "race", "why_wrong"]
 InCalm = Callable[[Callable[[], list[float]]], list[float]]
 
 _LARGE_BYTES = 256 << 20
+_SLOW_S = 1.0
+"""Runs of models are not repeated for good measure from here on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +242,7 @@ def _qualify(runner: _Runner, tolerance: float, plan: RacePlan) -> None:
         return
     worker = runner.worker
     once = worker.call("run", plan.timeout_s, runs=1, warm_up=0)[0]
-    runner.qualifying = worker.call("run", plan.timeout_s, runs=3, warm_up=1) if once < 1.0 else [once]
+    runner.qualifying = worker.call("run", plan.timeout_s, runs=3, warm_up=1) if once < _SLOW_S else [once]
     runner.block = min(max(math.ceil(plan.block_s / max(min(runner.qualifying), 1e-6)), 1), 2000)
 
 
@@ -331,15 +333,16 @@ def _run_rounds(
         order.shuffle(track)
         with measuring_slot():
             for runner in track:
-                # The first run of a block finds cold caches and sleeping threads; in a block of one, so does everybody's.
-                warm_up = 1 if runner.block > 1 or plan.one_at_a_time else 0
-                _guard(runner, partial(_run_block, runner, phase, warm_up, plan, in_calm))
+                _guard(runner, partial(_run_block, runner, phase, plan, in_calm))
                 _leave(runner, plan)
         track = [runner for runner in track if runner.failure is None]
     return track
 
 
-def _run_block(runner: _Runner, phase: str, warm_up: int, plan: RacePlan, in_calm: InCalm) -> None:
+def _run_block(runner: _Runner, phase: str, plan: RacePlan, in_calm: InCalm) -> None:
+    # The first run of a block finds the caches of others and sleeping threads: a tenth slower or faster from turn to turn,
+    # for models of 200 ms too. Where a run takes seconds, that is little, and one run more is much.
+    warm_up = 0 if runner.median_s > _SLOW_S and not plan.one_at_a_time else 1
     samples = in_calm(partial(runner.worker.call, "run", plan.timeout_s, runs=runner.block, warm_up=warm_up))
     (runner.choosing if phase == "choosing" else runner.reporting).append(samples)
 

@@ -15,16 +15,17 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import NothingCanRun, ToolchainError, WorkerDied
+from collage.cost.database import Database
 from collage.cost.values import ValueStore
 from collage.cost.workshop import Workshop
 from collage.frontend import bind_dims, cut, make_inputs, other_lengths
-from collage.graph import used_values
+from collage.graph import structural_hash, used_values
 from collage.target import HOST_TARGET
 from collage.transform import is_random
 
 __all__ = ["capture_reference", "capture_references", "unrepeatable_values"]
 
-_OTHER = 3
+_OTHER_SEED = 3
 _HOLES = 0.3
 _LARGER = 3
 _MOST_BYTES = 512 << 20
@@ -32,7 +33,13 @@ _MOST_BYTES = 512 << 20
 
 
 def capture_references(
-    model: ir.Model, given: Mapping[str, Any], workshop: Workshop, *, seed: int, dims: Mapping[str, int]
+    model: ir.Model,
+    given: Mapping[str, Any],
+    workshop: Workshop,
+    database: Database,
+    *,
+    seed: int,
+    dims: Mapping[str, int],
 ) -> str | None:
     """Runs the model on sets of inputs, given or made up, and stores all values: kernels are checked on all sets.
 
@@ -62,9 +69,11 @@ def capture_references(
                 break
             continue
         if set(made) - set(given):
-            others = {name: _varied(value, seed) for name, value in make_inputs(model, seed + _OTHER, dims).items()}
+            others = {
+                name: _varied(value, seed) for name, value in make_inputs(model, seed + _OTHER_SEED, dims).items()
+            }
             _capture_others(model, {**others, **given}, workshop)
-        _capture_other_lengths(model, inputs, workshop, partial(_at, model, make, given, dims))
+        _capture_other_lengths(model, inputs, workshop, database, partial(_at, model, make, given, dims))
         return None
     return reason
 
@@ -89,15 +98,28 @@ def _capture_other_lengths(
     model: ir.Model,
     inputs: Mapping[str, Any],
     workshop: Workshop,
+    database: Database,
     at: Callable[[Mapping[str, int]], Mapping[str, Any]],
 ) -> None:
     """A set of inputs of other lengths, where dimensions are symbolic.
 
     Many models promise more than they keep: a batch of any size, say, that a constant shape inside takes for 1. Lengths
-    at which the model fails, or at which a value has another shape than it is said to have, are of no use.
+    at which the model fails, or at which a value has another shape than it is said to have, are of no use. Which ones it
+    takes is kept, since finding out takes up to five runs of the model.
     """
     longer = sum(workshop.values.get(name).nbytes for name in workshop.values) <= _MOST_BYTES
-    for number, lengths in enumerate(other_lengths(model, inputs, longer=longer)):
+    candidates = [*other_lengths(model, inputs, longer=longer)]
+    fact = {
+        "fact": "lengths-1",
+        "model": structural_hash(model),
+        "tried": candidates,
+        "host": workshop.availability(HOST_TARGET).build,
+    }
+    known = database.local_fact(**fact)
+    if known is not None:
+        # Those first; all others stay for the case that it no longer does.
+        candidates = sorted(candidates, key=lambda lengths: lengths != known["taken"]) if known["taken"] else []
+    for number, lengths in enumerate(candidates):
         values = ValueStore(workshop.values.folder.with_name(f"other_lengths_{number}"))
         try:
             capture_reference(model, at(lengths), workshop, values)
@@ -107,7 +129,10 @@ def _capture_other_lengths(
             continue
         if _as_declared(model, values):
             workshop.length_folders.append(values.folder)
+            database.keep_local_fact({"taken": lengths}, **fact)
             return
+    if candidates and known is None:
+        database.keep_local_fact({"taken": None}, **fact)
 
 
 def _at(
