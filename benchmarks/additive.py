@@ -5,8 +5,8 @@
     python benchmarks/additive.py [--models resnet50,bert] [--pairs llvm+onnxruntime,onnxruntime+openvino] [--kernels 10]
 
 A model is cut into ranges of operators, about equally long, that go to the two toolchains in turn (to the other one, where
-one does not take a range). Each range is measured by itself, as the search would; the plan is then run end to end against
-the toolchains alone, each in a process of its own, as in the finals. The drift is (whole - sum) / whole of the toolchains
+one does not take a range). Each range is measured by itself, and once more, as the search does with what a plan is made of;
+the plan is then run end to end against the toolchains alone, each in a process of its own, as in the finals. The drift is (whole - sum) / whole of the toolchains
 alone, whose sums have one term: so much slower was the machine itself in the race than at its best, for which costs are
 stated. The additive error is the plan's own, beyond the drift, as compared with the singles turn by turn; the sum holds the
 launch penalties. The error with the drift in it, of the printed medians, is printed as well. Exit code 1 if any plan's
@@ -56,8 +56,11 @@ def forced(tuning: Tuning, pair: tuple[Target, Target], count: int) -> Plan | No
 def compare(tuning: Tuning, label: str, plan: Plan) -> bool:
     """Measures a plan's kernels, races it against the singles, and prints what both took; whether costs add up."""
     spec_of = {target: spec for spec in gather_specs(tuning) for target in spec.targets}
-    tuning.measure([CandidateKernel(k.sub_graph, k.target, spec_of[k.target], ("forced",)) for k in plan.kernels])
-    finals = choose(tuning, [plan, *single_plans(tuning)])
+    plans = [plan, *single_plans(tuning)]
+    kernels = [CandidateKernel(k.sub_graph, k.target, spec_of[k.target], ("forced",)) for p in plans for k in p.kernels]
+    tuning.measure(kernels)
+    tuning.look_again(kernels)
+    finals = choose(tuning, plans)
     sum_s, standing, drift = predicted_s(tuning, plan), finals.standings[plan.name], machine_drift(tuning, finals)
     error = additive_error(tuning, finals, plan)
     if sum_s is None or standing.time is None or drift is None or error is None:
