@@ -57,7 +57,8 @@ def compare(tuning: Tuning, label: str, plan: Plan) -> bool:
     """Measures a plan's kernels, races it against the singles, and prints what both took; whether costs add up."""
     spec_of = {target: spec for spec in gather_specs(tuning) for target in spec.targets}
     plans = [plan, *single_plans(tuning)]
-    kernels = [CandidateKernel(k.sub_graph, k.target, spec_of[k.target], ("forced",)) for p in plans for k in p.kernels]
+    places = [place for one in plans for place in one.kernels if place.target in spec_of]
+    kernels = [CandidateKernel(p.sub_graph, p.target, spec_of[p.target], ("forced",)) for p in places]
     tuning.measure(kernels)
     tuning.look_again(kernels)
     finals = choose(tuning, plans)

@@ -4,6 +4,7 @@
 
     python benchmarks/random_graphs.py --toolchain openvino --seeds 0-300 [--json random.json]
     python benchmarks/random_graphs.py --toolchain openvino --reduce 17    # the smallest graph that goes as badly
+    python benchmarks/random_graphs.py --toolchain openvino --symbolic     # the same kernels at other lengths too
     python benchmarks/random_graphs.py --seed 17 --save model.onnx         # to look at it
 
 A seed is a model (``_random_models.py``). What it should compute is what ONNX's reference implementation computes, if ONNX
@@ -11,6 +12,9 @@ Runtime without optimisations computes the same; otherwise the seed is ``skipped
 door, prepared, as one kernel if the toolchain takes every operator and the whole, or else in the largest pieces that it
 takes. Each kernel is run twice. ``right``: every kernel is. ``refused``: no operator is taken. ``failed``: a kernel that was not
 refused could not be built or run. ``WRONG``: an output differs from the reference by ten times what Collage allows a kernel.
+
+With ``--symbolic`` the inputs' dimensions have names, and each kernel, once built, is run at other lengths as well, on which
+both references agree (``_random_lengths.py``). It may refuse these, but not be wrong there.
 
 Kernels are built and run in child processes: one that dies or hangs costs a seed. Exit code 1 if any seed is wrong, or if
 a child died or hung.
@@ -33,6 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import _random_layers  # noqa: F401  registers its recipes, and all others
+import _random_lengths as lengths
 import numpy as np
 import onnx
 import onnx.printer
@@ -64,6 +69,7 @@ class Verdict:
         reason: Why, where it is not right.
         taken: Operators that were part of kernels.
         operators: All operators of the prepared model.
+        cases: How many sets of inputs its kernels were run on.
     """
 
     seed: int
@@ -71,6 +77,15 @@ class Verdict:
     reason: str = ""
     taken: int = 0
     operators: int = 0
+    cases: int = 1
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs of a model, and the outputs that it should have."""
+
+    feeds: Mapping[str, Any]
+    expected: Sequence[Any]
 
 
 def onnxruntime_plainly(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
@@ -113,21 +128,50 @@ def difference(names: Sequence[str], got: Sequence[Any], wanted: Sequence[Any], 
     return None
 
 
-def judged(seed: int, given: Sample, name: str) -> Verdict:
-    """Runs a model through the integration of a toolchain."""
-    outputs = [value.name for value in given.model.graph.output]
+class NoCase(Exception):
+    """The references do not agree."""
+
+
+def case(model: onnx.ModelProto, feeds: Mapping[str, Any], allowed: float) -> Case:
+    """What a model should return."""
     try:
-        expected = reference(given.model, given.feeds)
-        others = onnxruntime_plainly(given.model, given.feeds)
+        expected, others = reference(model, feeds), onnxruntime_plainly(model, feeds)
     except Exception as error:
-        return Verdict(seed, SKIPPED, f"a reference fails: {one_line(error)}")
+        raise NoCase(f"a reference fails: {one_line(error)}") from error
+    if differs := difference([value.name for value in model.graph.output], others, expected, allowed / SLACK):
+        raise NoCase(f"the references differ in {differs}")
+    return Case(feeds, expected)
+
+
+def other_cases(given: Sample, allowed: float) -> Iterator[Case]:
+    """The model at other lengths, where that is a fair question: the last digits of inputs do not decide the answer."""
+    names = [value.name for value in given.model.graph.output]
+    for feeds in lengths.at_other_lengths(given):
+        try:
+            found = case(given.model, feeds, allowed)
+            again = reference(given.model, lengths.shaken(feeds))
+        except Exception:
+            continue
+        if difference(names, again, found.expected, allowed) is None:
+            yield found
+
+
+def judged(seed: int, given: Sample, name: str, symbolic: bool = False) -> Verdict:
+    """Runs a model through the integration of a toolchain."""
     allowed = tolerance(given.model)
-    if differs := difference(outputs, others, expected, allowed / SLACK):
-        return Verdict(seed, SKIPPED, f"the references differ in {differs}")
-    return integrated(seed, given, expected, allowed, name)
+    try:
+        cases = [case(given.model, given.feeds, allowed)]
+    except NoCase as reason:
+        return Verdict(seed, SKIPPED, str(reason))
+    if symbolic:
+        given = lengths.symbolic(given, first_only=seed % 2 == 0)
+        cases += other_cases(given, allowed)
+        if len(cases) == 1:
+            return Verdict(seed, SKIPPED, "it takes no other lengths")
+    return integrated(seed, given.model, cases, allowed, name)
 
 
-def integrated(seed: int, given: Sample, expected: Sequence[Any], allowed: float, name: str) -> Verdict:
+def integrated(seed: int, model: onnx.ModelProto, cases: Sequence[Case], allowed: float, name: str) -> Verdict:
     """The model as Collage would have the toolchain run it, and what was wrong."""
     import onnx_ir as ir
 
@@ -139,12 +183,14 @@ def integrated(seed: int, given: Sample, expected: Sequence[Any], allowed: float
 
     toolchain = registry().get(name)
     target = Target.parse(toolchain.targets[0])
-    prepared = prepare(read_model(given.model))
-    values = every_value(ir.to_proto(prepared), given.feeds)
+    prepared = prepare(read_model(model))
     outputs = [str(value.name) for value in prepared.graph.outputs]
-    if differs := difference(outputs, [values[n] for n in outputs], expected, allowed):
-        return Verdict(seed, WRONG, f"the preparation: {differs}")
-    values |= dict(zip(outputs, expected, strict=True))
+    values = []
+    for each in cases:
+        found = every_value(ir.to_proto(prepared), each.feeds)
+        if differs := difference(outputs, [found[n] for n in outputs], each.expected, allowed):
+            return Verdict(seed, WRONG, f"the preparation, {shapes_of(each.feeds)}: {differs}")
+        values.append({**found, **dict(zip(outputs, each.expected, strict=True))})
     graph = DataflowGraph(prepared)
     supports = [toolchain.supports(graph.node(i), target) for i in range(len(graph))]
     reasons = [f"{graph.node(i).op_type}: {s.reason}" for i, s in enumerate(supports) if not s.ok]
@@ -162,11 +208,10 @@ def integrated(seed: int, given: Sample, expected: Sequence[Any], allowed: float
                 waiting += [(first, middle), (middle, last)]
             elif how != REFUSED:
                 operators = " ".join(node.op_type for node in kernel.graph)
-                return Verdict(seed, how, f"[{operators}] {reason}", taken, len(graph))
+                return Verdict(seed, how, f"[{operators}] {reason}", taken, len(graph), len(cases))
             reasons += [reason] if reason else []
-    if taken or not len(graph):
-        return Verdict(seed, RIGHT, "; ".join(reasons), taken, len(graph))
-    return Verdict(seed, REFUSED, "; ".join(reasons), 0, len(graph))
+    how = RIGHT if taken or not len(graph) else REFUSED
+    return Verdict(seed, how, "; ".join(reasons), taken, len(graph), len(cases))
 
 
 def every_value(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,39 +245,54 @@ def piece(graph: DataflowGraph, inside: Iterable[int]) -> ir.Model:
 
 
 def tried(
-    kernel: ir.Model, toolchain: Toolchain, target: Target, folder: Path, values: Mapping[str, Any], allowed: float
+    kernel: ir.Model,
+    toolchain: Toolchain,
+    target: Target,
+    folder: Path,
+    cases: Sequence[Mapping[str, Any]],
+    allowed: float,
 ) -> tuple[str, str]:
-    """How a kernel goes, and why."""
+    """How a kernel goes, and why. On the first case it has to run."""
     from collage._errors import Unsupported
     from collage.toolchains import LoadOptions
 
-    inputs = [values[str(value.name)] for value in kernel.graph.inputs]
+    inputs = [str(value.name) for value in kernel.graph.inputs]
     names = [str(value.name) for value in kernel.graph.outputs]
-    try:
-        loaded = toolchain.load(toolchain.compile(kernel, target, folder), target, folder, LoadOptions())
-        for _ in range(2):
-            got = [np.array(y) for y in loaded([np.array(x) for x in inputs])]
-            if differs := difference(names, got, [values[n] for n in names], allowed):
-                return WRONG, differs
-    except Unsupported as refusal:
-        return REFUSED, str(refusal)
-    except Exception as error:
-        return FAILED, one_line(error)
-    return RIGHT, ""
+    refused = ""
+    for number, values in enumerate((cases[0], *cases)):
+        feeds = [np.array(values[name]) for name in inputs]
+        try:
+            if not number:
+                loaded = toolchain.load(toolchain.compile(kernel, target, folder), target, folder, LoadOptions())
+            got = [np.array(y) for y in loaded(feeds)]
+        except Exception as error:
+            if number > 1:
+                refused = refused or f"at other lengths, {[x.shape for x in feeds]}: {one_line(error)}"
+                continue
+            return (REFUSED, str(error)) if isinstance(error, Unsupported) else (FAILED, one_line(error))
+        if differs := difference(names, got, [values[n] for n in names], allowed):
+            return WRONG, f"{differs}, given {[x.shape for x in feeds]}"
+    return RIGHT, refused
+
+
+def shapes_of(feeds: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}{list(np.shape(x))}" for name, x in feeds.items())
 
 
 def one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
 
 
-def in_children(jobs: Sequence[tuple[int, Sample | None]], name: str, timeout_s: float) -> Iterator[Verdict]:
+def in_children(
+    jobs: Sequence[tuple[int, Sample | None]], name: str, timeout_s: float, symbolic: bool
+) -> Iterator[Verdict]:
     """Verdicts in order; a child that dies or hangs is replaced, and so is one that has judged so many."""
     context = multiprocessing.get_context("fork")  # nothing here has started a thread
     waiting = list(jobs)
     while waiting:
         ours, theirs = context.Pipe(duplex=False)
         part = waiting[:CHUNK]
-        child = context.Process(target=serve, args=(part, name, theirs, ours), daemon=True)
+        child = context.Process(target=serve, args=(part, name, symbolic, theirs, ours), daemon=True)
         child.start()
         theirs.close()
         for seed, _ in part:
@@ -248,7 +308,7 @@ def in_children(jobs: Sequence[tuple[int, Sample | None]], name: str, timeout_s:
         child.join()
 
 
-def serve(jobs: Sequence[tuple[int, Sample | None]], name: str, pipe: Any, other_end: Any) -> None:
+def serve(jobs: Sequence[tuple[int, Sample | None]], name: str, symbolic: bool, pipe: Any, other_end: Any) -> None:
     """A child: judges model after model."""
     other_end.close()  # else nothing would tell it that its parent was killed
     warnings.simplefilter("ignore")
@@ -257,7 +317,7 @@ def serve(jobs: Sequence[tuple[int, Sample | None]], name: str, pipe: Any, other
     os.dup2(silence, 2)
     for seed, given in jobs:
         try:
-            pipe.send(judged(seed, given or sample(seed), name))
+            pipe.send(judged(seed, given or sample(seed), name, symbolic))
         except Exception as error:
             pipe.send(Verdict(seed, FAILED, f"before the toolchain: {one_line(error)}"))
     os._exit(0)  # some toolchains crash when their threads are torn down
@@ -316,10 +376,10 @@ def values_of(given: Sample) -> dict[str, Any]:
     return {**given.feeds, **{name: np.asarray(x) for name, x in found.items() if x is not None}}
 
 
-def reduced(seed: int, name: str, timeout_s: float) -> tuple[Sample, Verdict]:
+def reduced(seed: int, name: str, timeout_s: float, symbolic: bool) -> tuple[Sample, Verdict]:
     """The smallest model found that goes as badly as that of the seed: outputs and operators are dropped while it does."""
     given = sample(seed)
-    (worst,) = in_children([(seed, given)], name, timeout_s)
+    (worst,) = in_children([(seed, given)], name, timeout_s, symbolic)
     if worst.how in (RIGHT, REFUSED, SKIPPED):
         return given, worst
     smaller = True
@@ -332,7 +392,7 @@ def reduced(seed: int, name: str, timeout_s: float) -> tuple[Sample, Verdict]:
             candidate = make()
             if candidate is None:
                 continue
-            (verdict,) = in_children([(seed, candidate)], name, timeout_s)
+            (verdict,) = in_children([(seed, candidate)], name, timeout_s, symbolic)
             if verdict.how == worst.how:
                 given, worst, smaller = candidate, verdict, True
                 break
@@ -357,6 +417,9 @@ def main() -> int:
     parser.add_argument("--toolchain", action="append", choices=sorted(DIRECT), help="all CPU toolchains without it")
     parser.add_argument("--seeds", type=seeds_of, default=range(301), help="such as 0-300")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds for each seed")
+    parser.add_argument(
+        "--symbolic", action="store_true", help="name the inputs' dimensions, and run at other lengths too"
+    )
     parser.add_argument("--json", type=Path, help="write every verdict here")
     parser.add_argument("--seed", type=int, help="print the model of one seed")
     parser.add_argument("--save", type=Path, help="with --seed or --reduce: write the model here")
@@ -367,7 +430,7 @@ def main() -> int:
         if options.seed is not None:
             given = sample(options.seed)
         else:
-            given, verdict = reduced(options.reduce, names[0], options.timeout)
+            given, verdict = reduced(options.reduce, names[0], options.timeout, options.symbolic)
             print(f"{verdict.how}: {verdict.reason}")
         if options.save:
             onnx.save(given.model, options.save)
@@ -378,7 +441,8 @@ def main() -> int:
         "toolchain       seeds   right  refused  failed   WRONG  died, hung  skipped  operators in kernels", flush=True
     )
     for name in names:
-        found = rows[name] = list(in_children([(seed, None) for seed in options.seeds], name, options.timeout))
+        jobs = [(seed, None) for seed in options.seeds]
+        found = rows[name] = list(in_children(jobs, name, options.timeout, options.symbolic))
         print_row(name, found)
     if options.json:
         options.json.write_text(
@@ -391,9 +455,10 @@ def print_row(name: str, found: Sequence[Verdict]) -> None:
     """Counts of one toolchain, and each seed that is not as it should be."""
     counts = Counter(verdict.how for verdict in found)
     taken, operators = sum(v.taken for v in found), sum(v.operators for v in found)
+    cases = sum(v.cases for v in found if v.how != SKIPPED)
     print(
         f"{name:<14}{len(found):>7}{counts[RIGHT]:>8}{counts[REFUSED]:>9}{counts[FAILED]:>8}{counts[WRONG]:>8}"
-        f"{counts[DIED] + counts[HUNG]:>12}{counts[SKIPPED]:>9}{taken:>10} of {operators}",
+        f"{counts[DIED] + counts[HUNG]:>12}{counts[SKIPPED]:>9}{taken:>10} of {operators} on {cases} sets of inputs",
         flush=True,
     )
     for verdict in found:
