@@ -179,6 +179,52 @@ def test_other_convolutions_compute_channels_last(text: str, filters: tuple[int,
     assert not _pays_row_major(inferred(kernel("k", text, {"w": numbers(*filters)})).graph)
 
 
+POOL, ODD_POOL = (
+    f"MaxPool <kernel_shape = [1,2,2], strides = [1,2,2]{more}>" for more in ("", ", pads = [0,1,1,0,1,1]")
+)
+CHAINS: dict[str, tuple[str, int]] = {
+    "two convolutions": ("c = Conv <pads = [1,2,2,1,2,2]> (x, large, b) y = Conv (c, small)", 2),
+    "two large ones": ("c = Conv <pads = [1,2,2,1,2,2]> (x, large, b) y = Conv <strides = [1,2,2]> (c, large)", 1),
+    "a pool": (f"c = Conv (x, large) r = Relu (c) y = {POOL} (r)", 1),
+    "pools of borders": (f"c = Conv (x, large) r = Relu (c) p = {ODD_POOL} (r) y = {ODD_POOL} (p)", 1),
+    "all of it": (
+        f"c = Conv (x, large, b) r = Relu (c) p = {POOL} (r) d = Conv <pads = [1,1,1,1,1,1]> (p, small) e = Relu (d) "
+        "f = Conv <pads = [1,2,2,1,2,2], dilations = [1,1,1]> (e, large, b) y = Tanh (f)",
+        2,
+    ),
+    "a small one first": (
+        f"s = Conv (x, small) c = Conv (s, large) r = Relu (c) p = {POOL} (r) y = Conv (p, small)",
+        3,
+    ),
+    "alone": ("y = Conv (x, large)", 1),
+    "a pool of any number": (f"c = Conv (x, large) y = {POOL} (c)", 2),
+    "small ones": (f"c = Conv (x, small) r = Relu (c) p = {POOL} (r) y = Conv (p, small)", 3),
+    "read twice": (f"c = Conv (x, large) r = Relu (c) p = {POOL} (r) s = ReduceMax (r) y = Add (p, s)", 4),
+    "a pool that rounds up": (
+        "c = Conv (x, large) r = Relu (c) y = MaxPool <kernel_shape = [2,2,2], strides = [2,2,2], ceil_mode = 1> (r)",
+        2,
+    ),
+    "uneven borders": (f"c = Conv <pads = [1,1,1,0,1,1]> (x, large) r = Relu (c) y = {POOL} (r)", 3),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CHAINS))
+def test_chains_that_begin_with_large_filters_in_three_dimensions_are_one_call(name: str) -> None:
+    body, steps = CHAINS[name]
+    weights = {"large": numbers(4, 4, 3, 5, 5), "small": numbers(4, 4, 1, 3, 3, seed=1), "b": numbers(4, seed=2)}
+    used = {key: value / 10 for key, value in weights.items() if key in body}
+    model = inferred(kernel("k", f"(float[2,4,6,13,17] x) => (float[A,B,C,D,E] y) {{{body}}}", used))
+    fused, plain, x = Program(model, fuse=find_groups), Program(model), from_array(numbers(2, 4, 6, 13, 17, seed=3))
+    assert len(fused.steps) == steps
+    with torch.inference_mode():
+        given = x.clone()
+        np.testing.assert_allclose(fused(x)[0], plain(x)[0], rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(fused(x)[0], fused(x)[0])
+        turned = x.contiguous(memory_format=torch.channels_last_3d)
+        np.testing.assert_allclose(fused(turned)[0], plain(x)[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(x, given)
+
+
 def test_depthwise_transposed_convolutions_are_torchs_own() -> None:
     text = "(float[1,8,5,5] x) => (float[A,B,C,D] y) {c = ConvTranspose <group = 8> (x, w, b) y = Relu (c)}"
     weights = {"w": numbers(8, 1, 4, 4), "b": numbers(8, seed=1)}

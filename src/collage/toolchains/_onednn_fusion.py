@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from collage.toolchains._onednn_blocked import blocked_chain
 from collage.toolchains._onednn_recurrent import lstm
 from collage.toolchains._torch_groups import (
     attention,
@@ -69,7 +70,8 @@ def find_groups(graph: ir.Graph, channels_last: bool = False) -> list[Fused]:
     groups = []
     taken: set[ir.Node] = set()
     row_major = not channels_last and _pays_row_major(graph)
-    makers = _MAKERS | {"Conv": partial(_convolution, row_major=row_major)}
+    plainly = partial(_convolution, row_major=row_major)
+    makers = _MAKERS | {"Conv": plainly if channels_last else lambda node: blocked_chain(node) or plainly(node)}
     for node in graph:
         make = makers.get(node.op_type) if node.domain == "" else None
         if make is not None and not is_of(node, "FLOAT"):
