@@ -42,7 +42,7 @@ def at_other_lengths(given: Sample) -> Iterator[dict[str, Array]]:
 
     model = read_model(given.model)
     tried = [*other_lengths(model, given.feeds)]
-    for lengths in [*tried, *[dict.fromkeys(tried[0], 1)][: len(tried)]]:
+    for lengths in [*tried, *(dict.fromkeys(lengths, 1) for lengths in tried[:1])]:
         shapes = bind_dims(model, lengths)
         yield {name: cut(x, shapes.get(name, np.shape(x))) for name, x in given.feeds.items()}
 
