@@ -242,6 +242,7 @@ def test_a_shape_that_it_takes_for_another_is_refused(tmp_path: Path) -> None:
 POOL = (
     "(float[1,1,8] x) => (float[1,1,N] y) {y = AveragePool <ceil_mode = 1, kernel_shape = [3], strides = [2], %s> (x)}"
 )
+MAX_POOL = "(float[1,1,%s] x) => (float[1,1,M] y) {y = MaxPool <ceil_mode = 1, kernel_shape = %s, strides = %s, pads = %s> (x)}"
 ENDS = {"s": np.array([0]), "e": np.array([2])}
 
 
@@ -261,6 +262,18 @@ ENDS = {"s": np.array([0]), "e": np.array([2])}
         ("(float[2] x) => (float[2] y) {y = ReduceL1 <noop_with_empty_axes = 1> (x)}", {}, False),
         ("(float[2] x) => (float[1] y) {y = ReduceL1 <noop_with_empty_axes = 1> (x, n)}", {"n": np.array([0])}, True),
         ("(float[2] x) => (float[1] y) {y = ReduceL1 (x)}", {}, True),
+        ("(float[2,3] x) => (float[2,1] y) {y = ReduceL1 <axes = [1]> (x)}", {}, False),
+        ("(float[2,3] x) => (float[2,1] y) {y = ReduceLogSumExp <axes = [-1]> (x)}", {}, False),
+        ("(float[2,3] x) => (float[2,1] y) {y = ReduceL2 <axes = [1]> (x)}", {}, True),
+        (MAX_POOL % ("8", "[2]", "[2]", "[0,0]"), {}, True),
+        (MAX_POOL % ("N", "[2]", "[2]", "[0,0]"), {}, True),
+        (MAX_POOL % ("N", "[3]", "[2]", "[1,1]"), {}, True),
+        (MAX_POOL % ("N", "[2]", "[3]", "[0,0]"), {}, False),
+        (MAX_POOL % ("5", "[2]", "[2]", "[1,1]"), {}, False),  # its last window would begin behind the elements
+        (MAX_POOL % ("6", "[2]", "[2]", "[1,1]"), {}, True),
+        (MAX_POOL % ("N", "[2]", "[2]", "[1,1]"), {}, False),
+        (MAX_POOL % ("6", "[2], dilations = [2]", "[3]", "[0,1]"), {}, False),
+        (MAX_POOL % ("6", "[2], dilations = [2]", "[3]", "[0,0]"), {}, True),
         ("(float[2,2,2,2] x, int64[4] n) => (float[A,B,C,D] y) {y = Tile (x, n)}", {}, False),
         ("(float[2,2,2,2] x) => (float[A,B,C,D] y) {y = Tile (x, n)}", {"n": np.full(4, 2)}, True),
         ("(float[2,2,2] x, int64[3] n) => (float[A,B,C] y) {y = Tile (x, n)}", {}, True),

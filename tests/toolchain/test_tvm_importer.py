@@ -287,6 +287,35 @@ def test_expand_keeps_lengths_where_the_shape_says_one(
     agrees(KernelCase("expand", text, inputs, used), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "equation"),
+    [
+        (("1,3,2", "5,3,4"), "bij,bik->bjk"),
+        (("N,3,2", "N,3,4"), "b i j, b i k -> b j k"),
+        (("N,3,2", "3,2"), "bij,ij->b"),
+        (("N,3,2", "N,3,4"), "...ij,...ik->...jk"),
+        (("N,N", ""), "ii->i"),
+    ],
+)
+def test_sums_of_products_of_lengths_that_are_told_apart(
+    shapes: tuple[str, str], equation: str, tmp_path: Path
+) -> None:
+    given = [shape for shape in shapes if shape]
+    inputs = [numbers(*(int(n.replace("N", "6")) for n in shape.split(","))) for shape in given]
+    names = ["x", "z"][: len(given)]
+    declared = ", ".join(f"float[{shape}] {name}" for shape, name in zip(given, names, strict=True))
+    rank = ",".join("ABC"[: len(equation.split("->")[1].replace(" ", "").replace("...", "."))])
+    text = f'({declared}) => (float[{rank}] y) {{y = Einsum <equation = "{equation}"> ({", ".join(names)})}}'
+    agrees(KernelCase("einsum", text, inputs), tmp_path)
+
+
+@pytest.mark.parametrize(("other", "equation"), [("5,3,4", "bij,bik->bjk"), ("M,3,4", "...ij,...ik->...jk")])
+def test_a_letter_of_two_lengths_that_may_be_one_is_refused(other: str, equation: str, tmp_path: Path) -> None:
+    text = f'(float[N,3,2] x, float[{other}] z) => (float[B,2,4] y) {{y = Einsum <equation = "{equation}"> (x, z)}}'
+    with pytest.raises(Unsupported, match=r"cannot tell which of N and .* is the length"):
+        TvmToolchain().compile(parsed_kernel("einsum", text), TARGET, tmp_path)
+
+
 def test_expand_is_refused_where_either_may_be_one(tmp_path: Path) -> None:
     text = "(float[N,4] x, float[M,4] z) => (float[K,4] y) {s = Shape (z) y = Expand (x, s)}"
     with pytest.raises(Unsupported, match="cannot tell whether a length of N is kept or repeated, to M"):

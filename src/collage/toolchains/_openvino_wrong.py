@@ -11,6 +11,8 @@ __all__ = ["known_wrong"]
 
 _NO_MERE_COPIES = ("ReduceL1", "ReduceL2", "ReduceLogSum")
 """Reductions that change what they do not reduce."""
+_OF_NO_AXES = ("ReduceL1", "ReduceLogSum", "ReduceLogSumExp")
+"""Reductions that are told axes by an attribute before opset 18, where only an input is looked at."""
 _SATURATED = ("Add", "Mul", "Sub", "Sum")
 _MASKED = 2
 """The mode in which Attention returns its scores with mask and bias."""
@@ -40,6 +42,8 @@ def known_wrong(node: ir.Node) -> str | None:
             return reason
     if node.op_type in _NO_MERE_COPIES and node.attributes.get_int("noop_with_empty_axes") and not _has_axes(node):
         return f"openvino's {node.op_type} copies its input where it is given no axes"
+    if node.op_type in _OF_NO_AXES and node.attributes.get_ints("axes"):
+        return f"openvino takes no notice of the axes of {node.op_type} before opset 18"
     if node.op_type in ("ReduceMax", "ReduceMin") and first is not None and 0 in tuple(first.shape or ()):
         return f"openvino's CPU plugin does not make infinity of {node.op_type} of nothing"
     if node.op_type == "Attention":
@@ -48,6 +52,8 @@ def known_wrong(node: ir.Node) -> str | None:
         return _wrong_of_resize(node)
     if node.op_type == "AveragePool" and _averages_past_padding(node):
         return "openvino divides by other counts in AveragePool with ceil_mode and count_include_pad"
+    if node.op_type == "MaxPool" and _pools_padding(node):
+        return "openvino adds windows to MaxPool with ceil_mode that begin in the padding"
     if node.op_type == "Slice" and _is_told_axes_late(node):
         return "openvino's CPU plugin crashes where a Slice is told its axes, and nothing else, when it runs"
     if node.op_type in ("Expand", "Gather") and first is not None and 0 in tuple(first.shape or ()):
@@ -104,6 +110,30 @@ def _reaches_past(size: int, window: int, step: int, gap: int, first: int, last:
     """Whether rounding up adds a window; not one that would begin in the padding at the end, which ONNX leaves out."""
     room = size + first + last - (gap * (window - 1) + 1)
     return step > 0 and room % step != 0 and -(-room // step) * step < size + first
+
+
+def _pools_padding(node: ir.Node) -> bool:
+    """Whether rounding up may add a window to a MaxPool that begins in the padding at the end, which ONNX leaves out."""
+    attributes, x = node.attributes, node.inputs[0]
+    if not attributes.get_int("ceil_mode", 0) or _text(node, "auto_pad", "NOTSET").startswith("SAME"):
+        return False
+    windows = attributes.get_ints("kernel_shape") or ()
+    ones, half = [1] * len(windows), len(windows)
+    pads = attributes.get_ints("pads") or [0] * (2 * half)
+    sizes = tuple(x.shape[2:]) if x is not None and x.shape is not None else ("?",) * half
+    steps, spread = attributes.get_ints("strides") or ones, attributes.get_ints("dilations") or ones
+    axes = zip(sizes, windows, steps, spread, pads[:half], pads[half:], strict=False)
+    return any(_may_begin_past(n, gap * (k - 1) + 1, step, first, last) for n, k, step, gap, first, last in axes)
+
+
+def _may_begin_past(size: object, reach: int, step: int, first: int, last: int) -> bool:
+    """Whether a window may begin behind the elements, rounded up; for any size, where that is not known."""
+    if step <= 0:
+        return False
+    if not isinstance(size, int):
+        return last + step > reach
+    room = size + first + last - reach
+    return room % step != 0 and -(-room // step) * step >= size + first
 
 
 def _is_told_axes_late(node: ir.Node) -> bool:

@@ -13,6 +13,8 @@
 * ``Mish`` adds a small exponential to 1 and takes the logarithm of that: of -10 three digits are left.
 * ``ConvTranspose`` to a given shape is made to the one that it has without.
 * ``Conv`` over one dimension is left to plain loops, up to eight times slower than those that are written for two.
+* ``Einsum`` takes a letter's length from the tensor that it meets first; where that is 1 when the kernel is called, ONNX has
+  another's.
 * ``Expand`` takes a length that is known when the kernel is called only for what the output has; where it is 1 then, ONNX
   keeps the input's.
 * Truth values are compared as floats, which TVM refuses to generate.
@@ -85,6 +87,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return self._as_two_dimensional(inputs, attrs, opset)
         if op_name == "ConvTranspose" and "output_shape" in attrs:
             attrs = _padded_to_shape(inputs[0], inputs[1], attrs)
+        if op_name == "Einsum":
+            _refuse_unlike_lengths(attrs["equation"].decode(), inputs)
         if op_name == "Expand":
             return _expanded(*inputs)
         if op_name == "Mish":
@@ -188,6 +192,23 @@ def _broadcast(length: Any, wanted: Any) -> Any:
     if target == 1 or known is not None or sym.Analyzer().can_prove_equal(length, wanted):
         return length  # A length that is known and not 1 is what is wanted, or 1 is.
     raise Unsupported(f"tvm cannot tell whether a length of {length} is kept or repeated, to {wanted}")
+
+
+def _refuse_unlike_lengths(equation: str, inputs: Sequence[Any]) -> None:
+    """Refuses sums of products in which a letter stands for several lengths, of which one may be 1 when it is called."""
+    lengths: dict[str, list[Any]] = {}
+    for term, x in zip(equation.replace(" ", "").partition("->")[0].split(","), inputs, strict=True):
+        before, dots, after = term.partition("...")
+        shape = list(x.ty.shape.values)
+        rank = len(shape) - len(before) - len(after)
+        letters = [*before, *(f"...{i - rank}" for i in range(rank if dots else 0)), *after]
+        for letter, length in zip(letters, shape, strict=True):
+            lengths.setdefault(letter, []).append(length)
+    for first, *others in lengths.values():
+        for other in others:
+            are_known = isinstance(first, tirx.IntImm) and isinstance(other, tirx.IntImm)
+            if not are_known and not sym.Analyzer().can_prove_equal(first, other):
+                raise Unsupported(f"tvm cannot tell which of {first} and {other} is the length, as either may be 1")
 
 
 def _padded_to_shape(x: Any, weight: Any, attrs: Mapping[str, Any]) -> dict[str, Any]:
