@@ -320,27 +320,31 @@ def test_operators_that_tvm_is_wrong_of_are_refused_in_that_form_only(text: str,
         assert TvmToolchain().supports(node, TARGET).ok is taken
 
 
-@pytest.mark.parametrize(("scale", "taken"), [(0.5, False), (0.4, True), (2.0, True)])
-def test_scales_that_make_no_whole_lengths_are_refused(scale: float, taken: bool) -> None:
-    text = "(float[1,1,1,5] x) => (float[A,B,C,D] y) {y = Resize (x, , s)}"
+@pytest.mark.parametrize(
+    ("length", "scale", "taken"), [(5, 0.5, False), (5, 0.4, True), (5, 2.0, True), ("N", 2.0, True), ("N", 0.4, False)]
+)
+def test_scales_that_make_no_whole_lengths_are_refused(length: int | str, scale: float, taken: bool) -> None:
+    text = f"(float[1,1,1,{length}] x) => (float[A,B,C,D] y) {{y = Resize (x, , s)}}"
     (node,) = parsed_kernel("k", text, {"s": np.array([1, 1, 1, scale])}).graph
     assert TvmToolchain().supports(node, TARGET).ok is taken
 
 
 @pytest.mark.parametrize(
-    ("attributes", "sizes", "ignored"),
+    ("shape", "attributes", "sizes", "ignored"),
     [
-        ('mode = "linear"', [1, 2, 3, 2], None),
-        ('mode = "linear", antialias = 1', [1, 2, 3, 2], "antialias"),
-        ('keep_aspect_ratio_policy = "not_larger"', [1, 2, 3, 8], "keep_aspect_ratio_policy"),
-        ("axes = [2,3]", [8, 8], "axes"),
-        ('mode = "nearest"', [1, 4, 4, 8], "channels"),
+        ("1,2,4,4", 'mode = "linear"', [1, 2, 3, 2], None),
+        ("1,2,4,4", 'mode = "linear", antialias = 1', [1, 2, 3, 2], "antialias"),
+        ("1,2,4,4", 'keep_aspect_ratio_policy = "not_larger"', [1, 2, 3, 8], "keep_aspect_ratio_policy"),
+        ("1,2,4,4", "axes = [2,3]", [8, 8], "axes"),
+        ("1,2,4,4", 'mode = "nearest"', [1, 4, 4, 8], "channels"),
+        ("1,2,N,4", 'mode = "nearest"', [1, 2, 4, 8], None),
+        ("N,2,4,4", 'mode = "nearest"', [1, 2, 4, 8], "batch"),
     ],
 )
 def test_a_resize_is_refused_of_which_tvm_ignores_something(
-    attributes: str, sizes: list[int], ignored: str | None
+    shape: str, attributes: str, sizes: list[int], ignored: str | None
 ) -> None:
-    text = f"(float[1,2,4,4] x) => (float[A,B,C,D] y) {{y = Resize <{attributes}> (x, , , s)}}"
+    text = f"(float[{shape}] x) => (float[A,B,C,D] y) {{y = Resize <{attributes}> (x, , , s)}}"
     (node,) = parsed_kernel("k", text, {"s": np.array(sizes)}).graph
     support = TvmToolchain().supports(node, TARGET)
     assert support.ok is (ignored is None)

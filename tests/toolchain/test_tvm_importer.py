@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collage._errors import ToolchainError
 from collage.target import Target
 from collage.testing._toolchain_kernels import KernelCase
 from collage.testing._toolchain_kernels import kernel as parsed_kernel
@@ -314,6 +315,38 @@ def test_a_letter_of_two_lengths_that_may_be_one_is_refused(other: str, equation
     text = f'(float[N,3,2] x, float[{other}] z) => (float[B,2,4] y) {{y = Einsum <equation = "{equation}"> (x, z)}}'
     with pytest.raises(Unsupported, match=r"cannot tell which of N and .* is the length"):
         TvmToolchain().compile(parsed_kernel("einsum", text), TARGET, tmp_path)
+
+
+@pytest.mark.parametrize("sizes", ["1,2,6,6", "N,2,H,W"])
+@pytest.mark.parametrize("mode", ["half_pixel", "output_half_pixel"])
+@pytest.mark.parametrize("scale", [0.7, 1.0])
+def test_regions_are_scaled_and_then_moved(sizes: str, mode: str, scale: float, tmp_path: Path) -> None:
+    attributes = (
+        f'coordinate_transformation_mode = "{mode}", output_height = 2, output_width = 3, sampling_ratio = 2, '
+        f"spatial_scale = {scale}"
+    )
+    text = f"(float[{sizes}] x) => (float[A,2,2,3] y) {{y = RoiAlign <{attributes}> (x, boxes, places)}}"
+    boxes = np.array([[0.2, 0.4, 2.3, 2.6], [1, 1, 5, 4]], np.float32)
+    constants = {"boxes": boxes, "places": np.array([0, 0])}
+    agrees(KernelCase("regions", text, [numbers(1, 2, 6, 6)], constants), tmp_path, within=1e-6)
+
+
+@pytest.mark.parametrize("length", [1, 5, 8])
+@pytest.mark.parametrize(
+    ("begin", "end", "step"),
+    [(-1, -(2**63), -2), (-1, -(2**63), -1), (2**63 - 1, -(2**63), -3), (0, 2**63 - 1, 2), (-3, 2**63 - 1, 1)],
+)
+def test_a_slice_to_the_end_is_one_to_any_end(length: int, begin: int, end: int, step: int, tmp_path: Path) -> None:
+    constants = {name: np.array([n]) for name, n in {"b": begin, "e": end, "a": -2, "s": step}.items()}
+    text = "(float[N,3] x) => (float[M,3] y) {y = Slice (x, b, e, a, s)}"
+    agrees(KernelCase("slice", text, [numbers(length, 3)], constants), tmp_path)
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_parameters_of_a_norm_that_may_be_of_length_one_are_refused(axis: int, tmp_path: Path) -> None:
+    text = f"(float[2,3,4] x, float[M] w) => (float[2,3,4] y) {{y = LayerNormalization <axis = {axis}> (x, w)}}"
+    with pytest.raises(ToolchainError):
+        TvmToolchain().compile(parsed_kernel("norm", text), TARGET, tmp_path)
 
 
 def test_expand_is_refused_where_either_may_be_one(tmp_path: Path) -> None:

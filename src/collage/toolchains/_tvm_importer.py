@@ -18,6 +18,9 @@
 * ``Expand`` takes a length that is known when the kernel is called only for what the output has; where it is 1 then, ONNX
   keeps the input's.
 * Truth values are compared as floats, which TVM refuses to generate.
+* ``RoiAlign`` moves regions by half a pixel before it scales them, and not after.
+* ``Slice`` computes lengths from what it is told: where that is the lowest integer there is, so as to say "to the end", and
+  steps are of more than one, it finds none.
 * A shape that is an output stays a shape of TVM's, which is no tensor.
 """
 
@@ -93,6 +96,10 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return _expanded(*inputs)
         if op_name == "Mish":
             return self.bb.normalize(_mish(inputs[0]))
+        if op_name == "RoiAlign":
+            inputs, attrs = self._scaled_regions(inputs, attrs)
+        if op_name == "Slice":
+            inputs = onnx_input([inputs[0], *map(_within_reach, inputs[1:3]), *inputs[3:]])
         if op_name == "Pow" and (exponent := _whole_exponent(inputs)) is not None:
             return functools.reduce(relax.op.multiply, [inputs[0]] * exponent)
         return super()._convert_operator(op_name, inputs, attrs, opset)
@@ -108,6 +115,12 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         y = super()._convert_operator("Conv", onnx_input([x, weight, *inputs[2:]]), attrs, opset)
         return relax.op.squeeze(self.bb.normalize(y), [2])
 
+    def _scaled_regions(self, inputs: list[Any], attrs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Arguments of a RoiAlign whose regions are scaled already."""
+        scale = relax.const(attrs.get("spatial_scale", 1.0), inputs[1].ty.dtype)
+        regions = self.bb.normalize(relax.op.multiply(inputs[1], scale))
+        return onnx_input([inputs[0], regions, *inputs[2:]]), {**attrs, "spatial_scale": 1.0}
+
     def _normalised(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         """A normalisation over the dimensions from ``axis`` on, as one over a single dimension."""
         x, *parameters = inputs
@@ -118,7 +131,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         length = functools.reduce(lambda m, n: m * n, inner)
 
         def flat(parameter: Any) -> Any:
-            whole = self.bb.normalize(relax.op.broadcast_to(parameter, inner))
+            whole = self.bb.normalize(_expanded(parameter, relax.ShapeExpr(inner)))
             return self.bb.normalize(relax.op.reshape(whole, [length]))
 
         flattened = self.bb.normalize(relax.op.reshape(x, [*outer, length]))
@@ -136,6 +149,8 @@ _ONE_LENGTH = 3
 
 _HIGHEST_EXPONENT = 8
 """Beyond it products of small integers leave the range of most types."""
+
+_FAR = (1 << 31) - 1
 
 _LINEAR_FROM = 20.0
 """``Mish`` of this and more is the number itself, to all digits of a double."""
@@ -209,6 +224,13 @@ def _refuse_unlike_lengths(equation: str, inputs: Sequence[Any]) -> None:
             are_known = isinstance(first, tirx.IntImm) and isinstance(other, tirx.IntImm)
             if not are_known and not sym.Analyzer().can_prove_equal(first, other):
                 raise Unsupported(f"tvm cannot tell which of {first} and {other} is the length, as either may be 1")
+
+
+def _within_reach(ends: Any) -> Any:
+    """Where a slice begins or ends, no farther away than any tensor is long."""
+    if not isinstance(ends, tvm.ir.GenericConst):
+        return ends
+    return relax.const(np.clip(ends.value.numpy(), -_FAR, _FAR), str(ends.ty.dtype))
 
 
 def _padded_to_shape(x: Any, weight: Any, attrs: Mapping[str, Any]) -> dict[str, Any]:

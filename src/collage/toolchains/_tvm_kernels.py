@@ -236,12 +236,12 @@ def _gives_floats(node: ir.Node) -> bool:
 
 
 def _scales_to_fractions(node: ir.Node) -> bool:
-    """Whether constant scales make lengths that have to be rounded."""
+    """Whether constant scales make lengths that have to be rounded, or may do so."""
     x, scales = (node.inputs[0], node.inputs[2]) if len(node.inputs) > 2 else (None, None)
     if x is None or x.shape is None or scales is None or scales.const_value is None:
         return False
     factors = scales.const_value.numpy().astype(np.float32).reshape(-1)
-    lengths = (n * factor for n, factor in zip(x.shape, factors, strict=False) if isinstance(n, int))
+    lengths = (n * factor if isinstance(n, int) else factor for n, factor in zip(x.shape, factors, strict=False))
     return any(length % 1 != 0 for length in lengths)
 
 
@@ -258,12 +258,12 @@ def _ignored_of_resize(node: ir.Node) -> str | None:
 
 
 def _resizes_more_than_images(node: ir.Node) -> bool:
-    """Whether constant scales or sizes change batch or channels, the first two lengths."""
+    """Whether constant scales or sizes change batch or channels, the first two lengths, or may do so."""
     x, *told = (node.inputs[i] if len(node.inputs) > i else None for i in (0, 2, 3))
     for value, kept in zip(told, ((1, 1), tuple(x.shape or ())[:2] if x is not None else ()), strict=True):
         if value is not None and value.const_value is not None and value.const_value.size:
             first = value.const_value.numpy().reshape(-1)[:2].tolist()
-            return any(isinstance(n, int) and n != m for n, m in zip(kept, first, strict=False))
+            return any(n != m for n, m in zip(kept, first, strict=False))
     return False
 
 
