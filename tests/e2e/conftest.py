@@ -27,6 +27,8 @@ class _ShortRaces(RacePlan):
     """Races as users hold them take longer; what wins here wins by more than a longer look could tell."""
 
     block_s: float = 0.05
+    choosing_rounds: tuple[int, ...] = (7, 15)
+    reporting_rounds: int = 7
 
 
 tuning.RacePlan = _ShortRaces  # type: ignore[misc]
