@@ -42,7 +42,7 @@ from collage.finals import (
     remember,
     unmeasured,
 )
-from collage.frontend import model_digest, read_model
+from collage.frontend import fix_lengths, model_digest, read_model
 from collage.fusion import (
     CandidateKernel,
     CandidateKernelIndex,
@@ -118,7 +118,7 @@ def compile(
         "path": str(source) if isinstance(source, str | Path) else "",
         "sha256": model_digest(model),
     }
-    prepared, placement = prepare_and_place(model, options.devices)
+    prepared, placement = prepare_and_place(fix_lengths(model, options.fixed), options.devices)
     if placement is not None and not options.threads:
         options = replace(options, threads=placement.threads)
     with ExitStack() as stack:

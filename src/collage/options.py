@@ -24,6 +24,8 @@ class CompileOptions:
         threads: Threads that each kernel may use; 0 is each toolchain's own default for this machine.
         db: Timing database: a path or an SQLAlchemy URL; None is the user's own.
         dims: Representative lengths of symbolic dimensions, by symbol.
+        fixed: Lengths that symbolic dimensions have from now on, by symbol: everything is compiled for them, also by toolchains
+            that take no others, and the executable takes no others either.
         inputs: Representative inputs by name, NumPy; those not given are made up.
         time_budget_s: Seconds that the whole compilation should take. What the finals are expected to need is kept back,
             and the search gets what is left; the singles are always tried. None searches until nothing promises a gain,
@@ -50,6 +52,7 @@ class CompileOptions:
     threads: int = 0
     db: str | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
+    fixed: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
     time_budget_s: float | None = None
     tune_s: float = 0.0

@@ -12,6 +12,7 @@ import pytest
 from onnx import parser
 
 import collage
+from collage._errors import UsageError
 from collage.cost.values import ValueStore
 from collage.cost.workshop import Workshop
 from collage.runtime import Executable
@@ -99,6 +100,18 @@ def test_given_inputs_are_cut_short(tmp_path: Path) -> None:
     executable = compiled(ROWS, "run:stuck", tmp_path, inputs={"x": np.ones((12, 4), np.float32)})
     assert "at other lengths, x[9, 4]: output 0: differs" in single(executable)["reason"]
     assert executable.report["numerics"]["other_lengths"] == {"x": [9, 4]}
+
+
+def test_a_length_that_is_fixed_is_the_only_one(tmp_path: Path) -> None:
+    executable = compiled(ROWS, "run:stuck", tmp_path, fixed={"n": 3})
+    assert single(executable)["reason"] is None
+    assert executable.report["numerics"]["other_lengths"] is None
+    assert [spec.shape for spec in executable.inputs] == [(3, 4)]
+    x = np.float32([[-1, 0, 1, 2]])
+    three = np.repeat(x, 3, 0)
+    np.testing.assert_array_equal(executable.run({"x": three})["y"], np.maximum(-three, 0))
+    with pytest.raises(UsageError, match=r"'x'.*\[3, 4\]"):
+        executable.run({"x": x})
 
 
 @pytest.mark.parametrize(

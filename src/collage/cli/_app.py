@@ -47,6 +47,10 @@ Db = Annotated[str | None, typer.Option("--db", metavar="URL", help="Timing data
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", metavar="NAME=V", help="Representative length of a symbolic dimension.")
 ]
+Fixed = Annotated[
+    list[str] | None,
+    typer.Option("--fix", metavar="NAME=V", help="The one length that a symbolic dimension is to have; often faster."),
+]
 
 
 @app.command(
@@ -61,6 +65,8 @@ Dims = Annotated[
 
       collage compile model.onnx -o model.collage --dim seq=128 --time-budget 2m
 
+      collage compile model.onnx -o model.collage --fix batch=1 --fix seq=128
+
       collage compile model.onnx -o model.collage -t llvm -t openvino --tune 2m
 
       collage compile model.onnx -o model.collage --accuracy-budget 1e-2
@@ -74,6 +80,7 @@ def compile_(
     target: Targets = None,
     db: Db = None,
     dim: Dims = None,
+    fix: Fixed = None,
     threads: Threads = 0,
     time_budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="What compiling should take in all, e.g. 90s or 5m.")
@@ -117,6 +124,7 @@ def compile_(
         threads=threads,
         db=db,
         dims=_dims(dim),
+        fixed=_dims(fix, "--fix"),
         time_budget_s=_seconds(time_budget),
         tune_s=_seconds(tune) or 0.0,
         use_tuned=use_tuned,
@@ -351,11 +359,11 @@ def _pairs(items: Sequence[str] | None, option: str, form: str) -> dict[str, str
     return pairs
 
 
-def _dims(items: Sequence[str] | None) -> dict[str, int]:
+def _dims(items: Sequence[str] | None, option: str = "--dim") -> dict[str, int]:
     dims = {}
-    for name, text in _pairs(items, "--dim", "NAME=LENGTH").items():
+    for name, text in _pairs(items, option, "NAME=LENGTH").items():
         if not text.isdecimal() or int(text) < 1:
-            raise UsageError(f"--dim {name}={text}: {text!r} is no length of at least 1")
+            raise UsageError(f"{option} {name}={text}: {text!r} is no length of at least 1")
         dims[name] = int(text)
     return dims
 

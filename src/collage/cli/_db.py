@@ -134,6 +134,7 @@ def explain_miss(
     ] = None,
     threads: Annotated[int, typer.Option(min=0, help="Threads per kernel, as for compile.")] = 0,
     dim: Annotated[list[str] | None, typer.Option("--dim", metavar="NAME=V", help="As for compile.")] = None,
+    fix: Annotated[list[str] | None, typer.Option("--fix", metavar="NAME=V", help="As for compile.")] = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -147,7 +148,8 @@ def explain_miss(
             from collage.toolchains import registry
 
             menu = choose_menu(target or None, registry())
-            found = list(explain_model(database, Path(what), menu, registry(), threads=threads, dims=_dims(dim)))
+            lengths = {"dims": _dims(dim), "fixed": _dims(fix, "--fix")}
+            found = list(explain_model(database, Path(what), menu, registry(), threads=threads, **lengths))
         elif "." in what or "/" in what:
             raise UsageError(f"there is no file {what}")
         else:

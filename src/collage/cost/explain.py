@@ -14,7 +14,7 @@ from collage.cost.jobs import weight_bytes
 from collage.cost.kernels import KernelMaker
 from collage.cost.key import digest_of
 from collage.cost.workshop import Workshop
-from collage.frontend import make_inputs, place_weights, read_model
+from collage.frontend import fix_lengths, make_inputs, place_weights, read_model
 from collage.graph import DataflowGraph
 from collage.scratch import scratch
 from collage.target import Target
@@ -35,13 +35,14 @@ def explain_model(
     *,
     threads: int = 0,
     dims: Mapping[str, int] | None = None,
+    fixed: Mapping[str, int] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """For each target alone on the whole model: whether its timing is known, or what the nearest stored one differs in.
 
     Raises:
         ModelError: The file is no valid model.
     """
-    prepared = prepare(read_model(path))
+    prepared = prepare(fix_lengths(read_model(path), fixed or {}))
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
         model = place_weights(prepared, workspace)

@@ -9,7 +9,7 @@ from collage.frontend._digest import model_digest
 from collage.frontend._holes import has_large_holes
 from collage.frontend._inputs import make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs
-from collage.frontend._lengths import cut, other_lengths
+from collage.frontend._lengths import cut, fix_lengths, other_lengths
 from collage.frontend._proto import skeleton
 from collage.frontend._read import read_model
 from collage.frontend._weights import WEIGHTS_FILE, place_weights
@@ -22,6 +22,7 @@ __all__ = [
     "cut",
     "describe_inputs",
     "describe_outputs",
+    "fix_lengths",
     "has_large_holes",
     "infer_shapes",
     "lift_constants",

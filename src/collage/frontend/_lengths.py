@@ -1,21 +1,64 @@
-"""The same model at other lengths: what symbolic dimensions may be instead, and inputs cut to that."""
+"""Lengths of symbolic dimensions: a model whose lengths are fixed, and the same model at others, with inputs cut to that."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
-from collage.frontend._interface import describe_inputs
+from collage.frontend._interface import bind_dims, describe_inputs
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["cut", "other_lengths"]
+__all__ = ["cut", "fix_lengths", "other_lengths"]
 
 _FROM_NOTHING = 3
+
+
+def fix_lengths(model: ir.Model, lengths: Mapping[str, int]) -> ir.Model:
+    """Gives symbolic dimensions one length for good: what depends on them can be computed ahead, by every toolchain.
+
+    Args:
+        model: Any model; it is changed.
+        lengths: By symbol, or as ``input[axis]`` where a dimension of an input has no name.
+
+    Returns:
+        The model, that takes no other lengths.
+
+    Raises:
+        UsageError: A dimension that the model does not have, or a negative length.
+    """
+    if not lengths:
+        return model
+    bind_dims(model, lengths)
+    for graph in model.graphs():
+        for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
+            if value.shape is not None:
+                place = str(value.name) if graph is model.graph and value.is_graph_input() else ""
+                value.shape = ir.Shape(
+                    _fixed(dim, lengths, place and f"{place}[{i}]") for i, dim in enumerate(value.shape)
+                )
+    return model
+
+
+def _fixed(dim: int | ir.SymbolicDim, lengths: Mapping[str, int], place: str = "") -> int | str | None:
+    """What is left of a dimension: a length, a symbol, or what is still open of a sum of products; None is to be inferred."""
+    name = dim if isinstance(dim, int) else dim.value
+    if isinstance(name, int):
+        return name
+    if name is None or name in lengths:
+        return lengths.get(place if name is None else name)
+    if lengths.keys().isdisjoint(re.findall(r"\w+", name)):
+        return name
+    terms = [[str(lengths.get(part.strip(), part.strip())) for part in term.split("*")] for term in name.split("+")]
+    if all(part.isdigit() for term in terms for part in term):
+        return sum(math.prod(map(int, term)) for term in terms)
+    return " + ".join("*".join(term) for term in terms) if place else None
 
 
 def other_lengths(model: ir.Model, inputs: Mapping[str, Array], *, longer: bool = True) -> Iterator[dict[str, int]]:

@@ -10,12 +10,48 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collage.frontend import bind_dims, cut, other_lengths
+from collage._errors import UsageError
+from collage.frontend import bind_dims, cut, describe_inputs, fix_lengths, other_lengths
 
 
 def model(**shapes: list[int | str | None]) -> ir.Model:
     inputs = [ir.val(name, ir.DataType.INT64, shape) for name, shape in shapes.items()]
     return ir.Model(ir.Graph(inputs, inputs[:1], nodes=[], opset_imports={"": 20}), ir_version=10)
+
+
+def test_lengths_that_are_fixed_are_no_symbols_any_more() -> None:
+    fixed = fix_lengths(model(x=["batch", "seq", 8], mask=["batch", "past + seq"]), {"batch": 2, "seq": 1})
+    assert [spec.shape for spec in describe_inputs(fixed)] == [(2, 1, 8), (2, "past + 1")]
+    assert bind_dims(fixed, {"past": 5})["mask"] == (2, 6)
+    assert [spec.shape for spec in describe_inputs(fix_lengths(fixed, {"past": 4}))] == [(2, 1, 8), (2, 5)]
+
+
+def test_products_and_dimensions_without_names_are_fixed_too() -> None:
+    fixed = fix_lengths(model(x=[None, "2*n + m*n", None]), {"n": 3, "m": 4, "x[2]": 7})
+    assert [spec.shape for spec in describe_inputs(fixed)] == [(None, 18, 7)]
+
+
+def test_what_is_not_named_stays_open() -> None:
+    asked = model(x=["n", "seq_len", None], y=["length"])
+    assert [spec.shape for spec in describe_inputs(fix_lengths(asked, {}))] == [("n", "seq_len", None), ("length",)]
+    assert [spec.shape for spec in describe_inputs(fix_lengths(asked, {"n": 1}))] == [(1, "seq_len", None), ("length",)]
+
+
+@pytest.mark.parametrize("lengths", [{"sequence": 3}, {"n": -1}, {"x[0]": 3}])
+def test_lengths_that_the_model_does_not_have_are_refused(lengths: dict[str, int]) -> None:
+    with pytest.raises(UsageError):
+        fix_lengths(model(x=["n", "seq"]), lengths)
+
+
+def test_inner_values_lose_what_depends_on_a_length_that_is_fixed() -> None:
+    asked = model(x=["n", "m"])
+    x = asked.graph.inputs[0]
+    y = ir.val("y", ir.DataType.INT64, ["n", "n*m", "floor(m/2)", "m"])
+    asked.graph.append(ir.Node("", "Anything", [x], outputs=[y]))
+    fix_lengths(asked, {"n": 2})
+    assert [dim if isinstance(dim, int) else dim.value for dim in y.shape or ()] == [2, None, "floor(m/2)", "m"]
+    fix_lengths(asked, {"m": 3})
+    assert [dim if isinstance(dim, int) else dim.value for dim in y.shape or ()] == [2, None, None, 3]
 
 
 def shapes_of(
