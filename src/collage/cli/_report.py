@@ -84,12 +84,7 @@ def _summary(report: Mapping[str, Any]) -> str:
             f"largest difference from the reference: {numerics['max_rel_error']:.1e} of the largest output "
             f"(tolerance {numerics['tolerance']:.0e})"
         )
-    if lengths := numerics.get("other_lengths"):  # Reports that are older do not have it.
-        shown = [f"{name}{shape}" for name, shape in lengths.items()]
-        more = f" and {len(shown) - _SHOWN_INPUTS} more" if len(shown) > _SHOWN_INPUTS else ""
-        lines.append(f"checked at other lengths too: {', '.join(shown[:_SHOWN_INPUTS])}{more}")
-    elif lengths is not None:
-        lines.append("checked at these lengths only: the model takes none of the others that were tried")
+        lines += _lengths(numerics)
     lines.append(
         f"{counted(search['candidates'], 'candidate')}, {search['keys']} distinct; {search['built']} built, {search['measured']} "
         f"measured, {search['cache_hits']} known; {search['wall_s']:.1f} s"
@@ -100,6 +95,18 @@ def _summary(report: Mapping[str, Any]) -> str:
     if report.get("artefact"):
         lines.append(f"written to {report['artefact']}")
     return _escape("\n".join(lines))
+
+
+def _lengths(numerics: Mapping[str, Any]) -> list[str]:
+    """At which other lengths kernels were checked; nothing where all are fixed, or in older reports."""
+    lengths = numerics.get("other_lengths")
+    if lengths is None:
+        return []
+    if not lengths:
+        return ["checked at these lengths only: the model takes none of the others that were tried"]
+    shown = [f"{name}{shape}" for name, shape in lengths.items()]
+    more = f" and {len(shown) - _SHOWN_INPUTS} more" if len(shown) > _SHOWN_INPUTS else ""
+    return [f"checked at other lengths too: {', '.join(shown[:_SHOWN_INPUTS])}{more}"]
 
 
 def _additive(report: Mapping[str, Any]) -> str:

@@ -342,7 +342,7 @@ def _run_rounds(
 def _run_block(runner: _Runner, phase: str, plan: RacePlan, in_calm: InCalm) -> None:
     # The first run of a block finds the caches of others and sleeping threads: a tenth slower or faster from turn to turn,
     # for models of 200 ms too. Where a run takes seconds, that is little, and one run more is much.
-    warm_up = 0 if runner.median_s > _SLOW_S and not plan.one_at_a_time else 1
+    warm_up = 0 if min(runner.qualifying) > _SLOW_S and not plan.one_at_a_time else 1
     samples = in_calm(partial(runner.worker.call, "run", plan.timeout_s, runs=runner.block, warm_up=warm_up))
     (runner.choosing if phase == "choosing" else runner.reporting).append(samples)
 
