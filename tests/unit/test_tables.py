@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from collage.cli._report import print_bench
+from collage.cli._report import print_bench, print_report
 
 
 def bench_table(*medians_us: float | None) -> dict[str, Any]:
@@ -37,3 +37,32 @@ def test_bench_says_what_may_be_the_call_itself(
     printed = capsys.readouterr().out
     assert "the best single toolchain" in printed
     assert said in printed and ("longer" in printed) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"),
+    [
+        (None, []),
+        ({}, ["checked at these lengths only"]),
+        ({"x": [2, 96]}, ["checked at other lengths too: x[2, 96]\n"]),
+        ({name: [3] for name in "abcdef"}, ["a[3], b[3], c[3], d[3] and 2 more\n"]),
+    ],
+)
+def test_a_report_says_at_which_other_lengths_kernels_were_checked(
+    lengths: dict[str, list[int]] | None, said: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = {"candidates": 1, "keys": 1, "built": 1, "measured": 1, "cache_hits": 0, "wall_s": 1.0, "raced": True}
+    report: dict[str, Any] = {
+        **dict.fromkeys(("kernels", "finalists", "singles", "warnings"), ()),
+        **dict.fromkeys(("speedup_vs_best_single", "additive_error")),
+        "winner": "",
+        "search": search,
+        "numerics": {"max_rel_error": 1e-6, "tolerance": 1e-3, "other_lengths": lengths},
+    }
+    print_report(report)
+    printed = capsys.readouterr().out
+    assert "checked at" in printed if said else "checked at" not in printed
+    assert all(words in printed for words in said)
+    del report["numerics"]["other_lengths"]  # as in reports of before
+    print_report(report)
+    assert "checked at" not in capsys.readouterr().out
