@@ -284,7 +284,7 @@ def one_line(error: Exception) -> str:
 
 
 def in_children(
-    jobs: Sequence[tuple[int, Sample | None]], name: str, timeout_s: float, symbolic: bool
+    jobs: Sequence[tuple[int, Sample | None]], name: str, timeout_s: float, symbolic: bool = False
 ) -> Iterator[Verdict]:
     """Verdicts in order; a child that dies or hangs is replaced, and so is one that has judged so many."""
     context = multiprocessing.get_context("fork")  # nothing here has started a thread
@@ -376,7 +376,7 @@ def values_of(given: Sample) -> dict[str, Any]:
     return {**given.feeds, **{name: np.asarray(x) for name, x in found.items() if x is not None}}
 
 
-def reduced(seed: int, name: str, timeout_s: float, symbolic: bool) -> tuple[Sample, Verdict]:
+def reduced(seed: int, name: str, timeout_s: float, symbolic: bool = False) -> tuple[Sample, Verdict]:
     """The smallest model found that goes as badly as that of the seed: outputs and operators are dropped while it does."""
     given = sample(seed)
     (worst,) = in_children([(seed, given)], name, timeout_s, symbolic)

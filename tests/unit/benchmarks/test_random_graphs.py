@@ -38,6 +38,14 @@ def test_most_models_can_be_judged_and_host_is_right_of_them(random_graphs: Modu
     assert sum(verdict.how == "right" for verdict in found) >= 12
 
 
+def test_at_other_lengths_models_are_judged_on_several_sets_of_inputs(random_graphs: ModuleType) -> None:
+    found = list(random_graphs.in_children([(seed, None) for seed in range(20)], "host", 60.0, True))
+    assert {verdict.how for verdict in found} <= {"right", "skipped"}
+    judged = [verdict for verdict in found if verdict.how == "right"]
+    assert len(judged) >= 5
+    assert all(verdict.cases > 1 for verdict in judged)
+
+
 def test_a_seed_makes_the_same_model_every_time(random_graphs: ModuleType) -> None:
     for seed in (3, 14, 15):
         first, second = random_graphs.sample(seed), random_graphs.sample(seed)
@@ -52,7 +60,7 @@ def test_a_wrong_model_is_reduced_to_what_is_wrong(random_graphs: ModuleType, mo
     given = random_graphs.sample(0)
     culprit = given.model.graph.node[1].op_type
 
-    def judged(seed: int, given: object, name: str) -> object:
+    def judged(seed: int, given: object, name: str, symbolic: bool) -> object:
         kinds = [node.op_type for node in given.model.graph.node]  # type: ignore[attr-defined]
         return random_graphs.Verdict(seed, "wrong" if culprit in kinds else "right", culprit)
 
