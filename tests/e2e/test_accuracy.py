@@ -38,7 +38,7 @@ def toolchains() -> Registry:
 
 
 def compile_within(budget: float | None, chain: Path, toolchains: Registry, menu: Any = "rough") -> dict[str, Any]:
-    options = collage.CompileOptions(accuracy_budget=budget)
+    options = collage.CompileOptions(accuracy_budget=budget, finals=budget is not None)
     return collage.compile(chain, menu, options=options, toolchains=toolchains, workers=LENT).report
 
 

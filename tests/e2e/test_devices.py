@@ -92,7 +92,7 @@ def assert_right(executable: collage.Executable, model: Path) -> None:
 
 @pytest.fixture(scope="module")
 def embedded(model: Path) -> collage.Executable:
-    return collage.compile(model, MENU, options=collage.CompileOptions(devices=read_device_plan(APART)), workers=LENT)
+    return collage.compile(model, MENU, options=options(APART), workers=LENT)
 
 
 def test_keep_the_embedding_there_and_the_rest_here(embedded: collage.Executable, model: Path) -> None:
