@@ -129,7 +129,8 @@ def _capture_other_lengths(
             continue
         if _as_declared(model, values):
             workshop.length_folders.append(values.folder)
-            database.keep_local_fact({"taken": lengths}, **fact)
+            if known is None or known["taken"] != lengths:
+                database.keep_local_fact({"taken": lengths}, **fact)
             return
     if candidates and known is None:
         database.keep_local_fact({"taken": None}, **fact)

@@ -30,7 +30,7 @@ _LARGE = 4
 @dataclass(frozen=True)
 class _Link:
     nodes: tuple[ir.Node, ...]
-    call: Callable[[Any], Any]
+    make: Callable[[], Callable[[Any], Any]]
     is_pool: bool = False
     is_large: bool = False
     is_positive: bool = False
@@ -43,14 +43,14 @@ def blocked_chain(node: ir.Node) -> Fused | None:
         None where the convolution is another one, or has neither a pool nor a second convolution behind it.
     """
     links: list[_Link] = []
-    following: ir.Node | None = node
+    following = node if _is_large(constant(node, 1)) else None
     while following is not None and (link := _link(following)) is not None:
         # OneDNN's pools ignore NaN, and make negative infinity the lowest number. Its ReLU has left neither.
         if link.is_pool and links and not links[-1].is_positive:
             break
         links.append(link)
         following = only_user(link.nodes[-1])
-    if not links or not links[0].is_large:
+    if not links:
         return None
     end = max(i for i, link in enumerate(links) if link.is_large) + 1
     while end < len(links) and links[end].is_pool:
@@ -58,7 +58,7 @@ def blocked_chain(node: ir.Node) -> Fused | None:
     if end == 1:
         return None
     nodes = tuple(node for link in links[:end] for node in link.nodes)
-    return Fused(nodes, nodes[-1], (node.inputs[0],), partial(_run, [link.call for link in links[:end]]))
+    return Fused(nodes, nodes[-1], (node.inputs[0],), partial(_run, [link.make() for link in links[:end]]))
 
 
 def _run(calls: list[Callable[[Any], Any]], x: Any) -> Any:
@@ -86,16 +86,26 @@ def _convolution(node: ir.Node, shape: list[int]) -> _Link | None:
     if not where.symmetric:
         return None
     how = (where.begin, where.stride, where.dilation, 1)
-    packed = torch._C._nn.mkldnn_reorder_conv3d_weight(w.contiguous().to_mkldnn(), *how, shape)
     user = only_user(node)
-    is_large = max(w.shape[2:]) >= _LARGE
+    has_relu = user is not None and user.op_type == "Relu"
+    nodes = (node, user) if user is not None and has_relu else (node,)
+    make = partial(_packed, w, b, how, shape, has_relu)
+    return _Link(nodes, make, is_large=_is_large(w), is_positive=has_relu)
+
+
+def _is_large(w: Any) -> bool:
+    return w is not None and w.ndim == _RANK and max(w.shape[2:]) >= _LARGE
+
+
+def _packed(w: Any, b: Any, how: tuple[Any, ...], shape: list[int], has_relu: bool) -> Callable[[Any], Any]:
+    """A convolution whose weights are packed now: not before it is known to be part of a chain."""
+    packed = torch._C._nn.mkldnn_reorder_conv3d_weight(w.contiguous().to_mkldnn(), *how, shape)
 
     def convolve(x: Any) -> Any:
-        return torch.mkldnn_convolution(x, packed, b, *how)
+        y = torch.mkldnn_convolution(x, packed, b, *how)
+        return torch.relu_(y) if has_relu else y
 
-    if user is None or user.op_type != "Relu":
-        return _Link((node,), convolve, is_large=is_large)
-    return _Link((node, user), lambda x: torch.relu_(convolve(x)), is_large=is_large, is_positive=True)
+    return convolve
 
 
 def _max_pool(node: ir.Node) -> _Link | None:
@@ -107,4 +117,4 @@ def _max_pool(node: ir.Node) -> _Link | None:
     if any(2 * pad > side for pad, side in zip(where.begin, where.kernel, strict=True)):
         return None  # Torch refuses these.
     pool = partial(torch.max_pool3d, kernel_size=where.kernel, stride=where.stride, padding=where.begin)
-    return _Link((node,), pool, is_pool=True, is_positive=True)
+    return _Link((node,), lambda: pool, is_pool=True, is_positive=True)

@@ -94,43 +94,43 @@ def _averages_past_padding(node: ir.Node) -> bool:
         return False
     if _text(node, "auto_pad", "NOTSET").startswith("SAME"):
         return True
-    windows, pads = attributes.get_ints("kernel_shape") or (), attributes.get_ints("pads") or ()
-    sizes = node.inputs[0].shape[2:] if node.inputs[0] is not None and node.inputs[0].shape is not None else ()
+    pads = attributes.get_ints("pads") or ()
+    return any(pads) and any(_reaches_past(*axis) for axis in _axes_of_pool(node))
+
+
+def _axes_of_pool(node: ir.Node) -> list[tuple[int | None, int, int, int, int]]:
+    """Of each axis that a pool's window moves along: its length, or None; the window's reach and step; what is padded."""
+    attributes, x = node.attributes, node.inputs[0]
+    windows = attributes.get_ints("kernel_shape") or ()
     ones, half = [1] * len(windows), len(windows)
-    if not any(pads):
-        return False
-    if len(sizes) != half or len(pads) != 2 * half or not all(isinstance(size, int) for size in sizes):
-        return True
+    pads = attributes.get_ints("pads") or [0] * (2 * half)
+    shape = tuple(x.shape[2:]) if x is not None and x.shape is not None else (None,) * half
+    sizes = [size if isinstance(size, int) else None for size in shape]
     steps, spread = attributes.get_ints("strides") or ones, attributes.get_ints("dilations") or ones
-    axes = zip(sizes, windows, steps, spread, pads[:half], pads[half:], strict=False)
-    return any(_reaches_past(int(n), k, step, gap, first, last) for n, k, step, gap, first, last in axes)
+    reaches = [gap * (window - 1) + 1 for gap, window in zip(spread, windows, strict=False)]
+    return [*zip(sizes, reaches, steps, pads[:half], pads[half:], strict=False)]
 
 
-def _reaches_past(size: int, window: int, step: int, gap: int, first: int, last: int) -> bool:
+def _reaches_past(size: int | None, reach: int, step: int, first: int, last: int) -> bool:
     """Whether rounding up adds a window; not one that would begin in the padding at the end, which ONNX leaves out."""
-    room = size + first + last - (gap * (window - 1) + 1)
+    if size is None:
+        return True
+    room = size + first + last - reach
     return step > 0 and room % step != 0 and -(-room // step) * step < size + first
 
 
 def _pools_padding(node: ir.Node) -> bool:
     """Whether rounding up may add a window to a MaxPool that begins in the padding at the end, which ONNX leaves out."""
-    attributes, x = node.attributes, node.inputs[0]
-    if not attributes.get_int("ceil_mode", 0) or _text(node, "auto_pad", "NOTSET").startswith("SAME"):
+    if not node.attributes.get_int("ceil_mode", 0) or _text(node, "auto_pad", "NOTSET").startswith("SAME"):
         return False
-    windows = attributes.get_ints("kernel_shape") or ()
-    ones, half = [1] * len(windows), len(windows)
-    pads = attributes.get_ints("pads") or [0] * (2 * half)
-    sizes = tuple(x.shape[2:]) if x is not None and x.shape is not None else ("?",) * half
-    steps, spread = attributes.get_ints("strides") or ones, attributes.get_ints("dilations") or ones
-    axes = zip(sizes, windows, steps, spread, pads[:half], pads[half:], strict=False)
-    return any(_may_begin_past(n, gap * (k - 1) + 1, step, first, last) for n, k, step, gap, first, last in axes)
+    return any(_may_begin_past(*axis) for axis in _axes_of_pool(node))
 
 
-def _may_begin_past(size: object, reach: int, step: int, first: int, last: int) -> bool:
+def _may_begin_past(size: int | None, reach: int, step: int, first: int, last: int) -> bool:
     """Whether a window may begin behind the elements, rounded up; for any size, where that is not known."""
     if step <= 0:
         return False
-    if not isinstance(size, int):
+    if size is None:
         return last + step > reach
     room = size + first + last - reach
     return room % step != 0 and -(-room // step) * step >= size + first
