@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from collage._errors import CollageError, Unsupported
+from collage.cost._late_imports import import_late
 from collage.cost.quiet import until_quiet
 
 _HEADER = struct.Struct("!Q")
@@ -148,6 +149,7 @@ def _serve(configuration: dict[str, Any]) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     # The parent decides what an interrupt means; a worker must not die of it in the middle of a job.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import_late()
     try:
         module, _, attribute = configuration["service"].partition(":")
         service = getattr(importlib.import_module(module), attribute)(**configuration["arguments"])

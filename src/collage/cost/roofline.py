@@ -14,11 +14,9 @@ fast as copying inside it. Whatever else operators do counts as nothing, so boun
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
 from collage.cost.database import Database
@@ -38,10 +36,7 @@ _REDUCED = 16.0
 """How much faster than f32 a coarser type may be: tile units do sixteen 8-bit products in the time of one in f32."""
 _ABOVE_GEMM = 1.5
 _ABOVE_COPY = 2.0
-_SIDE = 256
-_COPIED_BYTES = (64 << 10, 256 << 10, 1 << 20)
-"""The C library copies in other ways as sizes grow. One of them was ten times slower than those before and after it."""
-_TRIES = 100
+_SERVICE = "collage.cost._peak_service:PeakService"
 _PATIENCE_S = 60.0
 _THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "BLIS_NUM_THREADS")
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -65,42 +60,11 @@ def measure_peak(database: Database) -> Peak:
     name = {"fact": "peak-2", "machine": this_machine().fingerprint}
     found = database.fact(**name)
     if found is None:
-        with measuring_slot(), Worker(f"{__name__}:OneCore", environment=dict.fromkeys(_THREADS, "1")) as worker:
+        with measuring_slot(), Worker(_SERVICE, environment=dict.fromkeys(_THREADS, "1")) as worker:
             found = {rate: worker.call(rate, _PATIENCE_S) for rate in ("flops_per_s", "bytes_per_s")}
         database.keep_fact(found, **name)
     cores = this_machine().cores
     return Peak(_ABOVE_GEMM * found["flops_per_s"] * cores, _ABOVE_COPY * found["bytes_per_s"] * cores)
-
-
-class OneCore:
-    """What one core reaches. Runs in a worker, where the products of NumPy can be kept to one thread.
-
-    One core at its best in short bursts, times the number of cores, is an upper bound even where neighbours are busy.
-    """
-
-    def flops_per_s(self) -> float:
-        """Floating-point operations per second of a matrix product."""
-        a = np.ones((_SIDE, _SIDE), np.float32)
-        return 2.0 * _SIDE**3 / _least_s(lambda: np.dot(a, a))
-
-    def bytes_per_s(self) -> float:
-        """Bytes read and written per second by a copy inside the cache, of the size that is copied fastest."""
-        return max(map(_copied_per_s, _COPIED_BYTES))
-
-
-def _copied_per_s(size: int) -> float:
-    source = np.ones(size, np.uint8)
-    goal = np.empty_like(source)
-    return 2.0 * size / _least_s(lambda: np.copyto(goal, source))
-
-
-def _least_s(action: Callable[[], object]) -> float:
-    least = math.inf
-    for _ in range(_TRIES):
-        before = time.perf_counter()
-        action()
-        least = min(least, time.perf_counter() - before)
-    return least
 
 
 class Roofline:
