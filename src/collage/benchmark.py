@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 
-from collage._errors import ToolchainError
+from collage._errors import ToolchainError, UsageError
 from collage.cost.database import Database
 from collage.cost.estimator import model_tolerance
 from collage.cost.outcome import Status
 from collage.cost.race import Contestant, RacePlan, Standing, race
-from collage.cost.reference import capture_reference
+from collage.cost.reference import capture_occasions
 from collage.cost.workshop import Workshop
-from collage.frontend import make_inputs, place_weights, read_model
+from collage.frontend import Lengths, bind_dims, lengths_from_json, make_inputs, occasions, place_weights, read_model
 from collage.runtime import Recipe, unpack, verify
 from collage.scratch import scratch
 from collage.target import Target, TargetLike
@@ -35,7 +36,7 @@ def bench(
     against: Iterable[TargetLike] | None = None,
     *,
     rounds: int = 15,
-    dims: Mapping[str, int] | None = None,
+    dims: Lengths | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Times an artefact against single toolchains.
@@ -44,7 +45,7 @@ def bench(
         artefact: What ``Executable.save`` wrote, a folder or a zip.
         against: Targets; None is the menu that the artefact was compiled with.
         rounds: Rounds; each contestant has one turn in each.
-        dims: Representative lengths of symbolic dimensions.
+        dims: Representative lengths of symbolic dimensions, see ``CompileOptions``; None is those that it was compiled for.
         say: Told what is going on.
 
     Returns:
@@ -69,13 +70,14 @@ def bench(
         database = stack.enter_context(Database("sqlite:///:memory:"))
         workshop = stack.enter_context(Workshop(toolchains, database, original, threads=recipe.threads, say=say))
         say("running the model once for reference")
-        capture_reference(model, make_inputs(model, 0, dims or {}), workshop)
-        values = [str(original / "values")]
-        ours = {"artefact": str(artefact), "values": values}
+        dims = _compiled_for(model, recipe) if dims is None else dims
+        capture_occasions(model, partial(make_inputs, model, 0), workshop, dims)
+        timed = {"values": workshop.value_folders, "weights": workshop.weights}
+        ours = {"artefact": str(artefact), **timed}
         contestants = [Contestant(OURS, "collage.cost._race_service:ArtefactService", ours, len(recipe.kernels))]
         standings: dict[str, Standing | None] = {OURS: None}
         for number, target in enumerate(targets):
-            vendor = _vendor(target, recipe.threads, original, values)
+            vendor = _vendor(target, recipe.threads, original, timed)
             say(f"building the model on {target.short}")
             model.graph.name = f"original_{number}"  # So are called the files that it is compiled to.
             try:
@@ -98,7 +100,17 @@ def bench(
     }
 
 
-def _vendor(target: Target, threads: int, workspace: Path, values: list[str]) -> Contestant:
+def _compiled_for(model: ir.Model, recipe: Recipe) -> Lengths:
+    """The lengths that the artefact's report calls representative, if they are lengths of this model."""
+    try:
+        found = lengths_from_json(recipe.report.get("dims", {}))
+        bind_dims(model, occasions(found)[0].dims)
+    except UsageError:
+        return {}
+    return found
+
+
+def _vendor(target: Target, threads: int, workspace: Path, timed: Mapping[str, Any]) -> Contestant:
     """A target on the track, but for what it is to run."""
     factory, arguments = registry().factory(target.toolchain)
     told = {
@@ -106,7 +118,7 @@ def _vendor(target: Target, threads: int, workspace: Path, values: list[str]) ->
         "arguments": arguments,
         "target": str(target),
         "workspace": str(workspace),
-        "values": values,
+        **timed,
         "threads": threads,
     }
     return Contestant(target.short, "collage.cost._race_service:VendorService", told, incumbent=True)

@@ -215,7 +215,8 @@ def race_contestant(tuning: Tuning, plan: Plan, recipe: Recipe | None) -> Contes
         arguments = {
             "recipe": recipe.as_json(),
             "workspace": str(tuning.workspace),
-            "values": [str(folder) for folder in tuning.workshop.value_folders],
+            "values": tuning.workshop.value_folders,
+            "weights": tuning.workshop.weights,
             "lengths": [str(folder) for folder in tuning.workshop.length_folders],
             "factories": factories,
         }

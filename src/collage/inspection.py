@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage.machine import this_machine
+from collage.options import CompileOptions
 from collage.scratch import scratch
 from collage.target import HOST_TOOLCHAIN, NATIVE_TOOLCHAIN, Target, TargetLike
 from collage.toolchains import Registry, Toolchain, availability_for, registry
@@ -117,22 +118,30 @@ def inspect(
     targets: Iterable[TargetLike] | None = None,
     *,
     coverage: bool = False,
-    db: str | None = None,
+    options: CompileOptions | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """What is in a model, after preparation; with ``coverage``, what each target takes of it, and why not more."""
+    """What is in a model, after preparation; with ``coverage``, what each target takes of it, and why not more.
+
+    Args:
+        path: An ONNX file.
+        targets: As for ``compile``.
+        coverage: Whether to ask the targets.
+        options: As for ``compile``: lengths of symbolic dimensions, threads, the database.
+        say: Told what is going on.
+    """
     # Here, as to list toolchains takes none of this, and it takes seconds to import.
     from collage.collage import choose_menu
     from collage.cost.database import Database
-    from collage.frontend import describe_inputs, describe_outputs, read_model
+    from collage.frontend import describe_inputs, describe_outputs, fix_lengths, read_model
     from collage.graph import DataflowGraph
-    from collage.options import CompileOptions
     from collage.transform import prepare
     from collage.tuning import Tuning
 
     toolchains = registry()
+    options = options or CompileOptions()
     menu = choose_menu(targets, toolchains)
-    model = prepare(read_model(path))
+    model = prepare(fix_lengths(read_model(path), options.fixed))
     nodes = [node for node in model.graph if node.op_type != "Constant"]
     found: dict[str, Any] = {
         "schema": 1,
@@ -146,10 +155,8 @@ def inspect(
     if coverage:
         with ExitStack() as stack:
             workspace = stack.enter_context(scratch())
-            database = stack.enter_context(Database(db))
-            tuning = stack.enter_context(
-                Tuning(model, menu, toolchains, database, workspace, options=CompileOptions(), say=say)
-            )
+            database = stack.enter_context(Database(options.db))
+            tuning = stack.enter_context(Tuning(model, menu, toolchains, database, workspace, options=options, say=say))
             found["coverage"] = [_coverage(tuning, target) for target in menu]
     return found
 

@@ -11,6 +11,7 @@ from collage._errors import UsageError
 
 if TYPE_CHECKING:
     from collage.device import DeviceRequests
+    from collage.frontend import Lengths
     from collage.fusion import FusionOptions
 
 __all__ = ["CompileOptions"]
@@ -23,7 +24,8 @@ class CompileOptions:
     Attributes:
         threads: Threads that each kernel may use; 0 is each toolchain's own default for this machine.
         db: Timing database: a path or an SQLAlchemy URL; None is the user's own.
-        dims: Representative lengths of symbolic dimensions, by symbol.
+        dims: Representative lengths of symbolic dimensions, by symbol; or several with weights, ``{"seq": {32: 3, 512: 1}}``.
+            Then the cost of whatever is measured is the weighted mean, and all of it must be right at each of them.
         fixed: Lengths that symbolic dimensions have from now on, by symbol: everything is compiled for them, also by toolchains
             that take no others, and the executable takes no others either.
         inputs: Representative inputs by name, NumPy; those not given are made up.
@@ -51,7 +53,7 @@ class CompileOptions:
 
     threads: int = 0
     db: str | None = None
-    dims: Mapping[str, int] = field(default_factory=dict)
+    dims: Lengths = field(default_factory=dict)
     fixed: Mapping[str, int] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
     time_budget_s: float | None = None
@@ -70,6 +72,12 @@ class CompileOptions:
     devices: str | Path | DeviceRequests | None = None
 
     def __post_init__(self) -> None:
+        if self.dims:
+            from collage.frontend import (
+                occasions,  # Whoever loads artefacts makes options too, and needs no front door.
+            )
+
+            occasions(self.dims)  # Says what is wrong with them.
         if self.percentile not in (10, 50, 90):
             raise UsageError(f"percentile {self.percentile}: latencies are kept at percentiles 10, 50 and 90")
         if self.accuracy_budget is not None and not 0 <= self.accuracy_budget < 1:

@@ -11,6 +11,7 @@ from collage.cost.race import Standing
 from collage.cost.statistics import Summary
 from collage.cost.values import ValueStore
 from collage.finals import Finals
+from collage.frontend import lengths_as_json
 from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.plans import Placement, Plan, predicted_s
 from collage.search import LazyResult, SearchStatistics
@@ -47,6 +48,8 @@ def compile_report(
         "schema": SCHEMA,
         "model": dict(model),
         "menu": [str(target) for target in tuning.menu],
+        "dims": lengths_as_json({**tuning.options.dims, **tuning.options.fixed}),
+        "occasions": _occasions(tuning),
         "winner": plan.name,
         "kernels": [
             {
@@ -167,13 +170,22 @@ def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None) -> dict[str
     }
 
 
+def _occasions(tuning: Tuning) -> list[dict[str, Any]]:
+    """The inputs' shapes at which everything was timed, and the share of each."""
+    names = [str(value.name) for value in tuning.model.graph.inputs]
+    return [
+        {"weight": weight, "inputs": {name: list(values.shape(name)) for name in names if name in values}}
+        for values, weight in tuning.workshop.occasions
+    ]
+
+
 def _other_lengths(tuning: Tuning) -> dict[str, list[int]] | None:
     """The inputs' shapes at which kernels were checked besides; empty if the model takes none, null if all is fixed."""
     inputs = tuning.model.graph.inputs
     if all(value.shape is not None and value.shape.is_static() for value in inputs):
         return None
     stores = [ValueStore(folder) for folder in tuning.workshop.length_folders]
-    return {str(v.name): list(store.get(str(v.name)).shape) for store in stores for v in inputs}
+    return {str(v.name): list(store.shape(str(v.name))) for store in stores for v in inputs}
 
 
 def _left_to_the_host(tuning: Tuning, plan: Plan) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,6 +28,7 @@ from collage.cost.reference import capture_references, unrepeatable_values
 from collage.cost.roofline import Roofline, measure_peak
 from collage.cost.sharing import Sharing
 from collage.cost.survey import Survey, TargetSurvey, survey_model
+from collage.cost.values import ValueStore
 from collage.cost.worker import Worker
 from collage.cost.workshop import Workshop
 from collage.device import SEScope
@@ -166,7 +168,11 @@ class Tuning:
         )
         usable = [*(t for t in self.menu if self.survey[t].availability.available), HOST_TARGET]
         self.overheads = {target: measure_overheads(target, self.workshop, self.database) for target in usable}
-        self._roofline = Roofline(self.graph.nodes, self._shape_of, measure_peak(self.database))
+        peak = measure_peak(self.database)
+        self._rooflines = [
+            (Roofline(self.graph.nodes, partial(_shape_on, values), peak), weight)
+            for values, weight in self.workshop.occasions
+        ]
         self._recall_rejected()
         op_types = [node.op_type for node in self.graph.nodes]
         self._expectation = Expectation(op_types, {t: found.dispatch_s for t, found in self.overheads.items()})
@@ -316,18 +322,24 @@ class Tuning:
 
     def fact(self, name: str) -> dict[str, Any]:
         """The name under which the database keeps a fact of this model, as it is to run here."""
-        values, devices = self.workshop.values, {} if self.placement is None else {"devices": self.placement.digest}
+        workshop, devices = self.workshop, {} if self.placement is None else {"devices": self.placement.digest}
+        # Named only where there are several, so that what was known before there could be is known still.
+        more = [[self._input_shapes(values), weight] for values, weight in workshop.occasions[1:]]
         return {
             **devices,
+            **({"occasions": [workshop.weights[0], *more]} if more else {}),
             "fact": name,
             "method": METHOD,
             "model": structural_hash(self.model),
-            "shapes": [list(values.get(str(v.name)).shape) for v in self.model.graph.inputs if v.name in values],
+            "shapes": self._input_shapes(workshop.values),
             "machine": this_machine().fingerprint,
             "threads": self.options.threads,
             "settings": runtime_settings(),
             "tolerance": self.tolerance,
         }
+
+    def _input_shapes(self, values: ValueStore) -> list[list[int]]:
+        return [list(values.shape(str(v.name))) for v in self.model.graph.inputs if v.name in values]
 
     def fact_of_menu(self, name: str) -> dict[str, Any]:
         """The name of a fact that also depends on what there is to choose from."""
@@ -443,19 +455,12 @@ class Tuning:
 
     def least_s(self, candidate: CandidateKernel) -> float:
         """Seconds that a candidate cannot undercut, whoever compiles it."""
-        return self._roofline.bound_s(candidate.sub_graph, candidate.target)
-
-    def _shape_of(self, value: ir.Value) -> Sequence[int] | None:
-        """The shape that a value had in the reference run, or that the model states."""
-        if str(value.name) in self.workshop.values:
-            return tuple(self.workshop.values.get(str(value.name)).shape)
-        shape = value.const_value.shape if value.const_value is not None else value.shape
-        axes = tuple(shape) if shape is not None else (None,)
-        return tuple(axis for axis in axes if isinstance(axis, int)) if all(isinstance(a, int) for a in axes) else None
+        place, target = candidate.sub_graph, candidate.target
+        return sum(weight * roofline.bound_s(place, target) for roofline, weight in self._rooflines)
 
     def nbytes_of(self, value: ir.Value) -> int:
         """Size of a value in the reference run, or as the model states it; 0 where neither tells."""
-        return value_nbytes(value, self._shape_of(value)) or 0
+        return value_nbytes(value, _shape_on(self.workshop.values, value)) or 0
 
     def launch_penalty_s(self, target: Target) -> float:
         """Seconds that each kernel of a chain costs beyond its own: measured, unless the user knows better."""
@@ -472,3 +477,12 @@ class Tuning:
         if outcome.time is not None:
             for bits in {sub_graph.inside.bits, *(twin.bits for twin in self._twins.get(key, ()))}:
                 self._expectation.learn_measurement(target, bits, outcome.time.median_s)
+
+
+def _shape_on(values: ValueStore, value: ir.Value) -> Sequence[int] | None:
+    """The shape that a value had in a reference run, or that the model states."""
+    if str(value.name) in values:
+        return values.shape(str(value.name))
+    shape = value.const_value.shape if value.const_value is not None else value.shape
+    axes = tuple(shape) if shape is not None else (None,)
+    return tuple(axis for axis in axes if isinstance(axis, int)) if all(isinstance(a, int) for a in axes) else None

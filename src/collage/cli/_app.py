@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from collage._errors import CollageError, UsageError
+from collage.cli._arguments import read_dims, read_lengths, read_pairs, read_seconds
 from collage.cli._console import print_json, printable, progress
 from collage.cli._db import db as db_commands
 
@@ -45,7 +46,15 @@ Threads = Annotated[
 ]
 Db = Annotated[str | None, typer.Option("--db", metavar="URL", help="Timing database: a file or an SQLAlchemy URL.")]
 Dims = Annotated[
-    list[str] | None, typer.Option("--dim", metavar="NAME=V", help="Representative length of a symbolic dimension.")
+    list[str] | None, typer.Option("--dim", metavar="NAME=V", help="Length of a symbolic dimension of made-up inputs.")
+]
+Occasions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim",
+        metavar="NAME=V[:W,V:W...]",
+        help="Representative length of a symbolic dimension; or several, with how often each is met.",
+    ),
 ]
 Fixed = Annotated[
     list[str] | None,
@@ -65,6 +74,8 @@ Fixed = Annotated[
 
       collage compile model.onnx -o model.collage --dim seq=128 --time-budget 2m
 
+      collage compile model.onnx -o model.collage --dim seq=32:3,512:1
+
       collage compile model.onnx -o model.collage --fix batch=1 --fix seq=128
 
       collage compile model.onnx -o model.collage -t llvm -t openvino --tune 2m
@@ -79,7 +90,7 @@ def compile_(
     output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the artefact: a folder, or a .zip.")],
     target: Targets = None,
     db: Db = None,
-    dim: Dims = None,
+    dim: Occasions = None,
     fix: Fixed = None,
     threads: Threads = 0,
     time_budget: Annotated[
@@ -123,10 +134,10 @@ def compile_(
     options = CompileOptions(
         threads=threads,
         db=db,
-        dims=_dims(dim),
-        fixed=_dims(fix, "--fix"),
-        time_budget_s=_seconds(time_budget),
-        tune_s=_seconds(tune) or 0.0,
+        dims=read_lengths(dim),
+        fixed=read_dims(fix, "--fix"),
+        time_budget_s=read_seconds(time_budget),
+        tune_s=read_seconds(tune) or 0.0,
         use_tuned=use_tuned,
         accuracy_budget=accuracy_budget,
         percentile=percentile,
@@ -180,7 +191,12 @@ def run(
     from collage.cli._run import run_once
 
     found = run_once(
-        artefact, _pairs(input_, "--input", "NAME=FILE.npy"), output_dir, _dims(dim), trace=profile, rebuild=rebuild
+        artefact,
+        read_pairs(input_, "--input", "NAME=FILE.npy"),
+        output_dir,
+        read_dims(dim),
+        trace=profile,
+        rebuild=rebuild,
     )
     measured = found.pop("profile")
     if json:
@@ -211,6 +227,7 @@ def bench(
         list[str] | None, typer.Option("--against", metavar="T", help="A target; may be repeated. Default: its menu.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=3, help="Rounds; each contestant has one turn in each.")] = 15,
+    dim: Occasions = None,
     json: Json = False,
 ) -> None:
     """Benchmarks an artefact."""
@@ -218,7 +235,7 @@ def bench(
     from collage.cli._report import print_bench
 
     with progress(quiet=False) as say:
-        table = bench_(artefact, against, rounds=rounds, say=say)
+        table = bench_(artefact, against, rounds=rounds, dims=read_lengths(dim) if dim else None, say=say)
     if json:
         print_json(table)
     else:
@@ -234,6 +251,8 @@ def bench(
 
       collage inspect model.onnx --coverage --json
 
+      collage inspect model.onnx --coverage --fix batch=1
+
       collage inspect model.onnx --passes "InferType,FoldConstant" --print-after FoldConstant --time
     """
 )
@@ -242,6 +261,8 @@ def inspect(
     coverage: Annotated[bool, typer.Option("--coverage", help="Ask each toolchain about each operator.")] = False,
     target: Targets = None,
     db: Db = None,
+    dim: Occasions = None,
+    fix: Fixed = None,
     passes: Annotated[
         str | None,
         typer.Option(
@@ -258,14 +279,18 @@ def inspect(
     if passes is not None:
         from collage.cli._passes import show_passes
 
-        return show_passes(model, passes, print_before, print_after, time=time, verify=verify, json=json)
+        return show_passes(
+            model, passes, print_before, print_after, fixed=read_dims(fix, "--fix"), time=time, verify=verify, json=json
+        )
     if print_before or print_after or time or verify:
         raise UsageError('--print-before, --print-after, --time and --verify go with --passes "A,B"')
     from collage.cli._report import print_inspection
+    from collage.collage import CompileOptions
     from collage.inspection import inspect as inspect_
 
+    options = CompileOptions(db=db, dims=read_lengths(dim), fixed=read_dims(fix, "--fix"))
     with progress(quiet=not coverage) as say:
-        found = inspect_(model, target or None, coverage=coverage, db=db, say=say)
+        found = inspect_(model, target or None, coverage=coverage, options=options, say=say)
     if json:
         print_json(found)
     else:
@@ -347,37 +372,3 @@ def _main(arguments: Sequence[str] | None) -> int:
             return int(error.exit_code)
         raise
     return result if isinstance(result, int) else 0
-
-
-def _pairs(items: Sequence[str] | None, option: str, form: str) -> dict[str, str]:
-    pairs = {}
-    for item in items or ():
-        name, equals, value = item.rpartition("=")
-        if not equals or not name or not value:
-            raise UsageError(f"cannot read {option} {item!r}; write {form}")
-        pairs[name] = value
-    return pairs
-
-
-def _dims(items: Sequence[str] | None, option: str = "--dim") -> dict[str, int]:
-    dims = {}
-    for name, text in _pairs(items, option, "NAME=LENGTH").items():
-        if not text.isdecimal() or int(text) < 1:
-            raise UsageError(f"{option} {name}={text}: {text!r} is no length of at least 1")
-        dims[name] = int(text)
-    return dims
-
-
-def _seconds(text: str | None) -> float | None:
-    """Reads ``90``, ``90s``, ``5m`` or ``1h``."""
-    if text is None:
-        return None
-    factor = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:], 0.0)
-    number = text[:-1] if factor else text
-    try:
-        value = float(number) * (factor or 1.0)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e9:
-        raise UsageError(f"cannot read the time {text!r}; write for example 90s, 5m or 1h")
-    return value

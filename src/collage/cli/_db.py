@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from collage._errors import UsageError
+from collage.cli._arguments import read_dims, read_lengths
 from collage.cli._console import counted, print_json, printable
 
 if TYPE_CHECKING:
@@ -143,13 +144,13 @@ def explain_miss(
 
     with _opened(url, reading=True) as database:
         if Path(what).exists():
-            from collage.cli._app import _dims
             from collage.collage import choose_menu
             from collage.toolchains import registry
 
             menu = choose_menu(target or None, registry())
-            lengths = {"dims": _dims(dim), "fixed": _dims(fix, "--fix")}
-            found = list(explain_model(database, Path(what), menu, registry(), threads=threads, **lengths))
+            dims, fixed = read_lengths(dim), read_dims(fix, "--fix")
+            rows = explain_model(database, Path(what), menu, registry(), threads=threads, dims=dims, fixed=fixed)
+            found = list(rows)
         elif "." in what or "/" in what:
             raise UsageError(f"there is no file {what}")
         else:

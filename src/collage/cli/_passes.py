@@ -14,13 +14,21 @@ __all__ = ["show_passes"]
 
 
 def show_passes(
-    path: Path, passes: str, print_before: str, print_after: str, *, time: bool, verify: bool, json: bool
+    path: Path,
+    passes: str,
+    print_before: str,
+    print_after: str,
+    *,
+    fixed: Mapping[str, int],
+    time: bool,
+    verify: bool,
+    json: bool,
 ) -> None:
     """Runs the passes on the model as the front door lets it in, and prints the models asked for, and a table."""
-    from collage.frontend import read_model
+    from collage.frontend import fix_lengths, read_model
     from collage.transform import inspect_passes
 
-    model = read_model(path)
+    model = fix_lengths(read_model(path), fixed)
     printed: list[dict[str, str]] = []
 
     def show(name: str, when: str, text: str) -> None:

@@ -84,7 +84,7 @@ def _summary(report: Mapping[str, Any]) -> str:
             f"largest difference from the reference: {numerics['max_rel_error']:.1e} of the largest output "
             f"(tolerance {numerics['tolerance']:.0e})"
         )
-        lines += _lengths(numerics)
+        lines += _lengths(report, numerics)
     lines.append(
         f"{counted(search['candidates'], 'candidate')}, {search['keys']} distinct; {search['built']} built, {search['measured']} "
         f"measured, {search['cache_hits']} known; {search['wall_s']:.1f} s"
@@ -97,16 +97,25 @@ def _summary(report: Mapping[str, Any]) -> str:
     return _escape("\n".join(lines))
 
 
-def _lengths(numerics: Mapping[str, Any]) -> list[str]:
-    """At which other lengths kernels were checked; nothing where all are fixed, or in older reports."""
+def _lengths(report: Mapping[str, Any], numerics: Mapping[str, Any]) -> list[str]:
+    """At which lengths kernels were timed, if at several, and at which others checked; nothing where all are fixed."""
+    lines, occasions = [], report.get("occasions", ())  # Reports of older artefacts have none.
+    if len(occasions) > 1:
+        told = [f"{_shapes(occasion['inputs'])} ({occasion['weight']:.0%})" for occasion in occasions]
+        lines.append(f"all times are the mean of {', '.join(told)}")
     lengths = numerics.get("other_lengths")
     if lengths is None:
-        return []
+        return lines
     if not lengths:
-        return ["checked at these lengths only: the model takes none of the others that were tried"]
-    shown = [f"{name}{shape}" for name, shape in lengths.items()]
+        return [*lines, "checked at these lengths only: the model takes none of the others that were tried"]
+    return [*lines, f"checked at other lengths too: {_shapes(lengths)}"]
+
+
+def _shapes(inputs: Mapping[str, Sequence[int]]) -> str:
+    """Inputs with their shapes, the first few of them."""
+    shown = [f"{name}{shape}" for name, shape in inputs.items()]
     more = f" and {len(shown) - _SHOWN_INPUTS} more" if len(shown) > _SHOWN_INPUTS else ""
-    return [f"checked at other lengths too: {', '.join(shown[:_SHOWN_INPUTS])}{more}"]
+    return ", ".join(shown[:_SHOWN_INPUTS]) + more
 
 
 def _additive(report: Mapping[str, Any]) -> str:

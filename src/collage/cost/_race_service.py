@@ -27,8 +27,8 @@ class _Service:
         call: Runs the model on inputs by name; outputs by name.
         inputs: Names of its inputs.
         notes: What is noted while it runs: kernels that fail, for which the host stands in.
-        values: Folders of ``ValueStore``s with the model's inputs and reference outputs. It is checked on all of them, and
-            timed on the first.
+        values: Folders of ``ValueStore``s with the model's inputs and reference outputs. It is checked on all of them.
+        weights: Of the first of these folders, on which it is timed: how often each is met. They add up to 1.
         lengths: The same with other lengths, for which the host may stand in.
     """
 
@@ -37,6 +37,7 @@ class _Service:
         call: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         inputs: Sequence[str],
         values: Sequence[str],
+        weights: Sequence[float],
         notes: Sequence[str] = (),
         lengths: Sequence[str] = (),
     ) -> None:
@@ -44,6 +45,7 @@ class _Service:
         self._notes, self._noted = notes, len(notes)
         self._stores = [ValueStore(Path(folder)) for folder in (*values, *lengths)]
         self._must_run = len(values)
+        self._weights = weights
         self._feeds = [{name: np.array(store.get(name)) for name in inputs} for store in self._stores]
 
     def check(self, tolerance: float) -> dict[str, Any]:
@@ -71,15 +73,20 @@ class _Service:
         return worst
 
     def run(self, runs: int, warm_up: int) -> list[float]:
-        """Seconds of each of ``runs`` runs, after ``warm_up`` that do not count."""
-        call, clock, feeds = self._run, time.perf_counter, self._feeds[0]
+        """Seconds of each of ``runs`` runs, after ``warm_up`` that do not count; the mean by weight, on several occasions."""
+        call, clock = self._run, time.perf_counter
+        timed = list(zip(self._feeds, self._weights, strict=False))
         for _ in range(warm_up):
-            call(feeds)
+            for feeds, _ in timed:
+                call(feeds)
         samples = []
         for _ in range(runs):
-            before = clock()
-            call(feeds)
-            samples.append(clock() - before)
+            seconds = 0.0
+            for feeds, weight in timed:
+                before = clock()
+                call(feeds)
+                seconds += weight * (clock() - before)
+            samples.append(seconds)
         return samples
 
 
@@ -90,6 +97,7 @@ class RaceService(_Service):
         recipe: ``Recipe`` as JSON.
         workspace: Folder of its files.
         values: See ``_Service``.
+        weights: The same.
         lengths: The same.
         factories: How its toolchains are made: ``module:Class`` and keyword arguments, by name.
     """
@@ -99,6 +107,7 @@ class RaceService(_Service):
         recipe: Mapping[str, Any],
         workspace: str,
         values: Sequence[str],
+        weights: Sequence[float],
         lengths: Sequence[str],
         factories: Mapping[str, tuple[str, Mapping[str, Any]]],
     ) -> None:
@@ -107,7 +116,7 @@ class RaceService(_Service):
             toolchains.add(_make(factory, arguments))
         executable = Executable(Recipe.from_json(recipe), Path(workspace), toolchains=toolchains)
         inputs = [port.name for port in executable.inputs]
-        super().__init__(executable.run, inputs, values, executable.notes, lengths)
+        super().__init__(executable.run, inputs, values, weights, executable.notes, lengths)
 
 
 class ArtefactService(_Service):
@@ -116,11 +125,12 @@ class ArtefactService(_Service):
     Args:
         artefact: Its folder; verified, and rebuilt where it does not fit.
         values: See ``_Service``.
+        weights: The same.
     """
 
-    def __init__(self, artefact: str, values: Sequence[str]) -> None:
+    def __init__(self, artefact: str, values: Sequence[str], weights: Sequence[float]) -> None:
         executable = load(artefact)
-        super().__init__(executable.run, [port.name for port in executable.inputs], values, executable.notes)
+        super().__init__(executable.run, [port.name for port in executable.inputs], values, weights, executable.notes)
 
 
 class VendorService(_Service):
@@ -133,6 +143,7 @@ class VendorService(_Service):
         target: Printed form.
         workspace: The folder with its files.
         values: See ``_Service``.
+        weights: The same.
         threads: Threads to use; 0 is the toolchain's default.
     """
 
@@ -144,6 +155,7 @@ class VendorService(_Service):
         target: str,
         workspace: str,
         values: Sequence[str],
+        weights: Sequence[float],
         threads: int,
     ) -> None:
         made = Compiled.from_json(compiled)
@@ -153,7 +165,7 @@ class VendorService(_Service):
         def call(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
             return dict(zip(made.outputs, kernel([feeds[name] for name in made.inputs]), strict=True))
 
-        super().__init__(call, made.inputs, values)
+        super().__init__(call, made.inputs, values, weights)
 
 
 def _make(factory: str, arguments: Mapping[str, Any]) -> Toolchain:

@@ -7,14 +7,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from collage._errors import NothingCanRun
 from collage.cost.catalogue import find_digest, listing
 from collage.cost.database import Database
 from collage.cost.estimator import MeasuringCostEstimator
 from collage.cost.jobs import weight_bytes
 from collage.cost.kernels import KernelMaker
 from collage.cost.key import digest_of
+from collage.cost.reference import capture_references
 from collage.cost.workshop import Workshop
-from collage.frontend import fix_lengths, make_inputs, place_weights, read_model
+from collage.frontend import Lengths, fix_lengths, place_weights, read_model
 from collage.graph import DataflowGraph
 from collage.scratch import scratch
 from collage.target import Target
@@ -34,21 +36,24 @@ def explain_model(
     toolchains: Registry,
     *,
     threads: int = 0,
-    dims: Mapping[str, int] | None = None,
+    dims: Lengths | None = None,
     fixed: Mapping[str, int] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """For each target alone on the whole model: whether its timing is known, or what the nearest stored one differs in.
 
     Raises:
         ModelError: The file is no valid model.
+        NothingCanRun: It cannot be run for reference.
     """
     prepared = prepare(fix_lengths(read_model(path), fixed or {}))
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
         model = place_weights(prepared, workspace)
         workshop = stack.enter_context(Workshop(toolchains, database, workspace, threads=threads))
-        for name, value in make_inputs(model, 0, dict(dims or {})).items():
-            workshop.values.put(name, value)
+        # As for a compilation: lengths of what it computes may depend on more than those of its inputs.
+        failure = capture_references(model, {}, workshop, database, seed=0, dims=dims or {})
+        if failure is not None:
+            raise NothingCanRun(f"nothing is measured of this model: {failure}")
         estimator = MeasuringCostEstimator(workshop, weight_bytes(model))
         kernels = KernelMaker(DataflowGraph(model))
         for target in targets:

@@ -1,14 +1,15 @@
 """The reference run: every intermediate value of the model, once, on real inputs (design section 7).
 
 Kernels are then measured on what they will really be given (indices in range, masks that mask), and checked against what
-they should return. Where dimensions are symbolic, they are checked at other lengths too: one that has taken the length that
-it met first for a constant is right on that one only.
+they should return. Where dimensions are symbolic, they are measured at all lengths that the user calls representative, and
+checked at others too: one that has taken the length that it met first for a constant is right on that one only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from collage._errors import NothingCanRun, ToolchainError, WorkerDied
 from collage.cost.database import Database
 from collage.cost.values import ValueStore
 from collage.cost.workshop import Workshop
-from collage.frontend import bind_dims, cut, make_inputs, other_lengths
+from collage.frontend import Lengths, bind_dims, cut, make_inputs, occasions, other_lengths
 from collage.graph import structural_hash, used_values
 from collage.target import HOST_TARGET
 from collage.transform import is_random
@@ -39,9 +40,11 @@ def capture_references(
     database: Database,
     *,
     seed: int,
-    dims: Mapping[str, int],
+    dims: Lengths,
 ) -> str | None:
     """Runs the model on sets of inputs, given or made up, and stores all values: kernels are checked on all sets.
+
+    There is a set for each combination of representative lengths, on all of which kernels are timed too.
 
     Made-up inputs may be invalid for a model (an index out of range, an axis given twice), so several are tried. Another
     set has other values, and one more other lengths, where the model takes them.
@@ -54,28 +57,64 @@ def capture_references(
     if any(isinstance(value.type, ir.SequenceType | ir.OptionalType) for value in model.graph.inputs):
         return "an input is a sequence or an optional, which cannot be made up"
     reason = ""
+    first = occasions(dims)[0].dims
+    all_given = set(bind_dims(model, first)) <= set(given)
     for make in (
         partial(make_inputs, model, seed),
         partial(make_inputs, model, seed + 1),
         partial(_with_zeros, model, seed),
     ):
-        made = make(dims)
-        inputs = {**made, **given}
         try:
-            capture_reference(model, inputs, workshop)
+            inputs = capture_occasions(model, make, workshop, dims, given)
         except NothingCanRun as error:
             reason = str(error)
-            if not set(made) - set(given):
+            if all_given:
                 break
             continue
-        if set(made) - set(given):
-            others = {
-                name: _varied(value, seed) for name, value in make_inputs(model, seed + _OTHER_SEED, dims).items()
-            }
-            _capture_others(model, {**others, **given}, workshop)
-        _capture_other_lengths(model, inputs, workshop, database, partial(_at, model, make, given, dims))
+        if not all_given:
+            others = make_inputs(model, seed + _OTHER_SEED, first)
+            varied = {name: _varied(value, seed) for name, value in others.items()}
+            _capture_others(model, {**varied, **{name: inputs[name] for name in given}}, workshop)
+        _capture_other_lengths(model, inputs, workshop, database, partial(_at, model, make, given, first))
         return None
     return reason
+
+
+def capture_occasions(
+    model: ir.Model,
+    make: Callable[[Mapping[str, int]], Mapping[str, Any]],
+    workshop: Workshop,
+    dims: Lengths,
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> Mapping[str, Any]:
+    """Runs the model at all its representative lengths; the workshop will time kernels at each of them.
+
+    Args:
+        model: A prepared model.
+        make: Makes inputs up, for lengths by symbol.
+        workshop: Runs it in a worker process.
+        dims: Representative lengths.
+        given: Inputs by name that are not made up. Where there are several lengths, they are cut to each.
+
+    Returns:
+        The inputs on the most frequent occasion.
+
+    Raises:
+        NothingCanRun: Not even the host can run the model.
+    """
+    first, *more = occasions(dims)
+    inputs = _at(model, make, given, first.dims) if more else {**make(first.dims), **given}
+    capture_reference(model, inputs, workshop)
+    workshop.occasions = [(workshop.values, first.weight)]
+    for number, occasion in enumerate(more, 1):
+        values = ValueStore(workshop.values.folder.with_name(f"values_{number}"))
+        try:
+            capture_reference(model, _at(model, make, given, occasion.dims), workshop, values)
+        except NothingCanRun as error:
+            lengths = ", ".join(f"{name}={length}" for name, length in occasion.dims.items())
+            raise NothingCanRun(f"at {lengths}: {error}") from error
+        workshop.occasions.append((values, occasion.weight))
+    return inputs
 
 
 def _with_zeros(model: ir.Model, seed: int, dims: Mapping[str, int]) -> dict[str, Any]:
@@ -91,7 +130,7 @@ def _capture_others(model: ir.Model, inputs: Mapping[str, Any], workshop: Worksh
         capture_reference(model, inputs, workshop, values)
     except NothingCanRun:
         return
-    workshop.value_folders.append(values.folder)
+    workshop.other_folders.append(values.folder)
 
 
 def _capture_other_lengths(
@@ -141,12 +180,12 @@ def _at(
     make: Callable[[Mapping[str, int]], Mapping[str, Any]],
     given: Mapping[str, Any],
     dims: Mapping[str, int],
-    lengths: Mapping[str, int],
+    lengths: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Inputs of these lengths: made up again, or cut from those that are given."""
-    bound = {**dims, **lengths}
-    shapes = bind_dims(model, bound)
-    return {**make(bound), **{name: cut(value, shapes.get(name, np.shape(value))) for name, value in given.items()}}
+    dims = {**dims, **lengths}
+    shapes = bind_dims(model, dims)
+    return {**make(dims), **{name: cut(value, shapes.get(name, np.shape(value))) for name, value in given.items()}}
 
 
 def _as_declared(model: ir.Model, values: ValueStore) -> bool:
@@ -156,7 +195,7 @@ def _as_declared(model: ir.Model, values: ValueStore) -> bool:
     for value in known:
         if value.shape is None or value.name not in values:
             continue
-        shape = values.get(str(value.name)).shape
+        shape = values.shape(str(value.name))
         if len(shape) != len(value.shape):
             return False
         for said, length in zip(value.shape, shape, strict=True):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["Interval", "Summary", "median_interval", "ratio_of_medians", "summarise"]
+__all__ = ["Interval", "Summary", "median_interval", "ratio_of_medians", "summarise", "weighted_mean"]
 
 _ERROR = 0.05
 _Z95 = 1.96
@@ -88,6 +88,20 @@ def summarise(samples: Sequence[float]) -> Summary:
     p10, median, p90 = (float(q) for q in np.percentile(np.asarray(samples), [10, 50, 90]))
     interval = median_interval(samples)
     return Summary(median, p10, p90, len(samples), (interval.high - interval.low) / 2 / median if median else 0.0)
+
+
+def weighted_mean(parts: Sequence[tuple[Summary, float]]) -> Summary:
+    """Of latencies on several occasions, by the weight of each; weights add up to 1.
+
+    Percentiles are averaged as if all occasions had their slow runs together, so that the interval is not too narrow.
+    """
+    if len(parts) == 1:
+        return parts[0][0]
+    median, p10, p90, half = (
+        math.fsum(weight * figure for figure, weight in zip(figures, (weight for _, weight in parts), strict=True))
+        for figures in zip(*((s.median_s, s.p10_s, s.p90_s, s.spread * s.median_s) for s, _ in parts), strict=True)
+    )
+    return Summary(median, p10, p90, min(s.count for s, _ in parts), half / median if median else 0.0)
 
 
 def ratio_of_medians(

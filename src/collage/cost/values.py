@@ -64,6 +64,14 @@ class ValueStore:
         temporary.write_text(json.dumps(self._entries))
         temporary.replace(self.folder / _INDEX)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape; KeyError if it was not stored."""
+        return tuple(self._entries[name]["shape"])
+
+    def dtype(self, name: str) -> str:
+        """The name of a tensor's element type, ``object`` for texts; KeyError if it was not stored."""
+        return str(self._entries[name].get("dtype", "object"))
+
     def get(self, name: str) -> np.ndarray[Any, Any]:
         """The tensor, mapped read-only.
 

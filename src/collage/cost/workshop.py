@@ -26,7 +26,7 @@ from collage.cost.outcome import Outcome, Status, failed, of_two_looks
 from collage.cost.quarantine import Quarantined
 from collage.cost.sampling import SamplingPlan, at_best, sample_in_bursts
 from collage.cost.slot import building_slot, measuring_slot
-from collage.cost.statistics import summarise
+from collage.cost.statistics import Summary, summarise, weighted_mean
 from collage.cost.values import ValueStore
 from collage.cost.worker import Worker
 from collage.machine import this_machine
@@ -45,8 +45,9 @@ class Workshop:
 
     Attributes:
         calm: Tells how fast the machine is just now.
-        values: The model's inputs and intermediate values.
-        value_folders: Folders of the value stores on which kernels are checked; the first is that of ``values``.
+        values: The model's inputs and intermediate values, at its most frequent lengths.
+        occasions: All on which kernels are timed, with their shares of all runs; the first is ``values``.
+        other_folders: Folders of further value stores on which kernels are checked.
         length_folders: The same with other lengths, at which kernels may refuse to run, but must not be wrong.
 
     Args:
@@ -88,9 +89,10 @@ class Workshop:
         self._builds = Builds(self._crew, workspace, self.counters, threads=threads, limits=limits, say=say)
         self.calm = Calm(database, say)
         self._verified: set[tuple[str, str]] = set()
-        self.value_folders = [workspace / "values"]
+        self.values = ValueStore(workspace / "values")
+        self.occasions = [(self.values, 1.0)]
+        self.other_folders: list[Path] = []
         self.length_folders: list[Path] = []
-        self.values = ValueStore(self.value_folders[0])
 
     def __enter__(self) -> Workshop:
         return self
@@ -103,6 +105,16 @@ class Workshop:
         self.calm.close()
         self._crew.close()
 
+    @property
+    def value_folders(self) -> list[str]:
+        """Where the values lie on which kernels are checked: of all occasions, in order, and then further ones."""
+        return [str(values.folder) for values, _ in self.occasions] + [str(folder) for folder in self.other_folders]
+
+    @property
+    def weights(self) -> list[float]:
+        """The share of each occasion, in order."""
+        return [weight for _, weight in self.occasions]
+
     def availability(self, target: Target) -> Availability:
         """Whether a target can be used, as its toolchain says itself in a process of its own."""
         return self._crew.availability(target)
@@ -113,12 +125,10 @@ class Workshop:
 
     def key(self, job: Job) -> WorkloadKey:
         """Under which key a job's timing is kept."""
-        shapes = [
-            f"{self.values.get(n).shape}{self.values.get(n).dtype}" if n in self.values else "?" for n in job.inputs
-        ]
+        met = [(_shapes(job, values), weight) for values, weight in self._distinct_occasions(job)]
         return WorkloadKey(
             kernel=job.structure,
-            shapes=" ".join(shapes),
+            shapes=met[0][0] if len(met) == 1 else " | ".join(f"{weight:.6g} of {shapes}" for shapes, weight in met),
             target=str(job.target),
             build=self.availability(job.target).build,
             machine=this_machine().fingerprint,
@@ -374,8 +384,8 @@ class Workshop:
         try:
             found = check()
             if not found["wrong"]:
-                samples = self._samples(job, told)
-                after = check(values=told["values"][:1], lengths=[])
+                time = self._time(job, told)
+                after = check(values=told["values"][: len(self.occasions)], lengths=[])
                 found = after if after["wrong"] else found
         except Quarantined:
             raise
@@ -384,22 +394,41 @@ class Workshop:
         self._verified.add((str(job.kernel.graph.name), str(job.target)))
         if found["wrong"]:
             return Outcome(Status.WRONG, found["wrong"], None, found["error"], build_s)
-        return Outcome(Status.OK, None, summarise(samples), found["error"], build_s)
+        return Outcome(Status.OK, None, time, found["error"], build_s)
 
-    def _samples(self, job: Job, told: Mapping[str, Any]) -> list[float]:
-        """Seconds of each timed run of a kernel, as they would be on this machine at its fastest."""
+    def _time(self, job: Job, told: Mapping[str, Any]) -> Summary:
+        """How long a kernel takes, as it would on this machine at its fastest: the mean of all occasions by their weight."""
+        plan = SamplingPlan(job.context_bytes // _MIB * _MIB)
+        if _is_on_processors(job.target):
+            plan = dataclasses.replace(plan, burst_s=_BURST_S)
+        parts = []
+        for values, weight in self._distinct_occasions(job):
+            # What is hopeless on one occasion is so on all of them.
+            hopeless_s = min(job.hopeless_s / weight, 1e9)
+            samples = self._samples(job, told, values, dataclasses.replace(plan, hopeless_s=hopeless_s))
+            parts.append((summarise(samples), weight))
+        return weighted_mean(parts)
+
+    def _samples(self, job: Job, told: Mapping[str, Any], values: ValueStore, plan: SamplingPlan) -> list[float]:
+        """Seconds of each timed run of a kernel on one occasion."""
         kernel = {name: told[name] for name in ("compiled", "target", "workspace", "threads", "inputs")}
-        values, limit_s = told["values"][0], self._limits.run_s
+        on, limit_s = str(values.folder), self._limits.run_s
 
         def burst(plan: SamplingPlan) -> list[float]:
             as_json = dataclasses.asdict(plan)
-            found: list[float] = self._crew.call(job.target, "sample", limit_s, **kernel, values=values, plan=as_json)
+            found: list[float] = self._crew.call(job.target, "sample", limit_s, **kernel, values=on, plan=as_json)
             return found
 
-        plan = SamplingPlan(job.context_bytes // _MIB * _MIB, hopeless_s=min(job.hopeless_s, 1e9))
-        if _is_on_processors(job.target):
-            plan = dataclasses.replace(plan, burst_s=_BURST_S)
         return sample_in_bursts(burst, partial(self._pace, job.target), plan)
+
+    def _distinct_occasions(self, job: Job) -> list[tuple[ValueStore, float]]:
+        """Those that differ for a kernel: where none of its lengths is symbolic, all are one."""
+        met: dict[str, tuple[ValueStore, float]] = {}
+        for values, weight in self.occasions:
+            shapes = _shapes(job, values)
+            first, share = met.get(shapes, (values, 0.0))
+            met[shapes] = first, share + weight
+        return list(met.values())
 
     def _pace(self, target: Target) -> float:
         """How many times as long as at best the processors take; 1 for targets that run elsewhere."""
@@ -412,12 +441,24 @@ class Workshop:
             "target": str(job.target),
             "workspace": str(self.workspace),
             "threads": self.threads,
-            "values": [str(folder) for folder in self.value_folders],
+            "values": self.value_folders,
             "lengths": [str(folder) for folder in self.length_folders],
             "inputs": list(job.inputs),
             "expected": ["" if name in self._unrepeatable else name for name in job.outputs],
             "tolerance": job.tolerance,
         }
+
+
+def _shapes(job: Job, values: ValueStore) -> str:
+    """What a kernel gets on one occasion; and what it makes of that, where lengths of results depend on more than shapes."""
+
+    def told(names: Iterable[str]) -> str:
+        return " ".join(f"{values.shape(name)}{values.dtype(name)}" if name in values else "?" for name in names)
+
+    outputs = job.kernel.graph.outputs
+    if all(value.shape is not None and value.shape.is_static() for value in outputs):
+        return told(job.inputs)
+    return f"{told(job.inputs)} -> {told(job.outputs)}"
 
 
 def _is_on_processors(target: Target) -> bool:

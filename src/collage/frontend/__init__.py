@@ -10,6 +10,7 @@ from collage.frontend._holes import has_large_holes
 from collage.frontend._inputs import make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs
 from collage.frontend._lengths import cut, fix_lengths, other_lengths
+from collage.frontend._occasions import Lengths, Occasion, lengths_as_json, lengths_from_json, occasions
 from collage.frontend._proto import skeleton
 from collage.frontend._read import read_model
 from collage.frontend._weights import WEIGHTS_FILE, place_weights
@@ -17,6 +18,8 @@ from collage.frontend._weights import WEIGHTS_FILE, place_weights
 __all__ = [
     "WEIGHTS_FILE",
     "Budgets",
+    "Lengths",
+    "Occasion",
     "TensorSpec",
     "bind_dims",
     "cut",
@@ -25,10 +28,13 @@ __all__ = [
     "fix_lengths",
     "has_large_holes",
     "infer_shapes",
+    "lengths_as_json",
+    "lengths_from_json",
     "lift_constants",
     "make_inputs",
     "model_digest",
     "name_everything",
+    "occasions",
     "other_lengths",
     "place_weights",
     "read_model",

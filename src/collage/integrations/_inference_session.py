@@ -222,9 +222,10 @@ def _compiled(
 def _key(digest: str, menu: Sequence[str], options: CompileOptions) -> str:
     """What a compiled model depends on; where timings are kept is not part of it."""
     from collage import __version__
+    from collage.frontend import lengths_as_json
 
     decided = {name: getattr(options, name) for name in ("threads", "seed", "time_budget_s", "measure_budget")}
-    lengths = {"dims": dict(options.dims), "fixed": dict(options.fixed)}
+    lengths = {"dims": lengths_as_json(options.dims), "fixed": dict(options.fixed)}
     inputs = {name: _array_digest(value) for name, value in sorted(options.inputs.items())}
     facts = json.dumps([__version__, digest, menu, {**decided, **lengths}, inputs])
     return hashlib.sha256(facts.encode()).hexdigest()[:32]

@@ -10,6 +10,7 @@ from typing import Any
 from collage.runtime._signature import Port
 from collage.target import Target
 from collage.toolchains import Compiled
+from collage.toolchains._contract import read_names
 
 __all__ = ["WEIGHTS", "CopyRecord", "DeviceLayout", "KernelRecord", "Recipe"]
 
@@ -63,7 +64,7 @@ class DeviceLayout:
         copies = [tuple(copy[name] for name in ("source", "result", "src", "dst")) for copy in data["copies"]]
         return cls(
             {str(device): _core_numbers(numbers) for device, numbers in dict(data["cores"]).items()},
-            tuple(CopyRecord(*_names(copy)) for copy in copies),
+            tuple(CopyRecord(*read_names(copy)) for copy in copies),
             {str(name): str(scope) for name, scope in dict(data["inputs"]).items()},
         )
 
@@ -111,7 +112,7 @@ class KernelRecord:
     def from_json(cls, data: Mapping[str, Any]) -> KernelRecord:
         """Reads what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
         target = Target.parse(data["target"])
-        inputs, outputs = _names(data["inputs"]), _names(data["outputs"])
+        inputs, outputs = read_names(data["inputs"]), read_names(data["outputs"])
         compiled = Compiled(target.toolchain, str(target), (), inputs, outputs)
         if data["compiled"] is not None:
             compiled = Compiled.from_json(data["compiled"])
@@ -121,7 +122,7 @@ class KernelRecord:
         if data.get("device") is None:
             return record
         reads = tuple(None if scope is None else str(scope) for scope in list(data["reads"]))
-        writes = _names(data["writes"])
+        writes = read_names(data["writes"])
         if (len(reads), len(writes)) != (len(inputs), len(outputs)):
             raise ValueError(f"kernel {record.name!r} does not say where all that it reads and makes lies")
         return replace(record, device=str(data["device"]), reads=reads, writes=writes)
@@ -252,9 +253,3 @@ def _count(data: Any) -> int:
     if type(data) is not int:
         raise TypeError(f"{str(data)[:80]!r} is no number of threads")
     return data
-
-
-def _names(data: Any) -> tuple[str, ...]:
-    if not isinstance(data, list | tuple) or not all(isinstance(name, str) for name in data):
-        raise TypeError(f"{str(data)[:80]!r} is no list of names")
-    return tuple(data)

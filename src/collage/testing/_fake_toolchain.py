@@ -41,14 +41,27 @@ class FakeToolchain(ToolchainBase):
             (wrong at other lengths than those that it meets first) and ``choosy`` (refuses them). Empty: nothing.
         seconds: Least time of a run; or of every operator of a kernel by type, the others taking none, and "" of each launch.
         name: What it is called, so that several may be on one menu.
+        per_element_s: Further seconds for each element of a kernel's first input.
     """
 
-    def __init__(self, misbehaviour: str = "", seconds: float | Mapping[str, float] = 0.0, name: str = "fake") -> None:
+    def __init__(
+        self,
+        misbehaviour: str = "",
+        seconds: float | Mapping[str, float] = 0.0,
+        name: str = "fake",
+        per_element_s: float = 0.0,
+    ) -> None:
         self.name = name
         self.targets = (f"llvm -compiler={name}",)
         self._where, _, self._what = misbehaviour.partition(":")
         self._seconds = seconds
-        self.worker_arguments = {"misbehaviour": misbehaviour, "seconds": seconds, "name": name}
+        self._per_element_s = per_element_s
+        self.worker_arguments = {
+            "misbehaviour": misbehaviour,
+            "seconds": seconds,
+            "name": name,
+            "per_element_s": per_element_s,
+        }
         # Only a worker dies of a bad import: the test's own process makes instances too.
         if self._where == "import" and os.environ.get("COLLAGE_FAKE_IN_PARENT") != str(os.getpid()):
             misbehave(self._what)
@@ -87,14 +100,18 @@ class FakeToolchain(ToolchainBase):
             seconds = sum(
                 seconds.get(kind, 0.0) for kind in ["", *(node.op_type for node in evaluator.proto_.graph.node)]
             )
-        return _FakeKernel(evaluator, compiled, self._what if self._where == "run" else "", seconds, file)
+        what = self._what if self._where == "run" else ""
+        return _FakeKernel(evaluator, compiled, what, seconds, file, self._per_element_s)
 
 
 class _FakeKernel:
     reuses_outputs = False
 
-    def __init__(self, evaluator: Any, compiled: Compiled, what: str, seconds: float, file: Path) -> None:
+    def __init__(
+        self, evaluator: Any, compiled: Compiled, what: str, seconds: float, file: Path, per_element_s: float
+    ) -> None:
         self._evaluator, self._compiled, self._what, self._seconds = evaluator, compiled, what, seconds
+        self._per_element_s = per_element_s
         self._file = file
         self._runs = 0
         self._shapes: list[tuple[int, ...]] = []
@@ -110,7 +127,9 @@ class _FakeKernel:
         is_elsewhere = shapes != self._shapes
         if self._what == "choosy" and is_elsewhere:
             raise CompileError(f"fake: not at these lengths, {shapes}")
-        time.sleep(self._seconds + (self._runs * _SLOWER_S if self._what == "slow" else 0.0))
+        elements = np.size(inputs[0]) if inputs else 0
+        slower_s = self._runs * _SLOWER_S if self._what == "slow" else 0.0
+        time.sleep(self._seconds + self._per_element_s * elements + slower_s)
         outputs = list(self._evaluator.run(None, dict(zip(self._compiled.inputs, inputs, strict=True))))
         if self._what == "spoil":
             for x in inputs:

@@ -109,10 +109,11 @@ class Compiled:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Compiled:
         """Reads what ``as_json`` made, before or after JSON; wrong types raise TypeError, absent fields KeyError."""
-        return cls(**{**data, **{part: _names(data[part]) for part in ("files", "inputs", "outputs")}})
+        return cls(**{**data, **{part: read_names(data[part]) for part in ("files", "inputs", "outputs")}})
 
 
-def _names(data: Any) -> tuple[str, ...]:
+def read_names(data: object) -> tuple[str, ...]:
+    """Names as JSON holds them; TypeError if they are something else."""
     if not isinstance(data, list | tuple) or not all(isinstance(name, str) for name in data):
         raise TypeError(f"{str(data)[:80]!r} is no list of names")
     return tuple(data)

@@ -20,6 +20,7 @@ from collage.cost.estimator import MeasuringCostEstimator
 from collage.cost.jobs import weight_bytes
 from collage.cost.kernels import KernelMaker
 from collage.cost.key import WorkloadKey, digest_of, runtime_settings
+from collage.cost.values import ValueStore
 from collage.cost.workshop import Workshop
 from collage.graph import DataflowGraph
 from collage.target import Target
@@ -200,6 +201,48 @@ def test_each_of_them_alone_changes_the_key(keys: Keys, change: dict) -> None:
 @given(LAYERS, st.text("abz_", min_size=1, max_size=3), st.text(max_size=10), st.booleans())
 def test_names_order_and_doc_strings_do_not(keys: Keys, layer: Layer, prefix: str, doc: str, swap: bool) -> None:
     assert keys.of(layer.model()) == keys.of(layer.model(lambda name: f"{prefix}_{name}", doc, swap))
+
+
+def shapes_in_key(folder: Path, text: str, *occasions: tuple[dict[str, tuple[int, ...]], float]) -> str:
+    """The shapes in the key of a whole model that is met with values of these shapes, each with its weight."""
+    model = ir.from_onnx_text(f'<ir_version: 10, opset_import: ["" : 17]> g {text}')
+    toolchains = Registry(())
+    toolchains.add(FakeToolchain())
+    stores = []
+    for number, (shapes, weight) in enumerate(occasions):
+        store = ValueStore(folder / f"values_{number}")
+        for name, shape in shapes.items():
+            store.put(name, np.zeros(shape, np.float32))
+        stores.append((store, weight))
+    with Database("sqlite:///:memory:") as database, Workshop(toolchains, database, folder) as workshop:
+        workshop._crew._available["fake"] = Availability(True, "1", "fake 1.0")
+        workshop.occasions = stores
+        maker, target = KernelMaker(DataflowGraph(model)), Target.parse("llvm -compiler=fake")
+        job = MeasuringCostEstimator(workshop, 0).job(maker.model((1 << len(maker.graph)) - 1, target), target)
+        return workshop.key(job).shapes
+
+
+def test_lengths_of_results_count_where_inputs_do_not_tell_them(tmp_path: Path) -> None:
+    fixed, expanded = (
+        "(float[2] x) => (float[2] y) {y = Neg (x)}",
+        "(float[1] x, int64[1] s) => (float[n] y) {y = Expand (x, s)}",
+    )
+    assert shapes_in_key(tmp_path, fixed, ({"x": (2,), "y": (2,)}, 1.0)) == "(2,)float32"
+    few, many = (shapes_in_key(tmp_path, expanded, ({"x": (1,), "y": (n,)}, 1.0)) for n in (3, 300))
+    assert (few, many) == ("(1,)float32 ? -> (3,)float32", "(1,)float32 ? -> (300,)float32")
+
+
+def test_several_lengths_count_with_their_weights_and_equal_ones_are_one(tmp_path: Path) -> None:
+    text = "(float[n,2] x) => (float[n,2] y) {y = Neg (x)}"
+
+    def met(*lengths: tuple[int, float]) -> str:
+        return shapes_in_key(tmp_path, text, *(({"x": (n, 2), "y": (n, 2)}, weight) for n, weight in lengths))
+
+    assert met((4, 0.75), (8, 0.25)) == (
+        "0.75 of (4, 2)float32 -> (4, 2)float32 | 0.25 of (8, 2)float32 -> (8, 2)float32"
+    )
+    assert met((4, 0.5), (8, 0.25), (4, 0.25)) == met((4, 0.75), (8, 0.25)) != met((4, 0.5), (8, 0.5))
+    assert met((4, 0.5), (4, 0.5)) == met((4, 1.0)) == "(4, 2)float32 -> (4, 2)float32"
 
 
 def chain(layers: int) -> ir.Model:

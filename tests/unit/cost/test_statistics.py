@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collage.cost.statistics import median_interval, ratio_of_medians, summarise
+from collage.cost.statistics import Summary, median_interval, ratio_of_medians, summarise, weighted_mean
 
 times = st.lists(st.floats(1e-6, 10.0), min_size=1, max_size=60)
 
@@ -46,3 +46,15 @@ def test_a_real_difference_is_seen_through_drift() -> None:
 def test_summary_of_one_sample() -> None:
     summary = summarise([0.5])
     assert (summary.median_s, summary.p10_s, summary.p90_s, summary.count) == (0.5, 0.5, 0.5, 1)
+
+
+def test_the_mean_of_one_occasion_is_itself() -> None:
+    summary = summarise([0.5, 0.6, 0.7])
+    assert weighted_mean([(summary, 1.0)]) is summary
+
+
+def test_occasions_count_by_their_weight_and_so_does_what_is_unknown_of_them() -> None:
+    short, long = Summary(1.0, 0.9, 1.2, 50, 0.02), Summary(10.0, 8.0, 14.0, 7, 0.10)
+    mean = weighted_mean([(short, 0.75), (long, 0.25)])
+    assert (mean.median_s, mean.p10_s, mean.p90_s) == pytest.approx((3.25, 2.675, 4.4))
+    assert (mean.count, mean.spread) == (7, pytest.approx((0.75 * 0.02 + 0.25 * 1.0) / 3.25))

@@ -1,0 +1,60 @@
+"""What options say beyond what the library of the command line reads itself. All raise UsageError for what they cannot read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from collage._errors import UsageError
+
+__all__ = ["read_dims", "read_lengths", "read_pairs", "read_seconds"]
+
+
+def read_pairs(items: Sequence[str] | None, option: str, form: str) -> dict[str, str]:
+    """Reads ``NAME=VALUE``; names may hold further equals signs."""
+    pairs = {}
+    for item in items or ():
+        name, equals, value = item.rpartition("=")
+        if not equals or not name or not value:
+            raise UsageError(f"cannot read {option} {item!r}; write {form}")
+        pairs[name] = value
+    return pairs
+
+
+def read_dims(items: Sequence[str] | None, option: str = "--dim") -> dict[str, int]:
+    """Reads ``seq=128``."""
+    return {name: _length(option, name, text) for name, text in read_pairs(items, option, "NAME=LENGTH").items()}
+
+
+def read_lengths(items: Sequence[str] | None) -> dict[str, int | Mapping[int, float]]:
+    """Reads ``seq=128``, and ``seq=32:3,512:1`` for three runs at 32 for each at 512."""
+    lengths: dict[str, dict[int, float]] = {}
+    for item in items or ():
+        for name, text in read_pairs([item], "--dim", "NAME=LENGTH or NAME=LENGTH:WEIGHT,LENGTH:WEIGHT").items():
+            for part in text.split(","):
+                length, colon, weight = part.partition(":")
+                try:
+                    lengths.setdefault(name, {})[_length("--dim", name, length)] = float(weight) if colon else 1.0
+                except ValueError:
+                    raise UsageError(f"--dim {name}={text}: {weight!r} is no weight") from None
+    return {name: next(iter(told)) if [*told.values()] == [1.0] else told for name, told in lengths.items()}
+
+
+def _length(option: str, name: str, text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{option} {name}={text}: {text!r} is no length of at least 1")
+    return int(text)
+
+
+def read_seconds(text: str | None) -> float | None:
+    """Reads ``90``, ``90s``, ``5m`` or ``1h``."""
+    if text is None:
+        return None
+    factor = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:], 0.0)
+    number = text[:-1] if factor else text
+    try:
+        value = float(number) * (factor or 1.0)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise UsageError(f"cannot read the time {text!r}; write for example 90s, 5m or 1h")
+    return value

@@ -1,0 +1,92 @@
+"""Representative lengths: with which lengths of its symbolic dimensions a model is used, and how often (design section 9)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from collage._errors import UsageError
+
+__all__ = ["Lengths", "Occasion", "lengths_as_json", "lengths_from_json", "occasions"]
+
+Lengths = Mapping[str, int | Mapping[int, float]]
+"""By symbol its representative length, or several with weights."""
+
+_MOST = 16
+"""Every kernel is measured on all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """Lengths that a model is used with.
+
+    Attributes:
+        dims: By symbol; see ``bind_dims``.
+        weight: Their share of all runs.
+    """
+
+    dims: Mapping[str, int]
+    weight: float
+
+
+def occasions(lengths: Lengths) -> tuple[Occasion, ...]:
+    """All combinations of the lengths, the most frequent one first; one symbol's length is taken to tell nothing of another's.
+
+    Args:
+        lengths: ``{"batch": 1, "seq": {32: 3, 512: 1}}`` is three runs at 32 for each at 512; weights need not add up to 1.
+
+    Raises:
+        UsageError: No length, a negative one, a weight that is not positive, or more combinations than can be measured.
+    """
+    choices = []
+    for name, several in lengths.items():
+        weights = several if isinstance(several, Mapping) else {several: 1.0}
+        if not weights:
+            raise UsageError(f"dimension {name!r} has no representative length")
+        for length, weight in weights.items():
+            if length < 0:
+                raise UsageError(f"dimension {name!r} cannot be {length}")
+            if not (weight > 0 and math.isfinite(weight)):
+                raise UsageError(f"dimension {name!r}: the weight of length {length} is {weight:g}; it must be above 0")
+        total = math.fsum(weights.values())
+        choices.append([(name, length, weight / total) for length, weight in weights.items()])
+    if (number := math.prod(map(len, choices))) > _MOST:
+        raise UsageError(f"{number} combinations of representative lengths, of which at most {_MOST} can be measured")
+    found = [
+        Occasion({name: length for name, length, _ in chosen}, math.prod(weight for *_, weight in chosen))
+        for chosen in itertools.product(*choices)
+    ]
+    return tuple(sorted(found, key=lambda occasion: -occasion.weight))
+
+
+def lengths_as_json(lengths: Lengths) -> dict[str, Any]:
+    """The same, as JSON values: its keys are strings."""
+    return {
+        name: {str(length): weight for length, weight in several.items()} if isinstance(several, Mapping) else several
+        for name, several in lengths.items()
+    }
+
+
+def lengths_from_json(told: object) -> Lengths:
+    """What ``lengths_as_json`` wrote.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if not isinstance(told, dict):
+        raise UsageError("representative lengths must be an object of lengths by symbol")
+    return {str(name): _lengths(name, several) for name, several in told.items()}
+
+
+def _lengths(name: str, told: object) -> int | Mapping[int, float]:
+    if isinstance(told, int):
+        return told
+    if not isinstance(told, dict):
+        raise UsageError(f"dimension {name!r} has no representative length")
+    pairs = [(str(length), weight) for length, weight in told.items()]
+    if not all(length.isdecimal() and isinstance(weight, int | float) for length, weight in pairs):
+        raise UsageError(f"dimension {name!r}: its lengths must be numbers with weights")
+    return {int(length): float(weight) for length, weight in pairs}
