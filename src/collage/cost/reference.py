@@ -71,6 +71,8 @@ def capture_references(
             if all_given:
                 break
             continue
+        for values, _ in workshop.occasions:
+            _believe(model, values)
         if not all_given:
             others = make_inputs(model, seed + _OTHER_SEED, first)
             varied = {name: _varied(value, seed) for name, value in others.items()}
@@ -115,6 +117,23 @@ def capture_occasions(
             raise NothingCanRun(f"at {lengths}: {error}") from error
         workshop.occasions.append((values, occasion.weight))
     return inputs
+
+
+def _believe(model: ir.Model, values: ValueStore) -> None:
+    """Forgets lengths that the model claims and its values do not have: who counts on them would fail, or be wrong."""
+    for value in (value for node in model.graph for value in node.outputs):
+        if value.shape is None or value.name not in values:
+            continue
+        found = values.shape(str(value.name))
+        if len(found) != len(value.shape):
+            value.shape = None
+        elif any(
+            isinstance(claimed, int) and claimed != length for claimed, length in zip(value.shape, found, strict=True)
+        ):
+            value.shape = ir.Shape(
+                None if isinstance(claimed, int) and claimed != length else claimed
+                for claimed, length in zip(value.shape, found, strict=True)
+            )
 
 
 def _with_zeros(model: ir.Model, seed: int, dims: Mapping[str, int]) -> dict[str, Any]:

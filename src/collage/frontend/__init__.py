@@ -10,8 +10,9 @@ from collage.frontend._holes import has_large_holes
 from collage.frontend._inputs import make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs
 from collage.frontend._lengths import cut, fix_lengths, other_lengths
+from collage.frontend._nodes import bodies_of
 from collage.frontend._occasions import Lengths, Occasion, lengths_as_json, lengths_from_json, occasions
-from collage.frontend._proto import skeleton
+from collage.frontend._proto import forget_claims, skeleton
 from collage.frontend._read import read_model
 from collage.frontend._weights import WEIGHTS_FILE, place_weights
 
@@ -22,10 +23,12 @@ __all__ = [
     "Occasion",
     "TensorSpec",
     "bind_dims",
+    "bodies_of",
     "cut",
     "describe_inputs",
     "describe_outputs",
     "fix_lengths",
+    "forget_claims",
     "has_large_holes",
     "infer_shapes",
     "lengths_as_json",

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from collage._errors import ModelError
 from collage.frontend._confined import infer_shapes
 from collage.frontend._nodes import bodies_of, node_label
+from collage.frontend._proto import forget_claims
 from collage.frontend._tensors import TensorFacts, check_tensor
 
 __all__ = ["Budgets", "check_budgets", "check_inferred_shapes"]
@@ -83,9 +84,13 @@ def check_budgets(model: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]
 def check_inferred_shapes(proto: onnx.ModelProto, budgets: Budgets) -> None:
     """Refuses a model that would compute a value too large for any machine, as far as shapes are known.
 
+    By what it claims itself, and by what follows without these claims. It is changed: they are forgotten.
+
     Raises:
         ModelError: Names the value; or it takes too much to find the shapes out.
     """
+    _check_values(proto.graph, "the model", budgets)
+    forget_claims(proto.graph)
     try:
         inferred = infer_shapes(proto)
     except RuntimeError:

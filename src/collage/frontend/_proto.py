@@ -5,7 +5,9 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-__all__ = ["KEPT_BYTES", "reattach_weights", "skeleton"]
+from collage.frontend._nodes import bodies_of
+
+__all__ = ["KEPT_BYTES", "forget_claims", "reattach_weights", "skeleton"]
 
 KEPT_BYTES = 1024
 """Larger initializers are left out; smaller ones stay, because shape inference reads them."""
@@ -40,6 +42,17 @@ def skeleton(model: ir.Model, kept_bytes: int = KEPT_BYTES) -> onnx.ModelProto:
 def _is_weight(value: ir.Value, kept_bytes: int) -> bool:
     tensor = value.const_value
     return tensor is not None and (isinstance(tensor, ir.ExternalTensor) or tensor.nbytes > kept_bytes)
+
+
+def forget_claims(graph: onnx.GraphProto) -> None:
+    """Forgets what is said of the shapes of results, in bodies too; their types stay, and all that is said of inputs."""
+    given = {value.name for value in (*graph.input, *graph.initializer)}
+    for value in (*graph.value_info, *graph.output):
+        if value.name not in given and value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    for node in graph.node:
+        for body in bodies_of(node):
+            forget_claims(body)
 
 
 def reattach_weights(converted: ir.Model, model: ir.Model) -> None:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import onnx
 import onnx_ir as ir
 
-from collage.frontend import infer_shapes, skeleton
+from collage.frontend import bodies_of, forget_claims, infer_shapes, skeleton
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
 from collage.transform._pass import ModulePass
 
 __all__ = ["InferType"]
 
+_LIKE_FIRST = frozenset(
+    {
+        *(("", name) for name in ("GroupNormalization", "MeanVarianceNormalization", "SimplifiedLayerNormalization")),
+        *(("com.microsoft", name) for name in ("BiasGelu", "FastGelu", "Gelu", "QuickGelu")),
+    }
+)
+"""Operators with one output, of their first input's type and shape, that ONNX's inference knows nothing of. A single one in the
+middle of a model would leave everything behind it without a shape, and without the toolchains that need one."""
+
 
 class InferType(ModulePass):
     """Finds types and shapes, with the values of small shape computations propagated.
 
     What was known is refined, never forgotten: a number beats a symbol, and a symbol of the model one that inference
-    made up.
+    made up. Where a file claims one number and another follows from its inputs, the claim is wrong: people change the batch
+    of their inputs, and runtimes go by these. A claim counts where nothing follows, as of what foreign operators return.
     """
 
     def __init__(self) -> None:
@@ -24,13 +37,41 @@ class InferType(ModulePass):
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
         """Infers types and shapes in place."""
-        inferred = ir.from_proto(infer_shapes(skeleton(model)))
-        for graph, inferred_graph in zip(model.graphs(), inferred.graphs(), strict=True):
-            found = {value.name: value for value in _values(inferred_graph)}
-            for value in _values(graph):
-                if value.name in found:
-                    _refine(value, found[value.name])
+        proto = _that_can_be_inferred(skeleton(model))
+        forget_claims(proto.graph)
+        _learn(model, ir.from_proto(infer_shapes(proto)))
+        if any(
+            value.shape is None or not value.shape.is_static() for graph in model.graphs() for value in _values(graph)
+        ):
+            _learn(model, ir.from_proto(infer_shapes(_that_can_be_inferred(skeleton(model)))))
         return model
+
+
+def _learn(model: ir.Model, inferred: ir.Model) -> None:
+    for graph, inferred_graph in zip(model.graphs(), inferred.graphs(), strict=True):
+        found = {value.name: value for value in _values(inferred_graph)}
+        for value in _values(graph):
+            if value.name in found:
+                _refine(value, found[value.name])
+
+
+def _that_can_be_inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The same model to inference; it is changed: what returns its first input's type and shape becomes an Identity."""
+    for node in _nodes(proto.graph.node):
+        if (node.domain.replace("ai.onnx", ""), node.op_type) in _LIKE_FIRST and len(node.output) == 1:
+            del node.input[1:], node.attribute[:]
+            node.domain, node.op_type = "", "Identity"
+        elif node.op_type == "STFT" and not any(attribute.name == "onesided" for attribute in node.attribute):
+            # It is 1 where it is not given, and inference takes it for 0.
+            node.attribute.append(onnx.helper.make_attribute("onesided", 1))
+    return proto
+
+
+def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for body in bodies_of(node):
+            yield from _nodes(body.node)
 
 
 def _values(graph: ir.Graph) -> list[ir.Value]:
@@ -46,9 +87,11 @@ def _refine(value: ir.Value, found: ir.Value) -> None:
         value.shape = ir.Shape(found.shape)
     elif len(value.shape) == len(found.shape):
         value.shape = ir.Shape(
-            theirs if isinstance(theirs, int) and not isinstance(ours, int) else ours if _is_known(ours) else theirs
+            theirs if isinstance(theirs, int) or not _is_known(ours) else ours
             for ours, theirs in zip(value.shape, found.shape, strict=True)
         )
+    elif not value.is_graph_input():
+        value.shape = ir.Shape(found.shape)
 
 
 def _is_known(dim: int | ir.SymbolicDim) -> bool:

@@ -1,0 +1,82 @@
+"""InferType: what follows counts more than what a file claims, and a claim more than nothing."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, parser
+
+from collage._errors import ModelError
+from collage.frontend import Budgets, read_model
+from collage.transform import InferType, prepare
+
+HEADER = '<ir_version: 10, opset_import: ["" : 21, "com.example" : 1, "com.microsoft" : 1]>'
+
+
+def model_of(text: str, **claims: list[int | str]) -> onnx.ModelProto:
+    model = parser.parse_model(f"{HEADER} g {text}")
+    for name, shape in claims.items():
+        model.graph.value_info.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+    return model
+
+
+def shapes(model: onnx.ModelProto) -> dict[str, str]:
+    inferred = InferType()(ir.from_proto(model))
+    return {str(value.name): str(value.shape) for node in inferred.graph for value in node.outputs}
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "GroupNormalization <num_groups = 2> (x, s, s)",
+        "MeanVarianceNormalization (x)",
+        "SimplifiedLayerNormalization (x, s)",
+        "com.microsoft.FastGelu (x)",
+        "com.microsoft.BiasGelu (x, s)",
+    ],
+)
+def test_what_inference_does_not_know_hides_no_shapes_behind_it(node: str) -> None:
+    text = f"(float[n,4,3,3] x, float[4] s) => (float[a,b,c,d] y) {{v = {node} w = GlobalAveragePool (v) y = Relu (w)}}"
+    found = shapes(model_of(text))
+    assert found["v"] == "[n,4,3,3]" and found["w"] == "[n,4,1,1]"
+    branches = (
+        f"then_branch = t () => (float[a,b,c,d] u) {{v = {node} u = Relu (v)}}, "
+        "else_branch = e () => (float[a,b,c,d] o) {o = Relu (x)}"
+    )
+    inner = f"(bool q, float[2,4,3,3] x, float[4] s) => (float[a,b,c,d] y) {{y = If <{branches}> (q)}}"
+    assert shapes(model_of(inner))["y"] == "[2,4,3,3]"
+
+
+@pytest.mark.parametrize(("attribute", "bins"), [("", 9), ("<onesided = 1>", 9), ("<onesided = 0>", 16)])
+def test_a_fourier_transform_is_one_sided_unless_it_says_otherwise(attribute: str, bins: int) -> None:
+    constants = "<int64 step = {8}, int64 n = {16}>"
+    text = f"(float[2,128,1] x) => (float[a,b,c,d] y) {constants} {{y = STFT {attribute} (x, step, , n)}}"
+    assert shapes(model_of(text))["y"] == f"[2,15,{bins},2]"
+
+
+def test_what_follows_from_the_inputs_beats_what_a_file_claims() -> None:
+    text = "(float[2,3] x) => (float[2,4] y) {a = Relu (x) b = Neg (a) y = Exp (b)}"
+    assert shapes(model_of(text, a=[2, 5], b=[6])) == {"a": "[2,3]", "b": "[2,3]", "y": "[2,3]"}
+
+
+def test_nothing_is_computed_ahead_from_a_false_claim() -> None:
+    prepared = prepare(read_model(model_of("(float[2,3] x) => (int64[2] y) {a = Relu (x) y = Shape (a)}", a=[2, 5])))
+    (identity,) = prepared.graph
+    (folded,) = identity.inputs
+    assert folded is not None and folded.const_value is not None
+    assert folded.const_value.numpy().tolist() == [2, 3]
+
+
+def test_claims_count_where_nothing_follows_and_names_of_dimensions_stay() -> None:
+    text = "(float[n,3] x) => (float[n,k] y) {a = com.example.Odd (x) b = Relu (a) c = Concat <axis = 1> (b, b) y = Neg (c)}"
+    found = shapes(model_of(text, a=["n", 7]))
+    assert (found["a"], found["b"], found["c"]) == ("[n,7]", "[n,7]", "[n,14]")
+    assert found["y"] == "[n,14]"
+
+
+def test_a_small_claim_does_not_let_in_what_is_too_large() -> None:
+    text = "(float[1] x) => (float[1] y) <int64[2] s = {900000, 900000}> {a = Expand (x, s) y = ReduceSum <keepdims = 0> (a)}"
+    for claims in ({}, {"a": [1]}):
+        with pytest.raises(ModelError, match="810,000,000,000 elements"):
+            read_model(model_of(text, **claims), budgets=Budgets())
