@@ -11,11 +11,16 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-__all__ = ["Machine", "this_machine"]
+__all__ = ["Machine", "free_memory_bytes", "this_machine"]
 
 _CPUINFO = Path("/proc/cpuinfo")
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _CGROUPS = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+_MEMORY_OF_GROUP = (
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+)
 
 
 _INT8 = frozenset(("avx512_vnni", "avx_vnni", "amx_int8"))
@@ -120,3 +125,18 @@ def _cpuinfo() -> dict[str, str]:
     first = _CPUINFO.read_text().split("\n\n", 1)[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def free_memory_bytes(meminfo: Path = _MEMINFO, cgroups: Path = _CGROUPS) -> int:
+    """Memory that may still be taken, by a container's limit too, version 2 or 1; 0 where the system does not tell."""
+    try:
+        lines = meminfo.read_text().splitlines()
+        (free,) = (int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError):
+        return 0
+    for limit, used in _MEMORY_OF_GROUP:
+        try:
+            free = min(free, int((cgroups / limit).read_text()) - int((cgroups / used).read_text()))
+        except (OSError, ValueError):  # It is not there, or knows no limit.
+            continue
+    return max(0, free)

@@ -35,7 +35,7 @@ from collage.device import SEScope
 from collage.frontend import model_digest, place_weights
 from collage.fusion import CandidateKernel, FusionReport
 from collage.graph import DataflowGraph, IndexSet, SubGraph, structural_hash, value_nbytes
-from collage.machine import this_machine
+from collage.machine import free_memory_bytes, this_machine
 from collage.options import CompileOptions
 from collage.placement import DevicePlacement
 from collage.target import HOST_TARGET, Target
@@ -124,7 +124,7 @@ class Tuning:
         self.error_price_s = 0.0
         self.correction = Correction()
         self.asked = 0
-        self.race_plan = RacePlan.of_model(weight_bytes(self.model))
+        self.race_plan = RacePlan.of_model(weight_bytes(self.model), free_memory_bytes())
         self.fusion = FusionReport()
         self._outcomes: dict[tuple[Hashable, Target], Outcome] = {}
         self._rejected: dict[tuple[SubGraph, Target], None] = {}

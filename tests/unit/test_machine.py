@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collage.machine import physical_cores, processor_quota, this_machine
+from collage.machine import free_memory_bytes, physical_cores, processor_quota, this_machine
 
 
 @pytest.fixture
@@ -54,3 +54,28 @@ def test_timings_of_other_circumstances_are_not_comparable(change: dict[str, flo
     machine = this_machine()
     assert replace(machine, **change).fingerprint != machine.fingerprint
     assert replace(machine, memory_bytes=1).fingerprint == machine.fingerprint
+
+
+def test_free_memory_is_what_a_container_leaves(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    assert free_memory_bytes(meminfo, tmp_path) == 0
+    meminfo.write_text("MemTotal: 9000 kB\nMemAvailable:    4000 kB\nBuffers: 1 kB\n")
+    assert free_memory_bytes(meminfo, tmp_path) == 4000 << 10
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("1024\n")
+    assert free_memory_bytes(meminfo, tmp_path) == 4000 << 10
+    (tmp_path / "memory.max").write_text("2048\n")
+    assert free_memory_bytes(meminfo, tmp_path) == 1024
+    (tmp_path / "memory.current").write_text("4096\n")
+    assert free_memory_bytes(meminfo, tmp_path) == 0
+
+
+def test_free_memory_by_the_first_version_of_control_groups(tmp_path: Path) -> None:
+    meminfo, group = tmp_path / "meminfo", tmp_path / "memory"
+    meminfo.write_text("MemAvailable: 4000 kB\n")
+    group.mkdir()
+    (group / "memory.usage_in_bytes").write_text("1000\n")
+    (group / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert free_memory_bytes(meminfo, tmp_path) == 4000 << 10
+    (group / "memory.limit_in_bytes").write_text("3000\n")
+    assert free_memory_bytes(meminfo, tmp_path) == 2000

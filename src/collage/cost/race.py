@@ -28,6 +28,8 @@ __all__ = ["Contestant", "RacePlan", "Result", "Standing", "race", "why_wrong"]
 InCalm = Callable[[Callable[[], list[float]]], list[float]]
 
 _LARGE_BYTES = 256 << 20
+_COPIES = 24
+"""How often a model's weights may be in memory while all contestants are: up to eight, each with what it packs them into."""
 _SLOW_S = 1.0
 """Runs of models are not repeated for good measure from here on."""
 
@@ -56,6 +58,8 @@ class RacePlan:
     """How long to race.
 
     Attributes:
+        trial_rounds: After so many rounds, who was ``beaten`` in each of them leaves the race.
+        beaten: A contestant that takes this many times as long as the best incumbent, in the same round.
         choosing_rounds: After how many rounds to look whether it can be told who wins. A later look is taken only
             while a contestant with more kernels leads, but not beyond doubt. Three looks at 95 % each let a slower one win
             in at most 5 % of races.
@@ -71,6 +75,8 @@ class RacePlan:
             would be too much. Loading takes its time, so there are fewer rounds, and longer blocks.
     """
 
+    trial_rounds: int = 3
+    beaten: float = 1.1
     choosing_rounds: tuple[int, ...] = (7, 15, 31)
     choosing_s: float = 60.0
     worthwhile: float = 0.005
@@ -83,9 +89,9 @@ class RacePlan:
     one_at_a_time: bool = False
 
     @classmethod
-    def of_model(cls, weight_bytes: int) -> RacePlan:
-        """The plan for a model with so many bytes of weights, of which every contestant holds a copy."""
-        if weight_bytes < _LARGE_BYTES:
+    def of_model(cls, weight_bytes: int, free_bytes: int = 0) -> RacePlan:
+        """The plan for a model with so many bytes of weights, of which every contestant holds copies, and so much memory."""
+        if weight_bytes < max(_LARGE_BYTES, free_bytes // _COPIES):
             return cls()
         return cls(choosing_rounds=(7,), reporting_rounds=7, block_s=0.5, one_at_a_time=True)
 
@@ -279,9 +285,14 @@ def _until_told(
         Who is left, and who of them ran in all rounds: among these the winner is to be chosen.
     """
     rivals, retired, done = track, list[_Runner](), 0
-    for look in plan.choosing_rounds if len(track) > 1 else ():
+    looks = [look for look in plan.choosing_rounds if look > plan.trial_rounds]
+    if len(track) > 1 and looks:
+        rivals, done = _run_rounds(rivals, "choosing", plan.trial_rounds, plan, say, in_calm), plan.trial_rounds
+        retired = _beaten(rivals, plan.beaten)
+        rivals = [runner for runner in rivals if runner not in retired]
+    for number, look in enumerate(looks if len(rivals) > 1 else ()):
         seconds = sum(runner.block * runner.median_s for runner in rivals) * (look - done)
-        if done and seconds > plan.choosing_s:
+        if number and seconds > plan.choosing_s:
             break
         rivals = _run_rounds(rivals, "choosing", look - done, plan, say, in_calm)
         done = look
@@ -290,6 +301,22 @@ def _until_told(
         retired += [runner for runner in rivals if runner not in undecided]
         rivals = undecided
     return [*rivals, *retired], rivals
+
+
+def _beaten(track: Sequence[_Runner], beaten: float) -> list[_Runner]:
+    """Those that were far behind the best incumbent in every round so far: nothing that they do will let them win."""
+    best = min((runner for runner in track if runner.contestant.incumbent), key=lambda r: r.median_s, default=None)
+    if best is None:
+        return []
+    return [
+        runner
+        for runner in track
+        if runner is not best
+        and all(
+            summarise(own).median_s > beaten * summarise(other).median_s
+            for own, other in zip(runner.choosing, best.choosing, strict=True)
+        )
+    ]
 
 
 def _undecided(track: Sequence[_Runner], worthwhile: float) -> list[_Runner]:

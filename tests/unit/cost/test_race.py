@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -126,6 +127,44 @@ def test_contestants_that_are_large_are_never_there_together(monkeypatch: pytest
     assert result.winner.contestant.name == "mix"
     assert result.speedup is not None
     assert result.speedup[1].low > 1.1
+
+
+def test_large_models_race_side_by_side_where_memory_is_plenty() -> None:
+    gib = 1 << 30
+    assert RacePlan.of_model(gib // 2).one_at_a_time
+    assert RacePlan.of_model(gib // 2, 10 * gib).one_at_a_time
+    assert not RacePlan.of_model(gib // 2, 13 * gib).one_at_a_time
+    assert not RacePlan.of_model(gib // 8, gib).one_at_a_time
+
+
+def blocks_by_name(monkeypatch: pytest.MonkeyPatch, *entries: Contestant) -> tuple[Counter[str], Result]:
+    """In how many rounds each ran, and the result."""
+    ran: Counter[str] = Counter()
+
+    class Counting(Track):
+        def call(self, method: str, timeout_s: float, **params: Any) -> Any:
+            ran[self.service.split()[0]] += method == "run" and params["runs"] > 3
+            if method == "run" and ran[self.service.split()[0]] in self.arguments.get("slow_in", ()):
+                return [1.3 * seconds for seconds in super().call(method, timeout_s, **params)]
+            return super().call(method, timeout_s, **params)
+
+    monkeypatch.setattr(race_module, "Worker", Counting)
+    return ran, run(*entries)
+
+
+def test_who_is_beaten_in_each_of_the_first_rounds_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = entry("single", 0.010), entry("other", 0.0125), entry("bad", 0.012, 5), entry("good", 0.0085, 4)
+    ran, result = blocks_by_name(monkeypatch, *entries)
+    assert (ran["bad"], ran["other"]) == (3, 3)
+    assert result.winner is not None and result.winner.contestant.name == "good"
+    times = {standing.contestant.name: standing for standing in result.standings}
+    assert times["bad"].time is not None and times["bad"].paired_s == pytest.approx(0.012, rel=0.05)
+
+
+def test_who_keeps_up_in_one_of_them_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran, result = blocks_by_name(monkeypatch, entry("single", 0.010), entry("mix", 0.0085, 4, slow_in=(1, 3)))
+    assert ran["mix"] > 7
+    assert result.winner is not None and result.winner.contestant.name == "mix"
 
 
 def test_a_choice_that_the_reporting_rounds_contradict_falls_back_to_the_best_single() -> None:
