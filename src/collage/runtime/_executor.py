@@ -102,7 +102,6 @@ class Executor:
         self._lent = [i for i, name in enumerate(outputs) if memory.lies_in[name] and i not in self._views]
         self._lent += [i for i, name in enumerate(outputs) if not memory.lies_in[name] and first[name] != i]
         self._new = [i for i, name in enumerate(outputs) if not memory.lies_in[name] and first[name] == i]
-        self._all = range(len(outputs))
         self._host = host
         self._rescue = host.rescue if host is not None else _fail
 
@@ -190,7 +189,7 @@ class Executor:
         for i in self._new:
             made = results[i]
             if isinstance(made, np.ndarray):
-                others = (*values, *(results[j] for j in self._all if j != i))
+                others = values if len(results) == 1 else [*values, *results[:i], *results[i + 1 :]]
                 if not made.flags.writeable or _shares_memory(made, self._block, others):
                     results[i] = made.copy()
         return results

@@ -83,13 +83,18 @@ class Bound(NamedTuple):
     is_empty: bool
 
 
+_MOST_KNOWN = 256
+"""Combinations of inputs' shapes that are remembered to fit."""
+
+
 class Signature:
     """The inputs of an executable, and how what a caller passes becomes tensors for its kernels."""
 
     def __init__(self, inputs: Sequence[Port]) -> None:
         self.inputs = tuple(inputs)
         self._names = tuple(port.name for port in inputs)
-        self._expected = tuple((port.name, port.shape, _numpy_dtype(port.dtype), port) for port in inputs)
+        self._expected = tuple((port.name, _numpy_dtype(port.dtype), port) for port in inputs)
+        self._known: dict[tuple[Any, ...], bool] = {}
 
     def bind(self, feeds: Mapping[str, Any] | Sequence[Any]) -> Bound:
         """Orders and checks inputs.
@@ -102,26 +107,37 @@ class Signature:
         """
         if type(feeds) is not dict and not isinstance(feeds, Mapping):
             feeds = self._by_name(feeds)
-        symbols: dict[str, int] = {}
         restore: Restore | None = None
         bound = []
-        for name, shape, dtype, port in self._expected:
+        for name, dtype, port in self._expected:
             try:
                 value = feeds[name]
             except KeyError:
                 raise InputError(self._names_message(feeds)) from None
-            # The usual call, in as few steps as can be: an array of the right type and shape, laid out as kernels want it.
+            # The usual call, in as few steps as can be: an array of the right type, laid out as kernels want it.
             if type(value) is np.ndarray and value.dtype == dtype and value.flags.c_contiguous:
-                if value.shape != shape:
-                    _check_shape(port, value, symbols)
                 bound.append(value)
             else:
                 if is_torch(value):
                     restore = as_torch
-                bound.append(_as_tensor(port, dtype, value, symbols))
+                bound.append(_as_tensor(port, dtype, value))
         if len(feeds) != len(bound):
             raise InputError(self._names_message(feeds))
-        return Bound(bound, restore, 0 in symbols.values())
+        # Callers mostly come with shapes that they came with before; to check these takes longer than all else here.
+        shapes = tuple([getattr(value, "shape", None) for value in bound])
+        is_empty = self._known.get(shapes)
+        return Bound(bound, restore, self._check_shapes(shapes) if is_empty is None else is_empty)
+
+    def _check_shapes(self, shapes: tuple[Any, ...]) -> bool:
+        """Whether some symbolic dimension is 0; raises InputError where shapes do not fit."""
+        symbols: dict[str, int] = {}
+        for port, shape in zip(self.inputs, shapes, strict=True):
+            if port.dtype is not None:
+                _check_shape(port, shape, symbols)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[shapes] = is_empty = 0 in symbols.values()
+        return is_empty
 
     def _by_name(self, feeds: Sequence[Any]) -> Mapping[str, Any]:
         if isinstance(feeds, np.ndarray) or not isinstance(feeds, Sequence):
@@ -149,7 +165,7 @@ def _numpy_dtype(name: str | None) -> np.dtype[Any] | None:
     return np.dtype(object) if name == "string" else np.dtype(name)
 
 
-def _as_tensor(port: Port, dtype: np.dtype[Any] | None, value: Any, symbols: dict[str, int]) -> Any:
+def _as_tensor(port: Port, dtype: np.dtype[Any] | None, value: Any) -> Any:
     if dtype is None:
         return value
     try:
@@ -165,19 +181,18 @@ def _as_tensor(port: Port, dtype: np.dtype[Any] | None, value: Any, symbols: dic
             array = cast
     if array.dtype != dtype:
         raise InputError(f"input {port.name!r} is {array.dtype}, but the model takes {port}; convert it first")
-    _check_shape(port, array, symbols)
     return array
 
 
-def _check_shape(port: Port, array: np.ndarray[Any, Any], symbols: dict[str, int]) -> None:
+def _check_shape(port: Port, shape: tuple[int, ...], symbols: dict[str, int]) -> None:
     if port.shape is None:
         return
-    fits = len(array.shape) == len(port.shape)
-    for axis, (given, wanted) in enumerate(zip(array.shape, port.shape, strict=False)):
+    fits = len(shape) == len(port.shape)
+    for axis, (given, wanted) in enumerate(zip(shape, port.shape, strict=False)):
         if isinstance(wanted, int):
             fits = fits and given == wanted
         else:
             fits = fits and symbols.setdefault(wanted or f"{port.name}[{axis}]", given) == given
     if not fits:
         where = f" where {', '.join(f'{k}={v}' for k, v in symbols.items())}" if symbols else ""
-        raise InputError(f"input {port.name!r} has shape {list(array.shape)}, but the model takes {port}{where}")
+        raise InputError(f"input {port.name!r} has shape {list(shape)}, but the model takes {port}{where}")

@@ -70,3 +70,15 @@ def test_lengths_that_are_nothing_are_said() -> None:
     assert Signature([Y, anonymous]).bind([np.ones((0, 2), "int64"), np.ones((1, 2), "f")]).is_empty
     assert Signature([Y, anonymous]).bind([np.ones((1, 2), "int64"), np.ones((0, 2), "f")]).is_empty
     assert not Signature([Port("e", "float32", (0,))]).bind([np.ones(0, "f")]).is_empty  # The model was made for it.
+
+
+def test_what_was_right_before_says_nothing_of_what_comes_next() -> None:
+    signature = Signature([Y, Z])
+    for n in (*range(1, 600), 0, 3):  # More lengths than are remembered.
+        assert signature.bind([np.ones((n, 2), "int64"), np.ones(n, "int64")]).is_empty == (n == 0)
+        with pytest.raises(InputError, match=rf"n={n}"):
+            signature.bind([np.ones((n, 2), "int64"), np.ones(n + 1, "int64")])
+    with pytest.raises(InputError, match=r"shape \[3, 2, 1\]"):
+        signature.bind([np.ones((3, 2, 1), "int64"), np.ones(3, "int64")])
+    with pytest.raises(InputError, match="float32"):
+        signature.bind([np.ones((3, 2), "f"), np.ones(3, "int64")])
