@@ -73,9 +73,8 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         if self.dims:
-            from collage.frontend import (
-                occasions,  # Whoever loads artefacts makes options too, and needs no front door.
-            )
+            # Here, as whoever loads artefacts makes options too, and needs no front door.
+            from collage.frontend import occasions
 
             occasions(self.dims)  # Says what is wrong with them.
         if self.percentile not in (10, 50, 90):

@@ -11,7 +11,7 @@ from collage.frontend._inputs import make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs
 from collage.frontend._lengths import cut, fix_lengths, other_lengths
 from collage.frontend._nodes import bodies_of
-from collage.frontend._occasions import Lengths, Occasion, lengths_as_json, lengths_from_json, occasions
+from collage.frontend._occasions import Lengths, lengths_as_json, lengths_from_json, occasions
 from collage.frontend._proto import forget_claims, skeleton
 from collage.frontend._read import read_model
 from collage.frontend._weights import WEIGHTS_FILE, place_weights
@@ -20,7 +20,6 @@ __all__ = [
     "WEIGHTS_FILE",
     "Budgets",
     "Lengths",
-    "Occasion",
     "TensorSpec",
     "bind_dims",
     "bodies_of",

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Port", "Signature"]
 
+_MOST_KNOWN = 256
+"""Combinations of inputs' shapes that are remembered to fit."""
+
 Restore = Callable[[Any], Any]
 """Turns an output into what the caller deals in."""
 
@@ -81,10 +84,6 @@ class Bound(NamedTuple):
     values: list[Any]
     restore: Restore | None
     is_empty: bool
-
-
-_MOST_KNOWN = 256
-"""Combinations of inputs' shapes that are remembered to fit."""
 
 
 class Signature:
