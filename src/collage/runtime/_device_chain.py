@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from collage.runtime._executor import Executor, Host, Span, Step
+from collage.runtime._single_kernel import SingleKernelExecutor
 from collage.toolchains import Device, DeviceKernel, Recording
 
 __all__ = ["DeviceChain", "executor_of"]
@@ -26,9 +27,10 @@ _MOST_RECORDINGS = 8
 
 
 def executor_of(steps: Sequence[Step], inputs: Sequence[str], outputs: Sequence[str], host: Host | None) -> Executor:
-    """The executor of some steps: a plain one, unless there are kernels on a device."""
+    """The executor of some steps: a plain one, unless there are kernels on a device, or there is one only."""
     if not any(isinstance(step.kernel, DeviceKernel) for step in steps):
-        return Executor(steps, inputs, outputs, host)
+        kind = SingleKernelExecutor if SingleKernelExecutor.suits(steps, inputs, outputs) else Executor
+        return kind(steps, inputs, outputs, host)
     return _ChainExecutor(steps, inputs, outputs, host)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from collage.runtime._buffers import Lifetime, OutputBuffer, arrays_in_one_block
-from collage.toolchains import InPlaceKernel, Kernel, Layout, size_bytes
+from collage.toolchains import AllocatingKernel, InPlaceKernel, Kernel, Layout, size_bytes
 
 __all__ = ["Executor", "Host", "Span", "Step"]
 
@@ -101,13 +101,17 @@ class Executor:
         self._views = [i for i, name in enumerate(outputs) if name in memory.leaving and first[name] == i]
         self._lent = [i for i, name in enumerate(outputs) if memory.lies_in[name] and i not in self._views]
         self._lent += [i for i, name in enumerate(outputs) if not memory.lies_in[name] and first[name] != i]
-        self._new = [i for i, name in enumerate(outputs) if not memory.lies_in[name] and first[name] == i]
+        new = [i for i, name in enumerate(outputs) if not memory.lies_in[name] and first[name] == i]
+        proven = {name for step in steps if _allocates(step.kernel) for name in step.outputs}
+        self._unproven = [i for i in new if outputs[i] not in proven]
+        # Where the host stands in for a kernel, nothing is proven, and nothing was written in place.
+        self._apart = [*self._views, *new]
         self._host = host
         self._rescue = host.rescue if host is not None else _fail
 
     def run(self, values: Sequence[Any]) -> Sequence[Any]:
         """Runs all steps on inputs in the model's order; returns outputs in the model's order."""
-        slots = self._slots(values)
+        slots, suspects = self._slots(values), self._unproven
         # The same as calling _call and _settle, spelt out: calls would double what a kernel costs on top of itself.
         for position, (into, (kernel, inputs, outputs, dead)) in enumerate(self._program):
             given = [slots[i] for i in inputs]
@@ -117,12 +121,12 @@ class Executor:
                 else:
                     into(given, made := [slots[i] for i in outputs])
             except Exception as error:
-                made = self._rescue(position, given, error)
+                made, suspects = self._rescue(position, given, error), self._apart
             for index, value in zip(outputs, made, strict=True):
                 slots[index] = value
             for index in dead:
                 slots[index] = None
-        return self._owned([slots[i] for i in self._outputs], values)
+        return self._owned([slots[i] for i in self._outputs], values, suspects)
 
     def run_empty(self, values: Sequence[Any]) -> Sequence[Any]:
         """Runs like ``run``, where an input has no elements: kernels that are given such a tensor are left to the host.
@@ -140,7 +144,7 @@ class Executor:
             else:
                 made = self._call(position, slots)
             self._settle(position, slots, made)
-        return self._owned([slots[i] for i in self._outputs], values)
+        return self._owned([slots[i] for i in self._outputs], values, self._apart)
 
     def trace(self, values: Sequence[Any]) -> tuple[Sequence[Any], list[Span]]:
         """Runs like ``run``, and tells when each step's kernel began and ended."""
@@ -151,7 +155,7 @@ class Executor:
             made = self._call(position, slots)
             spans.append((began, time.perf_counter_ns()))
             self._settle(position, slots, made)
-        return self._owned([slots[i] for i in self._outputs], values), spans
+        return self._owned([slots[i] for i in self._outputs], values, self._apart), spans
 
     def _slots(self, values: Sequence[Any]) -> list[Any]:
         slots = self._template.copy()
@@ -179,14 +183,14 @@ class Executor:
         for index in dead:
             slots[index] = None
 
-    def _owned(self, results: list[Any], values: Sequence[Any]) -> list[Any]:
-        """Results that the caller may write to, and nothing else changes."""
+    def _owned(self, results: list[Any], values: Sequence[Any], suspects: Sequence[int]) -> list[Any]:
+        """Results that the caller may write to, and nothing else changes; some are looked at for whether they are new."""
         for i in self._views:
             results[i] = results[i].view()
         for i in self._lent:
             results[i] = _own(results[i])
         # Runtimes pass an input on, give one tensor out twice, or forbid writing to it, and few documents say when.
-        for i in self._new:
+        for i in suspects:
             made = results[i]
             if isinstance(made, np.ndarray):
                 others = values if len(results) == 1 else [*values, *results[:i], *results[i + 1 :]]
@@ -236,6 +240,10 @@ class _Memory:
             first = self._first[name] if in_order else 0
             lifetimes.append(Lifetime(size_bytes(layout), first, max(first, self._last.get(name, 0))))
         return dict(zip(within, arrays_in_one_block(list(within.values()), lifetimes), strict=True))
+
+
+def _allocates(kernel: Kernel) -> bool:
+    return isinstance(kernel, AllocatingKernel) and kernel.allocates_outputs
 
 
 def _fail(position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:

@@ -220,7 +220,7 @@ class DeviceExecutor(Executor):
         return self._results(run, values), spans
 
     def _results(self, run: _Run, values: Sequence[Any]) -> Sequence[Any]:
-        return self._owned([run.slots[i] for i in self._outputs], values)
+        return self._owned([run.slots[i] for i in self._outputs], values, self._apart)
 
     def _go(self, values: Sequence[Any], is_empty: bool = False) -> _Run:
         run = _Run(self._slots(values), list(self._needed), list(self._uses), is_empty)

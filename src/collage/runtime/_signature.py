@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes  # noqa: F401  registers bfloat16 and its kin with NumPy
 import numpy as np
@@ -72,18 +72,9 @@ class Port:
         return cls(name, "string" if dtype == ir.DataType.STRING else dtype.numpy().name, axes)
 
 
-class Bound(NamedTuple):
-    """Inputs, bound.
-
-    Attributes:
-        values: Tensors in the model's order, row-major.
-        restore: What outputs become where an input was a tensor of PyTorch, else None.
-        is_empty: A length that the model leaves open is 0.
-    """
-
-    values: list[Any]
-    restore: Restore | None
-    is_empty: bool
+Bound = tuple[list[Any], Restore | None, bool]
+"""Row-major tensors in the model's order; what outputs become where an input was a tensor of PyTorch, else None; whether a
+length that the model leaves open is 0. No named tuple: to make one takes as long as to check an input."""
 
 
 class Signature:
@@ -125,7 +116,7 @@ class Signature:
         # Callers mostly come with shapes that they came with before; to check these takes longer than all else here.
         shapes = tuple([getattr(value, "shape", None) for value in bound])
         is_empty = self._known.get(shapes)
-        return Bound(bound, restore, self._check_shapes(shapes) if is_empty is None else is_empty)
+        return bound, restore, self._check_shapes(shapes) if is_empty is None else is_empty
 
     def _check_shapes(self, shapes: tuple[Any, ...]) -> bool:
         """Whether some symbolic dimension is 0; raises InputError where shapes do not fit."""

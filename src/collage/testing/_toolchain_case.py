@@ -34,6 +34,7 @@ from collage.testing import _memory_edges
 from collage.testing._memory_edges import placed
 from collage.testing._toolchain_kernels import COMMON, DTYPES, DYNAMIC, EDGES, SHARED, KernelCase, kernel
 from collage.toolchains import (
+    AllocatingKernel,
     Compiled,
     InPlaceKernel,
     Layout,
@@ -371,6 +372,8 @@ class ToolchainTestCase:
                     earlier += [(y[...], y.copy()) for y in got]
                     pairs = [*combinations(got, 2), *product(got, inputs)]
                     assert not any(np.shares_memory(*pair) for pair in pairs)
+                if isinstance(loaded, AllocatingKernel) and loaded.allocates_outputs:
+                    assert all(y.flags.writeable for y in got)
             for x in inputs:
                 x[...] = 1  # As where the next kernel writes to the same buffer.
         for y, before in earlier:

@@ -9,6 +9,7 @@ from collage.toolchains._apart import HelperThreads, own_threads, started_meanwh
 from collage.toolchains._base import ToolchainBase, availability_for
 from collage.toolchains._contract import (
     TUNED,
+    AllocatingKernel,
     Availability,
     Compiled,
     Device,
@@ -35,6 +36,7 @@ from collage.toolchains._registry import Registry, registry
 __all__ = [
     "ALIGNMENT_BYTES",
     "TUNED",
+    "AllocatingKernel",
     "Availability",
     "BoundFunction",
     "CompileError",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TUNED",
+    "AllocatingKernel",
     "Availability",
     "Compiled",
     "Device",
@@ -226,6 +227,25 @@ class DeviceKernel(Protocol):
 
     def on_device(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Runs on tensors of the device, and returns such; their work may still be going on."""
+        ...
+
+
+@runtime_checkable
+class AllocatingKernel(Protocol):
+    """A kernel that can tell whether each call allocates all outputs anew.
+
+    Optional: ``Kernel`` asks for outputs that lie apart from all else, but runtimes pass inputs on, or hand one tensor out
+    twice, and few documents say when. So who runs kernels looks at every pair of tensors, which takes microseconds.
+
+    Attributes:
+        allocates_outputs: True where it follows from how the kernel was made, so that nobody needs to look.
+    """
+
+    reuses_outputs: bool
+    allocates_outputs: bool
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """See ``Kernel``."""
         ...
 
 

@@ -163,6 +163,8 @@ class _SessionKernel:
         self._inputs = compiled.inputs
         self._only_input = compiled.inputs[0] if len(compiled.inputs) == 1 else None
         self._outputs = list(compiled.outputs)
+        # What ONNX Runtime would write to where it is told, it allocates where it is not.
+        self.allocates_outputs = compiled.metadata.get("in_place") is True
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         name = self._only_input  # A dictionary display is the faster one, and this is the usual kernel.

@@ -230,6 +230,7 @@ class _RequestKernel:
     """A request whose outputs are copied: their sizes vary, and with them their places, or they are inputs."""
 
     reuses_outputs = False
+    allocates_outputs = True
 
     def __init__(self, request: _Request) -> None:
         self._request = request

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from collage.runtime import Executor, Step
 from collage.runtime._device_chain import DeviceChain, executor_of
+from collage.runtime._single_kernel import SingleKernelExecutor
 
 
 class Resident:
@@ -153,8 +154,9 @@ def chain_of(device: PretendedDevice, *capturable: bool) -> list[Step]:
 
 
 def test_without_kernels_on_a_device_the_executor_is_the_plain_one() -> None:
-    steps = [Step("k", OnHost(2), ("x",), ("y",))]
-    assert type(executor_of(steps, ["x"], ["y"], None)) is Executor
+    steps = [Step("k", OnHost(2), ("x",), ("y",)), Step("l", OnHost(2), ("y",), ("z",))]
+    assert type(executor_of(steps, ["x"], ["z"], None)) is Executor
+    assert type(executor_of(steps[:1], ["x"], ["y"], None)) is SingleKernelExecutor
 
 
 def test_tensors_stay_and_the_whole_chain_is_one_recording() -> None:

@@ -16,7 +16,7 @@ Z = Port("z", "int64", ("n",))
 def test_by_name_in_any_order_and_by_position() -> None:
     x, y = np.ones((1, 3), "f"), np.ones((4, 2), "int64")
     for feeds in ({"y": y, "x": x}, [x, y]):
-        bound = Signature([X, Y]).bind(feeds).values
+        bound = Signature([X, Y]).bind(feeds)[0]
         assert bound[0] is x
         assert bound[1] is y
 
@@ -51,31 +51,31 @@ def test_symbols_must_agree() -> None:
 
 def test_layout_is_made_row_major_and_python_numbers_take_the_type() -> None:
     strided = np.ones((3, 1), "f").T[:, ::-1]
-    assert Signature([X]).bind({"x": strided}).values[0].flags.c_contiguous
-    assert Signature([X]).bind({"x": [[1, 2, 3]]}).values[0].dtype == np.float32
+    assert Signature([X]).bind({"x": strided})[0][0].flags.c_contiguous
+    assert Signature([X]).bind({"x": [[1, 2, 3]]})[0][0].dtype == np.float32
     with pytest.raises(InputError):
         Signature([Port("n", "int64", (1,))]).bind({"n": [1.5]})
 
 
 def test_scalars_strings_and_values_that_are_no_tensors() -> None:
-    assert Signature([Port("s", "float32", ())]).bind({"s": np.float32(2)}).values[0].shape == ()
-    assert Signature([Port("t", "string", (2,))]).bind({"t": np.array(["a", "b"])}).values[0].dtype == object
+    assert Signature([Port("s", "float32", ())]).bind({"s": np.float32(2)})[0][0].shape == ()
+    assert Signature([Port("t", "string", (2,))]).bind({"t": np.array(["a", "b"])})[0][0].dtype == object
     sequence = [np.ones(1)]
-    assert Signature([Port("q", None, None)]).bind({"q": sequence}).values[0] is sequence
+    assert Signature([Port("q", None, None)]).bind({"q": sequence})[0][0] is sequence
 
 
 def test_lengths_that_are_nothing_are_said() -> None:
     anonymous = Port("a", "float32", (None, 2))
-    assert not Signature([Y, anonymous]).bind([np.ones((1, 2), "int64"), np.ones((1, 2), "f")]).is_empty
-    assert Signature([Y, anonymous]).bind([np.ones((0, 2), "int64"), np.ones((1, 2), "f")]).is_empty
-    assert Signature([Y, anonymous]).bind([np.ones((1, 2), "int64"), np.ones((0, 2), "f")]).is_empty
-    assert not Signature([Port("e", "float32", (0,))]).bind([np.ones(0, "f")]).is_empty  # The model was made for it.
+    assert not Signature([Y, anonymous]).bind([np.ones((1, 2), "int64"), np.ones((1, 2), "f")])[2]
+    assert Signature([Y, anonymous]).bind([np.ones((0, 2), "int64"), np.ones((1, 2), "f")])[2]
+    assert Signature([Y, anonymous]).bind([np.ones((1, 2), "int64"), np.ones((0, 2), "f")])[2]
+    assert not Signature([Port("e", "float32", (0,))]).bind([np.ones(0, "f")])[2]  # The model was made for it.
 
 
 def test_what_was_right_before_says_nothing_of_what_comes_next() -> None:
     signature = Signature([Y, Z])
     for n in (*range(1, 600), 0, 3):  # More lengths than are remembered.
-        assert signature.bind([np.ones((n, 2), "int64"), np.ones(n, "int64")]).is_empty == (n == 0)
+        assert signature.bind([np.ones((n, 2), "int64"), np.ones(n, "int64")])[2] == (n == 0)
         with pytest.raises(InputError, match=rf"n={n}"):
             signature.bind([np.ones((n, 2), "int64"), np.ones(n + 1, "int64")])
     with pytest.raises(InputError, match=r"shape \[3, 2, 1\]"):
