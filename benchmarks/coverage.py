@@ -197,13 +197,13 @@ FOR_FIXED_SHAPES = ("inductor",)
 def integrated(model: onnx.ModelProto, name: str, workspace: Path) -> Runner:
     """The case as one kernel, the way Collage offers it: through the front door, prepared, asked operator by operator."""
     from collage.target import Target
-    from collage.toolchains import LoadOptions, registry
+    from collage.toolchains import LoadOptions, compile_for, registry
 
     toolchain = registry().get(name)
     target = Target.parse(toolchain.targets[0])
     kernel = supported(model, name)
     kernel.graph.name = f"case{len(list(workspace.iterdir()))}"
-    loaded = toolchain.load(toolchain.compile(kernel, target, workspace), target, workspace, LoadOptions())
+    loaded = toolchain.load(compile_for(toolchain, kernel, target, workspace), target, workspace, LoadOptions())
     return lambda inputs: loaded(list(inputs))
 
 

@@ -14,7 +14,7 @@ from collage.plans import kernel_attributes
 from collage.runtime import Executable, KernelRecord, Port, Recipe
 from collage.scratch import make_scratch
 from collage.target import Target
-from collage.toolchains import Registry, registry
+from collage.toolchains import Registry, compile_for, registry
 from collage.transform import prepare
 
 Part = tuple[Iterable[int], str]
@@ -39,7 +39,7 @@ def executable(
         target: Target = available.parse_target(alias)
         sub_graph = SubGraph(graph, IndexSet.from_indices(indices))
         kernel = maker.model(sub_graph, target)
-        compiled = available.for_target(target).compile(kernel, target, workspace)
+        compiled = compile_for(available.for_target(target), kernel, target, workspace)
         name = str(kernel.graph.name)
         specs.append(KernelSpec(sub_graph, name, kernel_attributes(target, name)))
         records.append(KernelRecord(name, str(target), compiled.inputs, compiled.outputs, compiled))

@@ -77,12 +77,13 @@ Made = tuple[str, Any]
 def compiled_by_collage(name: str, folder: Path, threads: int, workspace: Path) -> Any:
     """The model as one kernel's files in ``workspace``."""
     from collage.frontend import place_weights, read_model
+    from collage.toolchains import compile_for
     from collage.transform import prepare
 
     toolchain, target = toolchain_of(name, threads)
     kernel = place_weights(prepare(read_model(folder / "model.onnx")), workspace)
     kernel.graph.name = "whole"
-    return toolchain.compile(kernel, target, workspace)
+    return compile_for(toolchain, kernel, target, workspace)
 
 
 def loaded_by_collage(name: str, compiled: Any, inputs: Inputs, threads: int, workspace: Path) -> Call:

@@ -46,7 +46,7 @@ from collage.graph import (
     partition,
 )
 from collage.target import Target, TargetLike
-from collage.toolchains import Registry, Support, registry
+from collage.toolchains import Registry, Support, registry, support_for
 from collage.transform import ModulePass, PassContext, PassInfo, Sequential
 
 __all__ = ["AnnotateTarget", "FuseOps", "MergeCompilerRegions", "MergeComposite", "PartitionGraph", "partition_for"]
@@ -140,7 +140,7 @@ class AnnotateTarget(ModulePass):
         if TARGET in node.metadata_props:
             return Support(False, "it was given to another target")
         label, _, _ = node.metadata_props.get(COMPOSITE, "").rpartition("#")
-        return Support(label in self._labels) if self._labels else self._toolchain.supports(node, self._target)
+        return Support(label in self._labels) if self._labels else support_for(self._toolchain, node, self._target)
 
 
 class MergeCompilerRegions(ModulePass):

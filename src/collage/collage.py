@@ -68,7 +68,7 @@ from collage.search import (
     shortest_path,
 )
 from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target, TargetLike
-from collage.toolchains import Registry, Support, registry
+from collage.toolchains import Registry, Support, registry, support_for
 from collage.transform import ModulePass, PassContext, PassInfo
 from collage.tuning import Tuning
 
@@ -352,7 +352,7 @@ class CollageFuseOps(ModulePass):
     ) -> Plan:
         def supports(target: Target) -> Callable[[ir.Node], Support]:
             toolchain = self._toolchains.for_target(target)
-            return lambda node: toolchain.supports(node, target)
+            return lambda node: support_for(toolchain, node, target)
 
         specs = gather_fusion_specs(
             self._menu, self._toolchains.for_target, supports, options.fusion, host_target=HOST_TARGET

@@ -30,7 +30,9 @@ from collage.toolchains import (
     Tuner,
     TuningSession,
     availability_for,
+    compile_for,
     importing_here,
+    kernel_for,
 )
 
 __all__ = ["ToolchainService"]
@@ -72,7 +74,7 @@ class ToolchainService:
         """
         folder, goal = Path(workspace), Target.parse(target)
         model = ir.load(folder / kernel)
-        compiled = self._toolchain.compile(model, goal, folder)
+        compiled = compile_for(self._toolchain, model, goal, folder)
         result = compiled.as_json()
         self._kernel(result, goal, folder, threads)
         return result
@@ -177,7 +179,8 @@ class ToolchainService:
         """What can be tuned in a kernel, by name."""
         folder = Path(workspace)
         assert isinstance(self._toolchain, Tuner)
-        return list(self._toolchain.tuning_workloads(ir.load(folder / kernel), Target.parse(target), folder))
+        model = kernel_for(self._toolchain, ir.load(folder / kernel))
+        return list(self._toolchain.tuning_workloads(model, Target.parse(target), folder))
 
     def tune(
         self, kernel: str, target: str, workspace: str, threads: int, budget_s: float, known: dict[str, str]
@@ -186,7 +189,8 @@ class ToolchainService:
         folder = Path(workspace)
         assert isinstance(self._toolchain, Tuner)
         session = TuningSession(budget_s, threads, known, building_slot, measuring_slot)
-        return dict(self._toolchain.tune(ir.load(folder / kernel), Target.parse(target), folder, session))
+        model = kernel_for(self._toolchain, ir.load(folder / kernel))
+        return dict(self._toolchain.tune(model, Target.parse(target), folder, session))
 
     def overheads(self, compiled: dict[str, Any], target: str, workspace: str, threads: int) -> dict[str, float]:
         """See ``Workshop.overheads``; the kernel has one input, float32 [16], and one output of the same shape."""
@@ -210,7 +214,7 @@ class ToolchainService:
             The names that are in the store now.
         """
         folder, goal = Path(workspace), Target.parse(target)
-        compiled = self._toolchain.compile(ir.load(folder / kernel), goal, folder)
+        compiled = compile_for(self._toolchain, ir.load(folder / kernel), goal, folder)
         callable_ = self._toolchain.load(compiled, goal, folder, LoadOptions())
         store = ValueStore(Path(values))
         outputs = callable_([store.get(name) for name in inputs])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collage.frontend._budget import Budgets
 from collage.frontend._canonical import lift_constants, name_everything, remove_unused
 from collage.frontend._confined import infer_shapes
+from collage.frontend._contributed import CONTRIBUTED, has_contributed, is_contributed, standard_form
 from collage.frontend._digest import model_digest
 from collage.frontend._holes import has_large_holes
 from collage.frontend._inputs import make_inputs
@@ -17,6 +18,7 @@ from collage.frontend._read import read_model
 from collage.frontend._weights import WEIGHTS_FILE, place_weights
 
 __all__ = [
+    "CONTRIBUTED",
     "WEIGHTS_FILE",
     "Budgets",
     "Lengths",
@@ -28,8 +30,10 @@ __all__ = [
     "describe_outputs",
     "fix_lengths",
     "forget_claims",
+    "has_contributed",
     "has_large_holes",
     "infer_shapes",
+    "is_contributed",
     "lengths_as_json",
     "lengths_from_json",
     "lift_constants",
@@ -42,4 +46,5 @@ __all__ = [
     "read_model",
     "remove_unused",
     "skeleton",
+    "standard_form",
 ]

@@ -113,8 +113,8 @@ def all_nodes(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
 
 
 def opset_imports_of(known: Mapping[str, int], nodes: Iterable[ir.Node]) -> dict[str, int]:
-    """The opset imports, among the known ones, that nodes need."""
-    domains = {node.domain for node in all_nodes(nodes)}
+    """The opset imports, among the known ones, that nodes need; ONNX's own always, in which others may be written out."""
+    domains = {"", *(node.domain for node in all_nodes(nodes))}
     return {domain: known[domain] for domain in sorted(domains) if domain in known}
 
 

@@ -97,7 +97,9 @@ class _Hasher:
 
     def _add_node(self, node: ir.Node, opsets: dict[str, int]) -> None:
         function = self._function_digest(node)
-        self._write("node", *([function] if function else [node.domain, node.op_type, opsets.get(node.domain)]))
+        # Foreign operators may be written out in ONNX's own, of the model's version.
+        versions = [opsets.get(domain) for domain in dict.fromkeys((node.domain, ""))]
+        self._write("node", *([function] if function else [node.domain, node.op_type, *versions]))
         self._write(node.metadata_props.get(COMPOSITE, ""), len(node.outputs), len(node.inputs))
         for value in node.inputs:
             self._add_use(value)

@@ -16,7 +16,7 @@ from collage.graph import kernel_model, kernels_of
 from collage.runtime._recipe import KernelRecord, Recipe
 from collage.scratch import scratch
 from collage.target import HOST_TARGET, Target
-from collage.toolchains import TUNED, Compiled, Kernel, LoadOptions, Registry
+from collage.toolchains import TUNED, Compiled, Kernel, LoadOptions, Registry, compile_for
 
 __all__ = ["HostKernels", "KernelSources"]
 
@@ -47,7 +47,7 @@ class KernelSources:
 
     def compile(self, record: KernelRecord, target: Target, toolchains: Registry, workspace: Path) -> Compiled:
         """Compiles a kernel for a target, into a workspace that holds its weights."""
-        return toolchains.for_target(target).compile(self.model(record.name), target, workspace)
+        return compile_for(toolchains.for_target(target), self.model(record.name), target, workspace)
 
 
 class HostKernels:
@@ -115,7 +115,7 @@ class HostKernels:
                 model = KernelSources(self._model_file).model(record.name)
                 ir.external_data.load_to_model(model)
                 host = self._toolchains.for_target(HOST_TARGET)
-                compiled = host.compile(model, HOST_TARGET, folder)
+                compiled = compile_for(host, model, HOST_TARGET, folder)
                 kernel = host.load(compiled, HOST_TARGET, folder, LoadOptions(self._recipe.threads))
                 self._kernels[record.name] = kernel, compiled
         return self._kernels[record.name]

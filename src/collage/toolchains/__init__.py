@@ -6,7 +6,7 @@ No toolchain's name occurs outside this room. Third parties add theirs through t
 
 from collage._errors import CompileError, Unsupported
 from collage.toolchains._apart import HelperThreads, own_threads, started_meanwhile
-from collage.toolchains._base import ToolchainBase, availability_for
+from collage.toolchains._base import ToolchainBase, availability_for, compile_for, kernel_for, support_for
 from collage.toolchains._contract import (
     TUNED,
     AllocatingKernel,
@@ -63,8 +63,10 @@ __all__ = [
     "aligned_bytes",
     "availability_for",
     "check_options",
+    "compile_for",
     "extern_libraries",
     "importing_here",
+    "kernel_for",
     "kernel_name",
     "load_threads",
     "own_threads",
@@ -73,4 +75,5 @@ __all__ = [
     "save_kernel",
     "size_bytes",
     "started_meanwhile",
+    "support_for",
 ]

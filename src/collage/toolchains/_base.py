@@ -5,21 +5,73 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from collage._errors import Unsupported
 from collage.toolchains._contract import Availability, PatternEntry, Support
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Toolchain
+    from collage.toolchains._contract import Compiled, Toolchain
 
-__all__ = ["ToolchainBase", "availability_for"]
+__all__ = ["ToolchainBase", "availability_for", "compile_for", "kernel_for", "support_for"]
 
 
 def availability_for(toolchain: Toolchain, target: Target) -> Availability:
     """Whether a toolchain can be used for one of its targets; without ``availability_of`` it is the same for all."""
     ask: Callable[[Target], Availability] | None = getattr(toolchain, "availability_of", None)
     return toolchain.availability() if ask is None else ask(target)
+
+
+def compile_for(toolchain: Toolchain, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
+    """What a toolchain makes of a kernel, which is put into ONNX's own operators where it reads no others.
+
+    Raises:
+        Unsupported: The toolchain cannot take it.
+        CompileError: It failed.
+    """
+    if not _reads_contributed(toolchain):
+        return toolchain.compile(kernel_for(toolchain, kernel), target, workspace)
+    try:
+        return toolchain.compile(kernel, target, workspace)
+    except Unsupported:
+        expanded = _expanded(kernel)
+        if expanded is kernel:
+            raise
+        return toolchain.compile(expanded, target, workspace)
+
+
+def kernel_for(toolchain: Toolchain, kernel: ir.Model) -> ir.Model:
+    """A kernel as a toolchain reads it."""
+    return kernel if _reads_contributed(toolchain) else _expanded(kernel)
+
+
+def support_for(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:
+    """Whether a toolchain takes an operator, be it as several of ONNX's own. Never raises."""
+    support = toolchain.supports(node, target)
+    if support.ok or not node.domain:
+        return support
+    from collage.transform import in_standard_operators
+
+    inner = [toolchain.supports(each, target) for each in in_standard_operators(node)]
+    return next((each for each in inner if not each.ok), Support(True)) if inner else support
+
+
+def _reads_contributed(toolchain: Toolchain) -> bool:
+    return bool(getattr(toolchain, "reads_contributed", False))
+
+
+def _expanded(kernel: ir.Model) -> ir.Model:
+    from collage.frontend import has_contributed
+
+    if not has_contributed(kernel):
+        return kernel
+    from collage.transform import ExpandContributed, InferType, PassContext, Sequential
+
+    with PassContext(opt_level=0):
+        return Sequential([ExpandContributed(), InferType()])(kernel)
 
 
 class ToolchainBase:
@@ -34,6 +86,7 @@ class ToolchainBase:
     options: Mapping[str, str] = {}
     optimises_whole_graphs = True
     on_default_menu = True
+    reads_contributed = False
 
     def availability_of(self, target: Target) -> Availability:
         """Whether it can be used for one of its targets: the same for all, unless it serves several kinds of device."""

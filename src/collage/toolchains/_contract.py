@@ -322,6 +322,8 @@ class Toolchain(Protocol):
             (region fusion); False if it fuses by rule, kernel by kernel.
 
     A toolchain that takes long to build kernels may set ``on_default_menu = False``: it is then only used where it is named.
+    One that reads operators which ONNX Runtime's optimisers make (``com.microsoft.FusedConv``) may set
+    ``reads_contributed = True``: all others are given ONNX's own operators in their place.
     """
 
     name: str

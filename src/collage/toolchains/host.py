@@ -35,6 +35,7 @@ class HostToolchain(ToolchainBase):
 
     name = "host"
     targets = ("llvm -compiler=host",)
+    reads_contributed = True
     options = {}
     optimises_whole_graphs = False
 

@@ -65,6 +65,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
 
     name = "onnxruntime"
     targets = ("llvm -compiler=onnxruntime", "cuda -compiler=onnxruntime")
+    reads_contributed = True
     options = {
         "threads": "number of threads within an operator (default: one for each physical core)",
         "precision": "f32, or int8: matrix products with constant weights in 8-bit integers, no calibration (default f32); "

@@ -68,6 +68,7 @@ class OpenVinoToolchain(ToolchainBase):
 
     name = "openvino"
     targets = ("llvm -compiler=openvino",)
+    reads_contributed = True
     options = {
         "threads": "number of threads (default: one for each physical core)",
         "precision": "f32, bf16 or f16: the type that floating-point operators may compute in (default f32)",

@@ -32,6 +32,7 @@ from collage.transform._decorators import (
 from collage.transform._effects import is_random
 from collage.transform._eliminate_common_subexpr import EliminateCommonSubexpr
 from collage.transform._eliminate_identity import EliminateIdentity
+from collage.transform._expand_contributed import ExpandContributed, in_standard_operators
 from collage.transform._fold_constant import FoldConstant
 from collage.transform._fold_scale_axis import BackwardFoldScaleAxis, FoldScaleAxis, ForwardFoldScaleAxis
 from collage.transform._infer_type import InferType
@@ -71,6 +72,7 @@ __all__ = [
     "EliminateCommonSubexpr",
     "EliminateIdentity",
     "Evaluate",
+    "ExpandContributed",
     "FoldConstant",
     "FoldScaleAxis",
     "ForwardFoldScaleAxis",
@@ -108,6 +110,7 @@ __all__ = [
     "default_passes",
     "function_pass",
     "get_pass",
+    "in_standard_operators",
     "inspect_passes",
     "is_random",
     "list_config_options",
@@ -127,6 +130,7 @@ for _standard in (
     DeadCodeElimination,
     EliminateCommonSubexpr,
     EliminateIdentity,
+    ExpandContributed,
     FoldConstant,
     FoldScaleAxis,
     ForwardFoldScaleAxis,

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx
 import onnx_ir as ir
 
-from collage.frontend import bodies_of, forget_claims, infer_shapes, skeleton
+from collage.frontend import (
+    CONTRIBUTED,
+    bodies_of,
+    forget_claims,
+    infer_shapes,
+    is_contributed,
+    skeleton,
+    standard_form,
+)
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
 from collage.transform._pass import ModulePass
@@ -15,13 +23,9 @@ from collage.transform._pass import ModulePass
 __all__ = ["InferType"]
 
 _LIKE_FIRST = frozenset(
-    {
-        *(("", name) for name in ("GroupNormalization", "MeanVarianceNormalization", "SimplifiedLayerNormalization")),
-        *(("com.microsoft", name) for name in ("BiasGelu", "FastGelu", "Gelu", "QuickGelu")),
-    }
+    (("", "GroupNormalization"), ("", "MeanVarianceNormalization"), (CONTRIBUTED, "RotaryEmbedding"))
 )
-"""Operators with one output, of their first input's type and shape, that ONNX's inference knows nothing of. A single one in the
-middle of a model would leave everything behind it without a shape, and without the toolchains that need one."""
+"""Operators with one output, of their first input's type and shape, that ONNX's inference knows nothing of."""
 
 
 class InferType(ModulePass):
@@ -56,7 +60,13 @@ def _learn(model: ir.Model, inferred: ir.Model) -> None:
 
 
 def _that_can_be_inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same model to inference; it is changed: what returns its first input's type and shape becomes an Identity."""
+    """The same model to inference; it is changed: operators that ONNX does not know become some that it does.
+
+    A single one in the middle of a model would leave everything behind it without a shape, and without the toolchains
+    that need one.
+    """
+    version = next((opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx")), 0)
+    _expand_contributed(proto.graph, version, {})
     for node in _nodes(proto.graph.node):
         if (node.domain.replace("ai.onnx", ""), node.op_type) in _LIKE_FIRST and len(node.output) == 1:
             del node.input[1:], node.attribute[:]
@@ -65,6 +75,28 @@ def _that_can_be_inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
             # It is 1 where it is not given, and inference takes it for 0.
             node.attribute.append(onnx.helper.make_attribute("onesided", 1))
     return proto
+
+
+def _expand_contributed(graph: onnx.GraphProto, version: int, around: Mapping[str, onnx.TypeProto]) -> None:
+    """Writes contributed operators in ONNX's own, in bodies too, as far as types and shapes go."""
+    known = {**around, **{value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}}
+    weights = {weight.name: weight for weight in graph.initializer}
+
+    def facts(name: str) -> tuple[int, list[int | None] | None]:
+        if name in weights:
+            return weights[name].data_type, list(weights[name].dims)
+        tensor = known[name].tensor_type if name in known else onnx.TypeProto.Tensor()
+        lengths = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+        return tensor.elem_type, lengths if tensor.HasField("shape") else None
+
+    for body in (body for node in graph.node for body in bodies_of(node)):
+        _expand_contributed(body, version, known)
+    if not any(is_contributed(node.domain, node.op_type, version) for node in graph.node):
+        return
+    expanded = [new for node in graph.node for new in standard_form(node, version, facts, exact=False) or [node]]
+    kept = onnx.GraphProto(node=expanded)
+    del graph.node[:]
+    graph.node.extend(kept.node)
 
 
 def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:

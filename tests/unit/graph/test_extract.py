@@ -121,7 +121,7 @@ def test_local_functions_that_nodes_call_go_along():
     model = ir.Model(model.graph, ir_version=10, functions=[function])
     graph = DataflowGraph(model)
     kernel = extract(graph, SubGraph(graph, [0]), "k")
-    assert list(kernel.functions) == [("acme", "Rectify", "")] and kernel.opset_imports == {"acme": 1}
+    assert list(kernel.functions) == [("acme", "Rectify", "")] and kernel.opset_imports == {"": 21, "acme": 1}
     value = np.array([[-1, 2, -3, 4]] * 2, np.float32)
     np.testing.assert_array_equal(run(kernel, {"x": value})[0], np.maximum(value, 0))
     assert not extract(graph, SubGraph(graph, [1]), "k").functions

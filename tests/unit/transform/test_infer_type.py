@@ -37,14 +37,14 @@ def shapes(model: onnx.ModelProto) -> dict[str, str]:
     ],
 )
 def test_what_inference_does_not_know_hides_no_shapes_behind_it(node: str) -> None:
-    text = f"(float[n,4,3,3] x, float[4] s) => (float[a,b,c,d] y) {{v = {node} w = GlobalAveragePool (v) y = Relu (w)}}"
+    text = f"(float[n,4,3,3] x, float[3] s) => (float[a,b,c,d] y) {{v = {node} w = GlobalAveragePool (v) y = Relu (w)}}"
     found = shapes(model_of(text))
     assert found["v"] == "[n,4,3,3]" and found["w"] == "[n,4,1,1]"
     branches = (
         f"then_branch = t () => (float[a,b,c,d] u) {{v = {node} u = Relu (v)}}, "
         "else_branch = e () => (float[a,b,c,d] o) {o = Relu (x)}"
     )
-    inner = f"(bool q, float[2,4,3,3] x, float[4] s) => (float[a,b,c,d] y) {{y = If <{branches}> (q)}}"
+    inner = f"(bool q, float[2,4,3,3] x, float[3] s) => (float[a,b,c,d] y) {{y = If <{branches}> (q)}}"
     assert shapes(model_of(inner))["y"] == "[2,4,3,3]"
 
 

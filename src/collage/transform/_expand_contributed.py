@@ -1,0 +1,81 @@
+"""ExpandContributed: ONNX Runtime's own operators become ONNX's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from collage.frontend import is_contributed, lift_constants, remove_unused, standard_form
+from collage.transform._context import PassContext
+from collage.transform._info import PassInfo
+from collage.transform._pass import ModulePass
+
+__all__ = ["ExpandContributed", "in_standard_operators"]
+
+
+class ExpandContributed(ModulePass):
+    """Writes operators that ONNX Runtime's optimisers made (``FusedConv``, ``Attention``) in standard ones.
+
+    The default preparation does not: ONNX Runtime would not join all of them again. It is for toolchains that read none.
+    Nodes of forms that are not written out, or of which a needed length is not known, stay.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            PassInfo("ExpandContributed", opt_level=0, required=("InferType",), invalidates=("InferType",))
+        )
+
+    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
+        """Expands in place."""
+        version = model.opset_imports.get("", 1)
+        for graph in list(model.graphs()):
+            for node in list(graph):
+                if is_contributed(node.domain, node.op_type, version):
+                    _expand(graph, node, version)
+        lift_constants(model)
+        remove_unused(model)
+        return model
+
+
+def _expand(graph: ir.Graph, node: ir.Node, version: int) -> None:
+    made = _written_out(node, {value: value for value in node.inputs if value is not None}, version)
+    if not made:
+        return
+    known = {str(value.name): value for each in made for value in each.outputs}
+    outputs = [value for value in node.outputs if value.name]
+    new = [known[str(value.name)] for value in outputs]
+    ir.convenience.replace_nodes_and_values(graph, node, [node], made, outputs, new)
+
+
+def in_standard_operators(node: ir.Node) -> Sequence[ir.Node]:
+    """The nodes that a contributed one is written out as, in no graph; empty where it cannot be."""
+    version = node.graph.opset_imports.get("", 1) if isinstance(node.graph, ir.Graph) else 1
+    given = {
+        value: ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
+        for value in node.inputs
+        if value is not None
+    }
+    return _written_out(node, given, version)
+
+
+def _written_out(node: ir.Node, given: Mapping[ir.Value, ir.Value], version: int) -> Sequence[ir.Node]:
+    known = {str(value.name): value for value in given.values()}
+    protos = standard_form(ir.to_proto(node), version, lambda name: _facts(known[name]))
+    made: list[ir.Node] = []
+    for proto in protos or ():
+        each = ir.node(
+            proto.op_type,
+            [known[name] if name else None for name in proto.input],
+            {attribute.name: ir.from_proto(attribute) for attribute in proto.attribute},
+            outputs=[ir.Value(name=name) for name in proto.output],
+            name=proto.name,
+        )
+        known.update((str(value.name), value) for value in each.outputs)
+        made.append(each)
+    return made
+
+
+def _facts(value: ir.Value) -> tuple[int, list[int | None] | None]:
+    shape = None if value.shape is None else [axis if isinstance(axis, int) else None for axis in value.shape]
+    return int(value.dtype or 0), shape

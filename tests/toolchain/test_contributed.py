@@ -1,0 +1,98 @@
+"""Models that ONNX Runtime has optimised, on toolchains that do not know its operators."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from benchmarks.forced import whole
+from onnx import parser
+
+from collage._errors import Unsupported
+from collage.target import Target
+from collage.toolchains import Support, ToolchainBase, compile_for, kernel_for, registry, support_for
+from collage.transform import InferType
+
+ENCODER = parser.parse_model("""
+    <ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (float[2,5,8] x) => (float[2,5,8] y)
+    <float[8,24] w, float[24] b, float[8] s, float[8,8] v, float[8] t>
+    {
+        a = com.microsoft.Attention <num_heads = 2> (x, w, b)
+        n = com.microsoft.SkipLayerNormalization <epsilon = 0.00001> (a, x, s, t)
+        h = com.microsoft.FusedMatMul <transB = 1, alpha = 0.5> (n, v)
+        y = com.microsoft.BiasGelu (h, t)
+    }
+""")
+UNKNOWN = "g (float[2,8] x) => (float[2,8] y) { y = com.microsoft.CropAndResize (x) }"
+
+
+def encoder() -> onnx.ModelProto:
+    """With weights."""
+    model = onnx.ModelProto()
+    model.CopyFrom(ENCODER)
+    rng = np.random.default_rng(0)
+    for weight in model.graph.value_info:
+        array = rng.standard_normal([dim.dim_value for dim in weight.type.tensor_type.shape.dim]).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, weight.name))
+    del model.graph.value_info[:]
+    return model
+
+
+class Picky(ToolchainBase):
+    """Compiles nothing, and takes some operators of ONNX's."""
+
+    name = "picky"
+    targets = ("llvm -compiler=picky",)
+
+    def __init__(self, *taken: str, reads: bool = False) -> None:
+        self.taken, self.reads_contributed = taken, reads
+        self.given: list[list[str]] = []
+
+    def supports(self, node: ir.Node, target: Target) -> Support:
+        ok = node.domain == "" and node.op_type in self.taken
+        return Support(ok, None if ok else f"no {node.op_type}")
+
+    def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Any:
+        self.given.append([node.op_type for node in kernel.graph])
+        raise Unsupported("nothing is taken")
+
+
+@pytest.mark.parametrize("target", ["llvm", "onednn", "inductor", "iree", "openvino", "onnxruntime"])
+def test_toolchains_compute_what_onnx_runtime_does(target: str) -> None:
+    found = registry().for_target(registry().parse_target(target)).availability()
+    if not found.available:
+        pytest.skip(str(found.reason))
+    x = np.random.default_rng(1).standard_normal((2, 5, 8)).astype(np.float32)
+    (got,), (wanted,) = (whole(encoder(), t).run({"x": x}).values() for t in (target, "onnxruntime"))
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_who_reads_them_is_given_them_first_and_others_never(tmp_path: Path) -> None:
+    target = Target.parse("llvm -compiler=picky")
+    for reads, wanted in ((True, ["Attention", "MatMul"]), (False, ["MatMul"])):
+        toolchain = Picky(reads=reads)
+        with pytest.raises(Unsupported):
+            compile_for(toolchain, ir.from_proto(encoder()), target, tmp_path)
+        assert [operators[0] for operators in toolchain.given] == wanted
+    plain = ir.from_proto(
+        parser.parse_model('<ir_version: 9, opset_import: ["" : 17]> g (float[2] x) => (y) {y = Exp(x)}')
+    )
+    assert kernel_for(Picky(), plain) is plain
+
+
+def test_an_operator_is_taken_where_all_that_it_is_written_out_as_are() -> None:
+    model = ir.from_proto(encoder())
+    target = Target.parse("llvm -compiler=picky")
+    gelu = InferType()(model).graph[-1]
+    assert support_for(Picky("Add", "Mul", "Erf", "Constant"), gelu, target).ok
+    missing = support_for(Picky("Add", "Mul", "Constant"), gelu, target)
+    assert not missing.ok and missing.reason == "no Erf"
+    unknown = ir.from_proto(
+        parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>\n{UNKNOWN}')
+    )
+    assert support_for(Picky("Add"), unknown.graph[0], target).reason == "no CropAndResize"

@@ -1,0 +1,218 @@
+"""What ONNX Runtime's own operators are written out as computes what ONNX Runtime computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from collage.frontend import has_contributed
+from collage.transform import ExpandContributed, InferType, PassContext
+
+ort = pytest.importorskip("onnxruntime")
+
+F = np.float32
+
+
+def floats(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed + sum(shape)).standard_normal(shape).astype(F)
+
+
+def ints(below: int, *shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(below).integers(0, below, shape).astype(np.int32)
+
+
+MASK = np.array([[1, 1, 1, 0, 0, 0], [1] * 6], np.int32)
+LONG_MASK = np.concatenate([np.ones((2, 3), np.int32), MASK], axis=1)
+CUBE = np.tril(np.ones((2, 6, 6), np.int32))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node: inputs by position, None where left out; those in ``weights`` are initializers."""
+
+    op_type: str
+    inputs: Sequence[np.ndarray[Any, Any] | None]
+    weights: Sequence[int] = ()
+    outputs: int = 1
+    attributes: dict[str, Any] = field(default_factory=dict)
+    domain: str = "com.microsoft"
+    symbolic: bool = False
+
+    def model(self, version: int) -> onnx.ModelProto:
+        """As a model of one node and one more behind it, whose shape nothing but the node's tells."""
+        names = [f"i{i}" if x is not None else "" for i, x in enumerate(self.inputs)]
+        outputs = [f"y{i}" for i in range(self.outputs)]
+        node = helper.make_node(self.op_type, names, outputs, "node", domain=self.domain, **self.attributes)
+        after = [helper.make_node("Neg", [y], [f"o{y}"], f"after {y}") for y in outputs]
+        given = [i for i, x in enumerate(self.inputs) if x is not None and i not in self.weights]
+        graph = helper.make_graph(
+            [node, *after],
+            "g",
+            [
+                helper.make_tensor_value_info(names[i], helper.np_dtype_to_tensor_dtype(x.dtype), self._shape(i, x))
+                for i, x in enumerate(self.inputs)
+                if x is not None and i in given
+            ],
+            [helper.make_tensor_value_info(f"o{y}", self.output_type(i), None) for i, y in enumerate(outputs)],
+            [numpy_helper.from_array(x, names[i]) for i in self.weights if (x := self.inputs[i]) is not None],
+        )
+        opsets = [helper.make_opsetid("", version), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+    def output_type(self, index: int) -> int:
+        return TensorProto.INT32 if (self.op_type, index) == ("EmbedLayerNormalization", 1) else TensorProto.FLOAT
+
+    def _shape(self, i: int, x: np.ndarray[Any, Any]) -> list[Any]:
+        return [f"d{i}.{axis}" if axis == 0 and self.symbolic else length for axis, length in enumerate(x.shape)]
+
+    def feeds(self) -> dict[str, np.ndarray[Any, Any]]:
+        return {f"i{i}": x for i, x in enumerate(self.inputs) if x is not None and i not in self.weights}
+
+
+def fused_mat_mul(a: tuple[int, ...], b: tuple[int, ...], **attributes: Any) -> Case:
+    return Case("FusedMatMul", [floats(*a), floats(*b, seed=1)], attributes=attributes)
+
+
+def fused_conv(*inputs: Any, **attributes: Any) -> Case:
+    return Case("FusedConv", [floats(1, 4, 9, 9), floats(6, 4, 3, 3), *inputs], (1,), attributes=attributes)
+
+
+def attention(*more: Any, outputs: int = 1, **attributes: Any) -> Case:
+    inputs = [floats(2, 6, 8), floats(8, 24, seed=1), *more]
+    return Case("Attention", inputs, (1, 2), outputs, {"num_heads": 2, **attributes})
+
+
+def multi_head(*more: Any, outputs: int = 1, **attributes: Any) -> Case:
+    inputs = [floats(2, 6, 8), floats(2, 6, 8, seed=1), floats(2, 6, 8, seed=2), *more]
+    return Case("MultiHeadAttention", inputs, (3,) if more else (), outputs, {"num_heads": 2, **attributes})
+
+
+PAST = floats(2, 2, 2, 3, 4)
+
+CASES = {
+    "FusedMatMul": fused_mat_mul((2, 3, 4), (2, 4, 5), alpha=0.5),
+    "FusedMatMul, b the other way": fused_mat_mul((2, 3, 4), (2, 5, 4), transB=1),
+    "FusedMatMul, both": fused_mat_mul((4, 3), (5, 4), transA=1, transB=1, alpha=2.0),
+    "FusedMatMul, batch of a": fused_mat_mul((3, 2, 6, 4), (2, 6, 4, 5), transBatchA=1),
+    "FusedMatMul, batch of both": fused_mat_mul((3, 2, 6, 4), (5, 2, 6, 4), transBatchA=1, transB=1, transBatchB=1),
+    "FusedMatMul, batch and last of a": fused_mat_mul((4, 2, 6, 3), (2, 6, 4, 5), transBatchA=1, transA=1),
+    "FusedMatMul, a vector": fused_mat_mul((4,), (2, 4, 5), transA=1),
+    "FusedGemm": Case(
+        "FusedGemm", [floats(3, 4), floats(5, 4), floats(5)], (1,), attributes={"activation": "Relu", "transB": 1}
+    ),
+    "FusedGemm, leaky": Case(
+        "FusedGemm",
+        [floats(3, 4), floats(4, 5)],
+        (1,),
+        attributes={"activation": "LeakyRelu", "activation_alpha": 0.2, "alpha": 0.5},
+    ),
+    "FusedConv": fused_conv(floats(6), activation="Relu", strides=[2, 2], pads=[1, 1, 1, 1]),
+    "FusedConv, with a sum": fused_conv(floats(6), floats(1, 6, 7, 7), activation="Relu"),
+    "FusedConv, clipped": fused_conv(None, activation="Clip", activation_params=[0.0, 1.0]),
+    "FusedConv, hard": fused_conv(None, activation="HardSigmoid", activation_params=[0.3, 0.4]),
+    "FusedConv, leaky": fused_conv(None, activation="LeakyRelu", activation_params=[0.3]),
+    "Gelu": Case("Gelu", [floats(3, 4)]),
+    "BiasGelu": Case("BiasGelu", [floats(3, 4), floats(4)]),
+    "FastGelu": Case("FastGelu", [floats(3, 4)]),
+    "FastGelu, with bias": Case("FastGelu", [floats(3, 4), floats(4)]),
+    "QuickGelu": Case("QuickGelu", [floats(3, 4)], attributes={"alpha": 1.3}),
+    "SkipLayerNormalization": Case(
+        "SkipLayerNormalization", [floats(2, 3, 8), floats(2, 3, 8, seed=1), floats(8), floats(8), floats(8, seed=2)]
+    ),
+    "SkipLayerNormalization, with the sum": Case(
+        "SkipLayerNormalization",
+        [floats(2, 3, 8), floats(1, 3, 8), floats(8)],
+        attributes={"epsilon": 0.1},
+    ),
+    "SkipSimplifiedLayerNormalization": Case(
+        "SkipSimplifiedLayerNormalization", [floats(2, 3, 8), floats(2, 3, 8, seed=1), floats(8), floats(8, seed=1)]
+    ),
+    "SimplifiedLayerNormalization": Case(
+        "SimplifiedLayerNormalization", [floats(2, 3, 8), floats(8)], domain="", attributes={"epsilon": 0.1}
+    ),
+    "EmbedLayerNormalization": Case(
+        "EmbedLayerNormalization",
+        [
+            ints(9, 2, 6),
+            ints(2, 2, 6),
+            floats(9, 8),
+            floats(7, 8),
+            floats(2, 8),
+            floats(8),
+            floats(8, seed=1),
+            MASK,
+        ],
+        (2, 3, 4, 5, 6),
+        2,
+    ),
+    "EmbedLayerNormalization, places given": Case(
+        "EmbedLayerNormalization",
+        [ints(9, 2, 6), None, floats(9, 8), floats(7, 8), None, floats(8), floats(8, seed=1), None, ints(7, 2, 6)],
+        (2, 3, 5, 6),
+        2,
+    ),
+    "Attention": attention(floats(24)),
+    "Attention, scaled": attention(floats(24), scale=0.7),
+    "Attention, causal": attention(floats(24), unidirectional=1),
+    "Attention, masked": attention(floats(24), MASK),
+    "Attention, mask of pairs": attention(floats(24), CUBE),
+    "Attention, with an addend": attention(floats(24), None, None, floats(2, 2, 6, 6)),
+    "Attention, after a past": attention(floats(24), LONG_MASK, PAST, outputs=2, unidirectional=1),
+    "Attention, narrow values": Case(
+        "Attention",
+        [floats(2, 6, 8), floats(8, 20), floats(20)],
+        (1, 2),
+        attributes={"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4]},
+    ),
+    "MultiHeadAttention": multi_head(),
+    "MultiHeadAttention, with bias": multi_head(floats(24), scale=0.5),
+    "MultiHeadAttention, masked": multi_head(floats(24), MASK),
+    "MultiHeadAttention, causal": multi_head(unidirectional=1),
+    "MultiHeadAttention, after a past": multi_head(None, None, None, PAST[0], PAST[1], outputs=3),
+    "MultiHeadAttention, of heads": Case(
+        "MultiHeadAttention",
+        [floats(2, 6, 8), floats(2, 2, 5, 4), floats(2, 2, 5, 4, seed=1)],
+        attributes={"num_heads": 2},
+    ),
+}
+
+
+def expanded(case: Case, version: int) -> ir.Model:
+    with PassContext(opt_level=0):
+        return ExpandContributed()(ir.from_proto(case.model(version)))
+
+
+def answers(model: onnx.ModelProto, case: Case) -> list[np.ndarray[Any, Any]]:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(model.SerializeToString(), options).run(None, case.feeds())
+
+
+@pytest.mark.parametrize("version", [13, 17, 21])
+@pytest.mark.parametrize("name", CASES)
+def test_it_computes_the_same(name: str, version: int) -> None:
+    case = CASES[name]
+    model = expanded(case, version)
+    assert not has_contributed(model) and all(node.domain == "" for node in model.graph)
+    for wanted, got in zip(answers(case.model(version), case), answers(ir.to_proto(model), case), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("version", [13, 17, 21])
+@pytest.mark.parametrize("name", CASES)
+def test_inference_knows_what_comes_out(name: str, version: int) -> None:
+    case = CASES[name]
+    with PassContext(opt_level=0):
+        model = InferType()(ir.from_proto(case.model(version)))
+    assert any(node.op_type == case.op_type for node in model.graph)
+    for value, wanted in zip(model.graph.outputs, answers(case.model(version), case), strict=True):
+        assert value.dtype is not None and value.dtype.numpy() == wanted.dtype
+        assert value.shape is not None and value.shape.numpy() == wanted.shape
