@@ -9,6 +9,7 @@ import onnx_ir as ir
 from collage.frontend import is_contributed, lift_constants, remove_unused, standard_form
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
+from collage.transform._marks import marked_functions_hidden
 from collage.transform._pass import ModulePass
 
 __all__ = ["ExpandContributed", "in_standard_operators"]
@@ -29,12 +30,18 @@ class ExpandContributed(ModulePass):
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
         """Expands in place."""
         version = model.opset_imports.get("", 1)
-        for graph in list(model.graphs()):
-            for node in list(graph):
-                if is_contributed(node.domain, node.op_type, version):
-                    _expand(graph, node, version)
-        lift_constants(model)
-        remove_unused(model)
+        with marked_functions_hidden(model):
+            found = [
+                (graph, node)
+                for graph in model.graphs()
+                for node in graph
+                if is_contributed(node.domain, node.op_type, version)
+            ]
+            for graph, node in found:
+                _expand(graph, node, version)
+            if found:
+                lift_constants(model)
+                remove_unused(model)
         return model
 
 
