@@ -5,7 +5,7 @@ from __future__ import annotations
 from collage.frontend._budget import Budgets
 from collage.frontend._canonical import lift_constants, name_everything, remove_unused
 from collage.frontend._confined import infer_shapes
-from collage.frontend._contributed import CONTRIBUTED, has_contributed, is_contributed, standard_form
+from collage.frontend._contributed import CONTRIBUTED, has_contributed, is_contributed, opset_to_write_in, standard_form
 from collage.frontend._digest import model_digest
 from collage.frontend._holes import has_large_holes
 from collage.frontend._inputs import make_inputs
@@ -41,6 +41,7 @@ __all__ = [
     "model_digest",
     "name_everything",
     "occasions",
+    "opset_to_write_in",
     "other_lengths",
     "place_weights",
     "read_model",

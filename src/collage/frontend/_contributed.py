@@ -1,13 +1,14 @@
 """ONNX Runtime's contributed operators, as far as its optimisers make them, written in ONNX's own.
 
 Who optimises a model with ONNX Runtime and saves it gets a file that only ONNX Runtime, and by halves OpenVINO, can read; and
-ONNX infers no shape behind such an operator. Here each is a few lines of standard operators, from opset 13.
+ONNX infers no shape behind such an operator. Here each is a few lines of standard operators of opset 17, which knows
+LayerNormalization.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +16,13 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-__all__ = ["CONTRIBUTED", "Facts", "has_contributed", "is_contributed", "standard_form"]
+__all__ = ["CONTRIBUTED", "Facts", "has_contributed", "is_contributed", "opset_to_write_in", "standard_form"]
 
 CONTRIBUTED = "com.microsoft"
 """The domain of most of them; the others have none, like operators of ONNX that came later."""
 
 _OLDEST_OPSET = 13
+_STANDARD_OPSET = 17
 _MASKED = -10000.0
 """What is added to a score that does not count, unless the node says otherwise."""
 
@@ -34,16 +36,32 @@ class _Undefined(Exception):
 
 def is_contributed(domain: str, op_type: str, version: int) -> bool:
     """Whether an operator of a model of an opset has a definition here."""
-    if domain == CONTRIBUTED:
-        return op_type in _DEFINITIONS
-    first = _LATER.get(op_type)
-    return domain in ("", "ai.onnx") and first is not None and version < first
+    if domain in ("", "ai.onnx"):
+        return version < _LATER.get(op_type, 0)
+    return domain == CONTRIBUTED and op_type in _DEFINITIONS and op_type not in _LATER
 
 
 def has_contributed(model: ir.Model) -> bool:
     """Whether a model holds such an operator, in bodies too."""
     version = model.opset_imports.get("", 1)
     return any(is_contributed(node.domain, node.op_type, version) for node in model.graph.all_nodes())
+
+
+def opset_to_write_in(version: int, operators: Iterable[tuple[str, int]]) -> int:
+    """The opset in which a model of an older one means the same, and in which its contributed operators can be written out.
+
+    Args:
+        version: The model's opset.
+        operators: Type of each node, and how many outputs it has.
+
+    Returns:
+        17, or the model's own where that is newer, or where there is no such opset.
+    """
+    if not _OLDEST_OPSET <= version < _STANDARD_OPSET:
+        return version
+    # Regions moved by half a pixel, and what training returns beside the result: all else that is new was added.
+    changed = any(op_type == "RoiAlign" or (op_type == "BatchNormalization" and n > 1) for op_type, n in operators)
+    return version if changed else _STANDARD_OPSET
 
 
 def standard_form(
@@ -53,19 +71,18 @@ def standard_form(
 
     Args:
         node: Of a model that has ONNX's opset ``version``.
-        version: From 13.
+        version: From 17; see ``opset_to_write_in``.
         facts: What is known of the node's inputs.
         exact: If not, types and shapes of the outputs are all that counts, and fewer facts are needed.
 
     Returns:
         Nodes in order. Their names, and those of the values between them, begin with the name of the first output.
     """
-    if version < _OLDEST_OPSET or not is_contributed(node.domain, node.op_type, version):
+    if version < _STANDARD_OPSET or not is_contributed(node.domain, node.op_type, version):
         return None
     body = _Body(node, version, facts, exact)
-    define = _DEFINITIONS.get(node.op_type) or _LATER_DEFINITIONS[node.op_type]
     try:
-        made = define(body)
+        made = _DEFINITIONS[node.op_type](body)
     except _Undefined:
         return None
     wanted = [(name, value) for name, value in zip(node.output, made, strict=False) if name]
@@ -174,9 +191,7 @@ class _Body:
 
     def as_computed(self, x: str) -> str:
         """A value in the type that is computed in; single precision where nothing tells it."""
-        if not self._kind and self.version >= 15:
-            return self("CastLike", x, self.input(self._like))
-        return self("Cast", x, to=self._kind or onnx.TensorProto.FLOAT)
+        return self("Cast", x, to=self._kind) if self._kind else self("CastLike", x, self.input(self._like))
 
     def _constant(self, array: np.ndarray[Any, Any]) -> str:
         return self("Constant", value=numpy_helper.from_array(array))
@@ -280,12 +295,6 @@ def _quick_gelu(b: _Body) -> Sequence[str]:
     return [b("Mul", x, b("Sigmoid", b("Mul", x, b.number(b.get("alpha", 1.702)))))]
 
 
-def _layer_norm(b: _Body) -> Sequence[str]:
-    b.need(b.get("axis", -1) in (-1, (b.rank(0) or 0) - 1))
-    bias = b.input(2) if b.has(2) else None
-    return _normalised(b, b.input(0), b.input(1), bias, b.get("epsilon", 1e-5))
-
-
 def _simplified_layer_norm(b: _Body) -> Sequence[str]:
     b.need(b.get("axis", -1) in (-1, (b.rank(0) or 0) - 1))
     y, inverse = _divided_by_root_mean_square(b, b.input(0), b.input(1), b.get("epsilon", 1e-5))
@@ -313,23 +322,14 @@ def _sum_of(b: _Body, *indices: int) -> str:
 
 def _normalised(b: _Body, x: str, scale: str, bias: str | None, epsilon: float) -> list[str]:
     """Along the last axis; the mean and the inverse of the deviation come with it."""
-    if b.version >= 17:
-        given = [x, scale] if bias is None else [x, scale, bias]
-        return b.several(3, "LayerNormalization", *given, axis=-1, epsilon=epsilon)
-    mean = b.mean(x)
-    centred = b("Sub", x, mean)
-    inverse = _inverse_root(b, b.mean(b("Mul", centred, centred)), epsilon)
-    y = b("Mul", b("Mul", centred, inverse), scale)
-    return [y if bias is None else b("Add", y, bias), mean, inverse]
+    given = [x, scale] if bias is None else [x, scale, bias]
+    return b.several(3, "LayerNormalization", *given, axis=-1, epsilon=epsilon)
 
 
 def _divided_by_root_mean_square(b: _Body, x: str, scale: str, epsilon: float) -> tuple[str, str]:
-    inverse = _inverse_root(b, b.mean(b("Mul", x, x)), epsilon)
+    root = b("Sqrt", b("Add", b.mean(b("Mul", x, x)), b.number(epsilon)))
+    inverse = b("Reciprocal", root)
     return b("Mul", b("Mul", x, inverse), scale), inverse
-
-
-def _inverse_root(b: _Body, x: str, epsilon: float) -> str:
-    return b("Reciprocal", b("Sqrt", b("Add", x, b.number(epsilon))))
 
 
 def _embed_layer_norm(b: _Body) -> Sequence[str]:
@@ -458,14 +458,11 @@ _DEFINITIONS: Mapping[str, Callable[[_Body], Sequence[str]]] = {
     "Gelu": _gelu,
     "MultiHeadAttention": _multi_head_attention,
     "QuickGelu": _quick_gelu,
+    "SimplifiedLayerNormalization": _simplified_layer_norm,
     "SkipLayerNormalization": _skip_layer_norm,
     "SkipSimplifiedLayerNormalization": _skip_simplified_layer_norm,
     "TransposeMatMul": _fused_mat_mul,
 }
 
-_LATER_DEFINITIONS: Mapping[str, Callable[[_Body], Sequence[str]]] = {
-    "LayerNormalization": _layer_norm,
-    "SimplifiedLayerNormalization": _simplified_layer_norm,
-}
-_LATER = {"LayerNormalization": 17, "SimplifiedLayerNormalization": math.inf}
+_LATER = {"LayerNormalization": _STANDARD_OPSET, "SimplifiedLayerNormalization": math.inf}
 """Operators that ONNX Runtime writes without a domain before ONNX has them: the first opset that does."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from collage.frontend import is_contributed, lift_constants, remove_unused, standard_form
+from collage.frontend import is_contributed, lift_constants, opset_to_write_in, remove_unused, standard_form
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
 from collage.transform._marks import marked_functions_hidden
@@ -37,9 +37,11 @@ class ExpandContributed(ModulePass):
                 for node in graph
                 if is_contributed(node.domain, node.op_type, version)
             ]
-            for graph, node in found:
-                _expand(graph, node, version)
             if found:
+                operators = ((node.op_type, len(node.outputs)) for node in model.graph.all_nodes())
+                version = model.opset_imports[""] = opset_to_write_in(version, operators)
+                for graph, node in found:
+                    _expand(graph, node, version)
                 lift_constants(model)
                 remove_unused(model)
         return model
@@ -58,6 +60,7 @@ def _expand(graph: ir.Graph, node: ir.Node, version: int) -> None:
 def in_standard_operators(node: ir.Node) -> Sequence[ir.Node]:
     """The nodes that a contributed one is written out as, in no graph; empty where it cannot be."""
     version = node.graph.opset_imports.get("", 1) if isinstance(node.graph, ir.Graph) else 1
+    version = opset_to_write_in(version, [(node.op_type, len(node.outputs))])
     given = {
         value: ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
         for value in node.inputs

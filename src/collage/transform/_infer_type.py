@@ -13,6 +13,7 @@ from collage.frontend import (
     forget_claims,
     infer_shapes,
     is_contributed,
+    opset_to_write_in,
     skeleton,
     standard_form,
 )
@@ -65,8 +66,11 @@ def _that_can_be_inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
     A single one in the middle of a model would leave everything behind it without a shape, and without the toolchains
     that need one.
     """
-    version = next((opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx")), 0)
-    _expand_contributed(proto.graph, version, {})
+    opset = next((opset for opset in proto.opset_import if opset.domain in ("", "ai.onnx")), onnx.OperatorSetIdProto())
+    if any(is_contributed(node.domain, node.op_type, opset.version) for node in _nodes(proto.graph.node)):
+        operators = [(node.op_type, len(node.output)) for node in _nodes(proto.graph.node)]
+        opset.version = opset_to_write_in(opset.version, operators)
+        _expand_contributed(proto.graph, opset.version, {})
     for node in _nodes(proto.graph.node):
         if (node.domain.replace("ai.onnx", ""), node.op_type) in _LIKE_FIRST and len(node.output) == 1:
             del node.input[1:], node.attribute[:]
@@ -91,8 +95,6 @@ def _expand_contributed(graph: onnx.GraphProto, version: int, around: Mapping[st
 
     for body in (body for node in graph.node for body in bodies_of(node)):
         _expand_contributed(body, version, known)
-    if not any(is_contributed(node.domain, node.op_type, version) for node in graph.node):
-        return
     expanded = [new for node in graph.node for new in standard_form(node, version, facts, exact=False) or [node]]
     kept = onnx.GraphProto(node=expanded)
     del graph.node[:]

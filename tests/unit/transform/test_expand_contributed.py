@@ -216,3 +216,40 @@ def test_inference_knows_what_comes_out(name: str, version: int) -> None:
     for value, wanted in zip(model.graph.outputs, answers(case.model(version), case), strict=True):
         assert value.dtype is not None and value.dtype.numpy() == wanted.dtype
         assert value.shape is not None and value.shape.numpy() == wanted.shape
+
+
+def test_normalisations_of_a_later_opset_are_read_too() -> None:
+    case = Case("LayerNormalization", [floats(2, 3, 8), floats(8), floats(8)], domain="", attributes={"epsilon": 0.1})
+    model = expanded(case, 14)
+    assert model.opset_imports[""] == 17 and not has_contributed(model)
+    for wanted, got in zip(answers(case.model(14), case), answers(ir.to_proto(model), case), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    with PassContext(opt_level=0):
+        inferred = InferType()(ir.from_proto(case.model(14)))
+    assert inferred.opset_imports[""] == 14 and inferred.graph.outputs[0].shape == [2, 3, 8]
+
+
+def test_where_a_later_opset_means_something_else_nothing_is_written_out() -> None:
+    model = CASES["Gelu"].model(13)
+    model.graph.node.add(op_type="RoiAlign", input=["f", "r", "b"], output=["a"])
+    shapes = {"f": [1, 1, 4, 4], "r": [1, 4], "b": [1]}
+    kinds = {"f": TensorProto.FLOAT, "r": TensorProto.FLOAT, "b": TensorProto.INT64}
+    model.graph.input.extend(helper.make_tensor_value_info(name, kinds[name], shapes[name]) for name in shapes)
+    model.graph.output.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, None))
+    with PassContext(opt_level=0):
+        result = ExpandContributed()(ir.from_proto(model))
+    assert has_contributed(result) and result.opset_imports[""] == 13
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("FusedConv", [floats(1, 1, 4, 4), floats(1, 1, 3, 3)], attributes={"activation": "Mystery"}),
+        Case("Attention", [floats(2, 6, 8), floats(8, 24), floats(24), np.array([6, 6], np.int32)]),
+        Case("Attention", [floats(2, 6, 8), floats(8, 24)], attributes={"num_heads": 2, "do_rotary": 1}),
+        Case("Crop", [floats(2, 6)]),
+    ],
+    ids=["activation", "lengths as a mask", "rotary", "unknown"],
+)
+def test_a_form_that_is_not_known_stays(case: Case) -> None:
+    assert [node.op_type for node in expanded(case, 17).graph][0] == case.op_type
