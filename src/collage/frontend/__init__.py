@@ -5,7 +5,6 @@ from __future__ import annotations
 from collage.frontend._budget import Budgets
 from collage.frontend._canonical import lift_constants, name_everything, remove_unused
 from collage.frontend._confined import infer_shapes
-from collage.frontend._contributed import CONTRIBUTED, has_contributed, is_contributed, opset_to_write_in, standard_form
 from collage.frontend._digest import model_digest
 from collage.frontend._holes import has_large_holes
 from collage.frontend._inputs import make_inputs
@@ -16,6 +15,7 @@ from collage.frontend._occasions import Lengths, lengths_as_json, lengths_from_j
 from collage.frontend._proto import forget_claims, skeleton
 from collage.frontend._read import read_model
 from collage.frontend._weights import WEIGHTS_FILE, place_weights
+from collage.frontend.contributed import CONTRIBUTED, has_contributed, is_contributed, opset_to_write_in, standard_form
 
 __all__ = [
     "CONTRIBUTED",

@@ -1,0 +1,99 @@
+"""ONNX Runtime's contributed operators, as far as its optimisers make them, written in ONNX's own.
+
+Who optimises a model with ONNX Runtime and saves it gets a file that only ONNX Runtime, and by halves OpenVINO, can read; and
+ONNX infers no shape behind such an operator. Here each is a few lines of standard operators of opset 17, which knows
+LayerNormalization.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import onnx
+import onnx_ir as ir
+
+from collage.frontend.contributed._attention import ATTENTION
+from collage.frontend.contributed._fused import FUSED
+from collage.frontend.contributed._quantised import QUANTISED
+from collage.frontend.contributed._writer import Body, Facts, Undefined
+
+__all__ = ["CONTRIBUTED", "Facts", "has_contributed", "is_contributed", "opset_to_write_in", "standard_form"]
+
+CONTRIBUTED = "com.microsoft"
+"""The domain of most of them; the others have none, like operators of ONNX that came later."""
+
+_OLDEST_OPSET = 13
+_STANDARD_OPSET = 17
+_NOT_AS_DEFINED = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
+"""What comes of missing outputs, and of attributes of other types than the operator's: nobody has checked these."""
+
+_DEFINITIONS = {**FUSED, **ATTENTION, **QUANTISED}
+_LATER = {"LayerNormalization": _STANDARD_OPSET, "SimplifiedLayerNormalization": math.inf}
+"""Operators that ONNX Runtime writes without a domain before ONNX has them: the first opset that does."""
+
+
+def is_contributed(domain: str, op_type: str, version: int) -> bool:
+    """Whether an operator of a model of an opset has a definition here."""
+    if domain in ("", "ai.onnx"):
+        return version < _LATER.get(op_type, 0)
+    return domain == CONTRIBUTED and op_type in _DEFINITIONS and op_type not in _LATER
+
+
+def has_contributed(model: ir.Model) -> bool:
+    """Whether a model holds such an operator, in bodies too."""
+    version = model.opset_imports.get("", 1)
+    return any(is_contributed(node.domain, node.op_type, version) for node in model.graph.all_nodes())
+
+
+def opset_to_write_in(version: int, operators: Iterable[tuple[str, int]]) -> int:
+    """The opset in which a model of an older one means the same, and in which its contributed operators can be written out.
+
+    Args:
+        version: The model's opset.
+        operators: Type of each node, and how many outputs it has.
+
+    Returns:
+        17, or the model's own where that is newer, or where there is no such opset.
+    """
+    if not _OLDEST_OPSET <= version < _STANDARD_OPSET:
+        return version
+    # Regions moved by half a pixel, and what training returns beside the result: all else that is new was added.
+    changed = any(op_type == "RoiAlign" or (op_type == "BatchNormalization" and n > 1) for op_type, n in operators)
+    return version if changed else _STANDARD_OPSET
+
+
+def standard_form(
+    node: onnx.NodeProto, version: int, facts: Facts, *, exact: bool = True
+) -> list[onnx.NodeProto] | None:
+    """Standard nodes that compute what a contributed one does; None where there are none, or a fact is missing.
+
+    Args:
+        node: Of a model that has ONNX's opset ``version``.
+        version: From 17; see ``opset_to_write_in``.
+        facts: What is known of the node's inputs.
+        exact: If not, types and shapes of the outputs are all that counts, and fewer facts are needed.
+
+    Returns:
+        Nodes in order. Their names, and those of the values between them, begin with the name of the first output.
+    """
+    if version < _STANDARD_OPSET or not is_contributed(node.domain, node.op_type, version):
+        return None
+    try:
+        body = Body(node, version, facts, exact)
+        made = _DEFINITIONS[node.op_type](body)
+    except (Undefined, *_NOT_AS_DEFINED):
+        return None
+    wanted = [(name, value) for name, value in zip(node.output, made, strict=False) if name]
+    if not all(value for _, value in wanted) or any(node.output[len(made) :]):
+        return None
+    inner = {name for each in body.nodes for name in each.output}
+    renamed = {value: name for name, value in reversed(wanted) if value in inner}
+    for name, value in wanted:
+        if renamed.get(value) != name:  # An input that is passed on, or a value that is two outputs.
+            body("Identity", value)
+            renamed[body.nodes[-1].output[0]] = name
+    for each in body.nodes:
+        for names in (each.input, each.output):
+            names[:] = [renamed.get(name, name) for name in names]
+    return body.nodes

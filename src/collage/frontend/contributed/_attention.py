@@ -1,0 +1,122 @@
+"""Attention, as ONNX Runtime's transformer optimiser writes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from collage.frontend.contributed._fused import scaled
+from collage.frontend.contributed._writer import Body, Undefined
+
+__all__ = ["ATTENTION"]
+
+_MASKED = -10000.0
+"""What is added to a score that does not count, unless the node says otherwise."""
+
+
+class _Inputs(NamedTuple):
+    """Projected heads of an attention: [N, heads, length, width] each."""
+
+    query: str
+    key: str
+    value: str
+
+
+def _attention(b: Body) -> Sequence[str]:
+    """Input [N, S, D], weights [D, Hq + Hk + Hv], bias, mask, past [2, N, heads, P, width], addend to the scores."""
+    if b.has(6) or b.get("do_rotary", 0) or b.get("past_present_share_buffer", 0):
+        raise Undefined
+    widths = list(b.get("qkv_hidden_sizes", ())) or [b.length(1, 1) // 3] * 3
+    if min(widths) < 1:
+        raise Undefined
+    joint = b("MatMul", b.input(0), b.input(1))
+    joint = b("Add", joint, b.input(2)) if b.has(2) else joint
+    parts = b.several(3, "Split", joint, b.integers(*widths), axis=-1)
+    heads = _Inputs(*(_heads(b, x, width) for x, width in zip(parts, widths, strict=True)))
+    past = [b("Gather", b.input(4), b.integer(i), axis=0) for i in (0, 1)] if b.has(4) else []
+    heads = _after_past(b, heads, past)
+    y = _attended(b, heads, widths[0], widths[2], mask=3, addend=5)
+    if not b.wants(1):
+        return [y]
+    both = [b("Unsqueeze", x, b.integers(0)) for x in (heads.key, heads.value)]
+    return [y, b("Concat", *both, axis=0)]
+
+
+def _multi_head_attention(b: Body) -> Sequence[str]:
+    """Query [N, S, H], key and value [N, T, H] or as heads, bias [2 H + Hv], mask, addend, past key and value."""
+    if not (b.has(1) and b.has(2)) or any(map(b.has, (8, 9))) or b.rank(0) not in (3, None) or b.wants(3):
+        raise Undefined
+    names = [b.input(i) for i in range(3)]
+    width = b.length(0, 2)
+    given_as_heads = b.rank(1) == 4
+    value_width = b.length(2, 1) * b.length(2, 3) if given_as_heads else b.length(2, 2)
+    widths = [width, width, value_width]
+    if b.has(3) and min(widths) > 0:
+        b.need(not given_as_heads)
+        biases = b.several(3, "Split", b.input(3), b.integers(*widths), axis=0)
+        names = [b("Add", x, bias) for x, bias in zip(names, biases, strict=True)]
+    query = _heads(b, names[0], width)
+    key, value = names[1:] if given_as_heads else (_heads(b, x, w) for x, w in zip(names[1:], widths[1:], strict=True))
+    heads = _after_past(b, _Inputs(query, key, value), [b.input(i) for i in (6, 7) if b.has(i)])
+    return [_attended(b, heads, width, value_width, mask=4, addend=5), heads.key, heads.value]
+
+
+def _heads(b: Body, x: str, width: int) -> str:
+    """[N, S, heads * w] as [N, heads, S, w]."""
+    count = b.get("num_heads", 0)
+    if count < 1 or (width > 0 and width % count):
+        raise Undefined
+    lengths = b.integers(0, 0, count, width // count if width > 0 else -1)
+    return b("Transpose", b("Reshape", x, lengths), perm=[0, 2, 1, 3])
+
+
+def _after_past(b: Body, heads: _Inputs, past: Sequence[str]) -> _Inputs:
+    if not past:
+        return heads
+    key, value = (b("Concat", old, new, axis=2) for old, new in zip(past, heads[1:], strict=True))
+    return _Inputs(heads.query, key, value)
+
+
+def _attended(b: Body, heads: _Inputs, width: int, value_width: int, *, mask: int, addend: int) -> str:
+    """[N, S, value_width]: values, weighted by how well keys fit queries."""
+    scale = b.get("scale", 0.0) or 1 / math.sqrt(abs(width) / b.get("num_heads", 1))
+    scores = b("MatMul", scaled(b, heads.query, scale), b("Transpose", heads.key, perm=[0, 1, 3, 2]))
+    if b.has(addend):
+        scores = b("Add", scores, b.input(addend))
+    if b.has(mask) and b.exact:
+        scores = b("Add", scores, _penalties(b, mask))
+    if b.get("unidirectional", 0) and b.exact:
+        scores = b("Add", scores, _penalties_of_the_future(b, scores))
+    weighted = b("MatMul", b("Softmax", scores, axis=-1), heads.value)
+    return b("Reshape", b("Transpose", weighted, perm=[0, 2, 1, 3]), b.integers(0, 0, value_width))
+
+
+def _penalties(b: Body, mask: int) -> str:
+    """Of [N, T] or [N, S, T], 1 where a key counts and 0 where it does not, for scores [N, heads, S, T]."""
+    axes = {2: (1, 2), 3: (1,)}.get(b.rank(mask) or 0)
+    if axes is None:
+        raise Undefined
+    counts = b("Unsqueeze", b.as_computed(b.input(mask)), b.integers(*axes))
+    return b("Mul", b("Sub", b.number(1), counts), b.number(b.get("mask_filter_value", _MASKED)))
+
+
+def _penalties_of_the_future(b: Body, scores: str) -> str:
+    """[S, T]: for keys that come after a query, whose own is the last but S - 1 - i."""
+    shape = b("Slice", b("Shape", scores), b.integers(2), b.integers(4))
+    queries, keys = (b.sliced(shape, 0, i, i + 1) for i in (0, 1))
+    rows = b("Unsqueeze", _counted(b, queries), b.integers(1))
+    later = b("Greater", _counted(b, keys), b("Add", rows, b("Sub", keys, queries)))
+    return b("Mul", b.as_computed(later), b.number(b.get("mask_filter_value", _MASKED)))
+
+
+def _counted(b: Body, length: str) -> str:
+    """0, 1, ... up to a length, a vector of one element."""
+    zero, one = (b.integer(i) for i in (0, 1))
+    return b("Range", zero, b("Squeeze", length, b.integers(0)), one)
+
+
+ATTENTION: Mapping[str, Callable[[Body], Sequence[str]]] = {
+    "Attention": _attention,
+    "MultiHeadAttention": _multi_head_attention,
+}

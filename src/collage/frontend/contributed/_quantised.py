@@ -1,0 +1,98 @@
+"""What ONNX Runtime's quantiser writes, and what its optimisers join of it: as sums and products of dequantised values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from collage.frontend.contributed._writer import Body, Undefined
+
+__all__ = ["QUANTISED"]
+
+Definition = Callable[[Body], Sequence[str]]
+
+
+def _pair(op_type: str) -> Definition:
+    """Inputs A, its scale and zero point, B and its, the result's scale and zero point."""
+    return lambda b: [_quantised(b, b(op_type, _dequantised(b, 0), _dequantised(b, 3)), 6)]
+
+
+def _single(op_type: str, **defaults: Any) -> Definition:
+    """Input X, its scale and zero point, the result's scale and zero point; attributes are the operator's."""
+
+    def define(b: Body) -> Sequence[str]:
+        if b.get("channels_last", 0):
+            raise Undefined
+        attributes = {**defaults, **b.attributes("channels_last", "opset")}
+        return [_quantised(b, b(op_type, _dequantised(b, 0), **attributes), 3)]
+
+    return define
+
+
+def _softmax(b: Body) -> Sequence[str]:
+    if b.get("opset", 0) < 13:  # Axes from the given one on were one then.
+        raise Undefined
+    return _single("Softmax", axis=-1)(b)
+
+
+def _concat(b: Body) -> Sequence[str]:
+    """The result's scale and zero point, then X, its scale and zero point for each part."""
+    parts = [_dequantised(b, at) for at in range(2, b.count, 3)]
+    return [_quantised(b, b("Concat", *parts, **b.attributes()), 0)]
+
+
+def _gemm(b: Body) -> Sequence[str]:
+    """A and its two, B and its two (by column, perhaps), C in their scales' product, the result's two or none."""
+    columns = 0 if b.get("transB", 0) else 1
+    alpha = b.get("alpha", 1.0)
+    flags = {name: b.get(name, 0) for name in ("transA", "transB")}
+    y = b("Gemm", _dequantised(b, 0), _dequantised(b, 3, columns), alpha=alpha, **flags)
+    if b.has(6):
+        scales = b("Mul", b.input(1), b.input(4))
+        bias = b("Mul", b("CastLike", b.input(6), scales), scales)
+        if alpha != 1:
+            raise Undefined
+        y = b("Add", y, bias)
+    return [_quantised(b, y, 7) if b.has(7) else y]
+
+
+def _mat_mul_integer_to_float(b: Body) -> Sequence[str]:
+    """A, B, their scales, their zero points, bias."""
+    product = b("MatMul", _dequantised(b, 0, at=(0, 2, 4)), _dequantised(b, 1, 1, at=(1, 3, 5)))
+    return [b("Add", product, b.input(6)) if b.has(6) else product]
+
+
+def _dynamic_quantize_mat_mul(b: Body) -> Sequence[str]:
+    """A in floating point, B, its scale, its zero point, bias."""
+    rounded = b("DequantizeLinear", *b.several(3, "DynamicQuantizeLinear", b.input(0)))
+    product = b("MatMul", rounded, _dequantised(b, 1, 1, at=(1, 2, 3)))
+    return [b("Add", product, b.input(4)) if b.has(4) else product]
+
+
+def _dequantised(b: Body, index: int, axis: int = 1, *, at: tuple[int, int, int] | None = None) -> str:
+    """An input in floating point; its scale and zero point follow it, unless told where they are."""
+    x, scale, zero = at or (index, index + 1, index + 2)
+    parameters = [b.input(i) for i in (scale, zero) if b.has(i)]
+    by_axis = {"axis": axis} if b.is_vector(scale) else {}
+    return b("DequantizeLinear", b.input(x), *parameters, **by_axis)
+
+
+def _quantised(b: Body, y: str, at: int) -> str:
+    """A value in the scale and with the zero point that are given as inputs."""
+    b.need(b.has(at + 1))
+    return b("QuantizeLinear", y, *(b.input(i) for i in (at, at + 1) if b.has(i)))
+
+
+QUANTISED: Mapping[str, Definition] = {
+    "DynamicQuantizeMatMul": _dynamic_quantize_mat_mul,
+    "MatMulIntegerToFloat": _mat_mul_integer_to_float,
+    "QGemm": _gemm,
+    "QLinearAdd": _pair("Add"),
+    "QLinearAveragePool": _single("AveragePool"),
+    "QLinearConcat": _concat,
+    "QLinearGlobalAveragePool": _single("GlobalAveragePool"),
+    "QLinearLeakyRelu": _single("LeakyRelu", alpha=0.01),
+    "QLinearMul": _pair("Mul"),
+    "QLinearSigmoid": _single("Sigmoid"),
+    "QLinearSoftmax": _softmax,
+}
