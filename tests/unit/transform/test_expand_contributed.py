@@ -136,6 +136,25 @@ QUANTISED = {
         (1, 2, 3, 4),
         attributes={"axis": -1, "opset": 13},
     ),
+    "QLinearConv": Case(
+        "QLinearConv",
+        [
+            *scaled(bytes_(1, 4, 6, 6), 0.1),
+            *scaled(bytes_(3, 4, 3, 3, kind=np.int8), BY_COLUMN, 0),
+            F(0.9),
+            np.uint8(9),
+            ints(50, 3),
+        ],
+        (1, 2, 3, 4, 5, 6, 7, 8),
+        attributes={"pads": [1, 1, 1, 1]},
+        domain="",
+    ),
+    "QLinearMatMul": Case(
+        "QLinearMatMul",
+        [*scaled(bytes_(2, 4), 0.1), *scaled(bytes_(4, 3, kind=np.int8), BY_COLUMN, 0), F(0.5), np.uint8(9)],
+        (1, 2, 3, 4, 5, 6, 7),
+        domain="",
+    ),
     "QGemm": Case(
         "QGemm",
         [

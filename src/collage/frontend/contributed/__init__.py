@@ -25,12 +25,27 @@ CONTRIBUTED = "com.microsoft"
 
 _OLDEST_OPSET = 13
 _STANDARD_OPSET = 17
-_NOT_AS_DEFINED = (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError)
+_NOT_AS_DEFINED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
 """What comes of missing outputs, and of attributes of other types than the operator's: nobody has checked these."""
 
 _DEFINITIONS = {**FUSED, **ATTENTION, **QUANTISED}
-_LATER = {"LayerNormalization": _STANDARD_OPSET, "SimplifiedLayerNormalization": math.inf}
-"""Operators that ONNX Runtime writes without a domain before ONNX has them: the first opset that does."""
+_LATER = {
+    "LayerNormalization": _STANDARD_OPSET,
+    "SimplifiedLayerNormalization": math.inf,
+    "QLinearConv": math.inf,
+    "QLinearMatMul": math.inf,
+}
+"""Operators without a domain, and before which opset they need a standard form: what ONNX Runtime writes before ONNX has it, and
+what ONNX has and hardly any toolchain reads.
+"""
 
 
 def is_contributed(domain: str, op_type: str, version: int) -> bool:

@@ -80,9 +80,9 @@ class Body:
         return {name: value for name, value in self._attributes.items() if name not in left_out}
 
     def is_vector(self, index: int) -> bool:
-        """Whether an input holds more than one element, as scales by channel do."""
+        """Whether an input holds several elements along one axis, as scales by channel do."""
         shape = self._facts(self.input(index))[1]
-        self.need(shape is not None)
+        self.need(shape is not None and len(shape) <= 1)
         return bool(shape) and shape != [1]
 
     def rank(self, index: int) -> int | None:
