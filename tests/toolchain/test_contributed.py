@@ -28,13 +28,24 @@ ENCODER = parser.parse_model("""
         y = com.microsoft.BiasGelu (h, t)
     }
 """)
+NORMALISED = parser.parse_model("""
+    <ir_version: 8, opset_import: ["" : 14, "com.microsoft" : 1]>
+    g (float[2,5,8] x) => (float[2,5,8] y)
+    <float[8] s, float[8] t, float[8,8] w>
+    {
+        a = SimplifiedLayerNormalization <axis = -1, epsilon = 0.000001> (x, s)
+        b = MatMul (a, w)
+        c = Add (b, x)
+        y = LayerNormalization <axis = -1> (c, s, t)
+    }
+""")
 UNKNOWN = "g (float[2,8] x) => (float[2,8] y) { y = com.microsoft.CropAndResize (x) }"
 
 
-def encoder() -> onnx.ModelProto:
-    """With weights."""
+def with_weights(bare: onnx.ModelProto) -> onnx.ModelProto:
+    """With values for what the model calls by name only."""
     model = onnx.ModelProto()
-    model.CopyFrom(ENCODER)
+    model.CopyFrom(bare)
     rng = np.random.default_rng(0)
     for weight in model.graph.value_info:
         array = rng.standard_normal([dim.dim_value for dim in weight.type.tensor_type.shape.dim]).astype(np.float32)
@@ -63,12 +74,13 @@ class Picky(ToolchainBase):
 
 
 @pytest.mark.parametrize("target", ["llvm", "onednn", "inductor", "iree", "openvino", "onnxruntime"])
-def test_toolchains_compute_what_onnx_runtime_does(target: str) -> None:
+@pytest.mark.parametrize("model", [ENCODER, NORMALISED], ids=["encoder", "normalised"])
+def test_toolchains_compute_what_onnx_runtime_does(model: onnx.ModelProto, target: str) -> None:
     found = registry().for_target(registry().parse_target(target)).availability()
     if not found.available:
         pytest.skip(str(found.reason))
     x = np.random.default_rng(1).standard_normal((2, 5, 8)).astype(np.float32)
-    (got,), (wanted,) = (whole(encoder(), t).run({"x": x}).values() for t in (target, "onnxruntime"))
+    (got,), (wanted,) = (whole(with_weights(model), t).run({"x": x}).values() for t in (target, "onnxruntime"))
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
@@ -77,7 +89,7 @@ def test_who_reads_them_is_given_them_first_and_others_never(tmp_path: Path) -> 
     for reads, wanted in ((True, ["Attention", "MatMul"]), (False, ["MatMul"])):
         toolchain = Picky(reads=reads)
         with pytest.raises(Unsupported):
-            compile_for(toolchain, ir.from_proto(encoder()), target, tmp_path)
+            compile_for(toolchain, ir.from_proto(with_weights(ENCODER)), target, tmp_path)
         assert [operators[0] for operators in toolchain.given] == wanted
     plain = ir.from_proto(
         parser.parse_model('<ir_version: 9, opset_import: ["" : 17]> g (float[2] x) => (y) {y = Exp(x)}')
@@ -86,7 +98,7 @@ def test_who_reads_them_is_given_them_first_and_others_never(tmp_path: Path) -> 
 
 
 def test_an_operator_is_taken_where_all_that_it_is_written_out_as_are() -> None:
-    model = ir.from_proto(encoder())
+    model = ir.from_proto(with_weights(ENCODER))
     target = Target.parse("llvm -compiler=picky")
     gelu = InferType()(model).graph[-1]
     assert support_for(Picky("Add", "Mul", "Erf", "Constant"), gelu, target).ok

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collage.frontend._budget import Budgets
 from collage.frontend._canonical import lift_constants, name_everything, remove_unused
+from collage.frontend._checker import check_model
 from collage.frontend._confined import infer_shapes
 from collage.frontend._digest import model_digest
 from collage.frontend._holes import has_large_holes
 from collage.frontend._inputs import make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs
 from collage.frontend._lengths import cut, fix_lengths, other_lengths
-from collage.frontend._nodes import bodies_of
+from collage.frontend._nodes import all_nodes, bodies_of
 from collage.frontend._occasions import Lengths, lengths_as_json, lengths_from_json, occasions
 from collage.frontend._proto import forget_claims, skeleton
 from collage.frontend._read import read_model
@@ -23,8 +24,10 @@ __all__ = [
     "Budgets",
     "Lengths",
     "TensorSpec",
+    "all_nodes",
     "bind_dims",
     "bodies_of",
+    "check_model",
     "cut",
     "describe_inputs",
     "describe_outputs",

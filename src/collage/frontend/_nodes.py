@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 
-__all__ = ["bodies_of", "node_label"]
+__all__ = ["all_nodes", "bodies_of", "node_label"]
 
 _LONGEST = 80
 
@@ -24,3 +24,11 @@ def bodies_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
         if attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs
+
+
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes and, after each, the nodes of its bodies."""
+    for node in nodes:
+        yield node
+        for body in bodies_of(node):
+            yield from all_nodes(body.node)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-import onnx
-import onnx.checker
 import onnx_ir as ir
 
 from collage._errors import ModelError
 from collage.frontend._canonical import canonicalise
+from collage.frontend._checker import check_model
 from collage.frontend._confined import convert_version
 from collage.frontend._proto import reattach_weights, skeleton
+from collage.frontend.contributed import give_domain, take_domain
 
 __all__ = ["MIN_OPSET", "raise_opset"]
 
@@ -42,8 +42,11 @@ def raise_opset(model: ir.Model) -> None:
     try:
         if any(node.op_type in _CHANGED_SILENTLY for node in model.graph.all_nodes()):
             raise ValueError(f"the converter gets {', '.join(_CHANGED_SILENTLY)} wrong")
-        proto = convert_version(skeleton(model), MIN_OPSET)
-        onnx.checker.check_model(proto)
+        proto = skeleton(model)
+        give_domain(proto)
+        proto = convert_version(proto, MIN_OPSET)
+        take_domain(proto)
+        check_model(proto)
         converted = ir.from_proto(proto)
         if version < _SLOPES_ARE_BROADCAST:
             _lay_slopes_along_channels(converted)

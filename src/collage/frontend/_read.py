@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from collage._errors import ModelError, UsageError
 from collage.frontend._budget import Budgets, check_budgets, check_inferred_shapes
 from collage.frontend._canonical import canonicalise, lift_constants
+from collage.frontend._checker import check_model
 from collage.frontend._external import check_external_data, check_external_tensors, load_inner_tensors, set_folder
 from collage.frontend._framing import check_framing
 from collage.frontend._holes import has_large_holes
@@ -167,22 +168,12 @@ def _finish(model: ir.Model, budgets: Budgets) -> ir.Model:
     except Exception as error:
         # Libraries assume valid attributes and arities, which only the checker below establishes.
         raise ModelError(f"cannot be brought to canonical form: {_one_line(error)}") from error
-    _check_with_onnx(proto)
-    check_inferred_shapes(proto, budgets)
-    return model
-
-
-def _check_with_onnx(skeleton_proto: onnx.ModelProto) -> None:
-    proto = onnx.ModelProto()
-    proto.CopyFrom(skeleton_proto)
-    for value in (*proto.graph.input, *proto.graph.output):
-        if value.type.HasField("tensor_type"):
-            # The checker insists on a shape; runtimes do not, and shape inference finds it later.
-            value.type.tensor_type.shape.SetInParent()
     try:
-        onnx.checker.check_model(proto)
+        check_model(proto)
     except onnx.checker.ValidationError as error:
         raise ModelError("is not a valid model: " + _one_line(error)) from None
+    check_inferred_shapes(proto, budgets)
+    return model
 
 
 def _one_line(error: Exception) -> str:

@@ -14,6 +14,7 @@ import onnx.defs
 
 from collage._errors import ModelError
 from collage.frontend._nodes import bodies_of, node_label
+from collage.frontend.contributed import is_contributed
 
 __all__ = ["check_structure"]
 
@@ -148,10 +149,11 @@ class _Checker:
                 raise ModelError(
                     f"{node_label(node)} of {place} is of the domain {node.domain!r}, which is not imported"
                 )
-            if domain in _STANDARD and not onnx.defs.has(node.op_type, self._imports[domain], domain):
+            version = self._imports[domain]
+            known = onnx.defs.has(node.op_type, version, domain) or is_contributed(domain, node.op_type, version)
+            if domain in _STANDARD and not known:
                 raise ModelError(
-                    f"{node_label(node)} of {place} is no operator of version {self._imports[domain]} of the set "
-                    f"{domain or 'ai.onnx'!r}"
+                    f"{node_label(node)} of {place} is no operator of version {version} of the set {domain or 'ai.onnx'!r}"
                 )
         self._known.add(operator)
 

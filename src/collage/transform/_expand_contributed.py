@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from collage.frontend import is_contributed, lift_constants, opset_to_write_in, remove_unused, standard_form
+from collage.frontend import (
+    is_contributed,
+    lift_constants,
+    name_everything,
+    opset_to_write_in,
+    remove_unused,
+    standard_form,
+)
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
 from collage.transform._marks import marked_functions_hidden
@@ -44,6 +51,7 @@ class ExpandContributed(ModulePass):
                     _expand(graph, node, version)
                 lift_constants(model)
                 remove_unused(model)
+                name_everything(model)
         return model
 
 

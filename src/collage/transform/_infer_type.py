@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import onnx
 import onnx_ir as ir
 
 from collage.frontend import (
     CONTRIBUTED,
+    all_nodes,
     bodies_of,
     forget_claims,
     infer_shapes,
@@ -67,11 +68,11 @@ def _that_can_be_inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
     that need one.
     """
     opset = next((opset for opset in proto.opset_import if opset.domain in ("", "ai.onnx")), onnx.OperatorSetIdProto())
-    if any(is_contributed(node.domain, node.op_type, opset.version) for node in _nodes(proto.graph.node)):
-        operators = [(node.op_type, len(node.output)) for node in _nodes(proto.graph.node)]
+    if any(is_contributed(node.domain, node.op_type, opset.version) for node in all_nodes(proto.graph.node)):
+        operators = [(node.op_type, len(node.output)) for node in all_nodes(proto.graph.node)]
         opset.version = opset_to_write_in(opset.version, operators)
         _expand_contributed(proto.graph, opset.version, {})
-    for node in _nodes(proto.graph.node):
+    for node in all_nodes(proto.graph.node):
         if (node.domain.replace("ai.onnx", ""), node.op_type) in _LIKE_FIRST and len(node.output) == 1:
             del node.input[1:], node.attribute[:]
             node.domain, node.op_type = "", "Identity"
@@ -99,13 +100,6 @@ def _expand_contributed(graph: onnx.GraphProto, version: int, around: Mapping[st
     kept = onnx.GraphProto(node=expanded)
     del graph.node[:]
     graph.node.extend(kept.node)
-
-
-def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for body in bodies_of(node):
-            yield from _nodes(body.node)
 
 
 def _values(graph: ir.Graph) -> list[ir.Value]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import onnx
 import onnx.checker
 import onnx_ir as ir
 
 from collage._errors import PassError
-from collage.frontend import skeleton
+from collage.frontend import check_model, skeleton
 
 __all__ = ["check_valid"]
 
@@ -24,11 +23,7 @@ def check_valid(model: ir.Model) -> None:
                 raise PassError(f"output {value.name!r} of graph {graph.name!r} is computed by nothing")
     proto = skeleton(model)
     del proto.graph.value_info[:]
-    for value_info in (*proto.graph.input, *proto.graph.output):
-        if value_info.type.HasField("tensor_type"):
-            # The checker insists on a shape, which InferType may not have found.
-            value_info.type.tensor_type.shape.SetInParent()
     try:
-        onnx.checker.check_model(proto)
+        check_model(proto)
     except onnx.checker.ValidationError as error:
         raise PassError("the model is no longer valid: " + " ".join(str(error).split())[:400]) from None

@@ -81,7 +81,9 @@ class Case:
     def output_type(self, index: int) -> int:
         if (self.op_type, index) == ("EmbedLayerNormalization", 1):
             return TensorProto.INT32
-        in_bytes = self.op_type.startswith("QLinear") or (self.op_type == "QGemm" and len(self.inputs) > 7)
+        in_bytes = self.op_type.startswith(("QLinear", "Quantize")) or (
+            self.op_type == "QGemm" and len(self.inputs) > 7
+        )
         return TensorProto.UINT8 if in_bytes else TensorProto.FLOAT
 
     def _shape(self, i: int, x: np.ndarray[Any, Any]) -> list[Any]:
@@ -127,6 +129,10 @@ QUANTISED = {
         (1, 2, 3, 4),
         attributes={"kernel_shape": [2, 2]},
     ),
+    "DequantizeLinear": Case(
+        "DequantizeLinear", scaled(bytes_(2, 3, kind=np.int8), BY_COLUMN), (1, 2), attributes={"axis": 1}
+    ),
+    "QuantizeLinear": Case("QuantizeLinear", [floats(2, 3), F(0.1), np.uint8(9)], (1, 2)),
     "QLinearConcat": Case(
         "QLinearConcat", [*RESULT, *scaled(A, 0.1), *scaled(B, 0.02)], (0, 1, 3, 4, 6, 7), attributes={"axis": 1}
     ),

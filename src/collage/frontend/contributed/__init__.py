@@ -11,14 +11,25 @@ import math
 from collections.abc import Iterable
 
 import onnx
+import onnx.defs
 import onnx_ir as ir
 
+from collage.frontend._nodes import all_nodes
 from collage.frontend.contributed._attention import ATTENTION
 from collage.frontend.contributed._fused import FUSED
 from collage.frontend.contributed._quantised import QUANTISED
 from collage.frontend.contributed._writer import Body, Facts, Undefined
 
-__all__ = ["CONTRIBUTED", "Facts", "has_contributed", "is_contributed", "opset_to_write_in", "standard_form"]
+__all__ = [
+    "CONTRIBUTED",
+    "Facts",
+    "give_domain",
+    "has_contributed",
+    "is_contributed",
+    "opset_to_write_in",
+    "standard_form",
+    "take_domain",
+]
 
 CONTRIBUTED = "com.microsoft"
 """The domain of most of them; the others have none, like operators of ONNX that came later."""
@@ -59,6 +70,29 @@ def has_contributed(model: ir.Model) -> bool:
     """Whether a model holds such an operator, in bodies too."""
     version = model.opset_imports.get("", 1)
     return any(is_contributed(node.domain, node.op_type, version) for node in model.graph.all_nodes())
+
+
+def give_domain(proto: onnx.ModelProto) -> None:
+    """Puts operators that ONNX Runtime writes without a domain into its own, in place: ONNX's tools know no such operators."""
+    version = next((opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx")), 1)
+    found = [
+        node
+        for node in all_nodes(proto.graph.node)
+        if node.op_type in _LATER
+        and is_contributed(node.domain, node.op_type, version)
+        and not onnx.defs.has(node.op_type, version, "")
+    ]
+    for node in found:
+        node.domain = CONTRIBUTED
+    if found and all(opset.domain != CONTRIBUTED for opset in proto.opset_import):
+        proto.opset_import.add(domain=CONTRIBUTED, version=1)
+
+
+def take_domain(proto: onnx.ModelProto) -> None:
+    """Undoes ``give_domain``, in place, be it in a model that an ONNX tool has made of that."""
+    for node in all_nodes(proto.graph.node):
+        if node.domain == CONTRIBUTED and node.op_type in _LATER:
+            node.domain = ""
 
 
 def opset_to_write_in(version: int, operators: Iterable[tuple[str, int]]) -> int:

@@ -40,6 +40,7 @@ def _transposed(b: Body, index: int, last_two: int, batch: int) -> str:
 
 
 def scaled(b: Body, x: str, factor: float) -> str:
+    """A value times a number."""
     return x if factor == 1 else b("Mul", x, b.number(factor))
 
 

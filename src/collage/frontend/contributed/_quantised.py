@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import onnx
+
 from collage.frontend.contributed._writer import Body, Undefined
 
 __all__ = ["QUANTISED"]
+
+_BYTES = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
 
 Definition = Callable[[Body], Sequence[str]]
 
@@ -19,6 +23,17 @@ Definition = Callable[[Body], Sequence[str]]
 def _pair(op_type: str) -> Definition:
     """Inputs A, its scale and zero point, B and its, the result's scale and zero point."""
     return lambda b: [_quantised(b, b(op_type, _dequantised(b, 0), _dequantised(b, 3)), 6)]
+
+
+def _linear(op_type: str) -> Definition:
+    """ONNX's operator of the same name, which takes 16 bits since opset 21 only."""
+
+    def define(b: Body) -> Sequence[str]:
+        if b.version < 21:
+            b.need(b.kind(0 if op_type == "DequantizeLinear" else 2) in _BYTES)
+        return [b(op_type, *(b.input(i) for i in range(3) if b.has(i)), **b.attributes())]
+
+    return define
 
 
 def _single(op_type: str, **defaults: Any) -> Definition:
@@ -103,6 +118,7 @@ def _quantised(b: Body, y: str, at: int) -> str:
 
 
 QUANTISED: Mapping[str, Definition] = {
+    "DequantizeLinear": _linear("DequantizeLinear"),
     "DynamicQuantizeMatMul": _dynamic_quantize_mat_mul,
     "MatMulIntegerToFloat": _mat_mul_integer_to_float,
     "QGemm": _gemm,
@@ -116,4 +132,5 @@ QUANTISED: Mapping[str, Definition] = {
     "QLinearMul": _pair("Mul"),
     "QLinearSigmoid": _single("Sigmoid"),
     "QLinearSoftmax": _softmax,
+    "QuantizeLinear": _linear("QuantizeLinear"),
 }

@@ -85,6 +85,10 @@ class Body:
         self.need(shape is not None and len(shape) <= 1)
         return bool(shape) and shape != [1]
 
+    def kind(self, index: int) -> int:
+        """Element type of an input, 0 where it is not known."""
+        return self._facts(self.input(index))[0]
+
     def rank(self, index: int) -> int | None:
         """Of an input, where it is known."""
         shape = self._facts(self.input(index))[1]
