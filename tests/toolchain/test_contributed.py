@@ -73,7 +73,9 @@ class Picky(ToolchainBase):
         raise Unsupported("nothing is taken")
 
 
-@pytest.mark.parametrize("target", ["llvm", "onednn", "inductor", "iree", "openvino", "onnxruntime"])
+@pytest.mark.parametrize(
+    "target", ["llvm", "onednn", pytest.param("inductor", marks=pytest.mark.slow), "iree", "openvino", "onnxruntime"]
+)
 @pytest.mark.parametrize("model", [ENCODER, NORMALISED], ids=["encoder", "normalised"])
 def test_toolchains_compute_what_onnx_runtime_does(model: onnx.ModelProto, target: str) -> None:
     found = registry().for_target(registry().parse_target(target)).availability()
