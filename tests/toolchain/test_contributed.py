@@ -106,6 +106,10 @@ def test_an_operator_is_taken_where_all_that_it_is_written_out_as_are() -> None:
     assert support_for(Picky("Add", "Mul", "Erf", "Constant"), gelu, target).ok
     missing = support_for(Picky("Add", "Mul", "Constant"), gelu, target)
     assert not missing.ok and missing.reason == "no Erf"
+    layer_norm = ir.from_proto(with_weights(NORMALISED)).graph[-1]
+    assert support_for(Picky("LayerNormalization"), layer_norm, target).ok
+    plain = support_for(Picky("Add"), ir.from_proto(with_weights(NORMALISED)).graph[1], target)
+    assert not plain.ok and plain.reason == "no MatMul"
     unknown = ir.from_proto(
         parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>\n{UNKNOWN}')
     )

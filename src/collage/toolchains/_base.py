@@ -51,7 +51,7 @@ def kernel_for(toolchain: Toolchain, kernel: ir.Model) -> ir.Model:
 def support_for(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:
     """Whether a toolchain takes an operator, be it as several of ONNX's own. Never raises."""
     support = toolchain.supports(node, target)
-    if support.ok or not node.domain:
+    if support.ok:
         return support
     from collage.transform import in_standard_operators
 

@@ -43,9 +43,9 @@ class InferType(ModulePass):
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
         """Infers types and shapes in place."""
-        proto = _that_can_be_inferred(skeleton(model))
+        proto = skeleton(model)
         forget_claims(proto.graph)
-        _learn(model, ir.from_proto(infer_shapes(proto)))
+        _learn(model, ir.from_proto(infer_shapes(_that_can_be_inferred(proto))))
         if any(
             value.shape is None or not value.shape.is_static() for graph in model.graphs() for value in _values(graph)
         ):

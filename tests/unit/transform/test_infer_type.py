@@ -80,3 +80,13 @@ def test_a_small_claim_does_not_let_in_what_is_too_large() -> None:
     for claims in ({}, {"a": [1]}):
         with pytest.raises(ModelError, match="810,000,000,000 elements"):
             read_model(model_of(text, **claims), budgets=Budgets())
+
+
+def test_false_claims_do_not_decide_how_contributed_operators_are_understood() -> None:
+    text = (
+        "(float[2,3,4] x, float[5,4] w) => (float[a,b,c] y) "
+        "{v = Relu (x) u = com.microsoft.FusedMatMul <transA = 0, transB = 1> (v, w) t = com.microsoft.FusedMatMul"
+        " <transA = 1> (v, u) y = Relu (t)}"
+    )
+    found = shapes(model_of(text, v=[7]))
+    assert found["v"] == "[2,3,4]" and found["u"] == "[2,3,5]" and found["t"] == found["y"] == "[2,4,5]"
