@@ -48,7 +48,7 @@ _NOT_AS_DEFINED = (
 """What comes of missing outputs, and of attributes of other types than the operator's: nobody has checked these."""
 
 _DEFINITIONS = {**FUSED, **ATTENTION, **QUANTISED}
-_LATER = {
+_WITHOUT_DOMAIN = {
     "LayerNormalization": _STANDARD_OPSET,
     "SimplifiedLayerNormalization": math.inf,
     "QLinearConv": math.inf,
@@ -60,10 +60,10 @@ what ONNX has and hardly any toolchain reads.
 
 
 def is_contributed(domain: str, op_type: str, version: int) -> bool:
-    """Whether an operator of a model of an opset has a definition here."""
+    """Whether an operator of a model of an opset has a standard form here, and needs one."""
     if domain in ("", "ai.onnx"):
-        return version < _LATER.get(op_type, 0)
-    return domain == CONTRIBUTED and op_type in _DEFINITIONS and op_type not in _LATER
+        return version < _WITHOUT_DOMAIN.get(op_type, 0)
+    return domain == CONTRIBUTED and op_type in _DEFINITIONS and op_type not in _WITHOUT_DOMAIN
 
 
 def has_contributed(model: ir.Model) -> bool:
@@ -78,7 +78,7 @@ def give_domain(proto: onnx.ModelProto) -> None:
     found = [
         node
         for node in all_nodes(proto.graph.node)
-        if node.op_type in _LATER
+        if node.op_type in _WITHOUT_DOMAIN
         and is_contributed(node.domain, node.op_type, version)
         and not onnx.defs.has(node.op_type, version, "")
     ]
@@ -91,7 +91,7 @@ def give_domain(proto: onnx.ModelProto) -> None:
 def take_domain(proto: onnx.ModelProto) -> None:
     """Undoes ``give_domain``, in place, be it in a model that an ONNX tool has made of that."""
     for node in all_nodes(proto.graph.node):
-        if node.domain == CONTRIBUTED and node.op_type in _LATER:
+        if node.domain == CONTRIBUTED and node.op_type in _WITHOUT_DOMAIN:
             node.domain = ""
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from collage.frontend.contributed._fused import scaled
-from collage.frontend.contributed._writer import Body, Undefined
+from collage.frontend.contributed._writer import Body, Definition, Undefined
 
 __all__ = ["ATTENTION"]
 
@@ -103,8 +103,8 @@ def _penalties(b: Body, mask: int) -> str:
 
 def _penalties_of_the_future(b: Body, scores: str) -> str:
     """[S, T]: for keys that come after a query, whose own is the last but S - 1 - i."""
-    shape = b("Slice", b("Shape", scores), b.integers(2), b.integers(4))
-    queries, keys = (b.sliced(shape, 0, i, i + 1) for i in (0, 1))
+    shape = b("Shape", scores)
+    queries, keys = (b.sliced(shape, 0, i, i + 1) for i in (2, 3))
     rows = b("Unsqueeze", _counted(b, queries), b.integers(1))
     later = b("Greater", _counted(b, keys), b("Add", rows, b("Sub", keys, queries)))
     return b("Mul", b.as_computed(later), b.number(b.get("mask_filter_value", _MASKED)))
@@ -116,7 +116,7 @@ def _counted(b: Body, length: str) -> str:
     return b("Range", zero, b("Squeeze", length, b.integers(0)), one)
 
 
-ATTENTION: Mapping[str, Callable[[Body], Sequence[str]]] = {
+ATTENTION: Mapping[str, Definition] = {
     "Attention": _attention,
     "MultiHeadAttention": _multi_head_attention,
 }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from collage.frontend.contributed._writer import Body, Undefined
+from collage.frontend.contributed._writer import Body, Definition, Undefined
 
 __all__ = ["FUSED", "scaled"]
 
@@ -145,7 +145,7 @@ def _embed_layer_norm(b: Body) -> Sequence[str]:
     if b.has(8):
         place = b("Gather", places, b.input(8))
     else:
-        length = b("Slice", b("Shape", ids), b.integers(1), b.integers(2))
+        length = b.sliced(b("Shape", ids), 0, 1, 2)
         place = b("Unsqueeze", b("Slice", places, b.integers(0), length, b.integers(0)), b.integers(0))
     total = b("Add", b("Gather", words, ids), place)
     if b.has(1):
@@ -158,11 +158,11 @@ def _mask_index(b: Body, ids: str) -> str:
     """How many words of each sequence count."""
     if b.has(7):
         return b("ReduceSum", b("Cast", b.input(7), to=onnx.TensorProto.INT32), b.integers(1), keepdims=0)
-    count = b("Slice", b("Shape", ids), b.integers(0), b.integers(1))
+    count = b.sliced(b("Shape", ids), 0, 0, 1)
     return b("ConstantOfShape", count, value=numpy_helper.from_array(np.zeros(1, np.int32)))
 
 
-FUSED: Mapping[str, Callable[[Body], Sequence[str]]] = {
+FUSED: Mapping[str, Definition] = {
     "BiasGelu": _bias_gelu,
     "EmbedLayerNormalization": _embed_layer_norm,
     "FastGelu": _fast_gelu,

@@ -6,18 +6,16 @@ where they meet such: on a small trained network OpenVINO took a ninth of ONNX R
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
 
-from collage.frontend.contributed._writer import Body, Undefined
+from collage.frontend.contributed._writer import Body, Definition, Undefined
 
 __all__ = ["QUANTISED"]
 
 _BYTES = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
-
-Definition = Callable[[Body], Sequence[str]]
 
 
 def _pair(op_type: str) -> Definition:
@@ -67,20 +65,14 @@ def _gemm(b: Body) -> Sequence[str]:
     flags = {name: b.get(name, 0) for name in ("transA", "transB")}
     y = b("Gemm", _dequantised(b, 0), _dequantised(b, 3, columns), alpha=alpha, **flags)
     if b.has(6):
-        scales = b("Mul", b.input(1), b.input(4))
-        bias = b("Mul", b("CastLike", b.input(6), scales), scales)
-        if alpha != 1:
-            raise Undefined
-        y = b("Add", y, bias)
+        b.need(alpha == 1)
+        y = b("Add", y, _bias(b, 6))
     return [_quantised(b, y, 7) if b.has(7) else y]
 
 
 def _conv(b: Body) -> Sequence[str]:
     """X and its two, W and its two (by channel, perhaps), the result's two, a bias in the product of the scales."""
-    bias = []
-    if b.has(8):
-        scales = b("Mul", b.input(1), b.input(4))
-        bias = [b("Mul", b("CastLike", b.input(8), scales), scales)]
+    bias = [_bias(b, 8)] if b.has(8) else []
     y = b("Conv", _dequantised(b, 0), _dequantised(b, 3, 0), *bias, **b.attributes())
     return [_quantised(b, y, 6)]
 
@@ -109,6 +101,12 @@ def _dequantised(b: Body, index: int, axis: int = 1, *, at: tuple[int, int, int]
     parameters = [b.input(i) for i in (scale, zero) if b.has(i)]
     by_axis = {"axis": axis} if b.is_vector(scale) else {}
     return b("DequantizeLinear", b.input(x), *parameters, **by_axis)
+
+
+def _bias(b: Body, index: int) -> str:
+    """An input in the product of the scales of the first two operands."""
+    scales = b("Mul", b.input(1), b.input(4))
+    return b("Mul", b("CastLike", b.input(index), scales), scales)
 
 
 def _quantised(b: Body, y: str, at: int) -> str:

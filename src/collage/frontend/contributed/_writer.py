@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-__all__ = ["Body", "Facts", "Undefined"]
+__all__ = ["Body", "Definition", "Facts", "Undefined"]
 
 Facts = Callable[[str], "tuple[int, Sequence[int | None] | None]"]
 """Element type of a value, 0 where it is not known, and its lengths, None where the rank is not known."""
@@ -30,9 +30,7 @@ class Body:
         self._inputs: list[str] = list(node.input)
         self._outputs: list[str] = list(node.output)
         self._facts = facts
-        # Ids of words come first, and are not what is computed with.
-        self._like = 2 if node.op_type == "EmbedLayerNormalization" else 0
-        self._kind = facts(self.input(self._like))[0]
+        self._kind = self.kind(0)
         self._prefix = next(name for name in node.output if name)
 
     def __call__(self, op_type: str, *inputs: str, **attributes: Any) -> str:
@@ -110,14 +108,14 @@ class Body:
         return self._constant(np.array(value, np.int64))
 
     def number(self, value: float) -> str:
-        """A scalar of the type that is computed in."""
+        """A scalar of the first input's type, which is what is computed in."""
         if self._kind:
             return self._constant(np.array(value, helper.tensor_dtype_to_np_dtype(self._kind)))
         return self.as_computed(self._constant(np.array(value, np.float32)))
 
     def as_computed(self, x: str) -> str:
-        """A value in the type that is computed in; single precision where nothing tells it."""
-        return self("Cast", x, to=self._kind) if self._kind else self("CastLike", x, self.input(self._like))
+        """A value in the first input's type."""
+        return self("Cast", x, to=self._kind) if self._kind else self("CastLike", x, self.input(0))
 
     def _constant(self, array: np.ndarray[Any, Any]) -> str:
         return self("Constant", value=numpy_helper.from_array(array))
@@ -131,3 +129,7 @@ class Body:
     def sliced(self, x: str, axis: int, start: int, end: int) -> str:
         """A part of a value along an axis."""
         return self("Slice", x, self.integers(start), self.integers(end), self.integers(axis))
+
+
+Definition = Callable[[Body], Sequence[str]]
+"""Writes the nodes of an operator; returns the names of its outputs, empty for those that it does not make."""
