@@ -46,6 +46,11 @@ __all__ = ["Tuning"]
 _BATCH_SIZE = 16
 _SEARCH_BUDGET_S = 35.0
 _MEASURE_BUDGET = 80
+_LEAST_BUDGET = 16
+_MEASURED_SHARE = 1 / 8
+"""So many of all keys the search may ask for, but at least the least and at most the whole budget. A search that wants more
+on a small model is after differences that a restless machine makes up; on a calm one it ends by itself before that.
+"""
 _SECOND_LOOKS = 16
 _ONE_AND_THE_HOST = 2
 _TWO_PARTS = 2
@@ -130,7 +135,6 @@ class Tuning:
         self._rejected: dict[tuple[SubGraph, Target], None] = {}
         self._twins: dict[tuple[Hashable, Target], list[CandidateKernel]] = {}
         self.batch_size = _BATCH_SIZE
-        self.measure_budget = _MEASURE_BUDGET if options.measure_budget is None else options.measure_budget
         self._tuners: dict[str, bool] = {}
         self._began = time.monotonic()
         self._searched_s = 0.0
@@ -250,6 +254,14 @@ class Tuning:
         takers = [t for t, found in self.survey.items() if found.availability.available and found.ranges]
         has_tuned = any(target.option("trials") is not None for target in self.overheads)
         return len(takers) > 1 or self.placement is not None or self.options.tune_s > 0 or has_tuned
+
+    @property
+    def measure_budget(self) -> int:
+        """How many kernels the search may ask for in all: what the user says, or else a share of all there are."""
+        if self.options.measure_budget is not None:
+            return self.options.measure_budget
+        keys = len(self._twins)
+        return min(_MEASURE_BUDGET, max(_LEAST_BUDGET, int(_MEASURED_SHARE * keys))) if keys else _MEASURE_BUDGET
 
     @property
     def search_budget_s(self) -> float:
