@@ -5,7 +5,7 @@
     python benchmarks/repeated.py MODEL.onnx [MODEL.onnx ...] [--times 10] [--targets T,T] [--legs 2] [--rounds 7] [--json FILE]
 
 Each compile is ``collage compile`` with a new database, so that it knows nothing of the ones before it; each artefact is
-raced by ``independent.py``. Prints, for every compile, its seconds, what share of the distinct workload keys it measured,
+raced by ``independent.py``. Prints, for every compile, its seconds, how many of the distinct workload keys it measured,
 the medians in milliseconds, the best single toolchain over the artefact with the 95 % interval of that ratio, and the
 plan's kernels by target; in the end, of how many compiles the whole interval lies below 0.98. Exit code 1 if any does.
 """

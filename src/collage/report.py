@@ -139,6 +139,7 @@ def _search(
         "keys": len(keys),
         "built": counters.built,
         "measured": counters.measured,
+        "measured_again": counters.again,
         "cache_hits": counters.recorded,
         "raced": not recorded,
         "states": statistics.states,

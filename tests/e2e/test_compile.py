@@ -73,7 +73,7 @@ def test_the_second_compile_measures_nothing_and_chooses_the_same(
     """However noisy the first one was, and whether or not its finals corrected the cost model."""
     for _ in range(2):
         again = collage.compile(mixed_model, targets=MENU, workers=LENT)
-        assert not again.report["search"]["measured"] and not again.report["search"]["raced"]
+        assert not any(again.report["search"][what] for what in ("measured", "measured_again", "raced"))
         assert [(k["target"], k["nodes"]) for k in again.report["kernels"]] == [
             (k["target"], k["nodes"]) for k in compiled.report["kernels"]
         ]

@@ -196,8 +196,7 @@ def assert_a_second_compile_does_nothing_else(machine: NoisyMachine, folder: Pat
     looks, races = machine.looks.total(), machine.races
     second = compiled(folder, machine.operators, finals=True)
     assert (machine.looks.total(), machine.races) == (looks, races)
-    assert second.report["search"]["measured"] == 0
-    assert not second.report["search"]["raced"]
+    assert not any(second.report["search"][what] for what in ("measured", "measured_again", "raced"))
     assert [(k["target"], k["nodes"]) for k in second.report["kernels"]] == [
         (k["target"], k["nodes"]) for k in first.report["kernels"]
     ]

@@ -87,9 +87,9 @@ def _summary(report: Mapping[str, Any]) -> str:
         lines += _lengths(report, numerics)
     lines.append(
         f"{counted(search['candidates'], 'candidate')}, {search['keys']} distinct; {search['built']} built, {search['measured']} "
-        f"measured, {search['cache_hits']} known; {search['wall_s']:.1f} s"
+        f"measured ({search['measured_again']} twice), {search['cache_hits']} known; {search['wall_s']:.1f} s"
     )
-    if not search["measured"] and not search["raced"]:
+    if not (search["measured"] or search["measured_again"] or search["raced"]):
         lines.append("nothing was measured: every timing was known")
     lines += [f"warning: {warning}" for warning in report["warnings"]]
     if report.get("artefact"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import onnx_ir as ir
 
 from collage.cost.cost import Cost
-from collage.cost.jobs import Job, weight_bytes
+from collage.cost.jobs import Job, structure_of, weight_bytes
 from collage.cost.numerics import REDUCED_TOLERANCE, tolerance_of
 from collage.cost.outcome import Outcome
 from collage.cost.workshop import Workshop
@@ -107,7 +107,7 @@ class MeasuringCostEstimator:
         graph = module.graph
         name = str(graph.name)
         if name not in self._structures:
-            self._structures[name] = structural_hash(module)
+            self._structures[name] = structure_of(module)
         # The memory of activations is used over and over. Chains of ten kernels add up within 7 % with weights alone (five
         # models); with the sum of all activations they seemed to take up to 24 % more than they do.
         rest = self._model_bytes - weight_bytes(module)

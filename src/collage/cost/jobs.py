@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from collage.cost.key import WorkloadKey
+from collage.cost.key import WorkloadKey, digest_of
+from collage.graph import structural_hash
 from collage.target import Target
+from collage.toolchains import written_out
 
-__all__ = ["HELD_BYTES", "Counters", "Job", "batches", "weight_bytes"]
+__all__ = ["HELD_BYTES", "Counters", "Job", "batches", "structure_of", "weight_bytes"]
 
 HELD_BYTES = 128 << 20
 """Weights of kernels that workers hold at once; each of them packs a copy of its own."""
@@ -22,7 +24,7 @@ class Job:
 
     Attributes:
         kernel: The extracted model; its graph's name is unique in the workspace.
-        structure: Its structural hash.
+        structure: What it computes, see ``structure_of``.
         target: Whom it is for.
         inputs: Names of its inputs in the value store, in order.
         outputs: Names of its outputs in the value store, in order.
@@ -48,14 +50,27 @@ class Counters:
     Attributes:
         built: Kernels compiled.
         measured: Kernels timed.
+        again: Kernels timed a second time, because much depends on them.
         recorded: Outcomes that came from the database.
         elsewhere: How many of these were measured on another machine, which is like this one.
     """
 
     built: int = 0
     measured: int = 0
+    again: int = 0
     recorded: int = 0
     elsewhere: int = 0
+
+
+def structure_of(kernel: ir.Model) -> str:
+    """What a kernel computes, as part of its key: its structural hash, and that of what some toolchains are given instead.
+
+    Operators that ONNX Runtime's optimisers made are written out for toolchains that know only ONNX's own. What they are
+    written out as is part of what is timed.
+    """
+    own = structural_hash(kernel)
+    standard = written_out(kernel)
+    return own if standard is kernel else digest_of({"kernel": own, "standard": structural_hash(standard)})
 
 
 def weight_bytes(model: ir.Model) -> int:

@@ -14,10 +14,11 @@ import onnx_ir as ir
 
 from collage.cost.database import Database
 from collage.cost.estimator import MeasuringCostEstimator
+from collage.cost.jobs import structure_of
 from collage.cost.kernels import KernelMaker
 from collage.cost.outcome import Outcome, Status
 from collage.cost.workshop import Workshop
-from collage.graph import DataflowGraph, structural_hash
+from collage.graph import DataflowGraph
 from collage.target import Target
 from collage.toolchains import Availability, Registry, Support
 
@@ -156,7 +157,7 @@ class _Surveyor:
         asked: dict[str, Support] = {}
         for i in range(len(self.graph)):
             model = self.kernels.model(1 << i, self.target)
-            structure = structural_hash(model)
+            structure = structure_of(model)
             if structure not in asked:
                 name = {"fact": "support", "structure": structure, "target": str(self.target)}
                 name["build"] = self.workshop.availability(self.target).build

@@ -366,7 +366,7 @@ class Workshop:
                 outcome = self._measure(job, made, first.build_s)
         except ToolchainError:
             return None  # It was built before, and by a sound toolchain will be again.
-        self.counters.measured += 1
+        self.counters.again += 1
         if outcome.status is Status.WRONG:
             return outcome  # With the weights of this kernel; another of equal key was right.
         outcome = of_two_looks(first, outcome)

@@ -6,7 +6,14 @@ No toolchain's name occurs outside this room. Third parties add theirs through t
 
 from collage._errors import CompileError, Unsupported
 from collage.toolchains._apart import HelperThreads, own_threads, started_meanwhile
-from collage.toolchains._base import ToolchainBase, availability_for, compile_for, kernel_for, support_for
+from collage.toolchains._base import (
+    ToolchainBase,
+    availability_for,
+    compile_for,
+    kernel_for,
+    support_for,
+    written_out,
+)
 from collage.toolchains._contract import (
     TUNED,
     AllocatingKernel,
@@ -76,4 +83,5 @@ __all__ = [
     "size_bytes",
     "started_meanwhile",
     "support_for",
+    "written_out",
 ]

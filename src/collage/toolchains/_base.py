@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collage.target import Target
     from collage.toolchains._contract import Compiled, Toolchain
 
-__all__ = ["ToolchainBase", "availability_for", "compile_for", "kernel_for", "support_for"]
+__all__ = ["ToolchainBase", "availability_for", "compile_for", "kernel_for", "support_for", "written_out"]
 
 
 def availability_for(toolchain: Toolchain, target: Target) -> Availability:
@@ -33,19 +33,19 @@ def compile_for(toolchain: Toolchain, kernel: ir.Model, target: Target, workspac
         CompileError: It failed.
     """
     if not _reads_contributed(toolchain):
-        return toolchain.compile(kernel_for(toolchain, kernel), target, workspace)
+        return toolchain.compile(written_out(kernel), target, workspace)
     try:
         return toolchain.compile(kernel, target, workspace)
     except Unsupported:
-        expanded = _expanded(kernel)
-        if expanded is kernel:
+        standard = written_out(kernel)
+        if standard is kernel:
             raise
-        return toolchain.compile(expanded, target, workspace)
+        return toolchain.compile(standard, target, workspace)
 
 
 def kernel_for(toolchain: Toolchain, kernel: ir.Model) -> ir.Model:
     """A kernel as a toolchain reads it."""
-    return kernel if _reads_contributed(toolchain) else _expanded(kernel)
+    return kernel if _reads_contributed(toolchain) else written_out(kernel)
 
 
 def support_for(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:
@@ -63,7 +63,8 @@ def _reads_contributed(toolchain: Toolchain) -> bool:
     return bool(getattr(toolchain, "reads_contributed", False))
 
 
-def _expanded(kernel: ir.Model) -> ir.Model:
+def written_out(kernel: ir.Model) -> ir.Model:
+    """A kernel in ONNX's own operators, as far as there are any; itself where nothing needs to be written out."""
     from collage.frontend import has_contributed
 
     if not has_contributed(kernel):

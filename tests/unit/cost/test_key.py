@@ -17,12 +17,13 @@ from collage import machine
 from collage.cost import workshop as workshop_module
 from collage.cost.database import Database
 from collage.cost.estimator import MeasuringCostEstimator
-from collage.cost.jobs import weight_bytes
+from collage.cost.jobs import structure_of, weight_bytes
 from collage.cost.kernels import KernelMaker
 from collage.cost.key import WorkloadKey, digest_of, runtime_settings
 from collage.cost.values import ValueStore
 from collage.cost.workshop import Workshop
-from collage.graph import DataflowGraph
+from collage.frontend import contributed
+from collage.graph import DataflowGraph, structural_hash
 from collage.target import Target
 from collage.testing import FakeToolchain
 from collage.toolchains import Availability, Registry
@@ -282,6 +283,22 @@ def test_twelve_equal_layers_are_measured_once(tmp_path: Path) -> None:
         assert len({id(outcome) for outcome in outcomes}) == 1
         estimator.measure([(kernel, target) for kernel in kernels])
         assert (workshop.counters.built, workshop.counters.measured) == (1, 1)
+
+
+def test_what_contributed_operators_are_written_out_as_is_part_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    def single(domain: str, op_type: str) -> ir.Model:
+        ports = [ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([4])) for name in "xy"]
+        node = ir.Node(domain, op_type, ports[:1], outputs=ports[1:], name="n")
+        opsets = {"": 17, "com.microsoft": 1}
+        return ir.Model(ir.Graph(ports[:1], ports[1:], nodes=[node], opset_imports=opsets, name="g"), ir_version=10)
+
+    plain, gelu = single("", "Relu"), single("com.microsoft", "Gelu")
+    assert structure_of(plain) == structural_hash(plain)
+    before = structure_of(gelu)
+    assert structure_of(single("com.microsoft", "Gelu")) == before != structural_hash(gelu)
+    monkeypatch.setitem(contributed._DEFINITIONS, "Gelu", lambda b: [b("Relu", b.input(0))])
+    assert structure_of(gelu) != before
+    assert structure_of(plain) == structural_hash(plain)
 
 
 def test_only_settings_that_runtimes_obey_count() -> None:

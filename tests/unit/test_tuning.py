@@ -1,0 +1,50 @@
+"""What one compilation may use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+
+from collage.cost.database import Database
+from collage.fusion import CandidateKernel
+from collage.graph import IndexSet, SubGraph
+from collage.options import CompileOptions
+from collage.target import Target
+from collage.testing import FakeToolchain
+from collage.toolchains import Registry
+from collage.tuning import Tuning
+
+
+def chain(length: int) -> ir.Model:
+    """Of operators that all differ."""
+    nodes = [helper.make_node("LeakyRelu", [f"v{i}"], [f"v{i + 1}"], alpha=0.01 * i) for i in range(length)]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("v0", f"v{length}")]
+    return ir.serde.deserialize_model(helper.make_model(helper.make_graph(nodes, "chain", ports[:1], ports[1:])))
+
+
+@pytest.mark.parametrize(("length", "keys", "allowed"), [(0, 0, 80), (4, 10, 16), (20, 210, 26), (60, 1830, 80)])
+def test_a_search_may_ask_for_an_eighth_of_all_kernels(length: int, keys: int, allowed: int, tmp_path: Path) -> None:
+    target = Target.parse("llvm -compiler=fake")
+    toolchains = Registry(())
+    toolchains.add(FakeToolchain())
+    spec: Any = None
+    with Database(str(tmp_path / "t.sqlite")) as database:
+
+        def tuning(options: CompileOptions) -> Tuning:
+            return Tuning(chain(max(1, length)), [target], toolchains, database, tmp_path, options=options)
+
+        unasked, asked = tuning(CompileOptions()), tuning(CompileOptions(measure_budget=3))
+        for each in (unasked, asked):
+            candidates = [
+                CandidateKernel(SubGraph(each.graph, IndexSet.range(first, end)), target, spec, ("all",))
+                for end in range(length + 1)
+                for first in range(end)
+            ]
+            assert len({each.key_of(c.sub_graph, c.target) for c in candidates}) == keys
+            each.introduce([*candidates, *candidates])
+        assert unasked.measure_budget == allowed
+        assert asked.measure_budget == 3
