@@ -83,14 +83,14 @@ def _recalled(tuning: Tuning, index: CandidateKernelIndex) -> CandidateKernelInd
     tuning.recall([*known, *beside])
     has_budget = tuning.options.measure_budget is not None or tuning.options.time_budget_s is not None
     if not has_budget and None not in map(tuning.known_cost, [*known, *beside]):
-        tuning.asked = max(tuning.asked, int(told["asked"]))  # The budget is for all searches together.
+        tuning.budget.asked = max(tuning.budget.asked, int(told["asked"]))  # The budget is for all searches together.
     return CandidateKernelIndex([*index, *beside])
 
 
 def _remember(tuning: Tuning, index: CandidateKernelIndex, stopped_by: str) -> None:
     """Notes for the next search of this model which costs this one knew, and how much of the budget was used."""
     is_spent = stopped_by == "deadline" and tuning.options.time_budget_s is None
-    asked = max(tuning.asked, tuning.measure_budget if is_spent else 0)
+    asked = tuning.budget.asked + (tuning.kernels_left if is_spent else 0)
     known = [c for c in index if tuning.known_cost(c) is not None and not c.sub_graph.nested]
     told = [[str(c.target), list(c.sub_graph.inside), list(c.rules)] for c in known]
     tuning.database.keep_local_fact({"candidates": told, "asked": asked}, **tuning.fact_of_menu("search-2"))
@@ -99,8 +99,8 @@ def _remember(tuning: Tuning, index: CandidateKernelIndex, stopped_by: str) -> N
 def _looked_again(tuning: Tuning, cover: Sequence[CandidateKernel]) -> bool:
     """Whether anything of a cover was measured a second time."""
     try:
-        with tuning.searching():
-            return tuning.search_budget_s > 0 and tuning.look_again(cover)
+        with tuning.budget.searching():
+            return tuning.search_s_left > 0 and tuning.look_again(cover)
     except KeyboardInterrupt:
         tuning.say("interrupted: going on with the best so far")
         return False
@@ -161,11 +161,11 @@ def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateK
     options = LazyOptions(
         batch_size=tuning.batch_size,
         charges=_CHARGES,
-        max_measured=max(0, tuning.measure_budget - tuning.asked),
-        deadline_s=tuning.search_budget_s,
+        max_measured=tuning.kernels_left,
+        deadline_s=tuning.search_s_left,
         min_gain=tuning.options.min_gain,
     )
-    with tuning.searching():
+    with tuning.budget.searching():
         return _search_for(tuning)(
             len(tuning.graph),
             tuple(index),

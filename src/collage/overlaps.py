@@ -80,8 +80,8 @@ def _overlapping(
         if not unknown:
             break
         batch = list({tuning.key_of(c.sub_graph, c.target): c for c in unknown}.values())
-        room = min(len(batch), tuning.measure_budget - tuning.asked)
-        if room <= 0 or tuning.search_budget_s <= 0:
+        room = min(len(batch), tuning.kernels_left)
+        if room <= 0 or tuning.search_s_left <= 0:
             break
         tuning.say(f"measuring {room} kernels that may run beside others")
         try:

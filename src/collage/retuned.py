@@ -64,7 +64,7 @@ def with_tuned(tuning: Tuning, index: CandidateKernelIndex) -> CandidateKernelIn
         index: The candidates of that search.
     """
     within_budget = tuning.options.time_budget_s is not None
-    budget_s = min(tuning.options.tune_s, tuning.search_budget_s) if within_budget else tuning.options.tune_s
+    budget_s = min(tuning.options.tune_s, tuning.search_s_left) if within_budget else tuning.options.tune_s
     records = TuningRecords(tuning.workshop, tuning.database)
     until_s = time.monotonic() + budget_s
     tried, tuned = set[Hashable](), list[CandidateKernel]()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +10,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from collage.budget import SearchBudget
 from collage.cost.cost import Correction, Cost
 from collage.cost.crew import Limits
 from collage.cost.database import Database
@@ -44,13 +43,6 @@ from collage.toolchains import Registry, Support
 __all__ = ["Tuning"]
 
 _BATCH_SIZE = 16
-_SEARCH_BUDGET_S = 35.0
-_MEASURE_BUDGET = 80
-_LEAST_BUDGET = 16
-_MEASURED_SHARE = 1 / 8
-"""So many of all keys the search may ask for, but at least the least and at most the whole budget. A search that wants more
-on a small model is after differences that a restless machine makes up; on a calm one it ends by itself before that.
-"""
 _SECOND_LOOKS = 16
 _ONE_AND_THE_HOST = 2
 _TWO_PARTS = 2
@@ -82,7 +74,7 @@ class Tuning:
         reference_failure: Why the model could not be run for reference; nothing can be measured then.
         fusion: What happened while candidates were collected.
         correction: What earlier finals have taught about the costs of chains.
-        asked: How many kernels the search has asked for so far.
+        budget: What the search may use.
         error_price_s: Seconds that the search adds for each unit of relative error of a kernel of reduced precision.
     """
 
@@ -128,16 +120,14 @@ class Tuning:
         self.reference_failure: str | None = None
         self.error_price_s = 0.0
         self.correction = Correction()
-        self.asked = 0
         self.race_plan = RacePlan.of_model(weight_bytes(self.model), free_memory_bytes())
+        self.budget = SearchBudget(options, self.race_plan)
         self.fusion = FusionReport()
         self._outcomes: dict[tuple[Hashable, Target], Outcome] = {}
         self._rejected: dict[tuple[SubGraph, Target], None] = {}
         self._twins: dict[tuple[Hashable, Target], list[CandidateKernel]] = {}
         self.batch_size = _BATCH_SIZE
         self._tuners: dict[str, bool] = {}
-        self._began = time.monotonic()
-        self._searched_s = 0.0
 
     def __enter__(self) -> Tuning:
         """Runs the model once for reference, and asks every target about it."""
@@ -205,12 +195,12 @@ class Tuning:
         taken = [i for bits in found.ranges for i in IndexSet(bits)]
         weights = self._expectation.weights(taken)
         parts = parts_to_measure(op_types, weights)
-        if len(parts) < _TWO_PARTS or self.asked + len(parts) > self.measure_budget or self.search_budget_s <= 0:
+        if len(parts) < _TWO_PARTS or len(parts) > self.kernels_left or self.search_s_left <= 0:
             return
         self.say(f"asking {target.short} where the time goes")
         places = [SubGraph(self.graph, IndexSet(1 << i)) for i in parts]
         outcomes = self.estimator.measure([(self.kernels.model(place, target), target) for place in places])
-        self.asked += len(parts)
+        self.budget.asked += len(parts)
         dispatch_s = self.overheads[target].dispatch_s
         seconds = {
             i: max(outcome.time.median_s - dispatch_s, _LEAST_SHARE * outcome.time.median_s)
@@ -256,33 +246,14 @@ class Tuning:
         return len(takers) > 1 or self.placement is not None or self.options.tune_s > 0 or has_tuned
 
     @property
-    def measure_budget(self) -> int:
-        """How many kernels the search may ask for in all: what the user says, or else a share of all there are."""
-        if self.options.measure_budget is not None:
-            return self.options.measure_budget
-        keys = len(self._twins)
-        return min(_MEASURE_BUDGET, max(_LEAST_BUDGET, int(_MEASURED_SHARE * keys))) if keys else _MEASURE_BUDGET
+    def kernels_left(self) -> int:
+        """How many kernels the search may still ask for."""
+        return max(0, self.budget.kernels(len(self._twins)) - self.budget.asked)
 
     @property
-    def search_budget_s(self) -> float:
-        """Seconds that the search may take: what the time budget leaves when the finals have had theirs."""
-        if self.options.time_budget_s is None:
-            return max(0.0, _SEARCH_BUDGET_S - self._searched_s)
-        singles = [found.whole for found in self.survey.values() if found.whole.time is not None]
-        building_s = sum(whole.build_s for whole in singles)
-        rounds = self.race_plan.choosing_rounds[0] + self.race_plan.reporting_rounds
-        running_s = sum(max(w.time.median_s, self.race_plan.block_s) for w in singles if w.time is not None) * rounds
-        spent_s = time.monotonic() - self._began
-        return max(0.0, self.options.time_budget_s - spent_s - 2 * (building_s + running_s))
-
-    @contextmanager
-    def searching(self) -> Iterator[None]:
-        """What happens within counts as searching, of which there is so much and no more."""
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self._searched_s += time.monotonic() - started
+    def search_s_left(self) -> float:
+        """Seconds that the search may still take."""
+        return self.budget.seconds_left([found.whole for found in self.survey.values() if found.whole.time is not None])
 
     def coverage_of(self, target: Target) -> Callable[[ir.Node], Support]:
         """Which nodes a target takes, as a predicate with reasons."""
@@ -382,7 +353,7 @@ class Tuning:
     def measure(self, candidates: Sequence[CandidateKernel]) -> list[Cost]:
         """Builds and measures candidates, and learns from what comes of it."""
         kernels = [(self.kernels.model(c.sub_graph, c.target), c.target) for c in candidates]
-        self.asked += len(kernels)
+        self.budget.asked += len(kernels)
         for candidate, outcome in zip(candidates, self.estimator.measure(kernels, self.best_single_s), strict=True):
             self._learn(candidate.sub_graph, candidate.target, outcome)
         return [self.measured_cost(candidate) for candidate in candidates]

@@ -46,5 +46,5 @@ def test_a_search_may_ask_for_an_eighth_of_all_kernels(length: int, keys: int, a
             ]
             assert len({each.key_of(c.sub_graph, c.target) for c in candidates}) == keys
             each.introduce([*candidates, *candidates])
-        assert unasked.measure_budget == allowed
-        assert asked.measure_budget == 3
+        assert unasked.kernels_left == allowed
+        assert asked.kernels_left == 3

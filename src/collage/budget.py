@@ -1,0 +1,73 @@
+"""What one compilation may use for its search: seconds, and kernels to measure (design section 7)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from collage.cost.outcome import Outcome
+from collage.cost.race import RacePlan
+from collage.options import CompileOptions
+
+__all__ = ["SearchBudget"]
+
+_SEARCH_S = 35.0
+_MOST_KERNELS = 80
+_LEAST_KERNELS = 16
+_SHARE_OF_KERNELS = 1 / 8
+"""So many of all keys the search may ask for, but at least the least and at most the most. A search that wants more on a small
+model is after differences that a restless machine makes up; on a calm one it ends by itself before that.
+"""
+
+
+class SearchBudget:
+    """Of all searches of one compilation together.
+
+    Args:
+        options: What the user grants.
+        race_plan: How the finals will be run, for which time has to be left.
+
+    Attributes:
+        asked: How many kernels the search has asked for so far.
+    """
+
+    def __init__(self, options: CompileOptions, race_plan: RacePlan) -> None:
+        self.asked = 0
+        self._options = options
+        self._race_plan = race_plan
+        self._began = time.monotonic()
+        self._searched_s = 0.0
+
+    def kernels(self, keys: int) -> int:
+        """How many kernels the search may ask for in all: what the user says, or else a share of the keys there are.
+
+        Args:
+            keys: 0 where that is not known yet.
+        """
+        if self._options.measure_budget is not None:
+            return self._options.measure_budget
+        return min(_MOST_KERNELS, max(_LEAST_KERNELS, int(_SHARE_OF_KERNELS * keys))) if keys else _MOST_KERNELS
+
+    def seconds_left(self, singles: Sequence[Outcome]) -> float:
+        """Seconds that the search may still take: what the time budget leaves when the finals have had theirs.
+
+        Args:
+            singles: The whole model on each target that takes it; their finals take as long again.
+        """
+        if self._options.time_budget_s is None:
+            return max(0.0, _SEARCH_S - self._searched_s)
+        building_s = sum(whole.build_s for whole in singles)
+        rounds = self._race_plan.choosing_rounds[0] + self._race_plan.reporting_rounds
+        running_s = rounds * sum(max(w.time.median_s, self._race_plan.block_s) for w in singles if w.time is not None)
+        spent_s = time.monotonic() - self._began
+        return max(0.0, self._options.time_budget_s - spent_s - 2 * (building_s + running_s))
+
+    @contextmanager
+    def searching(self) -> Iterator[None]:
+        """What happens within counts as searching, of which there is so much and no more."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._searched_s += time.monotonic() - started
