@@ -180,13 +180,13 @@ def _occasions(tuning: Tuning) -> list[dict[str, Any]]:
     ]
 
 
-def _other_lengths(tuning: Tuning) -> dict[str, list[int]] | None:
+def _other_lengths(tuning: Tuning) -> list[dict[str, list[int]]] | None:
     """The inputs' shapes at which kernels were checked besides; empty if the model takes none, null if all is fixed."""
     inputs = tuning.model.graph.inputs
     if all(value.shape is not None and value.shape.is_static() for value in inputs):
         return None
     stores = [ValueStore(folder) for folder in tuning.workshop.length_folders]
-    return {str(v.name): list(store.shape(str(v.name))) for store in stores for v in inputs}
+    return [{str(v.name): list(store.shape(str(v.name))) for v in inputs} for store in stores]
 
 
 def _left_to_the_host(tuning: Tuning, plan: Plan) -> list[str]:

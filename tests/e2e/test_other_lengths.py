@@ -27,6 +27,11 @@ FIXED = "(float[2,4] x) => (float[2,4] y) {h = Neg (x) y = Relu (h)}"
 EVEN = "(float[n] x) => (float y) <int64[2] two = {2, -1}> {h = Reshape (x, two) y = ReduceSum <keepdims = 0> (h)}"
 ONE_ROW = "(float[n,4] x) => (float[n,4] y) <int64[2] one = {1, 4}> {h = Reshape (x, one) y = Relu (h)}"
 """Says that it takes any number of rows, and does not."""
+CENTRED = (
+    "(float[n,16] x) => (float[n,16] y) <float[1] c = {0.3}, float[1] d = {0.7}, int64[1] rows = {0}> "
+    "{p = Mul (x, c) q = Mul (x, d) r = Add (p, q) m = ReduceSum <keepdims = 1> (r, rows) y = Sub (x, m)}"
+)
+"""Of one row nothing is left but rounding."""
 LESS = "(float[n,4] x) => (float[n,4] y) <int64[2] one = {1, -1}> {h = Reshape (x, one) y = Relu (h)}"
 """Takes any number of rows, and then returns what it does not say."""
 
@@ -62,6 +67,12 @@ def test_who_takes_the_first_length_for_a_constant_is_wrong(
     assert {kernel.compiled.toolchain for kernel in executable.recipe.kernels} == {"host"}
 
 
+def test_who_cannot_have_one_of_anything_is_wrong(tmp_path: Path) -> None:
+    executable = compiled(ROWS, "run:single", tmp_path, dims={"n": 12})
+    assert "at other lengths, x[1, 4]: output 0: differs" in single(executable)["reason"]
+    assert {kernel.compiled.toolchain for kernel in executable.recipe.kernels} == {"host"}
+
+
 def test_who_refuses_other_lengths_may_be_chosen_and_the_host_stands_in(tmp_path: Path) -> None:
     executable = compiled(ROWS, "run:choosy", tmp_path, finals=True)
     assert single(executable)["reason"] is None
@@ -73,9 +84,9 @@ def test_who_refuses_other_lengths_may_be_chosen_and_the_host_stands_in(tmp_path
         np.testing.assert_array_equal(executable.run({"x": three})["y"], np.maximum(-three, 0))
 
 
-@pytest.mark.parametrize(("graph", "told"), [(FIXED, None), (ONE_ROW, {}), (LESS, {})])
+@pytest.mark.parametrize(("graph", "told"), [(FIXED, None), (ONE_ROW, []), (LESS, [])])
 def test_lengths_that_the_model_does_not_take_are_not_tried(
-    graph: str, told: dict[str, list[int]] | None, tmp_path: Path
+    graph: str, told: list[dict[str, list[int]]] | None, tmp_path: Path
 ) -> None:
     executable = compiled(graph, "run:stuck", tmp_path)
     assert single(executable)["reason"] is None
@@ -99,7 +110,7 @@ def test_given_indices_allow_longer_ones_only(tmp_path: Path) -> None:
 def test_given_inputs_are_cut_short(tmp_path: Path) -> None:
     executable = compiled(ROWS, "run:stuck", tmp_path, inputs={"x": np.ones((12, 4), np.float32)})
     assert "at other lengths, x[9, 4]: output 0: differs" in single(executable)["reason"]
-    assert executable.report["numerics"]["other_lengths"] == {"x": [9, 4]}
+    assert executable.report["numerics"]["other_lengths"] == [{"x": [9, 4]}, {"x": [1, 4]}]
 
 
 def test_a_length_that_is_fixed_is_the_only_one(tmp_path: Path) -> None:
@@ -115,10 +126,16 @@ def test_a_length_that_is_fixed_is_the_only_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("graph", "length", "first", "again"), [(EVEN, 12, 2, 1), (ROWS, 12, 1, 1), (ONE_ROW, 1, 1, 0)]
+    ("graph", "length", "first", "again"),
+    [
+        (EVEN, 12, ["other", "other", "single"], ["other"]),
+        (ROWS, 12, ["other", "single", "single"], ["other", "single"]),
+        (CENTRED, 12, ["other", "single", "single"], ["other"]),
+        (ONE_ROW, 1, ["other"], []),
+    ],
 )
 def test_which_lengths_a_model_takes_is_found_out_once(
-    graph: str, length: int, first: int, again: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    graph: str, length: int, first: list[str], again: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[str] = []
     capture = Workshop.capture
@@ -131,5 +148,6 @@ def test_which_lengths_a_model_takes_is_found_out_once(
     for tries in (first, again):
         runs.clear()
         executable = compiled(graph, "run:stuck", tmp_path, dims={"n": length})
-        assert [name.rstrip("0123456789") for name in runs] == ["values", "other_values", *["other_lengths_"] * tries]
+        kinds = [name.split("_lengths")[0] for name in runs]
+        assert kinds == ["values", "other_values", *tries]
         assert ("at other lengths" in str(single(executable)["reason"])) == bool(again)

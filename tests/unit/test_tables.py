@@ -43,13 +43,16 @@ def test_bench_says_what_may_be_the_call_itself(
     ("lengths", "said"),
     [
         (None, []),
-        ({}, ["checked at these lengths only"]),
-        ({"x": [2, 96]}, ["checked at other lengths too: x[2, 96]\n"]),
-        ({name: [3] for name in "abcdef"}, ["a[3], b[3], c[3], d[3] and 2 more\n"]),
+        ([], ["checked at these lengths only"]),
+        ([{"x": [2, 96]}, {"x": [1, 1]}], ["checked at other lengths too: x[2, 96]; x[1, 1]\n"]),
+        ([{name: [3] for name in "abcdef"}], ["a[3], b[3], c[3], d[3] and 2 more\n"]),
+        ({"x": [2, 96]}, ["checked at other lengths too: x[2, 96]\n"]),  # as in reports of before
     ],
 )
 def test_a_report_says_at_which_other_lengths_kernels_were_checked(
-    lengths: dict[str, list[int]] | None, said: list[str], capsys: pytest.CaptureFixture[str]
+    lengths: list[dict[str, list[int]]] | dict[str, list[int]] | None,
+    said: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     search = {
         "candidates": 1,

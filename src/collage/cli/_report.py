@@ -108,7 +108,8 @@ def _lengths(report: Mapping[str, Any], numerics: Mapping[str, Any]) -> list[str
         return lines
     if not lengths:
         return [*lines, "checked at these lengths only: the model takes none of the others that were tried"]
-    return [*lines, f"checked at other lengths too: {_shapes(lengths)}"]
+    told = [_shapes(each) for each in ([lengths] if isinstance(lengths, dict) else lengths)]  # Older reports have one.
+    return [*lines, f"checked at other lengths too: {'; '.join(told)}"]
 
 
 def _shapes(inputs: Mapping[str, Sequence[int]]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,9 +18,10 @@ import onnx_ir as ir
 
 from collage._errors import NothingCanRun, ToolchainError, WorkerDied
 from collage.cost.database import Database
+from collage.cost.numerics import compare, tolerance_of
 from collage.cost.values import ValueStore
 from collage.cost.workshop import Workshop
-from collage.frontend import Lengths, bind_dims, cut, make_inputs, occasions, other_lengths
+from collage.frontend import Lengths, bind_dims, cut, make_inputs, occasions, other_lengths, single_lengths
 from collage.graph import structural_hash, used_values
 from collage.target import HOST_TARGET
 from collage.transform import is_random
@@ -159,14 +161,40 @@ def _capture_other_lengths(
     database: Database,
     at: Callable[[Mapping[str, int]], Mapping[str, Any]],
 ) -> None:
-    """A set of inputs of other lengths, where dimensions are symbolic.
+    """Sets of inputs of other lengths, where dimensions are symbolic: one of several, and one where all are 1.
 
     Many models promise more than they keep: a batch of any size, say, that a constant shape inside takes for 1. Lengths
-    at which the model fails, or at which a value has another shape than it is said to have, are of no use. Which ones it
-    takes is kept, since finding out takes up to five runs of the model.
+    at which the model fails, or at which a value has another shape than it is said to have, are of no use. Nor are those
+    at which its answer is nothing but rounding, as where a mean over one element is taken from that element.
     """
     longer = sum(workshop.values.get(name).nbytes for name in workshop.values) <= _MOST_BYTES
-    candidates = [*other_lengths(model, inputs, longer=longer)]
+    single = single_lengths(model, inputs)
+
+    def takes(lengths: Mapping[str, int], values: ValueStore, was_taken: bool) -> bool:
+        capture_reference(model, made := at(lengths), workshop, values)
+        if not _as_declared(model, values):
+            return False
+        return was_taken or lengths != single or _is_settled(model, made, workshop, values)
+
+    groups = [("other_lengths", [*other_lengths(model, inputs, longer=longer)])]
+    groups += [("single_lengths", [single])] if single else []
+    for name, candidates in groups:
+        if (folder := _first_taken(model, name, candidates, takes, workshop, database)) is not None:
+            workshop.length_folders.append(folder)
+
+
+def _first_taken(
+    model: ir.Model,
+    name: str,
+    candidates: list[dict[str, int]],
+    takes: Callable[[Mapping[str, int], ValueStore, bool], bool],
+    workshop: Workshop,
+    database: Database,
+) -> Path | None:
+    """The folder of all values at the first lengths that a model takes.
+
+    Which ones these are is kept, since finding out takes up to five runs of the model.
+    """
     fact = {
         "fact": "lengths-1",
         "model": structural_hash(model),
@@ -178,20 +206,36 @@ def _capture_other_lengths(
         # Those first; all others stay for the case that it no longer does.
         candidates = sorted(candidates, key=lambda lengths: lengths != known["taken"]) if known["taken"] else []
     for number, lengths in enumerate(candidates):
-        values = ValueStore(workshop.values.folder.with_name(f"other_lengths_{number}"))
+        values = ValueStore(workshop.values.folder.with_name(f"{name}_{number}"))
+        was_taken = known is not None and known["taken"] == lengths
         try:
-            capture_reference(model, at(lengths), workshop, values)
+            is_taken = takes(lengths, values, was_taken)
         except NothingCanRun as error:
             if isinstance(error.__cause__, WorkerDied):
-                return  # The host is needed for other things: it is not to be quarantined for this.
+                return None  # The host is needed for other things: it is not to be quarantined for this.
             continue
-        if _as_declared(model, values):
-            workshop.length_folders.append(values.folder)
-            if known is None or known["taken"] != lengths:
+        if is_taken:
+            if not was_taken:
                 database.keep_local_fact({"taken": lengths}, **fact)
-            return
+            return values.folder
     if candidates and known is None:
         database.keep_local_fact({"taken": None}, **fact)
+    return None
+
+
+def _is_settled(model: ir.Model, inputs: Mapping[str, Any], workshop: Workshop, values: ValueStore) -> bool:
+    """Whether all values stay what they are, within tolerance, where the last digits of the inputs change."""
+    random = np.random.default_rng(_OTHER_SEED)
+    nudged = ValueStore(values.folder.with_name(f"{values.folder.name}_nudged"))
+    capture_reference(model, {name: _nudged(value, random) for name, value in inputs.items()}, workshop, nudged)
+    pairs = ((nudged.get(name), values.get(name)) for name in values)
+    return all(compare(new, old, tolerance_of([old.dtype.name])).ok for new, old in pairs)
+
+
+def _nudged(value: np.ndarray[Any, Any], random: np.random.Generator) -> np.ndarray[Any, Any]:
+    if value.dtype.kind != "f":
+        return value
+    return np.asarray(np.nextafter(value, random.choice([-np.inf, np.inf], value.shape).astype(value.dtype)))
 
 
 def _at(

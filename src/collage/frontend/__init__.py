@@ -10,7 +10,7 @@ from collage.frontend._digest import model_digest
 from collage.frontend._holes import has_large_holes
 from collage.frontend._inputs import make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs
-from collage.frontend._lengths import cut, fix_lengths, other_lengths
+from collage.frontend._lengths import cut, fix_lengths, other_lengths, single_lengths
 from collage.frontend._nodes import all_nodes, bodies_of
 from collage.frontend._occasions import Lengths, lengths_as_json, lengths_from_json, occasions
 from collage.frontend._proto import forget_claims, skeleton
@@ -49,6 +49,7 @@ __all__ = [
     "place_weights",
     "read_model",
     "remove_unused",
+    "single_lengths",
     "skeleton",
     "standard_form",
 ]

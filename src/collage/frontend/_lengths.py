@@ -15,7 +15,7 @@ from collage.frontend._interface import bind_dims, describe_inputs
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["cut", "fix_lengths", "other_lengths"]
+__all__ = ["cut", "fix_lengths", "other_lengths", "single_lengths"]
 
 _FROM_NOTHING = 3
 
@@ -73,10 +73,10 @@ def other_lengths(model: ir.Model, inputs: Mapping[str, Array], *, longer: bool 
         longer: Whether dimensions may grow: what is 1 becomes 2, what is 0 becomes 3.
 
     Yields:
-        Values of dimensions, for ``bind_dims``; nothing where all are fixed.
+        Values of dimensions, for ``bind_dims``, but for ``single_lengths``; nothing where all are fixed.
     """
     lengths = _lengths(model, inputs)
-    tried = [lengths]
+    tried = [lengths, single_lengths(model, inputs)]
     for change in (_three_quarters, _half, _half_but_one, _only_one, _longer):
         changed = {name: change(length) for name, length in lengths.items()}
         if not longer:
@@ -85,6 +85,13 @@ def other_lengths(model: ir.Model, inputs: Mapping[str, Array], *, longer: bool 
             continue
         tried.append(changed)
         yield changed
+
+
+def single_lengths(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, int] | None:
+    """All symbolic dimensions at 1, where tensors are broadcast in other ways; None where none is longer than that."""
+    lengths = _lengths(model, inputs)
+    single = {name: min(length, 1) for name, length in lengths.items()}
+    return single if single != lengths else None
 
 
 def _lengths(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, int]:

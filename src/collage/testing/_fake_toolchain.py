@@ -25,7 +25,7 @@ __all__ = ["FakeToolchain"]
 
 _SLOWER_S = 1e-3
 _TIRED_AFTER = 3
-_OF_RUNS = frozenset({"nan", "shape", "wrong", "later", "tired", "spoil", "slow", "stuck", "choosy"})
+_OF_RUNS = frozenset({"nan", "shape", "wrong", "later", "tired", "spoil", "slow", "stuck", "single", "choosy"})
 
 
 class FakeToolchain(ToolchainBase):
@@ -38,7 +38,8 @@ class FakeToolchain(ToolchainBase):
             own), ``fork`` (and return in both), ``group`` (signals its process group), ``delete`` (its own files); for
             ``run`` also ``nan``, ``shape``, ``wrong``, ``later`` (right once, wrong later), ``tired`` (right three times,
             NaN later), ``spoil`` (writes over its inputs), ``slow`` (every run slower than the one before), ``stuck``
-            (wrong at other lengths than those that it meets first) and ``choosy`` (refuses them). Empty: nothing.
+            (wrong at other lengths than those that it meets first), ``choosy`` (refuses them) and ``single`` (wrong where
+            there is one of anything). Empty: nothing.
         seconds: Least time of a run; or of every operator of a kernel by type, the others taking none, and "" of each launch.
         name: What it is called, so that several may be on one menu.
         per_element_s: Further seconds for each element of a kernel's first input.
@@ -138,7 +139,12 @@ class _FakeKernel:
             return [np.full_like(output, np.nan) for output in outputs]
         if self._what == "shape":
             return [output[None] for output in outputs]
-        is_wrong = {"wrong": True, "later": self._runs > 1, "stuck": is_elsewhere}
+        is_wrong = {
+            "wrong": True,
+            "later": self._runs > 1,
+            "stuck": is_elsewhere,
+            "single": any(1 in shape for shape in shapes),
+        }
         if is_wrong.get(self._what, False):
             return [output + np.ones_like(output) for output in outputs]
         return outputs

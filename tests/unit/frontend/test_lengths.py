@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collage._errors import UsageError
-from collage.frontend import bind_dims, cut, describe_inputs, fix_lengths, other_lengths
+from collage.frontend import bind_dims, cut, describe_inputs, fix_lengths, other_lengths, single_lengths
 
 
 def model(**shapes: list[int | str | None]) -> ir.Model:
@@ -72,6 +72,14 @@ def test_first_all_lengths_change_then_some() -> None:
     assert [lengths["x"] for lengths in shapes_of(model(x=["batch", "seq"]), {"x": x}, longer=False)] == [
         *((1, 96), (1, 64))
     ]
+
+
+def test_all_dimensions_of_one_element_are_a_case_of_their_own() -> None:
+    asked, x = model(x=["batch", "seq", 8]), np.zeros((3, 2, 8))
+    assert single_lengths(asked, {"x": x}) == {"batch": 1, "seq": 1}
+    assert (1, 1, 8) not in [lengths["x"] for lengths in shapes_of(asked, {"x": x})]
+    assert single_lengths(asked, {"x": np.zeros((1, 0, 8))}) is None
+    assert single_lengths(model(x=[2, 8]), {"x": np.zeros((2, 8))}) is None
 
 
 def test_one_symbol_has_one_length_and_sums_follow() -> None:
