@@ -11,7 +11,6 @@ Needs pytest. Specification 003, "Robust BYOC integrations": report correctly wh
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import subprocess
@@ -22,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import combinations, product
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -30,12 +30,11 @@ import pytest
 from collage._errors import TargetError, ToolchainError, Unsupported
 from collage.cost.worker import Worker, WorkerTimeout
 from collage.target import Target
-from collage.testing import _memory_edges
+from collage.testing import _memory_edges, _thread_use
 from collage.testing._memory_edges import placed
 from collage.testing._toolchain_kernels import COMMON, DTYPES, DYNAMIC, EDGES, SHARED, KernelCase, kernel
 from collage.toolchains import (
     AllocatingKernel,
-    Compiled,
     InPlaceKernel,
     Layout,
     LoadOptions,
@@ -44,7 +43,6 @@ from collage.toolchains import (
     aligned_bytes,
     size_bytes,
 )
-from collage.toolchains._apart import computed_meanwhile, own_threads
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -55,8 +53,6 @@ if TYPE_CHECKING:
 __all__ = ["ToolchainTestCase"]
 
 
-_WINDOWS = 5
-"""Looks at which threads compute: on a busy machine, one that helps may hardly be there to be seen."""
 _UNEVEN = frozenset({"conv_relu", "reduce", "topk", "layer_norm_gelu"})
 """Common kernels whose inputs and outputs are no whole number of vectors, or are read in windows."""
 
@@ -312,7 +308,7 @@ class ToolchainTestCase:
         x = np.random.default_rng(2).standard_normal((size, size)).astype(np.float32)
         np.save(tmp_path / "input.npy", x)
         task = {"compiled": compiled.as_json(), "options": asdict(LoadOptions(threads))}
-        seen = _in_child(self.toolchain, task, tmp_path)
+        seen = _in_child(self.toolchain, task, tmp_path, _thread_use)
         self._assert_right(model, [x], [np.load(tmp_path / "output.npy")])
         assert seen["busy_cores"] < threads + 0.2
         if not self.single_threaded and parsed.kind == "llvm" and parsed.option("threads") is None:
@@ -325,7 +321,7 @@ class ToolchainTestCase:
         compiled = [self.toolchain.compile(case.model(), parsed, tmp_path) for case in cases]
         for i, case in enumerate(cases):
             np.savez(tmp_path / f"inputs_{i}.npz", *case.inputs)
-        _in_child(self.toolchain, {"kernels": [each.as_json() for each in compiled]}, tmp_path, _memory_edges.__name__)
+        _in_child(self.toolchain, {"kernels": [each.as_json() for each in compiled]}, tmp_path, _memory_edges)
 
     def test_a_build_that_takes_too_long_is_ended(self, parsed: Target, tmp_path: Path) -> None:
         import onnx_ir as ir
@@ -466,13 +462,11 @@ def _reference(model: ir.Model, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         return [np.asarray(y) for y in ReferenceEvaluator(ir.to_proto(model)).run(None, feeds)]
 
 
-def _in_child(
-    toolchain: Toolchain, task: Mapping[str, Any], workspace: Path, program: str = __name__
-) -> dict[str, Any]:
-    """Loads and runs kernels in a process of its own; reports how they behaved there."""
+def _in_child(toolchain: Toolchain, task: Mapping[str, Any], workspace: Path, program: ModuleType) -> dict[str, Any]:
+    """Has a program load and run kernels in a process of its own; what it reports of them."""
     kind = type(toolchain)
     (workspace / "task.json").write_text(json.dumps({"toolchain": [kind.__module__, kind.__name__], **task}))
-    command = [sys.executable, "-X", "faulthandler", "-m", program, str(workspace)]
+    command = [sys.executable, "-X", "faulthandler", "-m", program.__name__, str(workspace)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | _source_path())
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
     report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -481,41 +475,3 @@ def _in_child(
 
 def _source_path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-
-
-def _child(workspace: Path) -> None:
-    task = json.loads((workspace / "task.json").read_text())
-    module, name = task["toolchain"]
-    toolchain = getattr(importlib.import_module(module), name)()
-    compiled = Compiled.from_json(task["compiled"])
-    target = Target.parse(compiled.target)
-    affinity = os.sched_getaffinity(0)
-    loaded = toolchain.load(compiled, target, workspace, LoadOptions(**task["options"]))
-    x = np.load(workspace / "input.npy")
-    np.save(workspace / "output.npy", loaded([x])[0])
-    busy_cores, busy_threads = 0.0, 0
-    for _ in range(_WINDOWS):
-        with computed_meanwhile(own_threads(), share=0.02) as busy:
-            busy_cores = _cores_used(lambda: loaded([x]), seconds=0.3)
-        busy_threads = max(busy_threads, len(busy))
-        if busy_threads >= task["options"]["threads"]:
-            break
-    report = {
-        "busy_cores": busy_cores,
-        "busy_threads": busy_threads,
-        "idle_cores": _cores_used(lambda: time.sleep(0.2), seconds=0.2),
-        "cores": len(affinity),
-        "affinity_kept": os.sched_getaffinity(0) == affinity,
-    }
-    print(json.dumps(report))
-
-
-def _cores_used(work: Any, seconds: float) -> float:
-    cpu, wall = time.process_time(), time.perf_counter()
-    while time.perf_counter() - wall < seconds:
-        work()
-    return (time.process_time() - cpu) / (time.perf_counter() - wall)
-
-
-if __name__ == "__main__":
-    _child(Path(sys.argv[1]))
