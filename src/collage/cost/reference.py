@@ -179,21 +179,28 @@ def _capture_other_lengths(
     groups = [("other_lengths", [*other_lengths(model, inputs, longer=longer)])]
     groups += [("single_lengths", [single])] if single else []
     for name, candidates in groups:
-        if (folder := _first_taken(model, name, candidates, takes, workshop, database)) is not None:
+        try:
+            folder = _first_taken(name, candidates, takes, model, workshop, database)
+        except NothingCanRun:
+            return  # It died. The host is needed for other things, and is not to be quarantined for this.
+        if folder is not None:
             workshop.length_folders.append(folder)
 
 
 def _first_taken(
-    model: ir.Model,
     name: str,
     candidates: list[dict[str, int]],
     takes: Callable[[Mapping[str, int], ValueStore, bool], bool],
+    model: ir.Model,
     workshop: Workshop,
     database: Database,
 ) -> Path | None:
     """The folder of all values at the first lengths that a model takes.
 
     Which ones these are is kept, since finding out takes up to five runs of the model.
+
+    Raises:
+        NothingCanRun: The process that runs the model has died of it.
     """
     fact = {
         "fact": "lengths-1",
@@ -212,7 +219,7 @@ def _first_taken(
             is_taken = takes(lengths, values, was_taken)
         except NothingCanRun as error:
             if isinstance(error.__cause__, WorkerDied):
-                return None  # The host is needed for other things: it is not to be quarantined for this.
+                raise
             continue
         if is_taken:
             if not was_taken:
