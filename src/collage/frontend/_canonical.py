@@ -37,6 +37,7 @@ def canonicalise(model: ir.Model) -> None:
     forget_negative_dims(model)
     common.RemoveInitializersFromInputsPass()(model)
     lift_constants(model)
+    write_padding_out(model)
     common.TopologicalSortPass()(model)
     remove_unused(model)
     name_everything(model)
@@ -169,6 +170,40 @@ def _identity(graph: ir.Graph, value: ir.Value) -> ir.Value:
     value.name = f"{name}_source"
     result.name = name
     return result
+
+
+def write_padding_out(model: ir.Model) -> None:
+    """Gives transposed convolutions that keep lengths (``SAME_UPPER``, ``SAME_LOWER``) their padding in numbers.
+
+    It does not depend on the lengths; and where these are symbolic, OpenVINO pads nothing unless told how much.
+    """
+    for graph in model.graphs():
+        for node in graph:
+            if node.op_identifier() == ("", "ConvTranspose", "") and (pads := _same_pads(node)):
+                del node.attributes["auto_pad"]
+                node.attributes["pads"] = ir.AttrInt64s("pads", pads)
+
+
+def _same_pads(node: ir.Node) -> list[int]:
+    """What a transposed convolution cuts off, at the beginning of all axes and then at the end; empty if that is not so."""
+    given, weight = node.attributes, node.inputs[1] if len(node.inputs) > 1 else None
+    mode = given.get_string("auto_pad", "NOTSET")
+    if mode not in ("SAME_UPPER", "SAME_LOWER") or not given.keys().isdisjoint(("pads", "output_shape")):
+        return []
+    shape = weight.shape if weight is not None else None
+    windows = given.get_ints("kernel_shape") or (() if shape is None else shape[2:])
+    ones = [1] * len(windows)
+    steps, spread = (given.get_ints(name) or ones for name in ("strides", "dilations"))
+    extra = given.get_ints("output_padding") or [0] * len(windows)
+    sizes = [window for window in windows if isinstance(window, int)]
+    if {len(sizes), len(steps), len(spread), len(extra)} != {len(windows)}:
+        return []
+    axes = zip(sizes, steps, spread, extra, strict=True)
+    totals = [gap * (size - 1) + 1 + more - step for size, step, gap, more in axes]
+    if min(totals, default=-1) < 0:
+        return []
+    less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
+    return [*less, *more] if mode == "SAME_UPPER" else [*more, *less]
 
 
 def remove_unused(model: ir.Model) -> None:

@@ -1,0 +1,64 @@
+"""One spelling of what ONNX lets exporters write in several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from collage.frontend import read_model
+
+SHAPES = {"x": [1, 2, 7, 5], "w": [2, 3, 4, 3]}
+
+
+def transposed(**attributes: Any) -> onnx.ModelProto:
+    """A transposed convolution of symbolic lengths."""
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], name="c", **attributes)
+    ports = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, "h", "w"]),
+        helper.make_tensor_value_info("w", TensorProto.FLOAT, SHAPES["w"]),
+    ]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)
+    graph = helper.make_graph([node], "g", ports, [result])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"kernel_shape": [4, 3]},
+        {"strides": [2, 1]},
+        {"dilations": [1, 3]},
+        {"strides": [3, 3], "dilations": [2, 2]},
+        {"strides": [2, 2], "output_padding": [1, 0]},
+    ],
+)
+def test_padding_that_keeps_lengths_is_written_out(mode: str, more: dict[str, list[int]]) -> None:
+    model = transposed(auto_pad=mode, **more)
+    read = read_model(model)
+    (node,) = read.graph
+    assert "auto_pad" not in node.attributes and len(node.attributes.get_ints("pads") or ()) == 4
+    feeds = {name: np.random.default_rng(0).standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+    (wanted,), (got,) = (ReferenceEvaluator(each).run(None, feeds) for each in (model, ir.to_proto(read)))
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"auto_pad": "VALID"},
+        {"auto_pad": "SAME_UPPER", "output_shape": [7, 5]},
+        {"auto_pad": "SAME_UPPER", "strides": [5, 1]},
+        {},
+    ],
+)
+def test_other_padding_is_left_as_it_is(attributes: dict[str, Any]) -> None:
+    (node,) = read_model(transposed(**attributes)).graph
+    assert node.attributes.keys() == attributes.keys()
