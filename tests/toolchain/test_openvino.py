@@ -245,6 +245,7 @@ POOL = (
     "(float[1,1,8] x) => (float[1,1,N] y) {y = AveragePool <ceil_mode = 1, kernel_shape = [3], strides = [2], %s> (x)}"
 )
 MAX_POOL = "(float[1,1,%s] x) => (float[1,1,M] y) {y = MaxPool <ceil_mode = 1, kernel_shape = %s, strides = %s, pads = %s> (x)}"
+TRANSPOSED = "(float[1,1,%s] x, float[1,1,3] w) => (float[1,1,M] y) {y = ConvTranspose <strides = [2] %s> (x, w)}"
 ENDS = {"s": np.array([0]), "e": np.array([2])}
 
 
@@ -267,6 +268,14 @@ ENDS = {"s": np.array([0]), "e": np.array([2])}
         ("(float[2,3] x) => (float[2,1] y) {y = ReduceL1 <axes = [1]> (x)}", {}, False),
         ("(float[2,3] x) => (float[2,1] y) {y = ReduceLogSumExp <axes = [-1]> (x)}", {}, False),
         ("(float[2,3] x) => (float[2,1] y) {y = ReduceL2 <axes = [1]> (x)}", {}, True),
+        (TRANSPOSED % ("N", ""), {}, True),
+        (TRANSPOSED % ("N", ", pads = [1, 0]"), {}, True),
+        (TRANSPOSED % ("N", ', auto_pad = "SAME_LOWER"'), {}, False),
+        (TRANSPOSED % ("7", ', auto_pad = "SAME_LOWER"'), {}, True),
+        (TRANSPOSED % ("N", ", output_shape = [14]"), {}, False),
+        (TRANSPOSED % ("7", ", output_shape = [14]"), {}, True),
+        (TRANSPOSED % ("7", ', output_shape = [14], auto_pad = "SAME_LOWER"'), {}, True),
+        (TRANSPOSED % ("7", ', output_shape = [14], auto_pad = "SAME_UPPER"'), {}, False),
         (MAX_POOL % ("8", "[2]", "[2]", "[0,0]"), {}, True),
         (MAX_POOL % ("N", "[2]", "[2]", "[0,0]"), {}, True),
         (MAX_POOL % ("N", "[3]", "[2]", "[1,1]"), {}, True),

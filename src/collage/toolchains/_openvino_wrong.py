@@ -52,6 +52,8 @@ def known_wrong(node: ir.Node) -> str | None:
         return _wrong_of_resize(node)
     if node.op_type == "AveragePool" and _averages_past_padding(node):
         return "openvino divides by other counts in AveragePool with ceil_mode and count_include_pad"
+    if node.op_type == "ConvTranspose" and _cuts_elsewhere(node):
+        return "openvino cuts a ConvTranspose to its output_shape, or to SAME, in other places than ONNX"
     if node.op_type == "MaxPool" and _pools_padding(node):
         return "openvino adds windows to MaxPool with ceil_mode that begin in the padding"
     if node.op_type == "Slice" and _is_told_axes_late(node):
@@ -85,6 +87,14 @@ def _wrong_of_resize(node: ir.Node) -> str | None:
         if node.attributes.get_int(name):
             return f"openvino's {name} in Resize is another than ONNX's"
     return None
+
+
+def _cuts_elsewhere(node: ir.Node) -> bool:
+    """Whether a transposed convolution's padding follows from lengths, and the plugin pads otherwise."""
+    mode, is_cut = _text(node, "auto_pad", "NOTSET"), "output_shape" in node.attributes
+    shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
+    is_known = shape is not None and all(isinstance(length, int) for length in shape[2:])
+    return (is_cut and mode == "SAME_UPPER") or ((is_cut or mode.startswith("SAME")) and not is_known)
 
 
 def _averages_past_padding(node: ir.Node) -> bool:
