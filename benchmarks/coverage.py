@@ -3,6 +3,7 @@
 ::
 
     python benchmarks/coverage.py [--toolchain openvino] [--sample 200 --seed 1] [--only conv] [--json coverage.json]
+    python benchmarks/coverage.py --toolchain openvino --symbolic                              # at lengths unknown ahead
     python benchmarks/coverage.py --toolchain inductor --together 16 --state verdicts.jsonl    # C++ compilers take their time
 
 For each toolchain, the cases that it passes when it is *used directly*, within the suite's tolerances; and of those,
@@ -22,6 +23,10 @@ the share of the whole suite is printed too.
 Inputs that say *how* (a shape, axes, a number of elements) stay inputs for every toolchain but ``inductor``: its code is for
 the shapes that it was compiled with, and directly it refuses them too, so that those cases would drop out of the comparison.
 For it they are constants, as in the models that people have, both directly and in the integration.
+
+With ``--symbolic`` the lengths of each case's first input have names, both directly and in the integration: what pads, cuts
+or broadcasts by lengths has to do so when it runs. ``wrong`` is what counts there: a length that has a name, and must be that
+of another input all the same, may be refused, and toolchains for fixed shapes refuse all of it.
 
 Each toolchain works in child processes: one that dies or hangs costs a case. Cases are tried in turns of operators, so that
 the first of many parts holds each operator once. With ``--state`` a run is continued where it was stopped, by this command or
@@ -281,6 +286,25 @@ def with_constants(case: Case) -> Case:
     return replace(case, model=model, data=[([inputs[i] for i in kept], outputs) for inputs, outputs in case.data])
 
 
+def with_symbols(case: Case) -> Case:
+    """The case with names for the lengths of its first input, equal ones the same name, and outputs of unknown lengths."""
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    for value in model.graph.input[:1]:
+        for axis in value.type.tensor_type.shape.dim:
+            if axis.dim_value > 1:
+                axis.dim_param = f"d{axis.dim_value}"
+    for value in model.graph.output if any(x.dim_param for x in lengths_of(model.graph.input[:1])) else ():
+        for axis in lengths_of([value]):
+            axis.Clear()
+    return replace(case, model=model)
+
+
+def lengths_of(values: Iterable[onnx.ValueInfoProto]) -> list[Any]:
+    """The dimensions of tensors."""
+    return [axis for value in values for axis in value.type.tensor_type.shape.dim]
+
+
 def attempts(makes: Sequence[Callable[[onnx.ModelProto], Runner]], group: Sequence[Case]) -> list[tuple[str, str]]:
     """How each case goes, and why, in the first way that gets it right: all of a group in one model, or else its halves."""
     for make in makes:
@@ -443,6 +467,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="so many cases drawn at random; all without it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--symbolic", action="store_true", help="name the lengths of each case's first input")
     parser.add_argument("--together", type=int, default=1, help="cases that are compiled as one model")
     parser.add_argument("--chunk", type=int, default=300, help="cases, or groups of them, for each child process")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for each of the two attempts at a case")
@@ -494,6 +519,8 @@ def resumed(name: str, chosen: Sequence[Case], options: argparse.Namespace) -> S
         known = (Verdict(**json.loads(line)) for line in options.state.read_text().splitlines())
         kept = {verdict.case: verdict for verdict in known if verdict.toolchain == name}
     left = [with_constants(c) if name in FOR_FIXED_SHAPES else c for c in chosen if c.name not in kept]
+    if options.symbolic:
+        left = [with_symbols(case) for case in left]
     groups = grouped(left, options.together, taken(name, left) if options.together > 1 else ())
     for verdict in tried(name, groups, options.chunk, options.timeout):
         kept[verdict.case] = verdict
