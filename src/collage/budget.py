@@ -14,8 +14,8 @@ __all__ = ["SearchBudget"]
 
 _SEARCH_S = 35.0
 _MOST_KERNELS = 80
-_LEAST_KERNELS = 16
-_SHARE_OF_KERNELS = 1 / 8
+_LEAST_KERNELS = 14
+_SHARE_OF_KERNELS = 1 / 9
 """So many of all keys the search may ask for, but at least the least and at most the most. A search that wants more on a small
 model is after differences that a restless machine makes up; on a calm one it ends by itself before that.
 """

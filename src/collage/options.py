@@ -38,7 +38,7 @@ class CompileOptions:
         percentile: Which percentile of its latencies is a kernel's cost: 50, or 10 or 90.
         accuracy_budget: Largest end-to-end error that is acceptable, relative to an output's largest magnitude. Grants the
             search targets of reduced precision; None is what the model's own types allow.
-        measure_budget: Measure at most so many kernels; None is an eighth of those that there are, but at least 16 and at
+        measure_budget: Measure at most so many kernels; None is a ninth of those that there are, but at least 14 and at
             most 80, in all compilations without a budget together.
         remeasure: Measure anew what the database knows.
         finalists: How many mixed partitionings are raced end to end against the single toolchains.
