@@ -22,18 +22,29 @@ def symbolic(given: Sample, *, first_only: bool) -> Sample:
         given: A model with fixed shapes.
         first_only: Name an input's first dimension only: batches, or rows.
     """
-    model = onnx.ModelProto()
-    model.CopyFrom(given.model)
-    for value in model.graph.input:
-        for axis, size in enumerate(np.shape(given.feeds[value.name])):
-            if size > 1 and not (first_only and axis):
-                value.type.tensor_type.shape.dim[axis].dim_param = f"d{size}"
-    for value in model.graph.output:
-        rank = len(value.type.tensor_type.shape.dim)
-        value.type.tensor_type.shape.Clear()
-        for _ in range(rank):
-            value.type.tensor_type.shape.dim.add()
-    return Sample(model, given.feeds)
+    return Sample(with_named_lengths(given.model, first_only=first_only), given.feeds)
+
+
+def with_named_lengths(
+    model: onnx.ModelProto, *, inputs: int | None = None, first_only: bool = False
+) -> onnx.ModelProto:
+    """A copy of a model: its inputs' lengths above 1 have names, equal ones the same, and its outputs' are not known.
+
+    Args:
+        model: Of fixed shapes.
+        inputs: Only of so many inputs.
+        first_only: Name an input's first dimension only.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for value in copy.graph.input[:inputs]:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.dim_value > 1 and not (first_only and axis):
+                dim.dim_param = f"d{dim.dim_value}"
+    for value in copy.graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.Clear()
+    return copy
 
 
 def at_other_lengths(given: Sample) -> Iterator[dict[str, Array]]:

@@ -56,6 +56,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import onnx.numpy_helper
+from _random_lengths import with_named_lengths
 from backend_suite import Case, cases, same
 from joined_cases import grouped, joined
 
@@ -288,21 +289,8 @@ def with_constants(case: Case) -> Case:
 
 def with_symbols(case: Case) -> Case:
     """The case with names for the lengths of its first input, equal ones the same name, and outputs of unknown lengths."""
-    model = onnx.ModelProto()
-    model.CopyFrom(case.model)
-    for value in model.graph.input[:1]:
-        for axis in value.type.tensor_type.shape.dim:
-            if axis.dim_value > 1:
-                axis.dim_param = f"d{axis.dim_value}"
-    for value in model.graph.output if any(x.dim_param for x in lengths_of(model.graph.input[:1])) else ():
-        for axis in lengths_of([value]):
-            axis.Clear()
-    return replace(case, model=model)
-
-
-def lengths_of(values: Iterable[onnx.ValueInfoProto]) -> list[Any]:
-    """The dimensions of tensors."""
-    return [axis for value in values for axis in value.type.tensor_type.shape.dim]
+    # Under another name, so that verdicts that are kept are not taken for those on fixed lengths.
+    return replace(case, name=f"{case.name}, symbolic", model=with_named_lengths(case.model, inputs=1))
 
 
 def attempts(makes: Sequence[Callable[[onnx.ModelProto], Runner]], group: Sequence[Case]) -> list[tuple[str, str]]:
@@ -480,6 +468,8 @@ def main() -> None:
     chosen = found_cases[(part - 1) * len(found_cases) // parts : part * len(found_cases) // parts]
     if options.sample:
         chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
+    if options.symbolic:
+        chosen = [with_symbols(case) for case in chosen]
     rows: list[dict[str, Any]] = []
     found: list[Verdict] = []
     print("toolchain       cases  directly  integrated   share  of suite  wrong  inherited")
@@ -519,8 +509,6 @@ def resumed(name: str, chosen: Sequence[Case], options: argparse.Namespace) -> S
         known = (Verdict(**json.loads(line)) for line in options.state.read_text().splitlines())
         kept = {verdict.case: verdict for verdict in known if verdict.toolchain == name}
     left = [with_constants(c) if name in FOR_FIXED_SHAPES else c for c in chosen if c.name not in kept]
-    if options.symbolic:
-        left = [with_symbols(case) for case in left]
     groups = grouped(left, options.together, taken(name, left) if options.together > 1 else ())
     for verdict in tried(name, groups, options.chunk, options.timeout):
         kept[verdict.case] = verdict

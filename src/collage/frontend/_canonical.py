@@ -199,7 +199,7 @@ def _same_pads(node: ir.Node) -> list[int]:
     if {len(sizes), len(steps), len(spread), len(extra)} != {len(windows)}:
         return []
     axes = zip(sizes, steps, spread, extra, strict=True)
-    totals = [gap * (size - 1) + 1 + more - step for size, step, gap, more in axes]
+    totals = [gap * (size - 1) + 1 + beyond - step for size, step, gap, beyond in axes]
     if min(totals, default=-1) < 0:
         return []
     less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -38,10 +39,16 @@ def test_cases_of_the_same_operators_are_joined_where_taken(coverage: ModuleType
 def test_lengths_of_the_first_input_get_names_and_results_none(coverage: ModuleType) -> None:
     text = '<ir_version: 8, opset_import: ["": 18]> g (float[2,1,2] x, float[2] z) => (float[2,1,2] y) {y = Add (x, z)}'
     fixed = coverage.Case("Add", onnx.parser.parse_model(text), [], 1e-5, 1e-6)
-    named = coverage.with_symbols(fixed).model.graph
-    assert [dim.dim_param or dim.dim_value for dim in coverage.lengths_of(named.input)] == ["d2", 1, "d2", 2]
-    assert [dim.WhichOneof("value") for dim in coverage.lengths_of(named.output)] == [None] * 3
-    assert [dim.dim_value for dim in coverage.lengths_of(fixed.model.graph.input)] == [2, 1, 2, 2]
+    symbolic = coverage.with_symbols(fixed)
+    named = symbolic.model.graph
+    assert [dim.dim_param or dim.dim_value for dim in lengths_of(named.input)] == ["d2", 1, "d2", 2]
+    assert [dim.WhichOneof("value") for dim in lengths_of(named.output)] == [None] * 3
+    assert [dim.dim_value for dim in lengths_of(fixed.model.graph.input)] == [2, 1, 2, 2]
+    assert symbolic.name != fixed.name
+
+
+def lengths_of(values: Iterable[onnx.ValueInfoProto]) -> list[Any]:
+    return [dim for value in values for dim in value.type.tensor_type.shape.dim]
 
 
 def test_one_wrong_or_failing_case_costs_its_group_nothing(coverage: ModuleType) -> None:
