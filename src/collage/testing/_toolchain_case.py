@@ -264,17 +264,20 @@ class ToolchainTestCase:
         self._assert_right(case.model(), case.inputs, _run(self.toolchain, model, parsed, tmp_path, case.inputs))
         assert (tmp_path / "weights").read_bytes() == before
 
-    def test_unusual_names(self, parsed: Target, tmp_path: Path) -> None:
-        case = self._usual()
+    @pytest.mark.parametrize("names", [(), ("gather",)], ids=["usual", "indices"])
+    def test_unusual_names(self, names: tuple[str, ...], parsed: Target, tmp_path: Path) -> None:
+        if names and all(map(self._refuses, names)):
+            pytest.skip(f"{self.toolchain.name} refuses {' and '.join(names)}")
+        case = self._usual(*names)
         model = case.model()
-        for value, name in zip(
-            (model.graph.inputs[0], model.graph.outputs[0]), ("a/b:0", "über output.1"), strict=True
-        ):
+        inputs = tuple(f"/{value.name}/b:{i}" for i, value in enumerate(model.graph.inputs))
+        outputs = tuple(f"über {value.name}.{i}" for i, value in enumerate(model.graph.outputs))
+        for value, name in zip((*model.graph.inputs, *model.graph.outputs), (*inputs, *outputs), strict=True):
             value.name = name
         for node in model.graph:
             node.name = f"{node.name}/a:b c"
         compiled = self.toolchain.compile(model, parsed, tmp_path)
-        assert (compiled.inputs, compiled.outputs) == (("a/b:0",), ("über output.1",))
+        assert (compiled.inputs, compiled.outputs) == (inputs, outputs)
         got = self.toolchain.load(compiled, parsed, tmp_path, LoadOptions())(case.inputs)
         self._assert_right(case.model(), case.inputs, got)
 

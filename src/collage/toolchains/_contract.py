@@ -10,7 +10,7 @@ artefact runs. Specification 003, "Robust BYOC integrations"; design section 8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -92,7 +92,12 @@ class Compiled:
         inputs: Names of the kernel's inputs, in order.
         outputs: Names of the kernel's outputs, in order.
         portable: True if the files are plain ONNX and fit any machine; False for native code and caches.
-        metadata: Whatever the toolchain needs to load it again: JSON values only.
+        metadata: Whatever the toolchain needs to load it again: JSON values only, and no text that could be a path, since
+            it comes back from artefacts that anybody may have written. Values are told by position: their names may
+            hold slashes.
+
+    Raises:
+        ValueError: The metadata holds a text that could be a path.
     """
 
     toolchain: str
@@ -103,6 +108,11 @@ class Compiled:
     portable: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for text in _texts(self.metadata):
+            if "/" in text or "\\" in text or text == "..":
+                raise ValueError(f"the metadata of a kernel for {self.target} holds the path {text[:80]!r}")
+
     def as_json(self) -> dict[str, Any]:
         """JSON values only."""
         return {**asdict(self), "metadata": dict(self.metadata)}
@@ -111,6 +121,17 @@ class Compiled:
     def from_json(cls, data: Mapping[str, Any]) -> Compiled:
         """Reads what ``as_json`` made, before or after JSON; wrong types raise TypeError, absent fields KeyError."""
         return cls(**{**data, **{part: read_names(data[part]) for part in ("files", "inputs", "outputs")}})
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from (str(key), *_texts(item))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
 
 
 def read_names(data: object) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ class OpenVinoToolchain(ToolchainBase):
             _query(model)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
-        metadata = {"model": files[0], "indices": [str(v.name) for v in kernel.graph.inputs if _is_index(v)]}
+        metadata = {"model": files[0], "indices": [i for i, v in enumerate(kernel.graph.inputs) if _is_index(v)]}
         return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata=metadata)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
@@ -191,8 +191,8 @@ class _Request:
         indices = frozenset(compiled.metadata.get("indices", ()))
         self._checked = [
             i
-            for i, (name, port) in enumerate(zip(compiled.inputs, self._ports, strict=True))
-            if port is not None and types[port] in _AS_INT32 and name not in indices
+            for i, port in enumerate(self._ports)
+            if port is not None and types[port] in _AS_INT32 and i not in indices
         ]
         self._is_static = [port is not None and model.inputs[port].partial_shape.is_static for port in self._ports]
 
