@@ -246,7 +246,7 @@ def _as_fact(finals: Finals) -> dict[str, Any]:
         "time": figures(finals.time),
         "speedup": finals.speedup and [finals.speedup[0], *finals.speedup[1].as_list()],
         "standings": {
-            name: [s.status.value, figures(s.time), s.reason, s.max_abs, s.max_rel, s.paired_s]
+            name: [s.status.value, figures(s.time), s.reason, s.max_abs, s.max_rel, s.paired_s, s.beside_s]
             for name, s in finals.standings.items()
         },
     }

@@ -117,6 +117,7 @@ def _finalist(standing: Standing, predicted: float | None) -> dict[str, Any]:
         "status": standing.status.value,
         "estimate_us": _us(predicted),
         "measured_us": _times(standing.time),
+        **({} if standing.beside_s is None else {"beside_neighbour_us": _us(standing.beside_s)}),
         "reason": standing.reason,
     }
 

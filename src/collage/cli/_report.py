@@ -77,6 +77,7 @@ def _summary(report: Mapping[str, Any]) -> str:
         lines.append(
             f"{report['speedup_vs_best_single']:.3f}x the best single toolchain (95 % interval {low:.3f} to {high:.3f})"
         )
+    lines += _tie(report["finalists"])
     if report["additive_error"] is not None:
         lines.append(_additive(report))
     if numerics["max_rel_error"] is not None:
@@ -95,6 +96,13 @@ def _summary(report: Mapping[str, Any]) -> str:
     if report.get("artefact"):
         lines.append(f"written to {report['artefact']}")
     return _escape("\n".join(lines))
+
+
+def _tie(finalists: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What those that were as fast as each other took beside a busy neighbour; nothing where none were."""
+    tied = [row for row in finalists if row.get("beside_neighbour_us") is not None]
+    told = ", ".join(f"{row['name']} {_ms(row['beside_neighbour_us'])} ms" for row in tied)
+    return [f"a tie; while others kept half of the processors busy: {told}"] if tied else []
 
 
 def _lengths(report: Mapping[str, Any], numerics: Mapping[str, Any]) -> list[str]:

@@ -75,7 +75,7 @@ def _is_summary(value: Any) -> bool:
 
 
 def _is_standing(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) not in (5, 6):
+    if not isinstance(value, list) or len(value) not in (5, 6, 7):  # Earlier versions told less.
         return False
     status, time_, reason, *figures = value
     known = isinstance(status, str) and status in tuple(Status)

@@ -4,7 +4,8 @@ Every contestant lives in a process of its own, which loads only the runtimes th
 contestant and nobody is slowed by a neighbour that it would not have. They run in turns, in blocks short enough for slow
 drifts of the machine to meet all of them alike. The rounds that choose the winner are not the rounds that are reported:
 the best of several noisy figures is too good to be true. They do not even run in the same processes, since where a process
-happens to find its memory makes it some per cent faster or slower for as long as it lives.
+happens to find its memory makes it some per cent faster or slower for as long as it lives. Where contestants tie, the one wins
+that loses least beside a busy neighbour.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from collage._errors import ToolchainError, Unsupported, WorkerDied
+from collage.cost.neighbour import busy_neighbour
 from collage.cost.outcome import Status
 from collage.cost.slot import building_slot, measuring_slot
 from collage.cost.statistics import Interval, Summary, ratio_of_medians, summarise
@@ -30,6 +32,8 @@ InCalm = Callable[[Callable[[], list[float]]], list[float]]
 _LARGE_BYTES = 256 << 20
 _COPIES = 24
 """How often a model's weights may be in memory while all contestants are: up to eight, each with what it packs them into."""
+_A_TIE = 2
+_Phase = Literal["choosing", "beside", "reporting"]
 _SLOW_S = 1.0
 """Runs of models are not repeated for good measure from here on."""
 
@@ -64,7 +68,8 @@ class RacePlan:
             while a contestant with more kernels leads, but not beyond doubt. Three looks at 95 % each let a slower one win
             in at most 5 % of races.
         choosing_s: Seconds of running after which no further look is planned.
-        worthwhile: Share by which the leader has to lead to be worth another look.
+        worthwhile: Share by which the leader has to lead to be worth another look; who is closer ties with it.
+        beside_rounds: Rounds beside a busy neighbour, where contestants of equally few kernels tie; 0 is none.
         reporting_rounds: Rounds that are reported.
         legs: Into how many parts the reporting rounds are divided; new processes run each.
         near: Singles up to this many times slower than the winner are reported on again.
@@ -80,6 +85,7 @@ class RacePlan:
     choosing_rounds: tuple[int, ...] = (7, 15, 31)
     choosing_s: float = 60.0
     worthwhile: float = 0.005
+    beside_rounds: int = 3
     reporting_rounds: int = 11
     legs: int = 1
     near: float = 1.1
@@ -93,7 +99,7 @@ class RacePlan:
         """The plan for a model with so many bytes of weights, of which every contestant holds copies, and so much memory."""
         if weight_bytes < max(_LARGE_BYTES, free_bytes // _COPIES):
             return cls()
-        return cls(choosing_rounds=(7,), reporting_rounds=7, block_s=0.5, one_at_a_time=True)
+        return cls(choosing_rounds=(7,), beside_rounds=0, reporting_rounds=7, block_s=0.5, one_at_a_time=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +115,7 @@ class Standing:
         max_rel: The same relative to the largest output.
         paired_s: Latency as compared, turn by turn, with the best incumbent: the median of the rounds' ratios, times what
             that one takes. Free of the machine's drift from turn to turn; None where it was not raced against one.
+        beside_s: Latency beside a busy neighbour; None where there was no tie to be broken.
     """
 
     contestant: Contestant
@@ -118,6 +125,7 @@ class Standing:
     max_abs: float | None = None
     max_rel: float | None = None
     paired_s: float | None = None
+    beside_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +156,7 @@ class _Runner:
     block: int = 1
     qualifying: list[float] = field(default_factory=list)
     choosing: list[list[float]] = field(default_factory=list)
+    beside: list[list[float]] = field(default_factory=list)
     reporting: list[list[float]] = field(default_factory=list)
     failure: tuple[Status, str] | None = None
 
@@ -160,12 +169,16 @@ class _Runner:
     def median_s(self) -> float:
         return summarise([s for samples in self.rounds for s in samples]).median_s
 
+    @property
+    def beside_s(self) -> float | None:
+        return summarise([s for samples in self.beside for s in samples]).median_s if self.beside else None
+
     def standing(self, reference: _Runner | None = None) -> Standing:
         if self.failure:
             return Standing(self.contestant, self.failure[0], None, self.failure[1], self.max_abs, self.max_rel)
         time = summarise([s for samples in self.rounds for s in samples])
         paired_s = None if reference is None else self.paired_s(reference)
-        return Standing(self.contestant, Status.OK, time, None, self.max_abs, self.max_rel, paired_s)
+        return Standing(self.contestant, Status.OK, time, None, self.max_abs, self.max_rel, paired_s, self.beside_s)
 
     def paired_s(self, reference: _Runner) -> float | None:
         """See ``Standing``; some may have run in fewer rounds than others."""
@@ -215,12 +228,13 @@ def race(
             return Result(None, None, None, [runner.standing() for runner in runners])
         chosen = next((r for r in track if r.contestant.name == winner), None) or _choose(rivals)
         if winner is None:
+            chosen = _break_tie(rivals, chosen, plan, say)
             track = _witnesses(track, chosen, plan.near)
         for leg in range(plan.legs):
             track = _started_afresh(track, plan)
             rounds = len(range(leg, plan.reporting_rounds, plan.legs))
             track = _run_rounds(track, "reporting", rounds, plan, say, in_calm)
-        return _result(runners, chosen, free=winner is None)
+        return _result(runners, chosen, plan, free=winner is None)
     finally:
         for runner in runners:
             runner.worker.kill()
@@ -348,7 +362,7 @@ def _started_afresh(track: Sequence[_Runner], plan: RacePlan) -> list[_Runner]:
 
 def _run_rounds(
     track: list[_Runner],
-    phase: str,
+    phase: _Phase,
     rounds: int,
     plan: RacePlan,
     say: Callable[[str], None],
@@ -366,12 +380,12 @@ def _run_rounds(
     return track
 
 
-def _run_block(runner: _Runner, phase: str, plan: RacePlan, in_calm: InCalm) -> None:
+def _run_block(runner: _Runner, phase: _Phase, plan: RacePlan, in_calm: InCalm) -> None:
     # The first run of a block finds the caches of others and sleeping threads: a tenth slower or faster from turn to turn,
     # for models of 200 ms too. Where a run takes seconds, that is little, and one run more is much.
     warm_up = 0 if min(runner.qualifying) > _SLOW_S and not plan.one_at_a_time else 1
     samples = in_calm(partial(runner.worker.call, "run", plan.timeout_s, runs=runner.block, warm_up=warm_up))
-    (runner.choosing if phase == "choosing" else runner.reporting).append(samples)
+    getattr(runner, phase).append(samples)
 
 
 def _leave(runner: _Runner, plan: RacePlan) -> None:
@@ -409,8 +423,25 @@ def _choose(track: Sequence[_Runner]) -> _Runner:
     )
 
 
-def _result(runners: Sequence[_Runner], chosen: _Runner, *, free: bool) -> Result:
-    """The result; a free choice that does not lead in the reporting rounds too falls back to the best single."""
+def _break_tie(rivals: Sequence[_Runner], chosen: _Runner, plan: RacePlan, say: Callable[[str], None]) -> _Runner:
+    """Of those that are as fast as the chosen one, with as few kernels: who loses least beside a busy neighbour."""
+    limit_s = (1.0 + plan.worthwhile) * chosen.median_s
+    few = [runner for runner in rivals if runner.contestant.kernels == chosen.contestant.kernels]
+    ties = [runner for runner in few if runner.median_s <= limit_s]
+    if len(ties) < _A_TIE or not plan.beside_rounds:
+        return chosen
+    with busy_neighbour() as is_there:
+        if is_there:
+            _run_rounds(ties, "beside", plan.beside_rounds, plan, say, lambda measure: measure())
+    alive = [runner for runner in ties if runner.failure is None]
+    return min(alive, key=lambda runner: runner.beside_s or math.inf, default=chosen)
+
+
+def _result(runners: Sequence[_Runner], chosen: _Runner, plan: RacePlan, *, free: bool) -> Result:
+    """The result; a free choice that does not lead in the reporting rounds too falls back to the best single.
+
+    A single that broke a tie need not lead, but be as good as the best.
+    """
     alive = [runner for runner in runners if runner.failure is None]
     alive = [runner for runner in alive if runner.reporting] or alive
     best = min((r for r in alive if r.contestant.incumbent), key=lambda r: r.median_s, default=None)
@@ -422,6 +453,7 @@ def _result(runners: Sequence[_Runner], chosen: _Runner, *, free: bool) -> Resul
     if best is None or not (best.reporting and winner.reporting):
         return Result(winner.standing(best), None, None, standings)
     speedup = ratio_of_medians(best.reporting, winner.reporting)
-    if free and speedup[0] < 1.0:
+    is_tie = winner.contestant.incumbent and winner.beside_s is not None
+    if free and speedup[0] < (1.0 - 2 * plan.worthwhile if is_tie else 1.0):
         winner, speedup = best, ratio_of_medians(best.reporting, best.reporting)
     return Result(winner.standing(best), best.standing(best), speedup, standings)

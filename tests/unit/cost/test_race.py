@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +15,9 @@ from collage._errors import WorkerDied
 from collage.cost import race as race_module
 from collage.cost.outcome import Status
 from collage.cost.race import Contestant, RacePlan, Result, race
+
+_neighbours: list[str] = []
+"""Busy ones, just now."""
 
 
 class Track:
@@ -34,6 +39,8 @@ class Track:
         seconds = self.arguments["seconds"] if self.rounds < 3 + self.arguments.get("honest", 10**9) else 0.02
         if self.processes == 1:
             seconds *= self.arguments.get("first_process", 1.0)
+        if _neighbours:
+            seconds *= self.arguments.get("beside", 2.0)
         drift = self.random.lognormvariate(0.0, self.arguments.get("noise", 0.02))
         return [seconds * drift * self.random.lognormvariate(0.0, 0.01) for _ in range(params["runs"])]
 
@@ -44,6 +51,17 @@ class Track:
 @pytest.fixture(autouse=True)
 def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(race_module, "Worker", Track)
+    monkeypatch.setattr(race_module, "busy_neighbour", neighbour)
+
+
+@contextmanager
+def neighbour(comes: bool = True) -> Iterator[bool]:
+    if comes:
+        _neighbours.append("busy")
+    try:
+        yield comes
+    finally:
+        _neighbours.clear()
 
 
 def run(*entries: Contestant, **options: Any) -> Result:
@@ -218,6 +236,40 @@ def test_a_named_winner_is_a_comparison_and_no_choice() -> None:
     assert result.winner.contestant.name == "ours"
     assert result.speedup is not None
     assert result.speedup[0] == pytest.approx(10 / 12, rel=0.05)
+
+
+TIE = (entry("first", 0.01, noise=0.0, beside=2.8), entry("second", 0.01001, noise=0.0, beside=1.9))
+
+
+def test_of_those_that_tie_the_one_wins_that_loses_least_beside_a_busy_neighbour() -> None:
+    result = run(*TIE)
+    assert result.winner is not None and result.winner.contestant.name == "second"
+    assert result.winner.beside_s == pytest.approx(0.019, rel=0.02)
+    assert result.speedup is not None and 0.99 <= result.speedup[0] < 1.01
+    assert [standing.beside_s is not None for standing in result.standings] == [True, True]
+    assert not _neighbours
+
+
+@pytest.mark.parametrize(
+    "other", [entry("other", 0.0102, noise=0.0, beside=1.0), entry("other", 0.01, 2, noise=0.0, beside=1.0)]
+)
+def test_who_is_slower_alone_or_has_more_kernels_does_not_tie(other: Contestant) -> None:
+    result = run(TIE[0], other)
+    assert result.winner is not None and result.winner.contestant.name == "first"
+    assert all(standing.beside_s is None for standing in result.standings)
+
+
+def test_a_tie_stays_one_where_no_neighbour_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(race_module, "busy_neighbour", partial(neighbour, comes=False))
+    result = run(*TIE)
+    assert result.winner is not None and result.winner.beside_s is None
+    assert result.speedup is not None and result.speedup[0] >= 1.0
+
+
+def test_who_broke_a_tie_and_falls_behind_afterwards_is_not_returned() -> None:
+    rounds = 2 + 7 + 3  # Qualifying, choosing, beside a neighbour.
+    result = run(TIE[0], entry("second", 0.01001, noise=0.0, beside=1.9, honest=rounds))
+    assert result.winner is not None and result.winner.contestant.name == "first"
 
 
 @pytest.mark.parametrize("after", [0, 1, 4, 12])
