@@ -31,7 +31,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -284,7 +284,7 @@ def one_line(error: Exception) -> str:
 
 
 def in_children(
-    jobs: Sequence[tuple[int, Sample | None]], name: str, timeout_s: float, symbolic: bool = False
+    jobs: Sequence[tuple[int, Sample | None]], judge: Callable[[int, Sample], Verdict], timeout_s: float
 ) -> Iterator[Verdict]:
     """Verdicts in order; a child that dies or hangs is replaced, and so is one that has judged so many."""
     context = multiprocessing.get_context("fork")  # nothing here has started a thread
@@ -292,7 +292,7 @@ def in_children(
     while waiting:
         ours, theirs = context.Pipe(duplex=False)
         part = waiting[:CHUNK]
-        child = context.Process(target=serve, args=(part, name, symbolic, theirs, ours), daemon=True)
+        child = context.Process(target=serve, args=(part, judge, theirs, ours), daemon=True)
         child.start()
         theirs.close()
         for seed, _ in part:
@@ -308,7 +308,9 @@ def in_children(
         child.join()
 
 
-def serve(jobs: Sequence[tuple[int, Sample | None]], name: str, symbolic: bool, pipe: Any, other_end: Any) -> None:
+def serve(
+    jobs: Sequence[tuple[int, Sample | None]], judge: Callable[[int, Sample], Verdict], pipe: Any, other_end: Any
+) -> None:
     """A child: judges model after model."""
     other_end.close()  # else nothing would tell it that its parent was killed
     warnings.simplefilter("ignore")
@@ -317,7 +319,7 @@ def serve(jobs: Sequence[tuple[int, Sample | None]], name: str, symbolic: bool, 
     os.dup2(silence, 2)
     for seed, given in jobs:
         try:
-            pipe.send(judged(seed, given or sample(seed), name, symbolic))
+            pipe.send(judge(seed, given or sample(seed)))
         except Exception as error:
             pipe.send(Verdict(seed, FAILED, f"before the toolchain: {one_line(error)}"))
     os._exit(0)  # some toolchains crash when their threads are torn down
@@ -378,8 +380,8 @@ def values_of(given: Sample) -> dict[str, Any]:
 
 def reduced(seed: int, name: str, timeout_s: float, symbolic: bool = False) -> tuple[Sample, Verdict]:
     """The smallest model found that goes as badly as that of the seed: outputs and operators are dropped while it does."""
-    given = sample(seed)
-    (worst,) = in_children([(seed, given)], name, timeout_s, symbolic)
+    given, judge = sample(seed), functools.partial(judged, name=name, symbolic=symbolic)
+    (worst,) = in_children([(seed, given)], judge, timeout_s)
     if worst.how in (RIGHT, REFUSED, SKIPPED):
         return given, worst
     smaller = True
@@ -392,7 +394,7 @@ def reduced(seed: int, name: str, timeout_s: float, symbolic: bool = False) -> t
             candidate = make()
             if candidate is None:
                 continue
-            (verdict,) = in_children([(seed, candidate)], name, timeout_s, symbolic)
+            (verdict,) = in_children([(seed, candidate)], judge, timeout_s)
             if verdict.how == worst.how:
                 given, worst, smaller = candidate, verdict, True
                 break
@@ -442,7 +444,8 @@ def main() -> int:
     )
     for name in names:
         jobs = [(seed, None) for seed in options.seeds]
-        found = rows[name] = list(in_children(jobs, name, options.timeout, options.symbolic))
+        judge = functools.partial(judged, name=name, symbolic=options.symbolic)
+        found = rows[name] = list(in_children(jobs, judge, options.timeout))
         print_row(name, found)
     if options.json:
         options.json.write_text(

@@ -309,6 +309,8 @@ ENDS = {"s": np.array([0]), "e": np.array([2])}
         ("(float[3] x) => (float[N] y) {y = Slice (x, s, e, a)}", {**ENDS, "a": np.array([0])}, True),
         ("(float[0,2,1] x) => (float[0,1,1] y) {y = Gather <axis = 1> (x, s)}", ENDS, False),
         ("(float[1,2,1] x) => (float[1,1,1] y) {y = Gather <axis = 1> (x, s)}", ENDS, True),
+        ("(int64[0] x) => (int64[N] y) {y = Unique (x)}", {}, False),
+        ("(int64[2] x) => (int64[N] y) {y = Unique (x)}", {}, True),
         ("(int64[0] x) => (int64[2,0] y) {y = Expand (x, s)}", {"s": np.array([2, 1])}, False),
         ("(int64[1] x) => (int64[2,1] y) {y = Expand (x, s)}", {"s": np.array([2, 1])}, True),
     ],

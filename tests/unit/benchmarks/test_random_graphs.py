@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -32,14 +35,19 @@ def test_models_are_valid_and_of_many_operators(random_graphs: ModuleType) -> No
     assert min(opsets) == 13 and max(opsets) >= 24
 
 
+def on_host(random_graphs: ModuleType, *, symbolic: bool = False) -> Callable[..., Any]:
+    return functools.partial(random_graphs.judged, name="host", symbolic=symbolic)
+
+
 def test_most_models_can_be_judged_and_host_is_right_of_them(random_graphs: ModuleType) -> None:
-    found = list(random_graphs.in_children([(seed, None) for seed in range(20)], "host", 60.0))
+    found = list(random_graphs.in_children([(seed, None) for seed in range(20)], on_host(random_graphs), 60.0))
     assert {verdict.how for verdict in found} <= {"right", "skipped"}
     assert sum(verdict.how == "right" for verdict in found) >= 12
 
 
 def test_at_other_lengths_models_are_judged_on_several_sets_of_inputs(random_graphs: ModuleType) -> None:
-    found = list(random_graphs.in_children([(seed, None) for seed in range(20)], "host", 60.0, True))
+    judge = on_host(random_graphs, symbolic=True)
+    found = list(random_graphs.in_children([(seed, None) for seed in range(20)], judge, 60.0))
     assert {verdict.how for verdict in found} <= {"right", "skipped"}
     judged = [verdict for verdict in found if verdict.how == "right"]
     assert len(judged) >= 5

@@ -1,0 +1,62 @@
+"""The script that runs random graphs as artefacts of several toolchains."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+Outputs = Mapping[str, Any]
+
+
+@pytest.fixture
+def random_mixes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(Path(import_module("benchmarks.zoo").__path__[0]).parent)
+    return import_module("benchmarks.random_mixes")
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_mixes_are_right_whatever_their_values_are_called(random_mixes: ModuleType, symbolic: bool) -> None:
+    judge = functools.partial(random_mixes.judged, toolchains=["onnxruntime", "openvino"], symbolic=symbolic)
+    found = list(random_mixes.in_children([(seed, None) for seed in (1450, 1451, 1452, 1453, 1454)], judge, 60.0))
+    assert {verdict.how for verdict in found} <= {"right", "skipped"}, found
+    assert sum(verdict.how == "right" for verdict in found) >= 3
+    assert any("onnxruntime" in verdict.reason and "openvino" in verdict.reason for verdict in found)
+
+
+def test_a_renamed_model_computes_the_same(random_mixes: ModuleType) -> None:
+    given = random_mixes.sample(5)
+    odd = random_mixes.oddly_named(given, 5)
+    first, second = (random_mixes.case(each.model, each.feeds, 1e-4).expected for each in (given, odd))
+    assert all(np.array_equal(x, y, equal_nan=True) for x, y in zip(first, second, strict=True))
+    values = [name for node in odd.model.graph.node for name in node.output if name]
+    assert len(set(values)) == len(values)
+    assert not set(values) & {name for node in given.model.graph.node for name in node.output}
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (lambda feeds, right: {name: y + 1 for name, y in right.items()}, "differs"),
+        (lambda feeds, right: feeds["x"].fill(7) or right, "changes its inputs"),
+        (lambda feeds, right: right, None),
+    ],
+)
+def test_what_is_wrong_is_told(random_mixes: ModuleType, run: Any, said: str | None) -> None:
+    import onnx.parser
+
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 20]> g (float[2] x) => (float[2] y) {y = Neg (x)}'
+    )
+    x = np.array([1.0, 2.0], np.float32)
+    right: Outputs = {"y": -x}
+    told = random_mixes.why_wrong(
+        lambda feeds: run(feeds, right), model, [random_mixes.Case({"x": x}, [right["y"]])], 1e-4
+    )
+    assert told is None if said is None else said in told
