@@ -16,10 +16,9 @@ from collage.frontend._occasions import Lengths, lengths_as_json, lengths_from_j
 from collage.frontend._proto import forget_claims, skeleton
 from collage.frontend._read import read_model
 from collage.frontend._weights import WEIGHTS_FILE, place_weights
-from collage.frontend.contributed import CONTRIBUTED, has_contributed, is_contributed, opset_to_write_in, standard_form
+from collage.frontend.contributed import has_contributed, is_contributed, opset_to_write_in, standard_form
 
 __all__ = [
-    "CONTRIBUTED",
     "WEIGHTS_FILE",
     "Budgets",
     "Lengths",

@@ -60,13 +60,16 @@ def _expand(graph: ir.Graph, node: ir.Node, version: int) -> None:
     if not made:
         return
     known = {str(value.name): value for each in made for value in each.outputs}
-    outputs = [value for value in node.outputs if value.name]
+    outputs = [value for value in node.outputs if _is_wanted(value)]
     new = [known[str(value.name)] for value in outputs]
     ir.convenience.replace_nodes_and_values(graph, node, [node], made, outputs, new)
 
 
 def in_standard_operators(node: ir.Node) -> Sequence[ir.Node]:
-    """The nodes that a contributed one is written out as, in no graph; empty where it cannot be."""
+    """The nodes that a contributed one is written out as, in no graph; empty where it cannot be.
+
+    Their constants are values, as they will be in a graph.
+    """
     version = node.graph.opset_imports.get("", 1) if isinstance(node.graph, ir.Graph) else 1
     version = opset_to_write_in(version, [(node.op_type, len(node.outputs))])
     given = {
@@ -74,12 +77,20 @@ def in_standard_operators(node: ir.Node) -> Sequence[ir.Node]:
         for value in node.inputs
         if value is not None
     }
-    return _written_out(node, given, version)
+    made = _written_out(node, given, version)
+    for constant in (each for each in made if each.op_type == "Constant"):
+        tensor = ir.convenience.get_const_tensor(constant.outputs[0])
+        if tensor is not None:
+            constant.outputs[0].const_value, constant.outputs[0].type = tensor, ir.TensorType(tensor.dtype)
+            constant.outputs[0].shape = ir.Shape(tensor.shape.numpy())
+    return [each for each in made if each.op_type != "Constant"]
 
 
 def _written_out(node: ir.Node, given: Mapping[ir.Value, ir.Value], version: int) -> Sequence[ir.Node]:
     known = {str(value.name): value for value in given.values()}
-    protos = standard_form(ir.to_proto(node), version, lambda name: _facts(known[name]))
+    wanted = ir.to_proto(node)
+    wanted.output[:] = [str(value.name) if _is_wanted(value) else "" for value in node.outputs]
+    protos = standard_form(wanted, version, lambda name: _facts(known[name]))
     made: list[ir.Node] = []
     for proto in protos or ():
         each = ir.node(
@@ -92,6 +103,11 @@ def _written_out(node: ir.Node, given: Mapping[ir.Value, ir.Value], version: int
         known.update((str(value.name), value) for value in each.outputs)
         made.append(each)
     return made
+
+
+def _is_wanted(value: ir.Value) -> bool:
+    """Whether anybody reads it: passes give names to outputs that are left out, too."""
+    return bool(value.name) and (value.is_graph_output() or bool(value.uses()))
 
 
 def _facts(value: ir.Value) -> tuple[int, list[int | None] | None]:

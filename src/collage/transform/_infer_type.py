@@ -8,7 +8,6 @@ import onnx
 import onnx_ir as ir
 
 from collage.frontend import (
-    CONTRIBUTED,
     all_nodes,
     bodies_of,
     forget_claims,
@@ -24,9 +23,7 @@ from collage.transform._pass import ModulePass
 
 __all__ = ["InferType"]
 
-_LIKE_FIRST = frozenset(
-    (("", "GroupNormalization"), ("", "MeanVarianceNormalization"), (CONTRIBUTED, "RotaryEmbedding"))
-)
+_LIKE_FIRST = frozenset(("GroupNormalization", "MeanVarianceNormalization"))
 """Operators with one output, of their first input's type and shape, that ONNX's inference knows nothing of."""
 
 
@@ -73,9 +70,9 @@ def _that_can_be_inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
         opset.version = opset_to_write_in(opset.version, operators)
         _expand_contributed(proto.graph, opset.version, {})
     for node in all_nodes(proto.graph.node):
-        if (node.domain.replace("ai.onnx", ""), node.op_type) in _LIKE_FIRST and len(node.output) == 1:
+        if node.domain in ("", "ai.onnx") and node.op_type in _LIKE_FIRST and len(node.output) == 1:
             del node.input[1:], node.attribute[:]
-            node.domain, node.op_type = "", "Identity"
+            node.op_type = "Identity"
         elif node.op_type == "STFT" and not any(attribute.name == "onesided" for attribute in node.attribute):
             # It is 1 where it is not given, and inference takes it for 0.
             node.attribute.append(onnx.helper.make_attribute("onesided", 1))

@@ -111,7 +111,15 @@ def multi_head(*more: Any, outputs: int = 1, **attributes: Any) -> Case:
     return Case("MultiHeadAttention", inputs, (3,) if more else (), outputs, {"num_heads": 2, **attributes})
 
 
+def rotary(x: np.ndarray[Any, Any], places: Any, width: int = 4, **attributes: Any) -> Case:
+    """Cosines and sines of nine places, of which ``width`` pairs are turned."""
+    turns = [np.cos(floats(9, width)), np.sin(floats(9, width, seed=1))]
+    inputs = [x, np.asarray(places, np.int64), *turns]
+    return Case("RotaryEmbedding", inputs, (2, 3), attributes=attributes)
+
+
 PAST = floats(2, 2, 2, 3, 4)
+PLACES = [[0, 1, 2], [4, 7, 8]]
 
 A, B = bytes_(2, 4, 6, 6), bytes_(2, 4, 6, 6, seed=1)
 RESULT = [F(0.05), np.uint8(50)]
@@ -271,12 +279,70 @@ CASES = {
     "MultiHeadAttention, masked": multi_head(floats(24), MASK),
     "MultiHeadAttention, causal": multi_head(unidirectional=1),
     "MultiHeadAttention, after a past": multi_head(None, None, None, PAST[0], PAST[1], outputs=3),
+    "RotaryEmbedding": rotary(floats(2, 3, 24), PLACES),
+    "RotaryEmbedding, interleaved": rotary(floats(2, 3, 24), PLACES, interleaved=1),
+    "RotaryEmbedding, from a place": rotary(floats(2, 3, 24), [5]),
+    "RotaryEmbedding, of heads": rotary(floats(2, 5, 3, 8), PLACES),
+    "RotaryEmbedding, of heads from a place": rotary(floats(2, 5, 3, 8), [5], interleaved=1),
+    "RotaryEmbedding, of a part": rotary(floats(2, 3, 24), PLACES, 2, num_heads=3, rotary_embedding_dim=4),
+    "RotaryEmbedding, of a part of heads": rotary(
+        floats(2, 5, 3, 8), PLACES, 2, num_heads=5, rotary_embedding_dim=4, interleaved=1
+    ),
     "MultiHeadAttention, of heads": Case(
         "MultiHeadAttention",
         [floats(2, 6, 8), floats(2, 2, 5, 4), floats(2, 2, 5, 4, seed=1)],
         attributes={"num_heads": 2},
     ),
 }
+
+
+def grouped(*inputs: Any, past: int = 0, total: int = 0, outputs: int = 3, **attributes: Any) -> Case:
+    """Four heads of eight in two groups, after so many words."""
+    cache = [floats(2, 2, past, 8), floats(2, 2, past, 8, seed=1)] if past else [None, None]
+    lengths = [np.full(2, total - 1, np.int32), np.array(total, np.int32)]
+    return Case(
+        "GroupQueryAttention",
+        [*inputs, *cache, *lengths],
+        (6,),
+        outputs,
+        {"num_heads": 4, "kv_num_heads": 2, **attributes},
+    )
+
+
+def of_few_bits(bits: int, block: int, *more: Any, rows: int = 40, **attributes: Any) -> Case:
+    blocks = -(-rows // block)
+    stored = [bytes_(5, blocks, block * bits // 8), floats(5 * blocks)]
+    return Case(
+        "MatMulNBits",
+        [floats(2, 3, rows), *stored, *more],
+        tuple(range(1, 3 + len(more))),
+        attributes={"K": rows, "N": 5, "bits": bits, "block_size": block, **attributes},
+    )
+
+
+def gathered(data: np.ndarray[Any, Any], blocks: int, **attributes: Any) -> Case:
+    scales = floats(data.shape[0], blocks)
+    inputs = [data, ints(5, 2, 3), scales]
+    return Case("GatherBlockQuantized", inputs, (0, 2), attributes={"quantize_axis": 1, **attributes})
+
+
+PROMPT = [floats(2, 3, 32), floats(2, 3, 16), floats(2, 3, 16, seed=1)]
+WORD = [x[:, :1] for x in PROMPT]
+ONLY_KNOWN = {
+    "GroupQueryAttention": grouped(*PROMPT, total=3),
+    "GroupQueryAttention, after a past": grouped(*WORD, past=4, total=5),
+    "GroupQueryAttention, in a buffer": grouped(*PROMPT, past=9, total=3),
+    "GroupQueryAttention, packed": grouped(floats(2, 1, 64), None, None, past=4, total=5),
+    "MatMulNBits": of_few_bits(4, 16),
+    "MatMulNBits, of bytes": of_few_bits(8, 32, None, None, floats(5)),
+    "GatherBlockQuantized": gathered(bytes_(9, 16), 1, block_size=32),
+    "GatherBlockQuantized, of bytes": gathered(bytes_(9, 32), 2, block_size=16, bits=8),
+}
+"""Of which types and shapes are known, and nothing is written out."""
+AFTER_A_PAST = [
+    name for name, case in ONLY_KNOWN.items() if case.op_type == "GroupQueryAttention" and "i3" in case.feeds()
+]
+"""Whose cache grows by what a value says."""
 
 
 def expanded(case: Case, version: int) -> ir.Model:
@@ -302,15 +368,18 @@ def test_it_computes_the_same(name: str, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [13, 17, 21])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *ONLY_KNOWN])
 def test_inference_knows_what_comes_out(name: str, version: int) -> None:
-    case = CASES[name]
+    case = {**CASES, **ONLY_KNOWN}[name]
     with PassContext(opt_level=0):
         model = InferType()(ir.from_proto(case.model(version)))
     assert any(node.op_type == case.op_type for node in model.graph)
     for value, wanted in zip(model.graph.outputs, answers(case.model(version), case), strict=True):
         assert value.dtype is not None and value.dtype.numpy() == wanted.dtype
-        assert value.shape is not None and value.shape.numpy() == wanted.shape
+        assert value.shape is not None or (name in AFTER_A_PAST and value is not model.graph.outputs[0])
+        assert value.shape is None or value.shape.numpy() == wanted.shape
+    caches = [value.shape for value in model.graph[0].outputs[1:] if case.op_type == "GroupQueryAttention"]
+    assert all(shape is not None and (shape[1], shape[3]) == (2, 8) for shape in caches)
 
 
 def test_normalisations_of_a_later_opset_are_read_too() -> None:
@@ -343,14 +412,22 @@ def test_where_a_later_opset_means_something_else_nothing_is_written_out() -> No
         Case("Attention", [floats(2, 6, 8), floats(8, 24), floats(24), np.array([6, 6], np.int32)]),
         Case("Attention", [floats(2, 6, 8), floats(8, 24)], attributes={"num_heads": 2, "do_rotary": 1}),
         Case("Crop", [floats(2, 6)]),
+        *(ONLY_KNOWN[name] for name in ("GroupQueryAttention", "MatMulNBits", "GatherBlockQuantized")),
     ],
-    ids=["activation", "lengths as a mask", "rotary", "unknown"],
+    ids=["activation", "lengths as a mask", "rotary", "unknown", "groups", "few bits", "rows of few bits"],
 )
 def test_a_form_that_is_not_known_stays(case: Case) -> None:
     assert expanded(case, 17).graph[0].op_type == case.op_type
 
 
 ATTRIBUTES = [
+    "K",
+    "N",
+    "bits",
+    "gather_axis",
+    "interleaved",
+    "kv_num_heads",
+    "rotary_embedding_dim",
     "activation",
     "activation_params",
     "alpha",
@@ -373,7 +450,7 @@ ATTRIBUTES = [
 
 @settings(max_examples=300, deadline=None)
 @given(
-    op_type=st.sampled_from(sorted({case.op_type for case in CASES.values()})),
+    op_type=st.sampled_from(sorted({case.op_type for case in [*CASES.values(), *ONLY_KNOWN.values()]})),
     shapes=st.lists(st.none() | st.lists(st.none() | st.integers(0, 9), max_size=4), max_size=9),
     attributes=st.dictionaries(
         st.sampled_from(ATTRIBUTES),

@@ -1,4 +1,4 @@
-"""ONNX Runtime's contributed operators, as far as its optimisers make them, written in ONNX's own.
+"""ONNX Runtime's contributed operators, as far as its optimisers and builders make them, written in ONNX's own.
 
 Who optimises a model with ONNX Runtime and saves it gets a file that only ONNX Runtime, and by halves OpenVINO, can read; and
 ONNX infers no shape behind such an operator. Here each is a few lines of standard operators of opset 17, which knows
@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from collage.frontend._nodes import all_nodes
 from collage.frontend.contributed._attention import ATTENTION
+from collage.frontend.contributed._decoder import DECODER
 from collage.frontend.contributed._fused import FUSED
 from collage.frontend.contributed._quantised import QUANTISED
 from collage.frontend.contributed._writer import Body, Facts, Undefined
@@ -47,7 +48,7 @@ _NOT_AS_DEFINED = (
 )
 """What comes of missing outputs, and of attributes of other types than the operator's: nobody has checked these."""
 
-_DEFINITIONS = {**FUSED, **ATTENTION, **QUANTISED}
+_DEFINITIONS = {**FUSED, **ATTENTION, **DECODER, **QUANTISED}
 _WITHOUT_DOMAIN = {
     "LayerNormalization": _STANDARD_OPSET,
     "SimplifiedLayerNormalization": math.inf,
