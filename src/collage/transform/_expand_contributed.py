@@ -23,7 +23,7 @@ __all__ = ["ExpandContributed", "in_standard_operators"]
 
 
 class ExpandContributed(ModulePass):
-    """Writes operators that ONNX Runtime's optimisers or quantiser made (``FusedConv``, ``QLinearAdd``) in standard ones.
+    """Writes operators of ONNX Runtime's own (``FusedConv``, ``QLinearAdd``, ``RotaryEmbedding``) in standard ones.
 
     The default preparation does not: ONNX Runtime would not join all of them again. It is for toolchains that read none.
     Nodes of forms that are not written out, or of which a needed length is not known, stay.

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from collage.frontend._nodes import all_nodes
 from collage.frontend.contributed._attention import ATTENTION
 from collage.frontend.contributed._decoder import DECODER
+from collage.frontend.contributed._forerunners import FORERUNNERS
 from collage.frontend.contributed._fused import FUSED
 from collage.frontend.contributed._quantised import QUANTISED
 from collage.frontend.contributed._writer import Body, Facts, Undefined
@@ -48,7 +49,7 @@ _NOT_AS_DEFINED = (
 )
 """What comes of missing outputs, and of attributes of other types than the operator's: nobody has checked these."""
 
-_DEFINITIONS = {**FUSED, **ATTENTION, **DECODER, **QUANTISED}
+_DEFINITIONS = {**FORERUNNERS, **FUSED, **ATTENTION, **DECODER, **QUANTISED}
 _WITHOUT_DOMAIN = {
     "LayerNormalization": _STANDARD_OPSET,
     "SimplifiedLayerNormalization": math.inf,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from collage.frontend.contributed._fused import scaled
+from collage.frontend.contributed._quantised import dequantised
 from collage.frontend.contributed._writer import Body, Definition, Undefined
 
 __all__ = ["ATTENTION"]
@@ -30,13 +31,31 @@ def _attention(b: Body) -> Sequence[str]:
     widths = list(b.get("qkv_hidden_sizes", ())) or [b.length(1, 1) // 3] * 3
     if min(widths) < 1:
         raise Undefined
-    joint = b("MatMul", b.input(0), b.input(1))
+    return _self_attention(b, b("MatMul", b.input(0), b.input(1)), widths, mask=3, past=4, addend=5)
+
+
+def _quantised_attention(b: Body) -> Sequence[str]:
+    """Input and weights in bytes, bias, their scales (of the weights by column, perhaps), mask, their zero points, past."""
+    if b.get("do_rotary", 0) or b.get("past_present_share_buffer", 0):
+        raise Undefined
+    b.compute_in(3)
+    widths = [b.length(1, 1) // 3] * 3
+    if min(widths) < 1:
+        raise Undefined
+    product = b("MatMul", dequantised(b, 0, at=(0, 3, 6)), dequantised(b, 1, 1, at=(1, 4, 7)))
+    return _self_attention(b, product, widths, mask=5, past=8)
+
+
+def _self_attention(
+    b: Body, joint: str, widths: Sequence[int], *, mask: int, past: int, addend: int | None = None
+) -> Sequence[str]:
+    """Of a product [N, S, Hq + Hk + Hv] that lacks its bias; and the cache afterwards."""
     joint = b("Add", joint, b.input(2)) if b.has(2) else joint
     parts = b.several(3, "Split", joint, b.integers(*widths), axis=-1)
     heads = _Inputs(*(_heads(b, x, width) for x, width in zip(parts, widths, strict=True)))
-    past = [b("Gather", b.input(4), b.integer(i), axis=0) for i in (0, 1)] if b.has(4) else []
-    heads = _after_past(b, heads, past)
-    y = _attended(b, heads, widths[0], widths[2], mask=3, addend=5)
+    before = [b("Gather", b.input(past), b.integer(i), axis=0) for i in (0, 1)] if b.has(past) else []
+    heads = _after_past(b, heads, before)
+    y = _attended(b, heads, widths[0], widths[2], mask=mask, addend=addend)
     if not b.wants(1):
         return [y]
     both = [b("Unsqueeze", x, b.integers(0)) for x in (heads.key, heads.value)]
@@ -78,11 +97,11 @@ def _after_past(b: Body, heads: _Inputs, past: Sequence[str]) -> _Inputs:
     return _Inputs(heads.query, key, value)
 
 
-def _attended(b: Body, heads: _Inputs, width: int, value_width: int, *, mask: int, addend: int) -> str:
+def _attended(b: Body, heads: _Inputs, width: int, value_width: int, *, mask: int, addend: int | None) -> str:
     """[N, S, value_width]: values, weighted by how well keys fit queries."""
     scale = b.get("scale", 0.0) or 1 / math.sqrt(abs(width) / b.get("num_heads", 1))
     scores = b("MatMul", scaled(b, heads.query, scale), b("Transpose", heads.key, perm=[0, 1, 3, 2]))
-    if b.has(addend):
+    if addend is not None and b.has(addend):
         scores = b("Add", scores, b.input(addend))
     if b.has(mask) and b.exact:
         scores = b("Add", scores, _penalties(b, mask))
@@ -119,4 +138,5 @@ def _counted(b: Body, length: str) -> str:
 ATTENTION: Mapping[str, Definition] = {
     "Attention": _attention,
     "MultiHeadAttention": _multi_head_attention,
+    "QAttention": _quantised_attention,
 }

@@ -13,14 +13,14 @@ import onnx
 
 from collage.frontend.contributed._writer import Body, Definition, Undefined
 
-__all__ = ["QUANTISED"]
+__all__ = ["QUANTISED", "dequantised"]
 
 _BYTES = (onnx.TensorProto.INT8, onnx.TensorProto.UINT8)
 
 
 def _pair(op_type: str) -> Definition:
     """Inputs A, its scale and zero point, B and its, the result's scale and zero point."""
-    return lambda b: [_quantised(b, b(op_type, _dequantised(b, 0), _dequantised(b, 3)), 6)]
+    return lambda b: [_quantised(b, b(op_type, dequantised(b, 0), dequantised(b, 3)), 6)]
 
 
 def _linear(op_type: str) -> Definition:
@@ -41,7 +41,7 @@ def _single(op_type: str, **defaults: Any) -> Definition:
         if b.get("channels_last", 0):
             raise Undefined
         attributes = {**defaults, **b.attributes("channels_last", "opset")}
-        return [_quantised(b, b(op_type, _dequantised(b, 0), **attributes), 3)]
+        return [_quantised(b, b(op_type, dequantised(b, 0), **attributes), 3)]
 
     return define
 
@@ -54,7 +54,7 @@ def _softmax(b: Body) -> Sequence[str]:
 
 def _concat(b: Body) -> Sequence[str]:
     """The result's scale and zero point, then X, its scale and zero point for each part."""
-    parts = [_dequantised(b, at) for at in range(2, b.count, 3)]
+    parts = [dequantised(b, at) for at in range(2, b.count, 3)]
     return [_quantised(b, b("Concat", *parts, **b.attributes()), 0)]
 
 
@@ -63,7 +63,7 @@ def _gemm(b: Body) -> Sequence[str]:
     columns = 0 if b.get("transB", 0) else 1
     alpha = b.get("alpha", 1.0)
     flags = {name: b.get(name, 0) for name in ("transA", "transB")}
-    y = b("Gemm", _dequantised(b, 0), _dequantised(b, 3, columns), alpha=alpha, **flags)
+    y = b("Gemm", dequantised(b, 0), dequantised(b, 3, columns), alpha=alpha, **flags)
     if b.has(6):
         b.need(alpha == 1)
         y = b("Add", y, _bias(b, 6))
@@ -73,34 +73,48 @@ def _gemm(b: Body) -> Sequence[str]:
 def _conv(b: Body) -> Sequence[str]:
     """X and its two, W and its two (by channel, perhaps), the result's two, a bias in the product of the scales."""
     bias = [_bias(b, 8)] if b.has(8) else []
-    y = b("Conv", _dequantised(b, 0), _dequantised(b, 3, 0), *bias, **b.attributes())
+    y = b("Conv", dequantised(b, 0), dequantised(b, 3, 0), *bias, **b.attributes())
     return [_quantised(b, y, 6)]
 
 
 def _mat_mul(b: Body) -> Sequence[str]:
     """A and its two (by row, perhaps), B and its two (by column, perhaps), the result's two."""
-    return [_quantised(b, b("MatMul", _dequantised(b, 0, -2), _dequantised(b, 3, -1)), 6)]
+    return [_quantised(b, b("MatMul", dequantised(b, 0, -2), dequantised(b, 3, -1)), 6)]
 
 
 def _mat_mul_integer_to_float(b: Body) -> Sequence[str]:
     """A, B, their scales, their zero points, bias."""
-    product = b("MatMul", _dequantised(b, 0, at=(0, 2, 4)), _dequantised(b, 1, 1, at=(1, 3, 5)))
+    product = b("MatMul", dequantised(b, 0, at=(0, 2, 4)), dequantised(b, 1, 1, at=(1, 3, 5)))
     return [b("Add", product, b.input(6)) if b.has(6) else product]
 
 
 def _dynamic_quantize_mat_mul(b: Body) -> Sequence[str]:
     """A in floating point, B, its scale, its zero point, bias."""
     rounded = b("DequantizeLinear", *b.several(3, "DynamicQuantizeLinear", b.input(0)))
-    product = b("MatMul", rounded, _dequantised(b, 1, 1, at=(1, 2, 3)))
+    product = b("MatMul", rounded, dequantised(b, 1, 1, at=(1, 2, 3)))
     return [b("Add", product, b.input(4)) if b.has(4) else product]
 
 
-def _dequantised(b: Body, index: int, axis: int = 1, *, at: tuple[int, int, int] | None = None) -> str:
+def dequantised(b: Body, index: int, axis: int = 1, *, at: tuple[int, int, int] | None = None) -> str:
     """An input in floating point; its scale and zero point follow it, unless told where they are."""
     x, scale, zero = at or (index, index + 1, index + 2)
     parameters = [b.input(i) for i in (scale, zero) if b.has(i)]
     by_axis = {"axis": axis} if b.is_vector(scale) else {}
     return b("DequantizeLinear", b.input(x), *parameters, **by_axis)
+
+
+def _where(b: Body) -> Sequence[str]:
+    """Truth values, X, its scale and zero point, Y and its, the result's scale and zero point."""
+    return [_quantised(b, b("Where", b.input(0), dequantised(b, 1), dequantised(b, 4)), 7)]
+
+
+def _lstm(b: Body) -> Sequence[str]:
+    """Types and shapes only: what X and states are rounded to follows from their values.
+
+    X, weights [directions, inputs, 4 * hidden], recurrent weights, bias, lengths, states, peepholes, scales and zero points.
+    """
+    b.need(False)
+    return b.several(3, "LSTM", *(b.input(i) for i in range(3)), **b.attributes())
 
 
 def _bias(b: Body, index: int) -> str:
@@ -117,6 +131,7 @@ def _quantised(b: Body, y: str, at: int) -> str:
 
 QUANTISED: Mapping[str, Definition] = {
     "DequantizeLinear": _linear("DequantizeLinear"),
+    "DynamicQuantizeLSTM": _lstm,
     "DynamicQuantizeMatMul": _dynamic_quantize_mat_mul,
     "MatMulIntegerToFloat": _mat_mul_integer_to_float,
     "QGemm": _gemm,
@@ -130,5 +145,6 @@ QUANTISED: Mapping[str, Definition] = {
     "QLinearMul": _pair("Mul"),
     "QLinearSigmoid": _single("Sigmoid"),
     "QLinearSoftmax": _softmax,
+    "QLinearWhere": _where,
     "QuantizeLinear": _linear("QuantizeLinear"),
 }

@@ -30,7 +30,7 @@ class Body:
         self._inputs: list[str] = list(node.input)
         self._outputs: list[str] = list(node.output)
         self._facts = facts
-        self._kind = self.kind(0)
+        self._like = 0
         self._prefix = next(name for name in node.output if name)
 
     def __call__(self, op_type: str, *inputs: str, **attributes: Any) -> str:
@@ -99,6 +99,10 @@ class Body:
         self.need(length is not None)
         return -1 if length is None else length
 
+    def compute_in(self, index: int) -> None:
+        """Has numbers in the type of another input than the first."""
+        self._like = index
+
     def integers(self, *values: int) -> str:
         """A vector of int64."""
         return self._constant(np.array(values, np.int64))
@@ -108,14 +112,15 @@ class Body:
         return self._constant(np.array(value, np.int64))
 
     def number(self, value: float) -> str:
-        """A scalar of the first input's type, which is what is computed in."""
-        if self._kind:
-            return self._constant(np.array(value, helper.tensor_dtype_to_np_dtype(self._kind)))
+        """A scalar of the type that is computed in, the first input's unless told otherwise."""
+        if kind := self.kind(self._like):
+            return self._constant(np.array(value, helper.tensor_dtype_to_np_dtype(kind)))
         return self.as_computed(self._constant(np.array(value, np.float32)))
 
     def as_computed(self, x: str) -> str:
-        """A value in the first input's type."""
-        return self("Cast", x, to=self._kind) if self._kind else self("CastLike", x, self.input(0))
+        """A value in the type that is computed in."""
+        like = self.input(self._like)
+        return self("Cast", x, to=kind) if (kind := self.kind(self._like)) else self("CastLike", x, like)
 
     def _constant(self, array: np.ndarray[Any, Any]) -> str:
         return self("Constant", value=numpy_helper.from_array(array))
