@@ -11,18 +11,13 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from collage.control_groups import free_in_groups_bytes, processor_quota
+
 __all__ = ["Machine", "free_memory_bytes", "this_machine"]
 
 _CPUINFO = Path("/proc/cpuinfo")
 _TOPOLOGY = Path("/sys/devices/system/cpu")
-_CGROUPS = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
-_MEMORY_OF_GROUP = (
-    ("memory.max", "memory.current"),
-    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-)
-
-
 _INT8 = frozenset(("avx512_vnni", "avx_vnni", "amx_int8"))
 """Instruction sets with products of bytes, by /proc/cpuinfo's names."""
 
@@ -79,18 +74,6 @@ def physical_cores(processors: Iterable[int], topology: Path = _TOPOLOGY) -> int
     return len({_core_of(number, topology) for number in processors})
 
 
-def processor_quota(cgroups: Path = _CGROUPS) -> float | None:
-    """How many processors' time a container leaves to this process, from version 2 or 1 of control groups."""
-    try:
-        if (unified := cgroups / "cpu.max").exists():
-            quota, period = unified.read_text().split()
-        else:
-            quota, period = ((cgroups / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-        return None if quota.strip() in ("max", "-1") else round(int(quota) / int(period), 2)
-    except (OSError, ValueError, ZeroDivisionError):
-        return None
-
-
 @functools.cache
 def this_machine() -> Machine:
     """The machine this process runs on."""
@@ -127,16 +110,12 @@ def _cpuinfo() -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def free_memory_bytes(meminfo: Path = _MEMINFO, cgroups: Path = _CGROUPS) -> int:
-    """Memory that may still be taken, by a container's limit too, version 2 or 1; 0 where the system does not tell."""
+def free_memory_bytes(meminfo: Path = _MEMINFO) -> int:
+    """Memory that may still be taken, by a container's limit too; 0 where the system does not tell."""
     try:
         lines = meminfo.read_text().splitlines()
         (free,) = (int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, ValueError):
         return 0
-    for limit, used in _MEMORY_OF_GROUP:
-        try:
-            free = min(free, int((cgroups / limit).read_text()) - int((cgroups / used).read_text()))
-        except (OSError, ValueError):  # It is not there, or knows no limit.
-            continue
-    return max(0, free)
+    in_groups = free_in_groups_bytes()
+    return free if in_groups is None else min(free, in_groups)

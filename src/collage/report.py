@@ -13,6 +13,7 @@ from collage.cost.values import ValueStore
 from collage.finals import Finals
 from collage.frontend import lengths_as_json
 from collage.fusion import CandidateKernel, CandidateKernelIndex
+from collage.machine import Machine, this_machine
 from collage.plans import Placement, Plan, predicted_s
 from collage.search import LazyResult, SearchStatistics
 from collage.target import HOST_TARGET, Target
@@ -73,7 +74,10 @@ def compile_report(
         "machine_drift": 1.0 - 1.0 / drift if drift else None,
         "search": _search(tuning, index, result, wall_s, finals.recorded),
         "numerics": _numerics(tuning, plan, standing),
-        "warnings": [*_left_to_the_host(tuning, finals.plan), *_warnings(finals)],
+        "warnings": [
+            *_left_to_the_host(tuning, finals.plan),
+            *_warnings(finals, tuning.options.threads, this_machine()),
+        ],
         **({} if tuning.placement is None else {"devices": tuning.placement.as_json()}),
     }
 
@@ -199,9 +203,15 @@ def _left_to_the_host(tuning: Tuning, plan: Plan) -> list[str]:
     return [f"no target of the menu runs any of it, so the host does, unoptimised ({told})"]
 
 
-def _warnings(finals: Finals) -> list[str]:
+def _warnings(finals: Finals, threads: int, machine: Machine) -> list[str]:
     """Where the figures deserve less belief than usual, a sentence each."""
     warnings = []
+    used = threads or machine.cores
+    if machine.quota is not None and used > (enough := max(1, round(machine.quota))):
+        warnings.append(
+            f"a control group leaves {machine.quota:.0%} of one processor's time to kernels of up to {used} threads: they "
+            f"are stopped when it is spent, and some runs take far longer than most; --threads {enough} makes them alike"
+        )
     if finals.time is not None and (ratio := finals.time.p90_s / finals.time.p10_s) > _NOISY:
         warnings.append(
             f"this machine is noisy: a tenth of the runs took {ratio:.1f} times as long as another tenth; "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collage.machine import free_memory_bytes, physical_cores, processor_quota, this_machine
+from collage.machine import free_memory_bytes, physical_cores, this_machine
 
 
 @pytest.fixture
@@ -32,23 +32,6 @@ def test_where_the_system_does_not_say_every_processor_is_a_core(tmp_path: Path)
     assert physical_cores({0, 1, 2}, tmp_path) == 3
 
 
-def test_the_quota_of_a_container_is_read_from_either_version(tmp_path: Path) -> None:
-    assert processor_quota(tmp_path) is None
-    old = tmp_path / "cpu"
-    old.mkdir()
-    (old / "cpu.cfs_period_us").write_text("100000\n")
-    (old / "cpu.cfs_quota_us").write_text("-1\n")
-    assert processor_quota(tmp_path) is None
-    (old / "cpu.cfs_quota_us").write_text("150000\n")
-    assert processor_quota(tmp_path) == 1.5
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert processor_quota(tmp_path) is None
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
-    assert processor_quota(tmp_path) == 0.5
-    (tmp_path / "cpu.max").write_text("nonsense\n")
-    assert processor_quota(tmp_path) is None
-
-
 @pytest.mark.parametrize("change", [{"cores": 64}, {"physical_cores": 64}, {"quota": 0.5}, {"isa": "other"}])
 def test_timings_of_other_circumstances_are_not_comparable(change: dict[str, float]) -> None:
     machine = this_machine()
@@ -56,26 +39,8 @@ def test_timings_of_other_circumstances_are_not_comparable(change: dict[str, flo
     assert replace(machine, memory_bytes=1).fingerprint == machine.fingerprint
 
 
-def test_free_memory_is_what_a_container_leaves(tmp_path: Path) -> None:
+def test_free_memory_is_told_by_the_system(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
-    assert free_memory_bytes(meminfo, tmp_path) == 0
-    meminfo.write_text("MemTotal: 9000 kB\nMemAvailable:    4000 kB\nBuffers: 1 kB\n")
-    assert free_memory_bytes(meminfo, tmp_path) == 4000 << 10
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("1024\n")
-    assert free_memory_bytes(meminfo, tmp_path) == 4000 << 10
-    (tmp_path / "memory.max").write_text("2048\n")
-    assert free_memory_bytes(meminfo, tmp_path) == 1024
-    (tmp_path / "memory.current").write_text("4096\n")
-    assert free_memory_bytes(meminfo, tmp_path) == 0
-
-
-def test_free_memory_by_the_first_version_of_control_groups(tmp_path: Path) -> None:
-    meminfo, group = tmp_path / "meminfo", tmp_path / "memory"
-    meminfo.write_text("MemAvailable: 4000 kB\n")
-    group.mkdir()
-    (group / "memory.usage_in_bytes").write_text("1000\n")
-    (group / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-    assert free_memory_bytes(meminfo, tmp_path) == 4000 << 10
-    (group / "memory.limit_in_bytes").write_text("3000\n")
-    assert free_memory_bytes(meminfo, tmp_path) == 2000
+    assert free_memory_bytes(meminfo) == 0
+    meminfo.write_text("MemTotal: 9 kB\nMemAvailable:    4 kB\nBuffers: 1 kB\n")
+    assert free_memory_bytes(meminfo) == 4 << 10

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from collage.cost.statistics import Interval, Summary
 from collage.finals import Finals
+from collage.machine import this_machine
 from collage.report import _warnings
+
+UNLIMITED = replace(this_machine(), cores=4, quota=None)
 
 
 def finals(p10_s: float, p90_s: float, low: float, high: float) -> Finals:
@@ -26,6 +30,15 @@ def finals(p10_s: float, p90_s: float, low: float, high: float) -> Finals:
     ],
 )
 def test_noise_is_named(figures: Any, said: list[str]) -> None:
-    warnings = _warnings(finals(*figures))
+    warnings = _warnings(finals(*figures), 0, UNLIMITED)
     assert len(warnings) == len(said)
     assert all(words in warning for words, warning in zip(said, warnings, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("threads", "quota", "enough"),
+    [(0, 1.5, 2), (0, 0.5, 1), (3, 2.0, 2), (2, 1.5, None), (1, 0.5, None), (0, 4.0, None)],
+)
+def test_threads_that_a_container_would_stop_are_named(threads: int, quota: float, enough: int | None) -> None:
+    warnings = _warnings(finals(0.0099, 0.0105, 0.98, 1.02), threads, replace(UNLIMITED, quota=quota))
+    assert [f"--threads {enough} " in warning for warning in warnings] == ([] if enough is None else [True])

@@ -18,7 +18,8 @@ class NeighbourService:
 
     def work(self) -> int:
         """Begins to; the number of threads that do."""
-        count = max(1, this_machine().cores // 2)
+        machine = this_machine()
+        count = max(1, int(min(machine.cores, machine.quota or machine.cores)) // 2)
         for _ in range(count):
             threading.Thread(target=_work, daemon=True).start()
         return count

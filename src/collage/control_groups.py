@@ -1,0 +1,76 @@
+"""What control groups leave to this process, in a container or not: processors' time and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+__all__ = ["free_in_groups_bytes", "processor_quota"]
+
+_MOUNT = Path("/sys/fs/cgroup")
+_OWN = Path("/proc/self/cgroup")
+_PROCESSORS = "cpu"
+_MEMORY = "memory"
+_LIMIT_AND_USE = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+
+
+def processor_quota(mount: Path = _MOUNT, own: Path = _OWN) -> float | None:
+    """How many processors' time this process and its neighbours in a group may take, by version 2 or 1 of control groups.
+
+    Args:
+        mount: Where the groups are.
+        own: Which of them this process is in; the root of what is mounted where it does not say, as in a container.
+
+    Returns:
+        The least of the limits of its group and of those around it; None if there is none.
+    """
+    return min(
+        (quota for group in _groups(_PROCESSORS, mount, own) if (quota := _quota(group)) is not None), default=None
+    )
+
+
+def free_in_groups_bytes(mount: Path = _MOUNT, own: Path = _OWN) -> int | None:
+    """Memory that the groups of this process leave; None where they set no limit. Arguments as of ``processor_quota``."""
+    return min(
+        (free for group in _groups(_MEMORY, mount, own) if (free := _free_bytes(group)) is not None), default=None
+    )
+
+
+def _quota(group: Path) -> float | None:
+    try:
+        if (limit := group / "cpu.max").exists():
+            quota, period = limit.read_text().split()
+        else:
+            quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        return None if quota in ("max", "-1") else round(int(quota) / int(period), 2)
+    except (OSError, ValueError, ZeroDivisionError):  # It is not there, or says nothing that can be understood.
+        return None
+
+
+def _free_bytes(group: Path) -> int | None:
+    for limit, used in _LIMIT_AND_USE:
+        try:
+            return max(0, int((group / limit).read_text()) - int((group / used).read_text()))
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _groups(controller: str, mount: Path, own: Path) -> Iterator[Path]:
+    """The folders of the groups that this process is in, of either version, each before those around it."""
+    places = {"": PurePosixPath(), controller: PurePosixPath()}
+    try:
+        for line in own.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            # Groups outside of what can be seen are told as "/..".
+            inside = PurePosixPath(*(part for part in PurePosixPath(path).parts if part not in ("/", "..")))
+            if controller in controllers.split(",") or not controllers:
+                places[controller if controllers else ""] = inside
+    except (OSError, ValueError):
+        pass
+    for root, inside in (
+        (mount, places[""]),
+        (mount / "unified", places[""]),
+        (mount / controller, places[controller]),
+    ):
+        yield from (root / group for group in (inside, *inside.parents))
