@@ -66,6 +66,11 @@ class TestIreeInOneThread(ToolchainTestCase):
         ),
         ("(float[4] x) => (float[4] y) {y = Slice (x, start, end, axis, step)}", "behind the end"),
         ("(float[4] x) => (float[4] y) {y = ScatterND (x, at, one)}", "one constant index"),
+        ("(float[1,4] x) => (float[1,4] y) {y = ScatterElements (x, at, ones)}", "one constant index"),
+        (
+            "(float[2,3] x, int64[2] l, float[3] w) => (float y) {y = SoftmaxCrossEntropyLoss (x, l, w)}",
+            "weights",
+        ),
         ('(float[4] x) => (float[6] y) {y = Pad <mode = "wrap"> (x, ends)}', "wrap"),
         ("(float[1,5] x, float[5] zero) => (float[1,5] y) {" + SCAN % "x", "one step"),
         ("(float[2] x) => (float[2] y) {y = com.example.Frobnicate (x)}", "Frobnicate|type"),
@@ -74,7 +79,7 @@ class TestIreeInOneThread(ToolchainTestCase):
 def test_a_refusal_says_why_in_one_line(text: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=rf"^iree.*({reason})") as refusal:
         given = {"k": [2], "start": [4], "end": [-(2**40)], "axis": [0], "step": [-1], "at": [[0]], "ends": [1, 1]}
-        given |= {"one": np.float32([9])}
+        given |= {"one": np.float32([9]), "ones": np.float32([[9]])}
         weights = {name: np.array(x) for name, x in given.items() if f" {name}," in text or f" {name})" in text}
         IreeToolchain().compile(kernel("k", text, weights), TARGET, tmp_path)
     assert "\n" not in str(refusal.value)

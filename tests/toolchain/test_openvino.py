@@ -246,6 +246,8 @@ POOL = (
 )
 MAX_POOL = "(float[1,1,%s] x) => (float[1,1,M] y) {y = MaxPool <ceil_mode = 1, kernel_shape = %s, strides = %s, pads = %s> (x)}"
 TRANSPOSED = "(float[1,1,%s] x, float[1,1,3] w) => (float[1,1,M] y) {y = ConvTranspose <strides = [2] %s> (x, w)}"
+QUANTISED = "(float[%s] x) => (int8[A,B] y) {y = QuantizeLinear <axis = %d> (x, s, z)}"
+SCALES = {"s": np.float32([0.1, 0.2, 0.3]), "z": np.int8([1, 2, 3])}
 ENDS = {"s": np.array([0]), "e": np.array([2])}
 
 
@@ -313,6 +315,12 @@ ENDS = {"s": np.array([0]), "e": np.array([2])}
         ("(int64[2] x) => (int64[N] y) {y = Unique (x)}", {}, True),
         ("(int64[0] x) => (int64[2,0] y) {y = Expand (x, s)}", {"s": np.array([2, 1])}, False),
         ("(int64[1] x) => (int64[2,1] y) {y = Expand (x, s)}", {"s": np.array([2, 1])}, True),
+        (QUANTISED % ("N,3", 0), SCALES, False),
+        (QUANTISED % ("N,M", 0), SCALES, False),
+        (QUANTISED % ("N,M", 1), SCALES, True),
+        (QUANTISED % ("3,M", 0), SCALES, True),
+        (QUANTISED % ("N,3", 0), {"s": np.float32([0.1]), "z": np.int8([1])}, True),
+        (QUANTISED % ("N,3", 0), {"s": np.float32(0.1), "z": np.int8(1)}, True),
     ],
 )
 def test_operators_that_it_is_wrong_of_are_refused_in_that_form_only(

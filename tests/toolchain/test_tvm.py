@@ -321,6 +321,27 @@ def test_operators_that_tvm_is_wrong_of_are_refused_in_that_form_only(text: str,
 
 
 @pytest.mark.parametrize(
+    ("data", "indices", "axis", "taken"),
+    [
+        ("5,3", "5,3", 0, True),
+        ("5,3", "2,3", 0, True),
+        ("5,3", "2,3", -2, True),
+        ("5,3", "2,2", 0, False),
+        ("5,3", "2,3", 1, False),
+        ("N,3", "N,3", 1, True),
+        ("N,3", "M,3", 1, False),
+        ("N,3", "M,3", 0, True),
+    ],
+)
+def test_scattering_fewer_rows_than_there_are_is_refused(data: str, indices: str, axis: int, taken: bool) -> None:
+    arguments = f"float[{data}] x, int64[{indices}] i, float[{indices}] u"
+    (node,) = parsed_kernel(
+        "k", f"({arguments}) => (float[{data}] y) {{y = ScatterElements <axis = {axis}> (x, i, u)}}"
+    ).graph
+    assert TvmToolchain().supports(node, TARGET).ok is taken
+
+
+@pytest.mark.parametrize(
     ("length", "scale", "taken"), [(5, 0.5, False), (5, 0.4, True), (5, 2.0, True), ("N", 2.0, True), ("N", 0.4, False)]
 )
 def test_scales_that_make_no_whole_lengths_are_refused(length: int | str, scale: float, taken: bool) -> None:

@@ -56,6 +56,10 @@ def known_wrong(node: ir.Node) -> str | None:
         return "openvino cuts a ConvTranspose to its output_shape, or to SAME, in other places than ONNX"
     if node.op_type == "MaxPool" and _pools_padding(node):
         return "openvino adds windows to MaxPool with ceil_mode that begin in the padding"
+    if node.op_type == "QuantizeLinear" and _scales_another_axis(node):
+        return (
+            "openvino applies the scales of QuantizeLinear to the last axis where it does not know how long theirs is"
+        )
     if node.op_type == "Slice" and _is_told_axes_late(node):
         return "openvino's CPU plugin crashes where a Slice is told its axes, and nothing else, when it runs"
     if node.op_type == "Unique" and first is not None and 0 in tuple(first.shape or ()):
@@ -97,6 +101,18 @@ def _cuts_elsewhere(node: ir.Node) -> bool:
     shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
     is_known = shape is not None and all(isinstance(length, int) for length in shape[2:])
     return (is_cut and mode == "SAME_UPPER") or ((is_cut or mode.startswith("SAME")) and not is_known)
+
+
+def _scales_another_axis(node: ir.Node) -> bool:
+    """Whether there are several scales, along an axis before the last that has no known length."""
+    x, scale = node.inputs[:2]
+    if scale is None or scale.shape is None or len(scale.shape) == 0 or scale.shape == [1]:
+        return scale is None or scale.shape is None
+    if x is None or x.shape is None:
+        return True
+    axis = node.attributes.get_int("axis", 1) or 0
+    rank = len(x.shape)
+    return -rank <= axis < rank and axis % rank != rank - 1 and not isinstance(x.shape[axis], int)
 
 
 def _averages_past_padding(node: ir.Node) -> bool:

@@ -73,6 +73,7 @@ _WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
     "OneHot": (lambda node: _gives_floats(node), "makes doubles of its floats"),
     "Resize": (lambda node: _scales_to_fractions(node), "takes lengths for its scales where these make no whole ones"),
     "RoiAlign": (lambda node: node.attributes.get_string("mode", "avg") == "max", "finds other maxima than ONNX"),
+    "ScatterElements": (lambda node: not _covers_other_axes(node), "writes elsewhere where indices are not as many"),
     "SpaceToDepth": (lambda node: node.attributes.get_string("mode", "DCR") == "CRD", "takes every mode for DCR"),
 }
 """Operators that TVM 0.27 imports without complaint and computes wrongly: when, and what it does. Found with ONNX's own cases."""
@@ -227,6 +228,16 @@ def _is_input(node: ir.Node, place: int) -> bool:
     """Whether what a node is given there is an input of the graph."""
     value = node.inputs[place] if len(node.inputs) > place else None
     return value is not None and value.const_value is None and value.is_graph_input()
+
+
+def _covers_other_axes(node: ir.Node) -> bool:
+    """Whether the indices of a ScatterElements have the lengths of the data, but along the axis that they are for."""
+    data, indices = (() if value is None or value.shape is None else tuple(value.shape) for value in node.inputs[:2])
+    axis = node.attributes.get_int("axis", 0) or 0
+    if not data or len(data) != len(indices) or not -len(data) <= axis < len(data):
+        return False
+    pairs = [pair for i, pair in enumerate(zip(data, indices, strict=True)) if i != axis % len(data)]
+    return all(a == b and getattr(a, "value", a) is not None for a, b in pairs)
 
 
 def _gives_floats(node: ir.Node) -> bool:

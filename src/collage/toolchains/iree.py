@@ -248,8 +248,10 @@ def _refusal(node: ir.Node) -> str | None:
         return "iree reads what lies behind the end in Slice with a negative step"
     if node.op_type == "Pad" and attributes.get_string("mode") == "wrap":
         return "iree's compiler does not come to an end of some Pads that wrap around"
-    if node.op_type == "ScatterND" and _writes_one_constant(node):
-        return "iree reads behind the one constant index of a ScatterND of a constant"
+    if node.op_type in ("ScatterElements", "ScatterND") and _writes_one_constant(node):
+        return f"iree reads behind the one constant index of a {node.op_type} of a constant"
+    if node.op_type == "SoftmaxCrossEntropyLoss" and len(node.inputs) > 2 and node.inputs[2] is not None:
+        return "iree is wrong of SoftmaxCrossEntropyLoss with weights"
     if node.op_type == "MaxPool" and len(node.outputs) > 1 and any(attributes.get_ints("pads") or ()):
         return "iree finds other places than ONNX for the maxima of a MaxPool with padding"
     if node.op_type == "LSTM" and len(node.inputs) > 7 and node.inputs[7] is not None:
