@@ -156,18 +156,28 @@ def other_cases(given: Sample, allowed: float) -> Iterator[Case]:
             yield found
 
 
+def cases_of(seed: int, given: Sample, allowed: float, symbolic: bool) -> tuple[Sample, list[Case]]:
+    """What a model is judged on: its own inputs, and with names for its lengths those at others, as far as it takes any.
+
+    Raises:
+        NoCase: It cannot be judged.
+    """
+    cases = [case(given.model, given.feeds, allowed)]
+    if symbolic:
+        given = lengths.symbolic(given, first_only=seed % 2 == 0)
+        cases += other_cases(given, allowed)
+    return given, cases
+
+
 def judged(seed: int, given: Sample, name: str, symbolic: bool = False) -> Verdict:
     """Runs a model through the integration of a toolchain."""
     allowed = tolerance(given.model)
     try:
-        cases = [case(given.model, given.feeds, allowed)]
+        given, cases = cases_of(seed, given, allowed, symbolic)
     except NoCase as reason:
         return Verdict(seed, SKIPPED, str(reason))
-    if symbolic:
-        given = lengths.symbolic(given, first_only=seed % 2 == 0)
-        cases += other_cases(given, allowed)
-        if len(cases) == 1:
-            return Verdict(seed, SKIPPED, "it takes no other lengths")
+    if symbolic and len(cases) == 1:
+        return Verdict(seed, SKIPPED, "it takes no other lengths")
     return integrated(seed, given.model, cases, allowed, name)
 
 

@@ -28,7 +28,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import _random_lengths as lengths
 import numpy as np
 import onnx
 from _odd_names import oddly_named
@@ -40,11 +39,10 @@ from random_graphs import (
     Case,
     NoCase,
     Verdict,
-    case,
+    cases_of,
     difference,
     in_children,
     one_line,
-    other_cases,
     piece,
     print_row,
     seeds_of,
@@ -68,12 +66,9 @@ def judged(seed: int, given: Sample, toolchains: Sequence[str], symbolic: bool) 
     """Runs a model as an executable of several toolchains, and as what that is saved as."""
     given, allowed = oddly_named(given, seed), tolerance(given.model)
     try:
-        cases = [case(given.model, given.feeds, allowed)]
+        given, cases = cases_of(seed, given, allowed, symbolic)
     except NoCase as reason:
         return Verdict(seed, SKIPPED, str(reason))
-    if symbolic:
-        given = lengths.symbolic(given, first_only=seed % 2 == 0)
-        cases += other_cases(given, allowed)
     with tempfile.TemporaryDirectory() as folder:
         parts, size = chosen(given.model, toolchains, random.Random(seed), Path(folder))
         kernels = ", ".join(f"{target} {[*inside]}" for inside, target in parts)

@@ -13,6 +13,12 @@ _NO_MERE_COPIES = ("ReduceL1", "ReduceL2", "ReduceLogSum")
 """Reductions that change what they do not reduce."""
 _OF_NO_AXES = ("ReduceL1", "ReduceLogSum", "ReduceLogSumExp")
 """Reductions that are told axes by an attribute before opset 18, where only an input is looked at."""
+_OF_NOTHING = {
+    **dict.fromkeys(("Expand", "Gather", "Unique"), "crashes of"),
+    **dict.fromkeys(("Gemm", "Transpose"), "makes a row of"),
+    **dict.fromkeys(("ReduceMax", "ReduceMin"), "does not make infinity of"),
+}
+"""What it does with tensors of no elements."""
 _SATURATED = ("Add", "Mul", "Sub", "Sum")
 _MASKED = 2
 """The mode in which Attention returns its scores with mask and bias."""
@@ -44,8 +50,8 @@ def known_wrong(node: ir.Node) -> str | None:
         return f"openvino's {node.op_type} copies its input where it is given no axes"
     if node.op_type in _OF_NO_AXES and node.attributes.get_ints("axes"):
         return f"openvino takes no notice of the axes of {node.op_type} before opset 18"
-    if node.op_type in ("ReduceMax", "ReduceMin") and first is not None and 0 in tuple(first.shape or ()):
-        return f"openvino's CPU plugin does not make infinity of {node.op_type} of nothing"
+    if first is not None and node.op_type in _OF_NOTHING and 0 in tuple(first.shape or ()):
+        return f"openvino's CPU plugin {_OF_NOTHING[node.op_type]} {node.op_type} of nothing"
     if node.op_type == "Attention":
         return _wrong_of_attention(node)
     if node.op_type == "Resize":
@@ -62,12 +68,6 @@ def known_wrong(node: ir.Node) -> str | None:
         )
     if node.op_type == "Slice" and _is_told_axes_late(node):
         return "openvino's CPU plugin crashes where a Slice is told its axes, and nothing else, when it runs"
-    if node.op_type == "Unique" and first is not None and 0 in tuple(first.shape or ()):
-        return "openvino's reader crashes of a Unique of nothing"
-    if node.op_type in ("Expand", "Gather") and first is not None and 0 in tuple(first.shape or ()):
-        return f"openvino's CPU plugin divides by zero in {node.op_type} of nothing, and crashes"
-    if node.op_type in ("Gemm", "Transpose") and first is not None and 0 in tuple(first.shape or ()):
-        return f"openvino's CPU plugin makes a row of no rows in {node.op_type}"
     if node.op_type == "RoiAlign" and _text(node, "mode", "avg") == "max":
         return "openvino's CPU plugin takes other maxima in RoiAlign than ONNX"
     if node.op_type == "SpaceToDepth" and _text(node, "mode", "DCR") != "DCR":
@@ -108,9 +108,10 @@ def _cuts_elsewhere(node: ir.Node) -> bool:
 def _scales_another_axis(node: ir.Node) -> bool:
     """Whether there are several scales, along an axis before the last that has no known length."""
     x, scale = node.inputs[:2]
-    if scale is None or scale.shape is None or len(scale.shape) == 0 or scale.shape == [1]:
-        return scale is None or scale.shape is None
-    if x is None or x.shape is None:
+    scales = None if scale is None or scale.shape is None else tuple(scale.shape)
+    if scales in ((), (1,)):
+        return False
+    if scales is None or x is None or x.shape is None:
         return True
     axis = node.attributes.get_int("axis", 1) or 0
     rank = len(x.shape)
