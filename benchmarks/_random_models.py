@@ -205,21 +205,35 @@ class Draft:
         while inputs and not inputs[-1]:
             inputs = inputs[:-1]
         node = helper.make_node(op_type, inputs, names, name=f"n{len(self.nodes)}", **given)
-        read = list(dict.fromkeys([*filter(None, inputs), *captured]))
-        run = self._evaluator(node, read)
+        self.append([node], list(dict.fromkeys([*filter(None, inputs), *captured])), names)
+        return names
+
+    def append(self, nodes: Sequence[onnx.NodeProto], read: Sequence[str], names: Sequence[str]) -> None:
+        """Appends operators as one and computes them: what they hand each other need be no tensor.
+
+        Args:
+            nodes: Operators in order.
+            read: Names of the values that they read.
+            names: Names of the values that they make, but for those that others of them read.
+
+        Raises:
+            Rejected: As for one.
+        """
+        run = self._evaluator(nodes, read, names)
         computed = run({name: self.values[name] for name in read})
         for x in computed:
             _check_sane(x)
         for _ in range(2):
             self._check_steady(run, read, computed)
-        self._check_valid(node, read, computed)
+        self._check_valid(nodes, read, dict(zip(names, computed, strict=True)))
         self.values.update(zip(names, computed, strict=True))
-        self.nodes.append(node)
-        return names
+        self.nodes.extend(nodes)
 
-    def _evaluator(self, node: onnx.NodeProto, read: Sequence[str]) -> Callable[[Mapping[str, Array]], list[Array]]:
+    def _evaluator(
+        self, nodes: Sequence[onnx.NodeProto], read: Sequence[str], names: Sequence[str]
+    ) -> Callable[[Mapping[str, Array]], list[Array]]:
         inputs = [typed(name, self.values[name], fixed=True) for name in read]
-        graph = helper.make_graph([node], "one", inputs, [onnx.ValueInfoProto(name=name) for name in node.output])
+        graph = helper.make_graph(nodes, "few", inputs, [onnx.ValueInfoProto(name=name) for name in names])
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -237,12 +251,12 @@ class Draft:
 
         return run
 
-    def _check_valid(self, node: onnx.NodeProto, read: Sequence[str], computed: Sequence[Array]) -> None:
+    def _check_valid(self, nodes: Sequence[onnx.NodeProto], read: Sequence[str], computed: Mapping[str, Array]) -> None:
         """Refuses what ONNX's checker or its shape inference does not agree to."""
         known = [typed(name, self.values[name], fixed=True) for name in read if name not in self.constants]
         weights = [numpy_helper.from_array(self.values[name], name) for name in read if name in self.constants]
-        made = [typed(name, y, fixed=True) for name, y in zip(node.output, computed, strict=True)]
-        graph = helper.make_graph([node], "one", known, made, weights)
+        made = [typed(name, y, fixed=True) for name, y in computed.items()]
+        graph = helper.make_graph(nodes, "few", known, made, weights)
         try:
             onnx.checker.check_model(in_opset(graph, self.opset), full_check=True)
         except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -286,7 +300,7 @@ class Draft:
     def model(self) -> onnx.ModelProto:
         """The model; its outputs are what nothing reads, and now and then more."""
         read = set(names_read(self.nodes))
-        made = [name for node in self.nodes for name in node.output]
+        made = [name for node in self.nodes for name in node.output if name in self.values]
         outputs = [n for n in made if n not in read or (self.maybe(0.1) and self.values[n].dtype.name in TYPES)]
         inputs = [name for name in self.inputs if name in read]
         symbolic = self.maybe(0.12) and not any(0 in self.shape(name) for name in inputs)

@@ -36,8 +36,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import _random_layers  # noqa: F401  registers its recipes, and all others
 import _random_lengths as lengths
+import _random_rarities  # noqa: F401  registers its recipes, and all others
 import numpy as np
 import onnx
 import onnx.printer
@@ -268,6 +268,8 @@ def tried(
 
     inputs = [str(value.name) for value in kernel.graph.inputs]
     names = [str(value.name) for value in kernel.graph.outputs]
+    if odd := [name for name in (*inputs, *names) if isinstance(cases[0][name], list)]:
+        return REFUSED, f"{odd} are no tensors, and {kernel.graph.name} would be handed them"
     refused = ""
     for number, values in enumerate((cases[0], *cases)):
         feeds = [np.array(values[name]) for name in inputs]
@@ -336,16 +338,22 @@ def serve(
 
 
 def without(given: Sample, dropped: Sequence[str]) -> Sample | None:
-    """The model without some operators: what others read of them becomes inputs, and what only they read becomes outputs."""
+    """The model without some operators: what others read of them becomes inputs, and what only they read becomes outputs.
+
+    None where that is no tensor.
+    """
     model = onnx.ModelProto()
     model.CopyFrom(given.model)
     values = values_of(given)
     gone = [node for node in model.graph.node if node.name in dropped]
     for node in gone:
         model.graph.node.remove(node)
-    read = names_read(model.graph.node)
+    read = set(names_read(model.graph.node))
     kept = {name for node in model.graph.node for name in node.output} - {value.name for value in model.graph.output}
     left = {name for node in gone for name in node.input if name in kept and name not in read}
+    lost = {name for node in gone for name in node.output if name in read}
+    if not left | lost <= values.keys():
+        return None
     model.graph.output.extend(typed(name, values[name], fixed=True) for name in sorted(left))
     return pruned(model, values, {name for node in gone for name in node.output})
 
@@ -368,7 +376,7 @@ def pruned(model: onnx.ModelProto, values: Mapping[str, Any], gone: set[str]) ->
     for value in list(model.graph.output):
         if value.name in gone:
             model.graph.output.remove(value)
-    model.graph.input.extend(typed(name, values[name], fixed=True) for name in sorted(gone))
+    model.graph.input.extend(typed(name, values[name], fixed=True) for name in sorted(gone & values.keys()))
     if not model.graph.output or not model.graph.node:
         return None
     model = ir.to_proto(RemoveUnusedNodesPass()(ir.from_proto(model)).model)
@@ -382,10 +390,14 @@ def pruned(model: onnx.ModelProto, values: Mapping[str, Any], gone: set[str]) ->
 
 
 def values_of(given: Sample) -> dict[str, Any]:
+    """All tensors that a model reads and computes."""
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = ReferenceEvaluator(given.model).run(None, dict(given.feeds), intermediate=True)
-    return {**given.feeds, **{name: np.asarray(x) for name, x in found.items() if x is not None}}
+    return {
+        **given.feeds,
+        **{name: np.asarray(x) for name, x in found.items() if isinstance(x, np.ndarray | np.generic)},
+    }
 
 
 def reduced(seed: int, name: str, timeout_s: float, symbolic: bool = False) -> tuple[Sample, Verdict]:

@@ -247,6 +247,9 @@ POOL = (
 MAX_POOL = "(float[1,1,%s] x) => (float[1,1,M] y) {y = MaxPool <ceil_mode = 1, kernel_shape = %s, strides = %s, pads = %s> (x)}"
 TRANSPOSED = "(float[1,1,%s] x, float[1,1,3] w) => (float[1,1,M] y) {y = ConvTranspose <strides = [2] %s> (x, w)}"
 QUANTISED = "(float[%s] x) => (int8[A,B] y) {y = QuantizeLinear <axis = %d> (x, s, z)}"
+JOINED = "(float[3,3] x) => (int8[3,3] y) {m = LpNormalization (x) y = QuantizeLinear <axis = 0> (m, s, z)}"
+FOURIER = "(float[2,8,1] x) => (float[2,M,N,2] y) {y = STFT <onesided = %d> (x, t, %s, l)}"
+FRAMES = {"t": np.array(2), "w": np.float32([0.5, 1, 1, 0.5]), "l": np.array(4)}
 SCALES = {"s": np.float32([0.1, 0.2, 0.3]), "z": np.int8([1, 2, 3])}
 ENDS = {"s": np.array([0]), "e": np.array([2])}
 
@@ -324,12 +327,17 @@ ENDS = {"s": np.array([0]), "e": np.array([2])}
         (QUANTISED % ("3,M", 0), SCALES, True),
         (QUANTISED % ("N,3", 0), {"s": np.float32([0.1]), "z": np.int8([1])}, True),
         (QUANTISED % ("N,3", 0), {"s": np.float32(0.1), "z": np.int8(1)}, True),
+        (JOINED, SCALES, False),
+        (JOINED, {"s": np.float32(0.1), "z": np.int8(1)}, True),
+        (FOURIER % (0, "w"), FRAMES, False),
+        (FOURIER % (0, ""), FRAMES, True),
+        (FOURIER % (1, "w"), FRAMES, True),
     ],
 )
 def test_operators_that_it_is_wrong_of_are_refused_in_that_form_only(
     text: str, weights: dict[str, np.ndarray], taken: bool
 ) -> None:
-    (node,) = kernel("k", text, {name: np.asarray(x) for name, x in weights.items()}).graph
+    *_, node = kernel("k", text, {name: np.asarray(x) for name, x in weights.items()}).graph
     assert OpenVinoToolchain().supports(node, TARGET).ok is taken
 
 

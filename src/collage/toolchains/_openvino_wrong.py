@@ -64,8 +64,11 @@ def known_wrong(node: ir.Node) -> str | None:
         return "openvino adds windows to MaxPool with ceil_mode that begin in the padding"
     if node.op_type == "QuantizeLinear" and _scales_another_axis(node):
         return (
-            "openvino applies the scales of QuantizeLinear to the last axis where it does not know how long theirs is"
+            "openvino applies the scales of QuantizeLinear to another axis where it does not know how long theirs is, and "
+            "where it joins it to what computes its input"
         )
+    if node.op_type == "STFT" and _window_of_two_sides(node):
+        return "openvino's reader crashes of STFT with a window that is not one-sided"
     if node.op_type == "Slice" and _is_told_axes_late(node):
         return "openvino's CPU plugin crashes where a Slice is told its axes, and nothing else, when it runs"
     if node.op_type == "RoiAlign" and _text(node, "mode", "avg") == "max":
@@ -106,16 +109,24 @@ def _cuts_elsewhere(node: ir.Node) -> bool:
 
 
 def _scales_another_axis(node: ir.Node) -> bool:
-    """Whether there are several scales, along an axis before the last that has no known length."""
+    """Whether there are several scales, of what an operator makes, or along an axis before the last of no known length."""
     x, scale = node.inputs[:2]
     scales = None if scale is None or scale.shape is None else tuple(scale.shape)
     if scales in ((), (1,)):
         return False
     if scales is None or x is None or x.shape is None:
         return True
+    if x.producer() is not None:
+        return True  # of sums and reductions, resizes and normalisations, it makes a part, with axes of its own
     axis = node.attributes.get_int("axis", 1) or 0
     rank = len(x.shape)
     return -rank <= axis < rank and axis % rank != rank - 1 and not isinstance(x.shape[axis], int)
+
+
+def _window_of_two_sides(node: ir.Node) -> bool:
+    """Whether an STFT has a window, and is told that it is not one-sided."""
+    has_window = len(node.inputs) > 2 and node.inputs[2] is not None
+    return has_window and node.attributes.get_int("onesided", 1) == 0
 
 
 def _averages_past_padding(node: ir.Node) -> bool:

@@ -51,6 +51,7 @@ from collage.transform._recognise import (
     RecogniseRMSNorm,
 )
 from collage.transform._registry import ENTRY_POINT_GROUP, get_pass, list_passes, register_pass
+from collage.transform._resolve_sequences import ResolveSequences
 from collage.transform._sequential import Attempt, Repeat, Sequential, sequential
 from collage.transform._simplify_inference import SimplifyInference
 from collage.transform._standard import (
@@ -96,6 +97,7 @@ __all__ = [
     "RecogniseOperators",
     "RecogniseRMSNorm",
     "Repeat",
+    "ResolveSequences",
     "Sequential",
     "SimplifyExpr",
     "SimplifyInference",
@@ -142,6 +144,7 @@ for _standard in (
     RecogniseLayerNorm,
     RecogniseOperators,
     RecogniseRMSNorm,
+    ResolveSequences,
     SimplifyExpr,
     SimplifyInference,
     ToANormalForm,

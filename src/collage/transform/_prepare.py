@@ -10,6 +10,7 @@ from collage.transform._fold_constant import FoldConstant
 from collage.transform._fold_scale_axis import FoldScaleAxis
 from collage.transform._infer_type import InferType
 from collage.transform._recognise import RecogniseOperators
+from collage.transform._resolve_sequences import ResolveSequences
 from collage.transform._sequential import Attempt, Repeat, Sequential
 from collage.transform._simplify_inference import SimplifyInference
 from collage.transform._standard import (
@@ -28,6 +29,7 @@ def default_passes() -> Sequential:
     """The default preparation as a sequence; a simplification that fails is skipped."""
     simplify = Sequential(
         [
+            Attempt(ResolveSequences()),
             Attempt(FoldConstant()),
             Attempt(SimplifyExpr()),
             Attempt(EliminateCommonSubexpr()),

@@ -1,0 +1,192 @@
+"""ResolveSequences: what is done to a sequence is done to its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from collage.frontend import lift_constants, name_everything, remove_unused
+from collage.transform._context import PassContext
+from collage.transform._draft import source
+from collage.transform._effects import bodies
+from collage.transform._info import PassInfo
+from collage.transform._marks import marked_functions_hidden
+from collage.transform._pass import ModulePass
+
+__all__ = ["ResolveSequences"]
+
+_Tensors: TypeAlias = tuple[ir.Value, ...]
+
+_MOST_PARTS = 128
+"""Of more, nobody wants a node each."""
+_LEAVING = frozenset({"ConcatFromSequence", "SequenceAt", "SequenceLength"})
+"""Operators that make a tensor of a sequence: where there is none of them, there is nothing to gain."""
+
+
+class ResolveSequences(ModulePass):
+    """Replaces the tensors that are taken or joined from sequences, where what these hold is known ahead.
+
+    Exporters split a tensor into a sequence, of which parts are taken one by one, or collect tensors in one that is joined
+    at last. Few toolchains take such values, and what is computed is a ``Split`` or a ``Concat``. A sequence is followed
+    from where it is made through what inserts into it and erases from it, as long as places are constants and the length
+    along which a tensor is split is known. Sequences that a loop or a branch makes, or that are inputs, stay.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(PassInfo("ResolveSequences", opt_level=1, required=("InferType",), invalidates=("InferType",)))
+
+    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
+        """Replaces in place."""
+        if not any(node.op_type in _LEAVING and node.domain == "" for node in source(model).graph.all_nodes()):
+            return model
+        with marked_functions_hidden(model):
+            resolver = _Resolver()
+            resolver.visit(model.graph)
+            if resolver.has_changed:
+                lift_constants(model)
+                remove_unused(model)
+                name_everything(model)
+        return model
+
+
+class _Resolver:
+    """Follows sequences through a graph and its bodies, in the order in which they run.
+
+    Attributes:
+        has_changed: Whether nodes were added; some may be of no use.
+    """
+
+    def __init__(self) -> None:
+        self.has_changed = False
+        self._held: dict[ir.Value, _Tensors] = {}
+
+    def visit(self, graph: ir.Graph) -> None:
+        for node in list(graph):
+            for body in bodies(node):
+                self.visit(body)
+            if node.domain != "" or len(node.outputs) != 1:
+                continue
+            if node.op_type in _LEAVING:
+                self._replace(graph, node)
+            elif (held := self._made(graph, node)) is not None and len(held) <= _MOST_PARTS:
+                self._held[node.outputs[0]] = held
+
+    def _made(self, graph: ir.Graph, node: ir.Node) -> _Tensors | None:
+        """What the sequence holds that a node makes; None if that is not known, or it makes none."""
+        if node.op_type == "SequenceEmpty":
+            return ()
+        if node.op_type == "SequenceConstruct":
+            return tuple(value for value in node.inputs if value is not None)
+        if node.op_type == "SplitToSequence":
+            return self._split(graph, node)
+        first = node.inputs[0] if node.inputs else None
+        held = self._held.get(first) if first is not None else None
+        if held is None:
+            return None
+        if node.op_type == "Identity":
+            return held
+        if node.op_type == "SequenceErase":
+            place = _place(node, 1, len(held), otherwise=len(held) - 1)
+            return None if place is None else (*held[:place], *held[place + 1 :])
+        if node.op_type == "SequenceInsert" and (tensor := node.inputs[1]) is not None:
+            place = _place(node, 2, len(held) + 1, otherwise=len(held), behind=len(held))
+            return None if place is None else (*held[:place], tensor, *held[place:])
+        return None
+
+    def _replace(self, graph: ir.Graph, node: ir.Node) -> None:
+        """Makes the tensor that a node takes from a sequence without that."""
+        held = self._held.get(node.inputs[0]) if node.inputs[0] is not None else None
+        made = None if held is None else _taken(node, held)
+        if made is None:
+            return
+        (result,) = node.outputs
+        last = made[-1].outputs[0]
+        last.type, last.shape = result.type, result.shape
+        ir.convenience.replace_nodes_and_values(graph, node, [node], made, [result], [last])
+        self.has_changed = True
+
+    def _split(self, graph: ir.Graph, node: ir.Node) -> _Tensors | None:
+        """Splits a tensor where it is split into a sequence, and returns the parts."""
+        x, told = (*node.inputs, None)[:2]
+        axis = node.attributes.get_int("axis", 0) or 0
+        if x is None or x.shape is None or not -len(x.shape) <= axis < len(x.shape):
+            return None
+        length = x.shape[axis]
+        sizes = _sizes(length, told) if isinstance(length, int) else None
+        if not sizes or len(sizes) > _MOST_PARTS or sum(sizes) != length:
+            return None
+        made = _parts(x, sizes, axis, squeezed=told is None and not node.attributes.get_int("keepdims", 1))
+        graph.insert_before(node, made)
+        self.has_changed = True
+        return tuple(each.outputs[0] for each in made[-len(sizes) :])
+
+
+def _taken(node: ir.Node, held: _Tensors) -> list[ir.Node] | None:
+    """Nodes of which the last makes the tensor that a node takes from a sequence."""
+    if node.op_type == "SequenceLength":
+        return [_constant(np.asarray(len(held)))]
+    if node.op_type == "SequenceAt":
+        place = _place(node, 1, len(held))
+        return None if place is None else [ir.node("Identity", [held[place]])]
+    axis = node.attributes.get_int("axis")
+    if not held or axis is None:
+        return None
+    if not node.attributes.get_int("new_axis", 0):
+        return [ir.node("Concat", held, {"axis": axis})]
+    axes = _constant(np.asarray([axis]))
+    apart = {value: ir.node("Unsqueeze", [value, axes.outputs[0]]) for value in dict.fromkeys(held)}
+    joined = ir.node("Concat", [apart[value].outputs[0] for value in held], {"axis": axis})
+    return [axes, *apart.values(), joined]
+
+
+def _parts(x: ir.Value, sizes: Sequence[int], axis: int, *, squeezed: bool) -> list[ir.Node]:
+    """Nodes that split a tensor, of which as many as there are parts, the last, make one each."""
+    told = _constant(np.asarray(sizes))
+    split = ir.node("Split", [x, told.outputs[0]], {"axis": axis}, num_outputs=len(sizes))
+    if not squeezed:
+        return [told, split, *(ir.node("Identity", [part]) for part in split.outputs)]
+    axes = _constant(np.asarray([axis]))
+    return [told, split, axes, *(ir.node("Squeeze", [part, axes.outputs[0]]) for part in split.outputs)]
+
+
+def _sizes(length: int, told: ir.Value | None) -> list[int] | None:
+    """The lengths of the parts of a tensor; None if they are not constants."""
+    if told is None:
+        return [1] * length
+    if told.const_value is None:
+        return None
+    array = told.const_value.numpy()
+    if array.ndim:
+        return [int(size) for size in array]
+    size = int(array)
+    return None if size <= 0 else [min(size, length - start) for start in range(0, length, size)]
+
+
+def _place(
+    node: ir.Node, index: int, count: int, *, otherwise: int | None = None, behind: int | None = None
+) -> int | None:
+    """The place in a sequence that an input names, from the front; None if it is not known, or not there.
+
+    Args:
+        node: Reads it.
+        index: Of the input.
+        count: How many places there are.
+        otherwise: The place that is meant where the input is left out.
+        behind: The place that -1 + 1 would be, from which negative ones count; ``count`` without it.
+    """
+    value = node.inputs[index] if index < len(node.inputs) else None
+    if value is None:
+        place = otherwise
+    elif value.const_value is None or value.const_value.size != 1:
+        return None
+    else:
+        place = int(value.const_value.numpy().reshape(()))
+        place += (count if behind is None else behind) if place < 0 else 0
+    return place if place is not None and 0 <= place < count else None
+
+
+def _constant(array: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> ir.Node:
+    return ir.node("Constant", [], {"value": ir.tensor(array)})
