@@ -327,6 +327,7 @@ ENDS = {"s": np.array([0]), "e": np.array([2])}
         (QUANTISED % ("3,M", 0), SCALES, True),
         (QUANTISED % ("N,3", 0), {"s": np.float32([0.1]), "z": np.int8([1])}, True),
         (QUANTISED % ("N,3", 0), {"s": np.float32(0.1), "z": np.int8(1)}, True),
+        ("(float[2] x) => (int64 n) {s = SequenceConstruct (x) n = SequenceLength (s)}", {}, False),
         (JOINED, SCALES, False),
         (JOINED, {"s": np.float32(0.1), "z": np.int8(1)}, True),
         (FOURIER % (0, "w"), FRAMES, False),

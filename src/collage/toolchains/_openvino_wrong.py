@@ -19,6 +19,10 @@ _OF_NOTHING = {
     **dict.fromkeys(("ReduceMax", "ReduceMin"), "does not make infinity of"),
 }
 """What it does with tensors of no elements."""
+_OF_SEQUENCES = frozenset(
+    {"ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"}
+    | {"SequenceLength", "SequenceMap", "SplitToSequence"}
+)
 _SATURATED = ("Add", "Mul", "Sub", "Sum")
 _MASKED = 2
 """The mode in which Attention returns its scores with mask and bias."""
@@ -52,6 +56,8 @@ def known_wrong(node: ir.Node) -> str | None:
         return f"openvino takes no notice of the axes of {node.op_type} before opset 18"
     if first is not None and node.op_type in _OF_NOTHING and 0 in tuple(first.shape or ()):
         return f"openvino's CPU plugin {_OF_NOTHING[node.op_type]} {node.op_type} of nothing"
+    if node.op_type in _OF_SEQUENCES:
+        return "openvino inserts into sequences, erases from them and counts them otherwise than ONNX"
     if node.op_type == "Attention":
         return _wrong_of_attention(node)
     if node.op_type == "Resize":

@@ -19,6 +19,8 @@
   keeps the input's.
 * Truth values are compared as floats, which TVM refuses to generate.
 * ``RoiAlign`` moves regions by half a pixel before it scales them, and not after.
+* ``SpaceToDepth`` and ``DepthToSpace`` are laid out anew twice; with several lengths that are not known TVM's compiler works on
+  that for minutes.
 * ``Slice`` computes lengths from what it is told: where that is the lowest integer there is, so as to say "to the end", and
   steps are of more than one, it finds none.
 * A shape that is an output stays a shape of TVM's, which is no tensor.
@@ -98,6 +100,10 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return self.bb.normalize(_mish(inputs[0]))
         if op_name == "RoiAlign":
             inputs, attrs = self._scaled_regions(inputs, attrs)
+        if op_name == "SpaceToDepth":
+            return self.bb.emit_te(_space_to_depth, inputs[0], attrs["blocksize"])
+        if op_name == "DepthToSpace":
+            return self.bb.emit_te(_depth_to_space, inputs[0], attrs["blocksize"], attrs.get("mode", b"DCR") == b"DCR")
         if op_name == "Slice":
             inputs = onnx_input([inputs[0], *map(_within_reach, inputs[1:3]), *inputs[3:]])
         if op_name == "Pow" and (exponent := _whole_exponent(inputs)) is not None:
@@ -284,6 +290,31 @@ def _mish(x: Any) -> Any:
     e = relax.op.exp(relax.op.minimum(x, relax.const(_LINEAR_FROM, dtype)))
     n = relax.op.multiply(e, relax.op.add(e, two))
     return relax.op.multiply(x, relax.op.divide(n, relax.op.add(n, two)))
+
+
+def _space_to_depth(x: Any, block: int) -> Any:
+    """Blocks of an image as channels, as an expression of TVM."""
+    samples, channels, height, width = x.shape
+
+    def element(i: Any, k: Any, row: Any, column: Any) -> Any:
+        place, channel = tirx.floordiv(k, channels), tirx.floormod(k, channels)
+        return x(i, channel, row * block + place // block, column * block + place % block)
+
+    shape = (samples, channels * block * block, height // block, width // block)
+    return te.compute(shape, element, name="space_to_depth")
+
+
+def _depth_to_space(x: Any, block: int, blocks_first: bool) -> Any:
+    """Channels of an image as blocks of it, which come before or after what is left of the channels among them."""
+    samples, channels, height, width = x.shape
+    left = channels // (block * block)
+
+    def element(i: Any, k: Any, row: Any, column: Any) -> Any:
+        place = row % block * block + column % block
+        channel = place * left + k if blocks_first else k * (block * block) + place
+        return x(i, channel, row // block, column // block)
+
+    return te.compute((samples, left, height * block, width * block), element, name="depth_to_space")
 
 
 def _is_tensor(x: Any, dtype: str) -> bool:
