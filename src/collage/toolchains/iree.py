@@ -252,8 +252,8 @@ def _refusal(node: ir.Node) -> str | None:
         return f"iree reads behind the one constant index of a {node.op_type} of a constant"
     if node.op_type == "SoftmaxCrossEntropyLoss" and len(node.inputs) > 2 and node.inputs[2] is not None:
         return "iree is wrong of SoftmaxCrossEntropyLoss with weights"
-    if node.op_type == "MaxPool" and len(node.outputs) > 1 and any(attributes.get_ints("pads") or ()):
-        return "iree finds other places than ONNX for the maxima of a MaxPool with padding"
+    if node.op_type == "MaxPool" and len(node.outputs) > 1 and not _is_one_whole_image(node):
+        return "iree finds other places than ONNX for the maxima of a MaxPool with padding, or of several images or channels"
     if node.op_type == "LSTM" and len(node.inputs) > 7 and node.inputs[7] is not None:
         return "iree takes no notice of LSTM's peepholes"
     if node.op_type == "QLinearMatMul" and any(x is not None and len(x.shape or ()) > 2 for x in node.inputs):
@@ -276,6 +276,18 @@ def _is_of_one_step(node: ir.Node) -> bool:
     axes = node.attributes.get_ints("scan_input_axes") or [0] * count
     shapes = [x.shape for x in scanned if x is not None and x.shape is not None]
     return any(-len(s) <= axis < len(s) and s[axis] == 1 for s, axis in zip(shapes, axes, strict=False))
+
+
+def _is_one_whole_image(node: ir.Node) -> bool:
+    """Whether a pool's input is an image of one channel, and is not padded."""
+    x = node.inputs[0]
+    return (
+        x is not None
+        and x.shape is not None
+        and tuple(x.shape[:2]) == (1, 1)
+        and not any(node.attributes.get_ints("pads") or ())
+        and node.attributes.get_string("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    )
 
 
 def _makes_one_channel(node: ir.Node) -> bool:
