@@ -30,6 +30,9 @@ _LARGEST_INPUT_BYTES = 64 * 2**20
 _KEPT = frozenset({"ConstantOfShape", "DequantizeLinear", "DynamicQuantizeLinear", "Expand", "QuantizeLinear", "Tile"})
 """Operators that blow tensors up, or carry what toolchains want to see."""
 
+_NO_TENSORS = (ir.SequenceType, ir.OptionalType)
+"""What no constant can be."""
+
 
 class FoldConstant(ModulePass):
     """Folds constants with onnxscript's optimizer, under rules that keep models small.
@@ -83,7 +86,7 @@ def _forget_untyped_shapes(model: ir.Model) -> None:
 def _is_worth_folding(node: ir.Node) -> bool:
     if node.op_type in _KEPT or not is_pure(node) or any(True for _ in bodies(node)):
         return False
-    if any(value.is_graph_output() for value in node.outputs):
+    if any(value.is_graph_output() or isinstance(value.type, _NO_TENSORS) for value in node.outputs):
         return False
     inputs = [value for value in dict.fromkeys(node.inputs) if value is not None]
     sizes = [value.const_value.nbytes if value.const_value is not None else 0 for value in inputs]

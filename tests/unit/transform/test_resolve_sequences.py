@@ -139,6 +139,17 @@ def test_a_model_without_sequences_is_returned_as_it_is() -> None:
     assert kinds(after)["ConcatFromSequence"] == 1
 
 
+def test_what_cannot_be_known_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    loop = (
+        "body = b (int64 i, bool go, seq(float[2,4,3]) q) => (bool again, seq(float[2,4,3]) t) "
+        "{again = Identity (go) t = SequenceInsert (q, x)}"
+    )
+    body = TWO + "true = Constant <value = bool {1}> () e = SequenceEmpty () s = Loop <" + loop + "> (two, true, e) "
+    before, _ = resolved(body + "y = ConcatFromSequence <axis = 0> (s)")
+    prepare(read_model(before))
+    assert not [record for record in caplog.records if record.levelname != "DEBUG"]
+
+
 @st.composite
 def programs(draw: st.DrawFn) -> onnx.ModelProto:
     """Tensors that are collected, moved about and taken again, by constant places all in range."""
