@@ -109,6 +109,21 @@ def test_halves_are_multiplied_by_constants_as_singles(call: str, tmp_path: Path
     np.testing.assert_allclose(got, wanted.astype("e"), rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("zeros", ["", ", z", ", z, v"])
+def test_bytes_are_multiplied_by_constants_exactly(zeros: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    weights = {"w": random.integers(-128, 127, (400, 3)).astype(np.int8)}
+    weights |= {"z": np.array(3, np.uint8)} if zeros else {}
+    weights |= {"v": np.array([-9], np.int8)} if "v" in zeros else {}
+    model = kernel("k", f"(uint8[2,5,400] x) => (int32[2,5,3] y) {{y = MatMulInteger (x, w{zeros})}}", weights)
+    x, toolchain = random.integers(0, 255, (2, 5, 400)).astype(np.uint8), InductorToolchain()
+    (got,) = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())([x])
+    first, last = (int(weights[name].reshape(-1)[0]) if name in weights else 0 for name in "zv")
+    np.testing.assert_array_equal(got, (x.astype(int) - first) @ (weights["w"].astype(int) - last))
+    assert got.dtype == np.int32
+
+
 GROUPS = {
     "attention": (
         "(float[2,3,5,8] q, float[2,3,7,8] k, float[2,3,7,4] v) => (float[2,3,5,4] y)",

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from collage._errors import ToolchainError
 from collage.target import Target
@@ -353,3 +355,15 @@ def test_expand_is_refused_where_either_may_be_one(tmp_path: Path) -> None:
     text = "(float[N,4] x, float[M,4] z) => (float[K,4] y) {s = Shape (z) y = Expand (x, s)}"
     with pytest.raises(Unsupported, match="cannot tell whether a length of N is kept or repeated, to M"):
         TvmToolchain().compile(parsed_kernel("expand", text), TARGET, tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["DCR", "CRD"])
+def test_blocks_of_images_become_channels_and_blocks_again_at_any_lengths(mode: str, tmp_path: Path) -> None:
+    body = f'd = DepthToSpace <blocksize = 2, mode = "{mode}"> (x) r = Relu (d) y = SpaceToDepth <blocksize = 3> (r)'
+    model = parsed_kernel("k", f"(float[n,c,h,w] x) => (float[n,C,H,W] y) {{{body}}}")
+    toolchain = TvmToolchain()
+    loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())
+    for shape in ((1, 8, 3, 6), (2, 4, 6, 3)):
+        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        (wanted,) = ReferenceEvaluator(ir.to_proto(model)).run(None, {"x": x})
+        np.testing.assert_array_equal(loaded([x])[0], wanted)

@@ -20,7 +20,7 @@
 * Truth values are compared as floats, which TVM refuses to generate.
 * ``RoiAlign`` moves regions by half a pixel before it scales them, and not after.
 * ``SpaceToDepth`` and ``DepthToSpace`` are laid out anew twice; with several lengths that are not known TVM's compiler works on
-  that for minutes.
+  that for minutes. Of the modes of the first it knows one.
 * ``Slice`` computes lengths from what it is told: where that is the lowest integer there is, so as to say "to the end", and
   steps are of more than one, it finds none.
 * A shape that is an output stays a shape of TVM's, which is no tensor.
@@ -100,10 +100,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return self.bb.normalize(_mish(inputs[0]))
         if op_name == "RoiAlign":
             inputs, attrs = self._scaled_regions(inputs, attrs)
-        if op_name == "SpaceToDepth":
-            return self.bb.emit_te(_space_to_depth, inputs[0], attrs["blocksize"])
-        if op_name == "DepthToSpace":
-            return self.bb.emit_te(_depth_to_space, inputs[0], attrs["blocksize"], attrs.get("mode", b"DCR") == b"DCR")
+        if op_name in _BLOCKS:
+            return self.bb.emit_te(_BLOCKS[op_name], inputs[0], attrs["blocksize"], attrs.get("mode", b"DCR") == b"DCR")
         if op_name == "Slice":
             inputs = onnx_input([inputs[0], *map(_within_reach, inputs[1:3]), *inputs[3:]])
         if op_name == "Pow" and (exponent := _whole_exponent(inputs)) is not None:
@@ -292,12 +290,12 @@ def _mish(x: Any) -> Any:
     return relax.op.multiply(x, relax.op.divide(n, relax.op.add(n, two)))
 
 
-def _space_to_depth(x: Any, block: int) -> Any:
-    """Blocks of an image as channels, as an expression of TVM."""
+def _space_to_depth(x: Any, block: int, blocks_first: bool) -> Any:
+    """Blocks of an image as channels, before or after those that were there, as an expression of TVM."""
     samples, channels, height, width = x.shape
 
     def element(i: Any, k: Any, row: Any, column: Any) -> Any:
-        place, channel = tirx.floordiv(k, channels), tirx.floormod(k, channels)
+        place, channel = (k // channels, k % channels) if blocks_first else (k % (block * block), k // (block * block))
         return x(i, channel, row * block + place // block, column * block + place % block)
 
     shape = (samples, channels * block * block, height // block, width // block)
@@ -305,7 +303,7 @@ def _space_to_depth(x: Any, block: int) -> Any:
 
 
 def _depth_to_space(x: Any, block: int, blocks_first: bool) -> Any:
-    """Channels of an image as blocks of it, which come before or after what is left of the channels among them."""
+    """Channels of an image as blocks of it, which come before or after those that are left."""
     samples, channels, height, width = x.shape
     left = channels // (block * block)
 
@@ -315,6 +313,9 @@ def _depth_to_space(x: Any, block: int, blocks_first: bool) -> Any:
         return x(i, channel, row // block, column // block)
 
     return te.compute((samples, left, height * block, width * block), element, name="depth_to_space")
+
+
+_BLOCKS = {"DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth}
 
 
 def _is_tensor(x: Any, dtype: str) -> bool:

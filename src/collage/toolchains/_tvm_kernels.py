@@ -74,7 +74,6 @@ _WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
     "Resize": (lambda node: _scales_to_fractions(node), "takes lengths for its scales where these make no whole ones"),
     "RoiAlign": (lambda node: node.attributes.get_string("mode", "avg") == "max", "finds other maxima than ONNX"),
     "ScatterElements": (lambda node: not _covers_other_axes(node), "writes elsewhere where indices are not as many"),
-    "SpaceToDepth": (lambda node: node.attributes.get_string("mode", "DCR") == "CRD", "takes every mode for DCR"),
 }
 """Operators that TVM 0.27 imports without complaint and computes wrongly: when, and what it does. Found with ONNX's own cases."""
 

@@ -51,9 +51,26 @@ def matmul_integer(
 ) -> Tensor:
     if (a_zero is not None and a_zero.numel() > 1) or (b_zero is not None and b_zero.numel() > 1):
         raise Unsupported("MatMulInteger with a zero point for each row")
-    left = a.to(torch.int32) - (0 if a_zero is None else a_zero.to(torch.int32))
-    right = b.to(torch.int32) - (0 if b_zero is None else b_zero.to(torch.int32))
-    return torch.matmul(left, right)
+    # Torch multiplies integers in plain loops, and its compiler packs constant ones as if they were floats.
+    exact = torch.float32 if a.shape[-1] * _LARGEST_PRODUCT <= _EXACT_IN_SINGLES else torch.float64
+    factors = [_from_zero(call, i, x, zero, exact) for i, (x, zero) in enumerate(((a, a_zero), (b, b_zero)))]
+    return (
+        torch.matmul(*factors).to(torch.int64).to(torch.int32)
+    )  # the first step does not clip, the second wraps around
+
+
+_LARGEST_PRODUCT = 255 * 255
+"""Of two bytes, each taken from its zero point."""
+_EXACT_IN_SINGLES = 1 << 24
+
+
+def _from_zero(call: Call, i: int, x: Tensor, zero: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Integers as floats, from their zero point: constants once, for compilers that take no arithmetic of constants."""
+    x = call.once(f"wide {i}", lambda: x.to(dtype), i)
+    if zero is None:
+        return x
+    start = call.once(f"zero {i}", lambda: zero.to(dtype), i + 2)
+    return call.once(f"from zero {i}", lambda: x - start, i, i + 2)
 
 
 class Window:
