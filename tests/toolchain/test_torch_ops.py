@@ -227,12 +227,15 @@ def test_what_is_padded_with_may_be_computed_and_need_not_be_known_on_the_host(
     np.testing.assert_array_equal(to_array(y), np.pad(x[:, :2], ((1, 2), (0, 0)), constant_values=fill))
 
 
+@pytest.mark.parametrize("is_constant", [False, True])
 @pytest.mark.parametrize("length", [1, 258, 259, 40_000])
-def test_products_of_bytes_are_exact_however_many_there_are(length: int) -> None:
+def test_products_of_bytes_are_exact_however_many_there_are(length: int, is_constant: bool) -> None:
     """At 40,000 of the largest ones the sum is more than 32 bits hold."""
-    text = f"(uint8[1,{length}] x, uint8[{length},1] w) => (int32[1,1] y) {{y = MatMulInteger (x, w)}}"
-    program = Program(kernel("k", text))
+    w = np.full((length, 1), 255, np.uint8)
+    inputs = f"uint8[1,{length}] x" if is_constant else f"uint8[1,{length}] x, uint8[{length},1] w"
+    text = f"({inputs}) => (int32[1,1] y) {{y = MatMulInteger (x, w)}}"
+    program = Program(kernel("k", text, {"w": w} if is_constant else {}))
     x = np.full((1, length), 255, np.uint8)
     x[0, -1] = 254
-    (y,) = program(from_array(x), from_array(np.full((length, 1), 255, np.uint8)))
+    (y,) = program(from_array(x), *([] if is_constant else [from_array(w)]))
     assert to_array(y).tolist() == [[(255 * 255 * length - 255 + 2**31) % 2**32 - 2**31]]

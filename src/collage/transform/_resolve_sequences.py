@@ -22,6 +22,8 @@ _Tensors: TypeAlias = tuple[ir.Value, ...]
 
 _MOST_PARTS = 128
 """Of more, nobody wants a node each."""
+_MOST_NODES = 20_000
+"""That one call adds: files that nobody vouches for must not grow without end."""
 _LEAVING = frozenset({"ConcatFromSequence", "SequenceAt", "SequenceLength"})
 """Operators that make a tensor of a sequence: where there is none of them, there is nothing to gain."""
 
@@ -45,7 +47,7 @@ class ResolveSequences(ModulePass):
         with marked_functions_hidden(model):
             resolver = _Resolver()
             resolver.visit(model.graph)
-            if resolver.has_changed:
+            if resolver.added:
                 lift_constants(model)
                 remove_unused(model)
                 name_everything(model)
@@ -56,11 +58,11 @@ class _Resolver:
     """Follows sequences through a graph and its bodies, in the order in which they run.
 
     Attributes:
-        has_changed: Whether nodes were added; some may be of no use.
+        added: The number of new nodes; some may be of no use.
     """
 
     def __init__(self) -> None:
-        self.has_changed = False
+        self.added = 0
         self._held: dict[ir.Value, _Tensors] = {}
 
     def visit(self, graph: ir.Graph) -> None:
@@ -89,10 +91,10 @@ class _Resolver:
         if node.op_type == "Identity":
             return held
         if node.op_type == "SequenceErase":
-            place = _place(node, 1, len(held), otherwise=len(held) - 1)
+            place = _place(node, 1, len(held), default=len(held) - 1)
             return None if place is None else (*held[:place], *held[place + 1 :])
         if node.op_type == "SequenceInsert" and (tensor := node.inputs[1]) is not None:
-            place = _place(node, 2, len(held) + 1, otherwise=len(held), behind=len(held))
+            place = _place(node, 2, len(held), default=len(held), or_behind=True)
             return None if place is None else (*held[:place], tensor, *held[place:])
         return None
 
@@ -100,13 +102,12 @@ class _Resolver:
         """Makes the tensor that a node takes from a sequence without that."""
         held = self._held.get(node.inputs[0]) if node.inputs[0] is not None else None
         made = None if held is None else _taken(node, held)
-        if made is None:
+        if made is None or not self._may_add(made):
             return
         (result,) = node.outputs
         last = made[-1].outputs[0]
         last.type, last.shape = result.type, result.shape
         ir.convenience.replace_nodes_and_values(graph, node, [node], made, [result], [last])
-        self.has_changed = True
 
     def _split(self, graph: ir.Graph, node: ir.Node) -> _Tensors | None:
         """Splits a tensor where it is split into a sequence, and returns the parts."""
@@ -116,12 +117,19 @@ class _Resolver:
             return None
         length = x.shape[axis]
         sizes = _sizes(length, told) if isinstance(length, int) else None
-        if not sizes or len(sizes) > _MOST_PARTS or sum(sizes) != length:
+        if not sizes or len(sizes) > _MOST_PARTS or min(sizes) < 0 or sum(sizes) != length:
             return None
         made = _parts(x, sizes, axis, squeezed=told is None and not node.attributes.get_int("keepdims", 1))
+        if not self._may_add(made):
+            return None
         graph.insert_before(node, made)
-        self.has_changed = True
         return tuple(each.outputs[0] for each in made[-len(sizes) :])
+
+    def _may_add(self, nodes: Sequence[ir.Node]) -> bool:
+        if self.added + len(nodes) > _MOST_NODES:
+            return False
+        self.added += len(nodes)
+        return True
 
 
 def _taken(node: ir.Node, held: _Tensors) -> list[ir.Node] | None:
@@ -166,26 +174,26 @@ def _sizes(length: int, told: ir.Value | None) -> list[int] | None:
 
 
 def _place(
-    node: ir.Node, index: int, count: int, *, otherwise: int | None = None, behind: int | None = None
+    node: ir.Node, index: int, length: int, *, default: int | None = None, or_behind: bool = False
 ) -> int | None:
     """The place in a sequence that an input names, from the front; None if it is not known, or not there.
 
     Args:
         node: Reads it.
         index: Of the input.
-        count: How many places there are.
-        otherwise: The place that is meant where the input is left out.
-        behind: The place that -1 + 1 would be, from which negative ones count; ``count`` without it.
+        length: How many tensors there are; negative places count from behind the last.
+        default: The place that is meant where the input is left out.
+        or_behind: Whether the place behind the last is one.
     """
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None:
-        place = otherwise
+        place = default
     elif value.const_value is None or value.const_value.size != 1:
         return None
     else:
         place = int(value.const_value.numpy().reshape(()))
-        place += (count if behind is None else behind) if place < 0 else 0
-    return place if place is not None and 0 <= place < count else None
+        place += length if place < 0 else 0
+    return place if place is not None and 0 <= place < length + or_behind else None
 
 
 def _constant(array: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> ir.Node:

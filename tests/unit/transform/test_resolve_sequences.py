@@ -89,6 +89,16 @@ def test_what_is_not_known_stays(body: str, x: str) -> None:
     assert "Split" not in kinds(after)
 
 
+def test_a_model_does_not_grow_without_end() -> None:
+    joined = "".join(
+        f"s{i} = SplitToSequence <axis = 0> (x) c{i} = ConcatFromSequence <axis = 0> (s{i}) " for i in range(200)
+    )
+    _, after = resolved(joined + f"y = Sum ({', '.join(f'c{i}' for i in range(200))})", "float[120,4,3] x")
+    assert kinds(after)["Split"] > 100 and kinds(after)["SplitToSequence"] > 10
+    assert kinds(after)["Split"] + kinds(after)["SplitToSequence"] == 200
+    assert sum(kinds(after).values()) < 21_000
+
+
 def test_a_place_that_is_not_there_is_left_to_fail_when_it_runs() -> None:
     _, after = resolved(TWO + "s = SequenceConstruct (x, x) y = SequenceAt (s, two)")
     assert kinds(after)["SequenceAt"] == 1

@@ -52,16 +52,16 @@ def matmul_integer(
     if (a_zero is not None and a_zero.numel() > 1) or (b_zero is not None and b_zero.numel() > 1):
         raise Unsupported("MatMulInteger with a zero point for each row")
     # Torch multiplies integers in plain loops, and its compiler packs constant ones as if they were floats.
-    exact = torch.float32 if a.shape[-1] * _LARGEST_PRODUCT <= _EXACT_IN_SINGLES else torch.float64
+    # Other lengths than those of constants may be others when it runs.
+    is_short = 1 in call.frozen and b.shape[max(b.dim() - 2, 0)] <= _MOST_IN_SINGLES
+    exact = torch.float32 if is_short else torch.float64
     factors = [_from_zero(call, i, x, zero, exact) for i, (x, zero) in enumerate(((a, a_zero), (b, b_zero)))]
-    return (
-        torch.matmul(*factors).to(torch.int64).to(torch.int32)
-    )  # the first step does not clip, the second wraps around
+    wide = torch.matmul(*factors).to(torch.int64)
+    return wide.to(torch.int32)  # wraps around, as sums of 32 bits do
 
 
-_LARGEST_PRODUCT = 255 * 255
-"""Of two bytes, each taken from its zero point."""
-_EXACT_IN_SINGLES = 1 << 24
+_MOST_IN_SINGLES = (1 << 24) // 255**2
+"""So many products of bytes, each taken from its zero point, a float32 sums up exactly."""
 
 
 def _from_zero(call: Call, i: int, x: Tensor, zero: Tensor | None, dtype: torch.dtype) -> Tensor:
