@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-__all__ = ["free_in_groups_bytes", "processor_quota"]
+__all__ = ["free_in_groups_bytes", "limit_of_groups_bytes", "processor_quota"]
 
 _MOUNT = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
@@ -36,6 +36,13 @@ def free_in_groups_bytes(mount: Path = _MOUNT, own: Path = _OWN) -> int | None:
     )
 
 
+def limit_of_groups_bytes(mount: Path = _MOUNT, own: Path = _OWN) -> int | None:
+    """Memory that the groups of this process may take; None where they set no limit. Arguments as of ``processor_quota``."""
+    return min(
+        (limit for group in _groups(_MEMORY, mount, own) if (limit := _limit_bytes(group)) is not None), default=None
+    )
+
+
 def _quota(group: Path) -> float | None:
     try:
         if (limit := group / "cpu.max").exists():
@@ -51,6 +58,15 @@ def _free_bytes(group: Path) -> int | None:
     for limit, used in _LIMIT_AND_USE:
         try:
             return max(0, int((group / limit).read_text()) - int((group / used).read_text()))
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _limit_bytes(group: Path) -> int | None:
+    for limit, _ in _LIMIT_AND_USE:
+        try:
+            return int((group / limit).read_text())
         except (OSError, ValueError):
             continue
     return None

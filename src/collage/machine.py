@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from collage.control_groups import free_in_groups_bytes, processor_quota
+from collage.control_groups import free_in_groups_bytes, limit_of_groups_bytes, processor_quota
 
-__all__ = ["Machine", "free_memory_bytes", "this_machine"]
+__all__ = ["Machine", "free_memory_bytes", "this_machine", "usable_memory_bytes"]
 
 _CPUINFO = Path("/proc/cpuinfo")
 _TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -108,6 +108,12 @@ def _cpuinfo() -> dict[str, str]:
     first = _CPUINFO.read_text().split("\n\n", 1)[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def usable_memory_bytes() -> int:
+    """Memory that this process could take if nobody else took any: the machine's, or what its container is limited to."""
+    in_groups = limit_of_groups_bytes()
+    return this_machine().memory_bytes if in_groups is None else min(this_machine().memory_bytes, in_groups)
 
 
 def free_memory_bytes(meminfo: Path = _MEMINFO) -> int:

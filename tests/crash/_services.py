@@ -35,6 +35,23 @@ class Echo:
         """A child in a session of its own, which no signal to a process group reaches."""
         return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True).pid
 
+    def family(self, mib: int, children: int) -> list[int]:
+        """Children that hold so much each."""
+        hoard = f"import time; hoard = b'x' * ({mib} << 20); print('full', flush=True); time.sleep(600)"
+        command = [sys.executable, "-c", hoard]
+        started = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(children)]
+        for child in started:
+            assert child.stdout is not None
+            child.stdout.readline()
+        return [child.pid for child in started]
+
+    def forks(self, mib: int, children: int) -> None:
+        """Children that share what this process holds."""
+        self.hoard = b"x" * (mib << 20)
+        for _ in range(children):
+            if not os.fork():
+                time.sleep(600)
+
     def pid(self) -> int:
         return os.getpid()
 

@@ -120,6 +120,7 @@ CASES = [
     slow("compile:flood", "ok", ""),
     slow("compile:close", "crash", "worker"),
     slow("compile:memory", "out of memory", "memory"),
+    slow("compile:hoarders", "out of memory", "together held"),
     slow("compile:delete", "compile error", ""),
     slow("compile:chdir", "ok", ""),
     slow("compile:orphans", "ok", ""),

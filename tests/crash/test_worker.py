@@ -123,9 +123,40 @@ def test_what_signals_its_process_group_leaves_nothing_behind(worker: Worker) ->
     assert_gone(stray)
 
 
-def test_limits_memory() -> None:
-    with Worker(SERVICE, memory_limit_bytes=2 << 30) as worker, pytest.raises(WorkerOutOfMemory):
-        worker.call("bad", PATIENCE_S, what="memory")
+@pytest.mark.parametrize("limit", ["memory_bytes", "address_space_bytes"])
+def test_limits_memory(limit: str) -> None:
+    with Worker(SERVICE, {"greeting": "hello "}, **{limit: 2 << 30}) as worker:  # type: ignore[arg-type]
+        with pytest.raises(WorkerOutOfMemory):
+            worker.call("bad", PATIENCE_S, what="memory")
+        assert worker.call("echo", PATIENCE_S, text="again") == "hello again"
+
+
+def test_limits_what_all_its_processes_hold_together() -> None:
+    with Worker(SERVICE, memory_bytes=1 << 30) as worker:
+        pid = worker.call("pid", PATIENCE_S)
+        family = worker.call("family", PATIENCE_S, mib=150, children=3)
+        with pytest.raises(WorkerTimeout):
+            worker.call("bad", 2.0, what="hang")
+        for process in (pid, *family):
+            assert_gone(process)
+        family = worker.call("family", PATIENCE_S, mib=150, children=9)
+        with pytest.raises(WorkerOutOfMemory, match=r"all processes together held \d+ MiB, and may hold 1024"):
+            worker.call("bad", PATIENCE_S, what="hang")
+        for process in family:
+            assert_gone(process)
+
+
+def test_memory_that_forks_share_is_held_once() -> None:
+    with Worker(SERVICE, memory_bytes=1 << 30) as worker:
+        worker.call("forks", PATIENCE_S, mib=300, children=6)
+        with pytest.raises(WorkerTimeout):
+            worker.call("bad", 2.0, what="hang")
+
+
+def test_workers_are_killed_first_when_the_machine_runs_out_of_memory(worker: Worker) -> None:
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    for process in (worker.call("pid", PATIENCE_S), worker.call("child", PATIENCE_S)):
+        assert int(Path(f"/proc/{process}/oom_score_adj").read_text()) == max(own, 500)
 
 
 def test_a_smaller_limit_of_the_shell_stands() -> None:
@@ -133,7 +164,7 @@ def test_a_smaller_limit_of_the_shell_stands() -> None:
         import resource
         from collage.cost.worker import Worker
         resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-        with Worker("tests.crash._services:Echo", {"greeting": "hello "}, memory_limit_bytes=16 << 30) as worker:
+        with Worker("tests.crash._services:Echo", {"greeting": "hello "}, address_space_bytes=16 << 30) as worker:
             print(worker.call("echo", 120, text="you"))
     """)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

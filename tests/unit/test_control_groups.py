@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collage.control_groups import free_in_groups_bytes, processor_quota
+from collage.control_groups import free_in_groups_bytes, limit_of_groups_bytes, processor_quota
 
 
 @pytest.fixture
@@ -67,8 +67,10 @@ def test_free_memory_is_what_a_container_leaves(tmp_path: Path, nowhere: Path) -
     assert free_in_groups_bytes(tmp_path, nowhere) is None
     put(tmp_path, memory__max="max", memory__current="1024")
     assert free_in_groups_bytes(tmp_path, nowhere) is None
+    assert limit_of_groups_bytes(tmp_path, nowhere) is None
     put(tmp_path, memory__max="2048")
     assert free_in_groups_bytes(tmp_path, nowhere) == 1024
+    assert limit_of_groups_bytes(tmp_path, nowhere) == 2048
     put(tmp_path, memory__current="4096")
     assert free_in_groups_bytes(tmp_path, nowhere) == 0
 
@@ -79,6 +81,7 @@ def test_free_memory_by_the_first_version_of_control_groups(tmp_path: Path) -> N
     assert free_in_groups_bytes(tmp_path, tmp_path / "own") == 9223372036854771712 - 1000
     put(tmp_path / "memory" / "job", memory__usage_in_bytes="1000", memory__limit_in_bytes="3000")
     assert free_in_groups_bytes(tmp_path, tmp_path / "own") == 2000
+    assert limit_of_groups_bytes(tmp_path, tmp_path / "own") == 3000
 
 
 def test_this_machine_has_limits_or_none() -> None:

@@ -1,9 +1,9 @@
 """The child's side of a worker: ``python -m collage.cost._worker_main CONFIGURATION``.
 
 Two processes. The **warden** runs none of a toolchain's code, so nothing can stop it: when the tuner is gone or lets go of
-the lifeline, when the server ends by itself, it kills whatever is left, and then ends as the server did. The **server**,
-its child, does the jobs. A thread of the server could not do the warden's work: a compiler may hold the interpreter's
-lock for minutes.
+the lifeline, when the server ends by itself, when all of them hold more memory than they may, it kills whatever is left, and
+then ends as the server did. The **server**, its child, does the jobs. A thread of the server could not do the warden's work:
+a compiler may hold the interpreter's lock for minutes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from collage._errors import CollageError, Unsupported
+from collage.cost._held_memory import OUT_OF_MEMORY_CODE, end_before_others, held_bytes
 from collage.cost._late_imports import import_late
 from collage.cost.quiet import until_quiet
 
 _HEADER = struct.Struct("!Q")
 _PATIENCE_S = 0.5
+_LOOK_MS = 500
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -97,20 +99,27 @@ def _kill_descendants() -> None:
             return
 
 
-def _guard(server: int, lifeline: int, tuner: int) -> None:
-    """The warden: waits for the end of the server or of the tuner, kills what is left, ends as the server did."""
+def _guard(server: int, lifeline: int, tuner: int, most_bytes: int) -> None:
+    """The warden: waits for the end of the server or of the tuner, kills what is left, ends as the server did.
+
+    Memory is looked at so seldom that measurements do not feel it.
+    """
     ended = os.pidfd_open(server)
     poll = select.poll()
     poll.register(ended, select.POLLIN)
     poll.register(lifeline, select.POLLIN)
     # A fork of the tuner may hold the lifeline open after the tuner's death: so look at the parent now and then, too.
-    while not (events := poll.poll(500)) and os.getppid() == tuner:
-        pass
+    held = 0
+    while not (events := poll.poll(_LOOK_MS)) and os.getppid() == tuner and held <= most_bytes:
+        held = held_bytes(os.getpid(), most_bytes)
     # All at once, as one by one they might multiply faster; a server that has ended keeps its number until it is waited for.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server, signal.SIGKILL)
     status = os.waitpid(server, 0)[1] if (ended, select.POLLIN) in events else 0
     _kill_descendants()
+    if held > most_bytes:
+        os.write(1, f"\nall processes together held {held >> 20} MiB, and may hold {most_bytes >> 20}\n".encode())
+        os._exit(OUT_OF_MEMORY_CODE)
     if os.WIFSIGNALED(status):
         deadly = os.WTERMSIG(status)
         if deadly != signal.SIGKILL:
@@ -130,10 +139,11 @@ def main(configuration: dict[str, Any]) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         os.close(configuration["requests"])
         os.close(configuration["replies"])
-        _guard(server, configuration["lifeline"], tuner)
+        _guard(server, configuration["lifeline"], tuner, configuration["memory_bytes"])
     os.close(configuration["lifeline"])
     os.setsid()  # A toolchain that signals its own group must not reach the warden.
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_before_others()
     if os.getppid() == warden:
         _serve(configuration)
 
@@ -143,7 +153,7 @@ def _serve(configuration: dict[str, Any]) -> None:
     patience_s = _PATIENCE_S
     os.set_inheritable(requests, False)
     os.set_inheritable(replies, False)
-    if limit := configuration["memory_limit_bytes"]:
+    if limit := configuration["address_space_bytes"]:
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         limit = limit if most == resource.RLIM_INFINITY else min(limit, most)  # a shell may have set less, for good
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

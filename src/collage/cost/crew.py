@@ -34,7 +34,8 @@ class Limits:
         compile_s: Seconds for one build.
         try_s: Seconds for the build of a single operator, to see whether it is taken at all.
         run_s: Seconds for one measurement.
-        memory_bytes: Address space of a worker; None is four fifths of the machine's memory.
+        memory_bytes: What a worker and all that it starts may hold together, and the address space of each of them where
+            that can be limited; None is four fifths of what the container or machine has.
         deaths: Jobs in a row that must die for a toolchain to be left alone, see ``collage.cost.quarantine``.
         recycle_after: Jobs after which a worker is replaced, so that leaks stay small.
     """
@@ -72,7 +73,6 @@ class Crew:
     ) -> None:
         self._toolchains = toolchains
         self._limits = limits
-        self._memory_bytes = limits.memory_bytes or this_machine().memory_bytes * 4 // 5
         self._workers = {} if workers is None else workers
         self._keep_workers = workers is not None
         self._quarantine = Quarantine(database, limits.deaths, forgive=forgive, say=say)
@@ -196,10 +196,13 @@ class Crew:
         if toolchain not in self._workers:
             factory, arguments = self._toolchains.factory(toolchain)
             limited = not reserves_address_space(self._toolchains.get(toolchain).targets)
+            # Address space costs nothing: much more of it than a container's memory may be in use.
+            address_space_bytes = self._limits.memory_bytes or this_machine().memory_bytes * 4 // 5
             self._workers[toolchain] = Worker(
                 _SERVICE,
                 {"factory": factory, "arguments": arguments},
-                memory_limit_bytes=self._memory_bytes if limited else None,
+                memory_bytes=self._limits.memory_bytes,
+                address_space_bytes=address_space_bytes if limited else None,
                 start_timeout_s=self._limits.start_s,
             )
         return self._workers[toolchain]

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from collage._errors import CompileError, ToolchainError, Unsupported, WorkerDied
+from collage.cost._held_memory import OUT_OF_MEMORY_CODE
+from collage.machine import usable_memory_bytes
 
 __all__ = ["Worker", "WorkerCrash", "WorkerOutOfMemory", "WorkerTimeout"]
 
@@ -41,7 +43,7 @@ class WorkerTimeout(WorkerDied):
 
 
 class WorkerOutOfMemory(WorkerDied):
-    """The job asked for more memory than it may have."""
+    """The job asked for more memory than it may have, or it and what it started held more."""
 
 
 class Worker:
@@ -51,7 +53,9 @@ class Worker:
         service: What it serves: ``module:attribute`` of a callable that returns an object whose public methods are
             the jobs. It is imported in the child.
         arguments: Keyword arguments of that callable, JSON values.
-        memory_limit_bytes: Address space that the process may use; None is no limit.
+        memory_bytes: What the process and all that it starts may hold together; None is four fifths of what the machine has,
+            or the container.
+        address_space_bytes: Address space that each of them may use; None is no limit.
         start_timeout_s: Seconds that it may take to come up.
         environment: Variables to set in the child.
 
@@ -65,13 +69,15 @@ class Worker:
         service: str,
         arguments: dict[str, Any] | None = None,
         *,
-        memory_limit_bytes: int | None = None,
+        memory_bytes: int | None = None,
+        address_space_bytes: int | None = None,
         start_timeout_s: float = 120.0,
         environment: dict[str, str] | None = None,
     ) -> None:
         self._service = service
         self._arguments = arguments or {}
-        self._memory_limit_bytes = memory_limit_bytes
+        self._memory_bytes = usable_memory_bytes() * 4 // 5 if memory_bytes is None else memory_bytes
+        self._address_space_bytes = address_space_bytes
         self._start_timeout_s = start_timeout_s
         self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -170,7 +176,8 @@ class Worker:
             "requests": child_reads,
             "replies": child_writes,
             "lifeline": child_lifeline,
-            "memory_limit_bytes": self._memory_limit_bytes,
+            "memory_bytes": self._memory_bytes,
+            "address_space_bytes": self._address_space_bytes,
         }
         # The child must find the same packages as the parent, whatever the parent did to sys.path.
         paths = os.pathsep.join(path for path in sys.path if path and Path(path).exists())
@@ -258,6 +265,8 @@ class Worker:
         self._drain.join(timeout=0.5)
         tail = self._tail.decode(errors="replace").strip().splitlines()
         said = f": {tail[-1][:300]}" if tail else ""
+        if code == OUT_OF_MEMORY_CODE:
+            return WorkerOutOfMemory(f"the worker ran out of memory{said}")
         if code < 0:
             return WorkerCrash(f"the worker was killed by {signal.Signals(-code).name}{said}")
         return WorkerCrash(f"the worker exited with code {code}{said}")

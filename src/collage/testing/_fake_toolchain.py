@@ -34,12 +34,12 @@ class FakeToolchain(ToolchainBase):
     Args:
         misbehaviour: What goes wrong, and where, as ``WHERE:WHAT``. WHERE is ``import``, ``compile`` or ``run``. WHAT
             is ``raise``, ``refuse``, ``segfault``, ``abort``, ``exit``, ``hang``, ``children``, ``flood``,
-            ``close``, ``memory``, ``chdir``, ``orphans`` (children that outlive their parents, in sessions of their
-            own), ``fork`` (and return in both), ``group`` (signals its process group), ``delete`` (its own files); for
-            ``run`` also ``nan``, ``shape``, ``wrong``, ``later`` (right once, wrong later), ``tired`` (right three times,
-            NaN later), ``spoil`` (writes over its inputs), ``slow`` (every run slower than the one before), ``stuck``
-            (wrong at other lengths than those that it meets first), ``choosy`` (refuses them) and ``single`` (wrong where
-            there is one of anything). Empty: nothing.
+            ``close``, ``memory``, ``hoarders`` (children that take memory, none of them too much), ``chdir``, ``orphans``
+            (children that outlive their parents, in sessions of their own), ``fork`` (and return in both), ``group``
+            (signals its process group), ``delete`` (its own files); for ``run`` also ``nan``, ``shape``, ``wrong``,
+            ``later`` (right once, wrong later), ``tired`` (right three times, NaN later), ``spoil`` (writes over its
+            inputs), ``slow`` (every run slower than the one before), ``stuck`` (wrong at other lengths than those that it
+            meets first), ``choosy`` (refuses them) and ``single`` (wrong where there is one of anything). Empty: nothing.
         seconds: Least time of a run; or of every operator of a kernel by type, the others taking none, and "" of each launch.
         name: What it is called, so that several may be on one menu.
         per_element_s: Further seconds for each element of a kernel's first input.
@@ -190,6 +190,10 @@ def misbehave(what: str) -> None:
         hoard = []
         while True:
             hoard.append(np.ones(1 << 27, np.uint8))
+    elif what == "hoarders":
+        for _ in range(8):
+            subprocess.Popen([sys.executable, "-c", "import time; hoard = b'x' * (1 << 29); time.sleep(600)"])
+        _hang_in_c()
 
 
 def _hang_in_c() -> None:
