@@ -24,6 +24,7 @@ from collage.graph import (
     partition,
 )
 from collage.toolchains._extern_functions import NATIVE, BoundFunction, ExternFunction, ExternLibraries
+from collage.toolchains._torch_threads import quiet_threads
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -94,16 +95,21 @@ def symbol_of(index: int) -> str:
 
 
 def reader(calls: Sequence[ExternCall]) -> Callable[[Any], Any]:
-    """What makes a Relax module of an ONNX proto with calls."""
-    from collage.toolchains._extern_importer import import_with_calls
+    """What makes a Relax module of an ONNX proto with calls; TVM has to be imported when it does."""
 
-    return lambda proto: import_with_calls(proto, {call.symbol: call for call in calls})
+    def read(proto: Any) -> Any:
+        from collage.toolchains._extern_importer import import_with_calls
+
+        return import_with_calls(proto, {call.symbol: call for call in calls})
+
+    return read
 
 
 @contextmanager
 def registered(functions: Sequence[BoundFunction]) -> Iterator[None]:
     """While this is entered, a library that is loaded finds the functions that its kernel calls."""
-    import tvm_ffi
+    with quiet_threads():  # It imports torch, as TVM does.
+        import tvm_ffi
 
     symbols = [symbol_of(i) for i in range(len(functions))]
     with _LOADING:
