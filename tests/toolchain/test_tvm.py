@@ -8,6 +8,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+import timeit
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,8 +129,6 @@ def test_reductions_are_tiled_for_registers(case: KernelCase, tmp_path: Path, mo
 
 @pytest.mark.slow
 def test_tiles_beat_the_loops_that_tvm_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import time
-
     from collage.toolchains import _tvm_schedules
 
     case = product((256, 256), (256, 256), "y = Relu (c)")
@@ -228,8 +228,6 @@ def test_a_record_of_nonsense_is_an_error_and_no_crash(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_tuning_a_convolution_finds_what_is_at_least_as_fast(tmp_path: Path) -> None:
-    import time
-
     toolchain, case = TvmToolchain(), convolution(28, 128, 128, 3, 1, PAD, "y = Relu (c)")
     target, model = Target.parse("llvm -trials=16 -seed=1"), case.model()
     model.metadata_props[TUNED] = json.dumps(
@@ -256,6 +254,21 @@ def test_what_is_normalised_by_long_rows_is_no_vector_of_that_length(length: int
     wide = x.astype("d")
     wanted = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(loaded([x, s, b])[0], wanted * s[:, None] + b[:, None], rtol=0, atol=1e-4)
+
+
+def test_groups_of_symbolic_lengths_are_summed_once_and_not_for_every_channel(tmp_path: Path) -> None:
+    toolchain, results, seconds = TvmToolchain(), [], []
+    x = np.random.default_rng(0).standard_normal((1, 320, 24, 24)).astype("f")
+    for lengths in ("24,24", "H,W"):
+        text = f"(float[1,320,{lengths}] x) => (float[1,320,{lengths}] y) {{y = GroupNormalization <num_groups = 32> (x, s, s)}}"
+        model = parsed_kernel(f"k{len(lengths)}", text, {"s": np.ones(320, "f")})
+        loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions(threads=1))
+        results.append(loaded([x])[0])
+        seconds.append(
+            min(timeit.repeat(lambda loaded=loaded: loaded([x]), timer=time.process_time, number=1, repeat=5))
+        )
+    np.testing.assert_allclose(*results, rtol=0, atol=1e-5)
+    assert seconds[1] < 500 * seconds[0], "it was some ten thousand"
 
 
 @pytest.mark.parametrize("length", [0, 2])
