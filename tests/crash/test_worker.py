@@ -153,6 +153,14 @@ def test_memory_that_forks_share_is_held_once() -> None:
             worker.call("bad", 2.0, what="hang")
 
 
+def test_names_that_are_no_text_do_not_end_the_watch_over_memory(worker: Worker) -> None:
+    worker.call("rename", PATIENCE_S)
+    stray = worker.call("stray", PATIENCE_S)
+    with pytest.raises(WorkerTimeout):
+        worker.call("bad", 1.5, what="hang")
+    assert_gone(stray)
+
+
 def test_workers_are_killed_first_when_the_machine_runs_out_of_memory(worker: Worker) -> None:
     own = int(Path("/proc/self/oom_score_adj").read_text())
     for process in (worker.call("pid", PATIENCE_S), worker.call("child", PATIENCE_S)):

@@ -30,10 +30,10 @@ def held_bytes(root: int, most: int) -> int:
         Bytes; 0 where the system does not tell.
     """
     processes = list(_descendants(root))
-    held = sum(_sum_of(_PROC / str(pid) / "status", ("RssAnon:", "RssShmem:")) for pid in processes)
+    held = sum(_sum_of(_PROC / str(pid) / "status", (b"RssAnon:", b"RssShmem:")) for pid in processes)
     if held <= most:
         return held
-    return sum(_sum_of(_PROC / str(pid) / "smaps_rollup", ("Pss_Anon:", "Pss_Shmem:")) for pid in processes)
+    return sum(_sum_of(_PROC / str(pid) / "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:")) for pid in processes)
 
 
 def end_before_others() -> None:
@@ -53,9 +53,9 @@ def _descendants(root: int) -> Iterator[int]:
                     left += map(int, (thread / "children").read_text().split())
 
 
-def _sum_of(table: Path, names: tuple[str, ...]) -> int:
+def _sum_of(table: Path, names: tuple[bytes, ...]) -> int:
     try:
-        lines = table.read_text().splitlines()
+        lines = table.read_bytes().splitlines()  # A process may have a name that is no text.
     except OSError:
         return 0
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(names))
