@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 __all__ = ["free_in_groups_bytes", "limit_of_groups_bytes", "processor_quota"]
 
+_Amount = TypeVar("_Amount", int, float)
 _MOUNT = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 _PROCESSORS = "cpu"
@@ -24,23 +26,21 @@ def processor_quota(mount: Path = _MOUNT, own: Path = _OWN) -> float | None:
     Returns:
         The least of the limits of its group and of those around it; None if there is none.
     """
-    return min(
-        (quota for group in _groups(_PROCESSORS, mount, own) if (quota := _quota(group)) is not None), default=None
-    )
+    return _least(_quota, _groups(_PROCESSORS, mount, own))
 
 
 def free_in_groups_bytes(mount: Path = _MOUNT, own: Path = _OWN) -> int | None:
     """Memory that the groups of this process leave; None where they set no limit. Arguments as of ``processor_quota``."""
-    return min(
-        (free for group in _groups(_MEMORY, mount, own) if (free := _free_bytes(group)) is not None), default=None
-    )
+    return _least(_free_bytes, _groups(_MEMORY, mount, own))
 
 
 def limit_of_groups_bytes(mount: Path = _MOUNT, own: Path = _OWN) -> int | None:
     """Memory that the groups of this process may take; None where they set no limit. Arguments as of ``processor_quota``."""
-    return min(
-        (limit for group in _groups(_MEMORY, mount, own) if (limit := _limit_bytes(group)) is not None), default=None
-    )
+    return _least(_limit_bytes, _groups(_MEMORY, mount, own))
+
+
+def _least(tell: Callable[[Path], _Amount | None], groups: Iterable[Path]) -> _Amount | None:
+    return min((told for group in groups if (told := tell(group)) is not None), default=None)
 
 
 def _quota(group: Path) -> float | None:

@@ -1,7 +1,7 @@
 """Schedules for TVM's loops on CPUs: a tile in vector registers, and threads over the tiles.
 
-One rule, of the kind that ``tvm.s_tir.dlight`` applies to each function: what a first hand-written schedule would be.
-A function that the rule does not fit keeps TVM's own loops.
+One rule, of the kind that ``tvm.s_tir.dlight`` applies to each function: what a first hand-written schedule would be; after
+it TVM's rule for reductions, where that is sound. A function that neither fits keeps TVM's own loops.
 """
 
 from __future__ import annotations
