@@ -227,7 +227,7 @@ def plan_signature(tuning: Tuning, fact: str, plans: Sequence[Plan]) -> dict[str
     """Everything that a fact about running these plans end to end depends on: the name under which it is kept."""
     contestants = [[plan.name, [_kernel_name(place) for place in plan.kernels]] for plan in plans]
     targets = sorted({place.target for plan in plans for place in plan.kernels}, key=str)
-    builds = {target.build_name: tuning.workshop.availability(target).build for target in targets}
+    builds = {target.build_name: tuning.workshop.build_of(target) for target in targets}
     return {**tuning.fact(fact), "contestants": contestants, "builds": builds}
 
 

@@ -114,7 +114,7 @@ class Tuning:
         )
         self.menu = tuple(menu) if options.accuracy_budget is None else self._with_reduced_precision(menu)
         self.estimator = MeasuringCostEstimator(self.workshop, weight_bytes(self.model))
-        self.sharing = Sharing(toolchains, database, lambda target: self.workshop.availability(target).build, say)
+        self.sharing = Sharing(toolchains, database, lambda target: self.workshop.build_of(target), say)
         self.survey: Survey = {}
         self.overheads: dict[Target, Overheads] = {}
         self.reference_failure: str | None = None
@@ -295,7 +295,7 @@ class Tuning:
 
         Parts are looked at twice in the end. A search that began from what they cost then would ask for other kernels.
         """
-        build = self.workshop.availability(target).build
+        build = self.workshop.build_of(target)
         name = {**self.fact("parts-1"), "menu": list(map(str, self.menu)), "target": str(target), "build": build}
         told = None if self.options.remeasure else self.database.local_fact(**name)
         if told is None:
@@ -326,7 +326,7 @@ class Tuning:
 
     def fact_of_menu(self, name: str) -> dict[str, Any]:
         """The name of a fact that also depends on what there is to choose from."""
-        menu = [[str(target), self.workshop.availability(target).build] for target in self.menu]
+        menu = [[str(target), self.workshop.build_of(target)] for target in self.menu]
         return {**self.fact(name), "menu": menu}
 
     def introduce(self, candidates: Iterable[CandidateKernel]) -> None:

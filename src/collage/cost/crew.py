@@ -17,7 +17,7 @@ from collage.cost.slot import building_slot
 from collage.cost.worker import Worker, WorkerTimeout
 from collage.machine import this_machine
 from collage.target import Target
-from collage.toolchains import Availability, Registry, reserves_address_space
+from collage.toolchains import Availability, Registry, reserves_address_space, revision_of
 
 __all__ = ["Crew", "Limits"]
 
@@ -97,12 +97,20 @@ class Crew:
                 found = Availability(
                     **{**told, "devices": tuple(told["devices"]), "precisions": tuple(told["precisions"])}
                 )
-                if reason := self._quarantine.recorded(target.toolchain, found.build):
+                if reason := self._quarantine.recorded(target.toolchain, self._with_revision(target, found.build)):
                     found = dataclasses.replace(found, available=False, reason=reason)
                 self._available[name] = found
             except ToolchainError as error:
                 self._available[name] = Availability(False, reason=str(error))
         return self._available[name]
+
+    def build_of(self, target: Target) -> str:
+        """What a target's timings depend on: its toolchain's build, and the code here that drives it."""
+        return self._with_revision(target, self.availability(target).build)
+
+    def _with_revision(self, target: Target, build: str) -> str:
+        revision = revision_of(self._toolchains.for_target(target))
+        return f"{build}, integration {revision}" if revision else build
 
     def call(self, target: Target, method: str, timeout_s: float, /, **params: Any) -> Any:
         """One job for the toolchain that serves a target; a crash is retried once in a fresh worker.
@@ -128,7 +136,8 @@ class Crew:
         except WorkerDied as error:
             if not self._abandoned.is_set():
                 known = self._available.get(target.build_name)
-                self._quarantine.died(toolchain, None if known is None else known.build, error)
+                build = None if known is None else self._with_revision(target, known.build)
+                self._quarantine.died(toolchain, build, error)
             raise
         except ToolchainError:
             self._quarantine.lived(toolchain)

@@ -34,7 +34,7 @@ def measure_overheads(target: Target, workshop: Workshop, database: Database) ->
         "fact": "overheads-1",
         "method": METHOD,
         "target": str(target),
-        "build": workshop.availability(target).build,
+        "build": workshop.build_of(target),
         "machine": this_machine().fingerprint,
         "threads": workshop.threads,
         "settings": runtime_settings(),

@@ -206,7 +206,7 @@ def _first_taken(
         "fact": "lengths-1",
         "model": structural_hash(model),
         "tried": candidates,
-        "host": workshop.availability(HOST_TARGET).build,
+        "host": workshop.build_of(HOST_TARGET),
     }
     known = database.local_fact(**fact)
     if known is not None:

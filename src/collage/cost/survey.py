@@ -160,7 +160,7 @@ class _Surveyor:
             structure = structure_of(model)
             if structure not in asked:
                 name = {"fact": "support", "structure": structure, "target": str(self.target)}
-                name["build"] = self.workshop.availability(self.target).build
+                name["build"] = self.workshop.build_of(self.target)
                 told = self.database.fact(**name)
                 if told is None:
                     told = {"reason": self.workshop.try_build(model, self.target)}

@@ -159,7 +159,7 @@ class TuningRecords:
             "fact": "tuning-1",
             "workload": workload,
             "target": str(target),
-            "build": self._workshop.availability(target).build,
+            "build": self._workshop.build_of(target),
             "machine": this_machine().fingerprint,
             "threads": self._workshop.threads,
             "settings": runtime_settings(),

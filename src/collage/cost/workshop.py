@@ -119,6 +119,10 @@ class Workshop:
         """Whether a target can be used, as its toolchain says itself in a process of its own."""
         return self._crew.availability(target)
 
+    def build_of(self, target: Target) -> str:
+        """What a target's timings depend on; see ``Crew.build_of``."""
+        return self._crew.build_of(target)
+
     def muster(self, targets: Iterable[Target], first: Callable[[], None] = lambda: None) -> None:
         """Has the toolchains of all targets come up side by side, which takes some of them seconds; see ``Crew.muster``."""
         self._crew.muster(targets, first)
@@ -130,7 +134,7 @@ class Workshop:
             kernel=job.structure,
             shapes=met[0][0] if len(met) == 1 else " | ".join(f"{weight:.6g} of {shapes}" for shapes, weight in met),
             target=str(job.target),
-            build=self.availability(job.target).build,
+            build=self.build_of(job.target),
             machine=this_machine().fingerprint,
             threads=self.threads,
             context=job.context_bytes // _MIB,

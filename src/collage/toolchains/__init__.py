@@ -39,6 +39,7 @@ from collage.toolchains._imports import importing_here
 from collage.toolchains._memory import ALIGNMENT_BYTES, aligned_bytes, size_bytes
 from collage.toolchains._model_files import check_options, kernel_name, load_threads, save_kernel
 from collage.toolchains._registry import Registry, registry
+from collage.toolchains._revision import revision_of
 
 __all__ = [
     "ALIGNMENT_BYTES",
@@ -79,6 +80,7 @@ __all__ = [
     "own_threads",
     "registry",
     "reserves_address_space",
+    "revision_of",
     "save_kernel",
     "size_bytes",
     "started_meanwhile",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from collage.cost.worker import Worker
 from collage.cost.workshop import Workshop
 from collage.target import Target
 from collage.testing import FakeToolchain
-from collage.toolchains import Registry, availability_for, registry
+from collage.toolchains import Registry, availability_for, registry, revision_of
 from collage.toolchains._contract import Availability
 
 
@@ -34,6 +35,27 @@ def test_each_kind_of_device_has_an_availability_of_its_own(pair: tuple[str, str
     assert found == [availability_for(toolchains.for_target(target), target) for target in targets]
     assert found[0].available
     assert not found[1].available or found[1].build != found[0].build
+
+
+def test_what_another_integration_took_is_not_taken_for_this_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toolchains, target = Registry(()), Target.parse("llvm -compiler=fake")
+    toolchains.add(FakeToolchain())
+    with Database("sqlite:///:memory:") as database, Workshop(toolchains, database, tmp_path) as workshop:
+        measured, overheads = list[str](), workshop.overheads
+
+        def counted(*arguments: Any) -> Any:
+            measured.append(workshop.build_of(target))
+            return overheads(*arguments)
+
+        monkeypatch.setattr(workshop, "overheads", counted)
+        measure_overheads(target, workshop, database)
+        measure_overheads(target, workshop, database)
+        monkeypatch.setattr("collage.cost.crew.revision_of", lambda toolchain: "another")
+        measure_overheads(target, workshop, database)
+        build, ours = workshop.availability(target).build, revision_of(toolchains.get("fake"))
+    assert ours and measured == [f"{build}, integration {ours}", f"{build}, integration another"]
 
 
 def test_a_toolchain_that_serves_one_kind_need_not_tell_targets_apart() -> None:
