@@ -15,7 +15,7 @@ from onnx import helper
 
 def window(d: Draft, sizes: Sequence[int], dilated: bool = True) -> dict[str, Any]:
     """Attributes of a window that fits: its sizes, strides, dilations, and padding by number or by name."""
-    kernel = [d.rng.randint(1, min(3, size)) for size in sizes]
+    kernel = [d.rng.randint(1, min(5 if d.wide else 3, size)) for size in sizes]
     found: dict[str, Any] = {"kernel_shape": kernel}
     if d.maybe(0.6):
         found["strides"] = [d.rng.randint(1, 3) for _ in sizes]
@@ -32,13 +32,18 @@ def groups(d: Draft, channels: int) -> int:
     return d.rng.choice([n for n in (1, 1, 2, 3, channels) if channels % n == 0])
 
 
+def _each(d: Draft, group: int) -> int:
+    """Output channels of a group."""
+    return d.width(1, 2, 3) if group == 1 else d.rng.choice((1, 2, 3))
+
+
 @recipe(times=6)
 def convolution(d: Draft) -> None:
     x = d.image()
     channels, sizes = d.shape(x)[1], d.shape(x)[2:]
     attributes = window(d, sizes)
     group = groups(d, channels)
-    w = d.weight((group * d.rng.choice((1, 2, 3)), channels // group, *attributes["kernel_shape"]))
+    w = d.weight((group * _each(d, group), channels // group, *attributes["kernel_shape"]))
     bias = d.weight(d.shape(w)[:1]) if d.maybe() else ""
     if d.maybe(0.3):
         del attributes["kernel_shape"]
@@ -53,7 +58,7 @@ def transposed_convolution(d: Draft) -> None:
     channels, sizes = d.shape(x)[1], d.shape(x)[2:]
     attributes = window(d, sizes)
     group = groups(d, channels)
-    w = d.weight((channels, d.rng.choice((1, 2, 3)), *attributes["kernel_shape"]))
+    w = d.weight((channels, _each(d, group), *attributes["kernel_shape"]))
     bias = d.weight((group * d.shape(w)[1],)) if d.maybe() else ""
     if "strides" in attributes and d.maybe(0.4):
         attributes["output_padding"] = [d.rng.randint(0, stride - 1) for stride in attributes["strides"]]
@@ -155,7 +160,7 @@ def resized(d: Draft) -> None:
         scales = [d.rng.choice((0.5, 1.0, 1.5, 2.0, 2.6)) for _ in spatial]
         d.node("Resize", [x, "", d.constant([*(1.0 for _ in ahead), *scales], "float32")], **attributes)
     else:
-        sizes = [d.rng.randint(1, 9) for _ in spatial]
+        sizes = [d.width(*range(1, 10)) for _ in spatial]
         d.node("Resize", [x, "", "", d.how([*ahead, *sizes])], **attributes)
 
 
@@ -194,7 +199,7 @@ def recurrent(d: Draft) -> None:
     op_type, gates = d.rng.choice((("LSTM", 4), ("GRU", 3), ("RNN", 1)))
     x = d.pick(3, where=lambda x: x.size > 0)
     steps, batch, width = d.shape(x)
-    hidden = d.rng.choice((1, 3, 4))
+    hidden = d.width(1, 3, 4)
     direction = d.rng.choice((None, "forward", "reverse", "bidirectional"))
     ways = 2 if direction == "bidirectional" else 1
     inputs = [x, d.weight((ways, gates * hidden, width)), d.weight((ways, gates * hidden, hidden))]
@@ -250,13 +255,13 @@ def products_of_integers(d: Draft) -> None:
     left, right = d.rng.choice(QUANTISED), d.rng.choice(QUANTISED)
     if d.maybe():
         x = d.pick((2, 3), (left,))
-        w = d.weight((d.shape(x)[-1], d.rng.choice((1, 3))), right, -9, 9)
+        w = d.weight((d.shape(x)[-1], d.width(1, 3)), right, -9, 9)
         zeros = [zero_point(d, left), d.rng.choice(("", zero_point(d, right)))] if d.maybe(0.6) else []
         d.node("MatMulInteger", [x, w, *zeros])
     else:
         x = d.image(2, ("uint8",))
         attributes = window(d, d.shape(x)[2:])
-        w = d.weight((3, d.shape(x)[1], *attributes["kernel_shape"]), right, -9, 9)
+        w = d.weight((d.width(3), d.shape(x)[1], *attributes["kernel_shape"]), right, -9, 9)
         d.node("ConvInteger", [x, w, *([zero_point(d, "uint8")] if d.maybe(0.6) else [])], **attributes)
 
 
@@ -266,13 +271,13 @@ def quantised_products(d: Draft) -> None:
     made = [scale_of(d), zero_point(d, dtype)]
     if d.maybe():
         x = d.pick((2, 3), (dtype,))
-        w = d.weight((d.shape(x)[-1], d.rng.choice((1, 3))), dtype, -9, 9)
+        w = d.weight((d.shape(x)[-1], d.width(1, 3)), dtype, -9, 9)
         d.node("QLinearMatMul", [x, scale_of(d), zero_point(d, dtype), w, scale_of(d), zero_point(d, dtype), *made])
     else:
         x = d.image(2, (dtype,))
         attributes = window(d, d.shape(x)[2:])
-        w = d.weight((4, d.shape(x)[1], *attributes["kernel_shape"]), dtype, -9, 9)
-        bias = d.weight((4,), "int32", -50, 50) if d.maybe() else ""
+        w = d.weight((d.width(4), d.shape(x)[1], *attributes["kernel_shape"]), dtype, -9, 9)
+        bias = d.weight(d.shape(w)[:1], "int32", -50, 50) if d.maybe() else ""
         weights = [w, scale_of(d), d.constant(0, dtype)]
         d.node("QLinearConv", [x, scale_of(d), zero_point(d, dtype), *weights, *made, bias], **attributes)
 
@@ -336,8 +341,8 @@ def scan(d: Draft) -> None:
 
 @recipe(since=23)
 def attention(d: Draft) -> None:
-    heads, length, width = d.rng.choice((1, 2, 4)), d.rng.randint(2, 5), d.rng.choice((2, 4))
-    batch, others = d.rng.choice((1, 2)), d.rng.randint(2, 5)
+    heads, length, width = d.rng.choice((1, 2, 4)), d.width(2, 3, 4, 5), d.width(2, 4)
+    batch, others = d.rng.choice((1, 2)), d.width(2, 3, 4, 5)
     shared = d.rng.choice([n for n in (1, heads) if heads % n == 0])
     q = d.pick(
         4, where=lambda x: x.shape == (batch, heads, length, width), shape=lambda _: (batch, heads, length, width)

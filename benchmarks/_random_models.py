@@ -8,6 +8,7 @@ rounding in the last digit would change the answer (ties in TopK, halves in Roun
 
 from __future__ import annotations
 
+import math
 import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +29,17 @@ OPSETS = range(13, 27)
 """From the oldest set that the front door leaves as it is to the newest that both references read."""
 LARGEST_FLOAT, LARGEST_INTEGER = 1e3, 1e6
 NOISE = {"float32": 1e-5, "float16": 2e-3, "float64": 1e-9}
+WIDE = (7, 8, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 96)
+"""Lengths around those of vectors, tiles and blocks of channels."""
+WIDE_SIZES = (5, 7, 8, 9, 14, 16, 17, 21)
+"""Heights and widths of images among them."""
+MOST_DRAWN, MOST_COMPUTED = 30_000, 60_000
+"""Elements of wide values: ONNX's reference implementation is written in Python."""
 AMPLIFIED = 30.0
 """How much larger noise may become in one operator."""
 IR_VERSION = 10
+_MOST_SMALL = 20_000
+_SMALL = 5
 
 
 class Rejected(Exception):
@@ -64,6 +73,7 @@ class Draft:
         constants: Names of initializers.
         nodes: Operators so far.
         varies: Whether shapes depend on what is in the inputs.
+        wide: Whether most lengths are those that kernels have vectors, tiles and threads for; otherwise all are small.
     """
 
     rng: random.Random
@@ -75,6 +85,7 @@ class Draft:
     constants: list[str] = field(default_factory=list)
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     varies: bool = False
+    wide: bool = False
 
     def maybe(self, share: float = 0.5) -> bool:
         """Yes in this share of cases."""
@@ -94,10 +105,21 @@ class Draft:
 
     def sizes(self, rank: int, least: int = 1, most: int = 5) -> tuple[int, ...]:
         """A random shape; one-size axes often, empty ones seldom."""
-        sizes = [1 if self.maybe(0.1) else self.rng.randint(least, most) for _ in range(rank)]
+        sizes = [1 if self.maybe(0.1) else self._length(least, most) for _ in range(rank)]
         if rank and least == 1 and self.maybe(0.02):
             sizes[self.rng.randrange(rank)] = 0
+        while math.prod(sizes) > MOST_DRAWN:
+            sizes[sizes.index(max(sizes))] //= 2
         return tuple(max(size, least) if size else 0 for size in sizes)
+
+    def _length(self, least: int, most: int) -> int:
+        if not self.wide or self.maybe(0.3):
+            return self.rng.randint(least, most)
+        return self.rng.choice([n for n in (WIDE if most <= _SMALL else WIDE_SIZES) if n >= least])
+
+    def width(self, *few: int) -> int:
+        """One of a few numbers of channels, columns or rows; where lengths are wide, mostly a wide one instead."""
+        return self.rng.choice(WIDE if self.wide and self.maybe(0.7) else few)
 
     def axis(self, name: str) -> int:
         """One of a value's axes, counted from the front or the back."""
@@ -178,7 +200,11 @@ class Draft:
         axes = spatial or self.rng.choice((1, 2, 2, 2, 3))
 
         def sizes(rank: int) -> Sequence[int]:
-            return (self.rng.choice((1, 1, 2)), self.rng.choice((1, 2, 3, 4, 6, 8)), *self.sizes(axes, least + 1, 8))
+            ahead = (self.rng.choice((1, 1, 2)), self.width(1, 2, 3, 4, 6, 8))
+            behind = list(self.sizes(axes, least + 1, 8))
+            while math.prod((*ahead, *behind)) > MOST_DRAWN and max(behind) > least + 1:
+                behind[behind.index(max(behind))] -= 1
+            return (*ahead, *behind)
 
         return self.pick(axes + 2, dtypes, lambda x: min(x.shape[2:]) >= least and x.size > 0, sizes)
 
@@ -222,7 +248,7 @@ class Draft:
         run = self._evaluator(nodes, read, names)
         computed = run({name: self.values[name] for name in read})
         for x in computed:
-            _check_sane(x)
+            _check_sane(x, MOST_COMPUTED if self.wide else _MOST_SMALL)
         for _ in range(2):
             self._check_steady(run, read, computed)
         self._check_valid(nodes, read, dict(zip(names, computed, strict=True)))
@@ -344,12 +370,12 @@ def names_read(nodes: Sequence[onnx.NodeProto]) -> list[str]:
     return found
 
 
-def _check_sane(x: Array) -> None:
+def _check_sane(x: Array, most: int) -> None:
     if x.dtype.kind == "f" and not (np.isfinite(x).all() and np.abs(x).max(initial=0) < LARGEST_FLOAT):
         raise Rejected
     if x.dtype.kind in "iu" and x.size and np.abs(x.astype(np.float64)).max() > LARGEST_INTEGER:
         raise Rejected
-    if x.size > 20_000 or x.ndim > 6:
+    if x.size > most or x.ndim > 6:
         raise Rejected
 
 
@@ -379,11 +405,11 @@ def recipe(since: int = 13, times: int = 1) -> Callable[[Callable[[Draft], objec
     return register
 
 
-def sample(seed: int) -> Sample:
-    """The model of a seed, the same every time."""
+def sample(seed: int, wide: bool = False) -> Sample:
+    """The model of a seed, the same every time; ``wide``: of such lengths (see ``Draft``)."""
     rng = random.Random(seed)
     dtype = rng.choices(FLOATS, (0.88, 0.06, 0.06))[0]
-    draft = Draft(rng, np.random.default_rng(seed), rng.choice(OPSETS), dtype)
+    draft = Draft(rng, np.random.default_rng(seed), rng.choice(OPSETS), dtype, wide=wide)
     able = [each for each in RECIPES if each.since <= draft.opset]
     goal = rng.randint(3, 8)
     while len(draft.nodes) < goal:

@@ -97,7 +97,7 @@ def gathered(d: Draft) -> None:
         )
     elif kind == "GatherElements":
         shape = [max(1, size - int(d.maybe(0.3))) for size in d.shape(x)]
-        shape[axis] = d.rng.randint(1, 4)
+        shape[axis] = d.width(1, 2, 3, 4)
         d.node(kind, [x, places(d, d.shape(x)[axis], shape)], axis=axis)
     else:
         batch = d.rng.randint(0, 1) if d.rank(x) > 1 else 0
@@ -140,7 +140,7 @@ def concatenated(d: Draft) -> None:
     others = [x] if d.maybe(0.2) else []
     for _ in range(d.rng.randint(0, 2)):
         shape = list(d.shape(x))
-        shape[axis] = d.rng.randint(1, 4)
+        shape[axis] = d.width(1, 2, 3, 4)
         others.append(d.weight(shape, d.array(x).dtype.name))
     inputs = [x, *others]
     d.rng.shuffle(inputs)

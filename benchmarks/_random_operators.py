@@ -304,7 +304,7 @@ def mat_mul(d: Draft) -> None:
     inner = d.shape(x)[-1]
     batch = d.shape(x)[:-2]
     batch = tuple(1 if d.maybe(0.2) else size for size in batch[d.rng.randint(0, len(batch)) if d.maybe() else 0 :])
-    wide = d.rng.choice((1, 2, 4, 7))
+    wide = d.width(1, 2, 4, 7)
     shape = d.rng.choice(((*batch, inner, wide), (inner, wide), (inner,)))
     d.node("MatMul", [x, d.weight(shape)])
 
@@ -314,7 +314,7 @@ def gemm(d: Draft) -> None:
     x = d.pick(2)
     across, along = int(d.maybe()), int(d.maybe())
     rows, inner = reversed(d.shape(x)) if across else d.shape(x)
-    wide = d.rng.choice((1, 3, 5))
+    wide = d.width(1, 3, 5)
     w = d.weight((wide, inner) if along else (inner, wide))
     bias = d.rng.choice(("", d.weight(d.rng.choice(((), (wide,), (1, wide), (rows, 1), (rows, wide))))))
     attributes = {"transA": across or None, "transB": along or None}

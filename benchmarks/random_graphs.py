@@ -5,6 +5,7 @@
     python benchmarks/random_graphs.py --toolchain openvino --seeds 0-300 [--json random.json]
     python benchmarks/random_graphs.py --toolchain openvino --reduce 17    # the smallest graph that goes as badly
     python benchmarks/random_graphs.py --toolchain openvino --symbolic     # the same kernels at other lengths too
+    python benchmarks/random_graphs.py --toolchain openvino --wide         # lengths as vectors, tiles and threads have them
     python benchmarks/random_graphs.py --seed 17 --save model.onnx         # to look at it
 
 A seed is a model (``_random_models.py``). What it should compute is what ONNX's reference implementation computes, if ONNX
@@ -14,7 +15,9 @@ takes. Each kernel is run twice. ``right``: every kernel is. ``refused``: no ope
 refused could not be built or run. ``WRONG``: an output differs from the reference by ten times what Collage allows a kernel.
 
 With ``--symbolic`` the inputs' dimensions have names, and each kernel, once built, is run at other lengths as well, on which
-both references agree (``_random_lengths.py``). It may refuse these, but not be wrong there.
+both references agree (``_random_lengths.py``). It may refuse these, but not be wrong there. Lengths are small, of which
+kernels have no vector, tile or thread to spare; with ``--wide`` most are around those that they have (other models; a seed
+takes several times as long).
 
 Kernels are built and run in child processes: one that dies or hangs costs a seed. Exit code 1 if any seed is wrong, or if
 a child died or hung.
@@ -296,15 +299,25 @@ def one_line(error: Exception) -> str:
 
 
 def in_children(
-    jobs: Sequence[tuple[int, Sample | None]], judge: Callable[[int, Sample], Verdict], timeout_s: float
+    jobs: Sequence[tuple[int, Sample | None]],
+    judge: Callable[[int, Sample], Verdict],
+    timeout_s: float,
+    draw: Callable[[int], Sample] = sample,
 ) -> Iterator[Verdict]:
-    """Verdicts in order; a child that dies or hangs is replaced, and so is one that has judged so many."""
+    """Verdicts in order; a child that dies or hangs is replaced, and so is one that has judged so many.
+
+    Args:
+        jobs: Seeds, with their models where these are known.
+        judge: Judges a model.
+        timeout_s: For each.
+        draw: Makes the model of a seed.
+    """
     context = multiprocessing.get_context("fork")  # nothing here has started a thread
     waiting = list(jobs)
     while waiting:
         ours, theirs = context.Pipe(duplex=False)
         part = waiting[:CHUNK]
-        child = context.Process(target=serve, args=(part, judge, theirs, ours), daemon=True)
+        child = context.Process(target=serve, args=(part, judge, draw, theirs, ours), daemon=True)
         child.start()
         theirs.close()
         for seed, _ in part:
@@ -321,7 +334,11 @@ def in_children(
 
 
 def serve(
-    jobs: Sequence[tuple[int, Sample | None]], judge: Callable[[int, Sample], Verdict], pipe: Any, other_end: Any
+    jobs: Sequence[tuple[int, Sample | None]],
+    judge: Callable[[int, Sample], Verdict],
+    draw: Callable[[int], Sample],
+    pipe: Any,
+    other_end: Any,
 ) -> None:
     """A child: judges model after model."""
     other_end.close()  # else nothing would tell it that its parent was killed
@@ -331,7 +348,7 @@ def serve(
     os.dup2(silence, 2)
     for seed, given in jobs:
         try:
-            pipe.send(judge(seed, given or sample(seed)))
+            pipe.send(judge(seed, given or draw(seed)))
         except Exception as error:
             pipe.send(Verdict(seed, FAILED, f"before the toolchain: {one_line(error)}"))
     os._exit(0)  # some toolchains crash when their threads are torn down
@@ -400,9 +417,11 @@ def values_of(given: Sample) -> dict[str, Any]:
     }
 
 
-def reduced(seed: int, name: str, timeout_s: float, symbolic: bool = False) -> tuple[Sample, Verdict]:
+def reduced(
+    seed: int, name: str, timeout_s: float, symbolic: bool = False, wide: bool = False
+) -> tuple[Sample, Verdict]:
     """The smallest model found that goes as badly as that of the seed: outputs and operators are dropped while it does."""
-    given, judge = sample(seed), functools.partial(judged, name=name, symbolic=symbolic)
+    given, judge = sample(seed, wide), functools.partial(judged, name=name, symbolic=symbolic)
     (worst,) = in_children([(seed, given)], judge, timeout_s)
     if worst.how in (RIGHT, REFUSED, SKIPPED):
         return given, worst
@@ -444,6 +463,7 @@ def main() -> int:
     parser.add_argument(
         "--symbolic", action="store_true", help="name the inputs' dimensions, and run at other lengths too"
     )
+    parser.add_argument("--wide", action="store_true", help="models of wide lengths")
     parser.add_argument("--json", type=Path, help="write every verdict here")
     parser.add_argument("--seed", type=int, help="print the model of one seed")
     parser.add_argument("--save", type=Path, help="with --seed or --reduce: write the model here")
@@ -452,9 +472,9 @@ def main() -> int:
     names = options.toolchain or list(DIRECT)
     if options.seed is not None or options.reduce is not None:
         if options.seed is not None:
-            given = sample(options.seed)
+            given = sample(options.seed, options.wide)
         else:
-            given, verdict = reduced(options.reduce, names[0], options.timeout, options.symbolic)
+            given, verdict = reduced(options.reduce, names[0], options.timeout, options.symbolic, options.wide)
             print(f"{verdict.how}: {verdict.reason}")
         if options.save:
             onnx.save(given.model, options.save)
@@ -467,7 +487,8 @@ def main() -> int:
     for name in names:
         jobs = [(seed, None) for seed in options.seeds]
         judge = functools.partial(judged, name=name, symbolic=options.symbolic)
-        found = rows[name] = list(in_children(jobs, judge, options.timeout))
+        draw = functools.partial(sample, wide=options.wide)
+        found = rows[name] = list(in_children(jobs, judge, options.timeout, draw))
         print_row(name, found)
     if options.json:
         options.json.write_text(

@@ -2,7 +2,7 @@
 
 ::
 
-    python benchmarks/random_mixes.py [--toolchains tvm,onnxruntime,openvino] --seeds 0-300 [--symbolic] [--json mixes.json]
+    python benchmarks/random_mixes.py [--toolchains tvm,openvino] --seeds 0-300 [--symbolic] [--wide] [--json mixes.json]
 
 A seed is a model (see ``random_graphs.py``) and a way to run it. Its values, operators and graphs get names that nobody thinks of
 (``_odd_names.py``). Its operators are cut into ranges, each of which goes to one of the toolchains that takes it, or to the
@@ -146,18 +146,20 @@ def main() -> int:
     parser.add_argument("--toolchains", default=TOOLCHAINS, help="names, by commas")
     parser.add_argument("--seeds", type=seeds_of, default=range(301), help="such as 0-300")
     parser.add_argument("--symbolic", action="store_true", help="name the inputs' dimensions; run at other lengths too")
+    parser.add_argument("--wide", action="store_true", help="models of wide lengths, as for random_graphs.py")
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for each seed")
     parser.add_argument("--json", type=Path, help="write every verdict here")
     parser.add_argument("--seed", type=int, help="judge one seed in this process, and let it fail as it may")
     options = parser.parse_args()
     judge = functools.partial(judged, toolchains=options.toolchains.split(","), symbolic=options.symbolic)
     if options.seed is not None:
-        print(judge(options.seed, sample(options.seed)))
+        print(judge(options.seed, sample(options.seed, options.wide)))
         return 0
     print(
         "                seeds   right  refused  failed   WRONG  died, hung  skipped  operators in kernels", flush=True
     )
-    found = list(in_children([(seed, None) for seed in options.seeds], judge, options.timeout))
+    draw = functools.partial(sample, wide=options.wide)
+    found = list(in_children([(seed, None) for seed in options.seeds], judge, options.timeout, draw))
     print_row("mixes", found)
     if options.json:
         options.json.write_text(json.dumps([asdict(verdict) for verdict in found], indent=1) + "\n")

@@ -35,6 +35,16 @@ def test_models_are_valid_and_of_many_operators(random_graphs: ModuleType) -> No
     assert min(opsets) == 13 and max(opsets) >= 24
 
 
+def test_wide_models_have_lengths_that_fill_vectors(random_graphs: ModuleType) -> None:
+    longest = []
+    for seed in range(12):
+        made = random_graphs.sample(seed, wide=True)
+        onnx.checker.check_model(made.model, full_check=True)
+        longest += [max(np.shape(x), default=1) for x in made.feeds.values()]
+    assert sum(length > 16 for length in longest) > len(longest) / 4
+    assert max(longest) <= 96 * 96
+
+
 def on_host(random_graphs: ModuleType, *, symbolic: bool = False) -> Callable[..., Any]:
     return functools.partial(random_graphs.judged, name="host", symbolic=symbolic)
 
