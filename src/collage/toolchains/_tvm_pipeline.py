@@ -47,6 +47,7 @@ def pipeline(target: Any, lent: list[int], *, channels_last: bool, tuned: Sequen
     from tvm.relax.backend import cpu_generic
     from tvm.s_tir import dlight
 
+    from collage.toolchains._tvm_elementary import as_arithmetic
     from collage.toolchains._tvm_schedules import Cautious, Reductions, RegisterTiles
 
     return tvm.transform.Sequential(
@@ -54,6 +55,7 @@ def pipeline(target: Any, lent: list[int], *, channels_last: bool, tuned: Sequen
             front(target, channels_last=channels_last),
             *tuned,
             dlight.ApplyDefaultSchedule(Cautious(RegisterTiles()), Cautious(Reductions())),
+            as_arithmetic(),
             *cpu_generic.pipeline.dataflow_lower_passes(target),
             noting_lent_outputs(lent),
             *cpu_generic.finalize_passes(target),

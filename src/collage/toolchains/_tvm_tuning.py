@@ -19,6 +19,7 @@ from tvm.s_tir import meta_schedule
 
 from collage._errors import CompileError
 from collage.toolchains._contract import TuningSession
+from collage.toolchains._tvm_elementary import as_arithmetic
 from collage.toolchains._tvm_schedules import tiled_otherwise
 
 __all__ = ["apply_records", "tune_all", "workloads"]
@@ -113,7 +114,7 @@ def apply_records(records: Mapping[str, str], target: Any) -> Any:
 
 
 def _built(schedule: Any, target: Any) -> Any:
-    built = tvm.compile(schedule.mod, target=target)
+    built = tvm.compile(as_arithmetic()(schedule.mod), target=target)
     return (built.jit() if hasattr(built, "jit") else built)["main"]
 
 

@@ -1,0 +1,101 @@
+"""Elementary functions that TVM computes by arithmetic: as exact as the C library's, and the same beyond the numbers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collage.target import Target
+from collage.testing._toolchain_kernels import KernelCase
+from collage.toolchains import LoadOptions
+from collage.toolchains.tvm import TvmToolchain
+
+pytest.importorskip("tvm")
+
+TARGET = Target.parse("llvm")
+FUNCTIONS = {
+    "Erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "Exp": np.exp,
+    "Log": np.log,
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "Tanh": np.tanh,
+}
+UNITS = {"Erf": 3, "Exp": 2, "Log": 2, "Sigmoid": 4, "Tanh": 4}
+"""Units in the last place by which each may be wrong."""
+SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+
+
+def computed(operator: str, x: np.ndarray, folder: Path, *, lengths: str | None = None) -> np.ndarray:
+    """What a kernel of one operator makes of ``x``, whose lengths may be named."""
+    declared = lengths or ",".join(map(str, x.shape))
+    case = KernelCase("one", f"(float[{declared}] x) => (float[{declared}] y) {{y = {operator} (x)}}", [x])
+    toolchain = TvmToolchain()
+    loaded = toolchain.load(toolchain.compile(case.model(), TARGET, folder), TARGET, folder, LoadOptions())
+    (y,) = loaded([x])
+    return np.array(y)
+
+
+def units_off(y: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """How far single-precision numbers are from exact ones, in units in the last place of these."""
+    return np.abs(y.astype(np.float64) - exact) / np.spacing(np.maximum(np.abs(exact), SMALLEST).astype(np.float32))
+
+
+def numbers_of_all_sizes(operator: str) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(low, high, 20_000) for low, high in ((-1, 1), (-6, 6), (-87, 87))])
+    small = 2.0 ** rng.uniform(-126, 0, 4_000) * rng.choice([-1, 1], 4_000)
+    x = np.concatenate([x, small]).astype(np.float32)
+    return (
+        np.concatenate([np.abs(x) + SMALLEST, np.float32(2.0) ** rng.uniform(-126, 127, 16_000)])
+        if operator == "Log"
+        else x
+    )
+
+
+@pytest.mark.parametrize("operator", FUNCTIONS)
+def test_each_is_right_to_the_last_digits(operator: str, tmp_path: Path) -> None:
+    x = numbers_of_all_sizes(operator).astype(np.float32)
+    with np.errstate(over="ignore"):
+        exact = FUNCTIONS[operator](x.astype(np.float64))
+    assert units_off(computed(operator, x, tmp_path), exact).max() <= UNITS[operator]
+
+
+SPECIAL = np.float32(
+    [0.0, -0.0, np.inf, -np.inf, np.nan, LARGEST, -LARGEST, 1e-45, -1e-45, 1e-40, 120, -120, 88.8, -103.9]
+)
+
+
+@pytest.mark.parametrize("operator", FUNCTIONS)
+@pytest.mark.parametrize("lengths", [None, "N"], ids=["vectors", "no_vectors"])
+def test_each_is_what_it_should_be_beyond_ordinary_numbers(operator: str, lengths: str | None, tmp_path: Path) -> None:
+    x = np.tile(SPECIAL, 16)
+    with np.errstate(all="ignore"):
+        exact = FUNCTIONS[operator](x.astype(np.float64)).astype(np.float32)
+    y = computed(operator, x, tmp_path, lengths=lengths)
+    np.testing.assert_allclose(y, exact, rtol=1e-6, atol=SMALLEST)
+    if operator in ("Erf", "Tanh"):
+        number = ~np.isnan(exact)
+        np.testing.assert_array_equal(np.signbit(y)[number], np.signbit(exact)[number])
+
+
+def test_no_function_of_the_library_is_left_in_the_loops() -> None:
+    import tvm
+    import tvm_ffi
+    from tvm import ir, te, tirx
+
+    from collage.toolchains._tvm_elementary import as_arithmetic
+
+    x = te.placeholder((64,), "float32", "x")
+    doubles = te.placeholder((64,), "float64", "doubles")
+    functions = (tirx.erf, tirx.exp, tirx.log, tirx.sigmoid, tirx.tanh)
+    y = te.compute((64,), lambda i: sum((f(f(x[i])) for f in functions), tirx.const(0.0, "float32")), "y")
+    z = te.compute((64,), lambda i: tirx.exp(doubles[i]), "z")
+    module = as_arithmetic()(tvm.IRModule({"main": te.create_prim_func([x, doubles, y, z])}))
+    names: list[str] = []
+    tvm_ffi.structural_walk(module["main"].body, (ir.Call, lambda call: names.append(call.op.name)))
+    left = {name.removeprefix("tirx.") for name in names} & {"erf", "exp", "log", "sigmoid", "tanh"}
+    assert left == {"exp"}  # that of doubles
+    assert sum(name == "tirx.exp" for name in names) == 1
