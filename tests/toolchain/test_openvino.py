@@ -248,7 +248,9 @@ MAX_POOL = "(float[1,1,%s] x) => (float[1,1,M] y) {y = MaxPool <ceil_mode = 1, k
 TRANSPOSED = "(float[1,1,%s] x, float[1,1,3] w) => (float[1,1,M] y) {y = ConvTranspose <strides = [2] %s> (x, w)}"
 QUANTISED = "(float[%s] x) => (int8[A,B] y) {y = QuantizeLinear <axis = %d> (x, s, z)}"
 JOINED = "(float[3,3] x) => (int8[3,3] y) {m = LpNormalization (x) y = QuantizeLinear <axis = 0> (m, s, z)}"
-NORMALISED = "(float[%s] x) => (int8[%s] y) <float[%s] m> {m = LayerNormalization (x, s%s) y = QuantizeLinear (m, t, o)}"
+NORMALISED = (
+    "(float[%s] x) => (int8[%s] y) <float[%s] m> {m = LayerNormalization (x, s%s) y = QuantizeLinear (m, t, o)}"
+)
 ONE_SCALE = {"s": np.float32([0.1, 0.2, 0.3]), "t": np.float32(0.1), "o": np.int8(1)}
 WITH_BIAS = ONE_SCALE | {"b": np.float32([0.1, 0.2, 0.3])}
 FOURIER = "(float[2,8,1] x) => (float[2,M,N,2] y) {y = STFT <onesided = %d> (x, t, %s, l)}"

@@ -57,7 +57,10 @@ def product(left: tuple[int, ...], right: tuple[int, ...], after: str) -> Kernel
 def plain(shape: tuple[int, ...], rank: int, body: str) -> KernelCase:
     text = f"(float[{','.join(map(str, shape))}] x) => (float[{','.join('ABCDE'[:rank])}] y) {{{body}}}"
     weights = {"last": np.array([-1], np.int64), "ends": np.array([0, -1], np.int64), "one": np.float32([1.5])}
-    return KernelCase("plain", text, [numbers(*shape)], {k: v for k, v in weights.items() if f"{k})" in body})
+    weights |= {"scale": numbers(64, seed=1), "shift": numbers(64, seed=2), "square": numbers(8, 8, seed=3)}
+    return KernelCase(
+        "plain", text, [numbers(*shape)], {k: v for k, v in weights.items() if re.search(rf"\b{k}\b", body)}
+    )
 
 
 PAD = "pads = [1,1,1,1]"
@@ -89,6 +92,19 @@ KERNELS = [
     plain((8, 33, 65), 3, "y = ReduceMean (x, ends)"),
     plain((2, 33, 64), 3, "m = ReduceMean (x, last) d = Sub (x, m) q = Mul (d, d) y = ReduceMean (q, last)"),
     plain((64, 257), 2, "a = Exp (x) y = Add (a, one)"),
+    plain((2, 64, 12, 12), 4, "y = GroupNormalization <num_groups = 8> (x, scale, shift)"),
+    plain((2, 64, 5, 7), 4, "y = GroupNormalization <num_groups = 8> (x, scale, shift)"),
+    plain((2, 64, 12, 12), 4, "i = InstanceNormalization (x, scale, shift) y = Relu (i)"),
+    plain((40, 64), 2, "y = LayerNormalization (x, scale, shift)"),
+    plain((3, 40, 8, 8), 4, "y = LayerNormalization <axis = -2> (x, square)"),
+    plain((1, 96), 2, "y = Softmax (x)"),
+    plain((5, 197), 2, "y = Softmax (x)"),
+    plain((5, 8, 48), 3, "y = Softmax <axis = 1> (x)"),
+    plain((12, 33, 128), 3, "y = ReduceMax (x, last)"),
+    plain((12, 33, 128), 3, "y = ReduceMin <keepdims = 0> (x, ends)"),
+    plain((12, 33, 128), 3, "y = ReduceLogSumExp (x, last)"),
+    plain((12, 33, 128), 3, "y = ReduceL2 (x, last)"),
+    plain((6, 40, 32), 3, "m = ReduceMean (x, last) d = Sub (x, m) a = Abs (d) s = ReduceSum (a, last) y = Div (d, s)"),
     plain((3, 5, 7, 11), 4, "y = Transpose <perm = [3,0,2,1]> (x)"),
     plain((6, 40), 2, "a = Relu (x) y = Concat <axis = 1> (a, x)"),
 ]
@@ -276,7 +292,7 @@ def test_groups_of_symbolic_lengths_are_summed_once_and_not_for_every_channel(
         loaded = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions(threads=1))
         results.append(loaded([x])[0])
     np.testing.assert_allclose(*results, rtol=0, atol=1e-5)
-    rows = parsed_kernel("rows", "(float[N,768] x) => (float[N,768] y) {y = Softmax (x)}")
+    rows = parsed_kernel("rows", "(float[N,96,14] x) => (float[N,96,14] y) {y = Softmax <axis = 1> (x)}")
     scheduled.append(False)
     toolchain.compile(rows, TARGET, tmp_path)
     assert scheduled[1:] == [False, True]

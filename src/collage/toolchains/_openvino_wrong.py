@@ -76,7 +76,7 @@ def known_wrong(node: ir.Node) -> str | None:
             "where it joins it to what computes its input"
         )
     if node.op_type == "QuantizeLinear" and _quantises_scaled_matrix(node):
-        return "openvino's CPU plugin scales the columns of a matrix otherwise where it normalises, scales and quantises it in one"
+        return "openvino's CPU plugin scales a matrix otherwise where it normalises, scales and quantises it in one"
     if node.op_type == "STFT" and _window_of_two_sides(node):
         return "openvino's reader crashes of STFT with a window that is not one-sided"
     if node.op_type == "Slice" and _is_told_axes_late(node):

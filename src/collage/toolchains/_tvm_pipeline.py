@@ -48,13 +48,14 @@ def pipeline(target: Any, lent: list[int], *, channels_last: bool, tuned: Sequen
     from tvm.s_tir import dlight
 
     from collage.toolchains._tvm_elementary import as_arithmetic
+    from collage.toolchains._tvm_rows import Rows
     from collage.toolchains._tvm_schedules import Cautious, Reductions, RegisterTiles
 
     return tvm.transform.Sequential(
         [
             front(target, channels_last=channels_last),
             *tuned,
-            dlight.ApplyDefaultSchedule(Cautious(RegisterTiles()), Cautious(Reductions())),
+            dlight.ApplyDefaultSchedule(*map(Cautious, (Rows(), RegisterTiles(), Reductions()))),
             as_arithmetic(),
             *cpu_generic.pipeline.dataflow_lower_passes(target),
             noting_lent_outputs(lent),

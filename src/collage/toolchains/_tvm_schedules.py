@@ -1,7 +1,7 @@
 """Schedules for TVM's loops on CPUs: a tile in vector registers, and threads over the tiles.
 
-One rule, of the kind that ``tvm.s_tir.dlight`` applies to each function: what a first hand-written schedule would be; after
-it TVM's rule for reductions, where that is sound. A function that neither fits keeps TVM's own loops.
+A rule of the kind that ``tvm.s_tir.dlight`` applies to each function: what a first hand-written schedule would be. Before it
+comes that of ``_tvm_rows``, after it TVM's own for reductions, where that is sound. What none fits keeps TVM's own loops.
 """
 
 from __future__ import annotations
@@ -16,9 +16,19 @@ from tvm.s_tir import dlight
 from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
 from tvm.s_tir.dlight.base import try_inline_contiguous_spatial
 
-__all__ = ["Cautious", "Reductions", "RegisterTiles", "tiled_otherwise"]
+__all__ = [
+    "LANES",
+    "Cautious",
+    "Reductions",
+    "RegisterTiles",
+    "divisor",
+    "extent",
+    "parallel",
+    "product",
+    "tiled_otherwise",
+]
 
-_LANES = 16
+LANES = 16
 _TILE_COLUMNS = (64, 48, 32, 16, 8, 4)
 _TILE_ROWS = (6, 5, 4, 7, 8, 3, 2)
 _TILE_BYTES = 1024
@@ -111,27 +121,27 @@ def _schedule(sch: s_tir.Schedule, place: int) -> s_tir.Schedule | None:
 
 def _elementwise(sch: s_tir.Schedule, block: SBlockInfo) -> None:
     *outer, last = sch.get_loops(block.block_rv)
-    width = _divisor(_extent(sch, last), (_LANES, 8, 4))
-    work = _product(sch, (*outer, last))
+    width = divisor(extent(sch, last), (LANES, 8, 4))
+    work = product(sch, (*outer, last))
     if width:
         rest, lanes = sch.split(last, [None, width])
         sch.vectorize(lanes)
         outer.append(rest)
     elif not outer:
         return
-    _parallel(sch, outer, work)
+    parallel(sch, outer, work)
 
 
 def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | None, place: int) -> None:
     loops = sch.get_loops(block.block_rv)
     spatial = [loop for loop, it in zip(loops, block.iters, strict=True) if it.kind == "S"]
     reduced = [loop for loop, it in zip(loops, block.iters, strict=True) if it.kind == "R"]
-    work = _product(sch, loops)
+    work = product(sch, loops)
     # Either way the tile is finished outside the array that it is added up in, which then can live in registers.
     last = epilogue.block_rv if epilogue is not None else sch.cache_write(block.block_rv, 0, "global")
     *batch, column = spatial
-    row = next((loop for loop in reversed(batch) if _extent(sch, loop) > 1), None)
-    columns, rows, columns_first = _tile(_extent(sch, column), _extent(sch, row) if row else 0, place)
+    row = next((loop for loop in reversed(batch) if extent(sch, loop) > 1), None)
+    columns, rows, columns_first = _tile(extent(sch, column), extent(sch, row) if row else 0, place)
     column_outer, column_inner = sch.split(column, [None, columns])
     inner = [column_inner]
     if row is not None and rows:
@@ -148,7 +158,7 @@ def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | No
     sch.vectorize(column_inner)
     sch.reverse_compute_at(last, tiles[-1])
     _vectorise_innermost(sch, last)
-    _parallel(sch, tiles, work)
+    parallel(sch, tiles, work)
     init = sch.decompose_reduction(block.block_rv, reduced[0])
     sch.vectorize(sch.get_loops(init)[-1])
 
@@ -160,8 +170,8 @@ def _vectorise_innermost(sch: s_tir.Schedule, block: Any) -> None:
     that is normalised. TVM has no vectors of 32768 lanes, and fails where one is asked for.
     """
     loop = sch.get_loops(block)[-1]
-    if _extent(sch, loop) > _TILE_BYTES // 4:
-        width = _divisor(_extent(sch, loop), _TILE_COLUMNS)
+    if extent(sch, loop) > _TILE_BYTES // 4:
+        width = divisor(extent(sch, loop), _TILE_COLUMNS)
         if width is None:
             return
         _, loop = sch.split(loop, [None, width])
@@ -178,7 +188,7 @@ def _computes_anything_between(sch: s_tir.Schedule) -> bool:
     return bool(bounds)
 
 
-def _parallel(sch: s_tir.Schedule, loops: Sequence[Any], work: int | None) -> Any:
+def parallel(sch: s_tir.Schedule, loops: Sequence[Any], work: int | None) -> Any:
     fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
     if work is None or work >= _PARALLEL_WORK:
         sch.parallel(fused)
@@ -203,17 +213,17 @@ def _tile(column_extent: int, row_extent: int, place: int) -> tuple[int, int | N
     return ways[place]
 
 
-def _divisor(extent: int | None, choices: Sequence[int]) -> int | None:
+def divisor(extent: int | None, choices: Sequence[int]) -> int | None:
     return next((choice for choice in choices if extent and extent % choice == 0), None)
 
 
-def _extent(sch: s_tir.Schedule, loop: Any) -> int:
+def extent(sch: s_tir.Schedule, loop: Any) -> int:
     extent = sch.get(loop).extent
     return int(extent) if isinstance(extent, tirx.IntImm) else 0
 
 
-def _product(sch: s_tir.Schedule, loops: Sequence[Any]) -> int | None:
+def product(sch: s_tir.Schedule, loops: Sequence[Any]) -> int | None:
     total = 1
     for loop in loops:
-        total *= _extent(sch, loop)
+        total *= extent(sch, loop)
     return total or None

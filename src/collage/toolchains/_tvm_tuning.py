@@ -20,7 +20,8 @@ from tvm.s_tir import meta_schedule
 from collage._errors import CompileError
 from collage.toolchains._contract import TuningSession
 from collage.toolchains._tvm_elementary import as_arithmetic
-from collage.toolchains._tvm_schedules import tiled_otherwise
+from collage.toolchains._tvm_rows import Rows
+from collage.toolchains._tvm_schedules import Cautious, tiled_otherwise
 
 __all__ = ["apply_records", "tune_all", "workloads"]
 
@@ -32,10 +33,18 @@ _HOPELESS = 3.0
 
 
 def workloads(module: Any, target: Any) -> dict[str, Any]:
-    """The functions of a lowered module that can be tuned, each under a name that equal ones share in any model."""
+    """The functions of a lowered module that can be tuned, each under a name that equal ones share in any model.
+
+    Those that go along rows are not: of these there is one schedule, and it is better than any tile.
+    """
     tasks = meta_schedule.relax_integration.extract_tasks(module, target)
     found = {_name_of(task.dispatched[0]): task.dispatched[0] for task in tasks}
-    return {name: workload for name, workload in found.items() if len(tiled_otherwise(workload)) > 1}
+    tiled = {name: workload for name, workload in found.items() if not _goes_along_rows(workload)}
+    return {name: workload for name, workload in tiled.items() if len(tiled_otherwise(workload)) > 1}
+
+
+def _goes_along_rows(workload: Any) -> bool:
+    return Cautious(Rows()).apply(workload["main"], None, True) is not None
 
 
 def _name_of(module: Any) -> str:
