@@ -253,6 +253,8 @@ NORMALISED = (
 )
 ONE_SCALE = {"s": np.float32([0.1, 0.2, 0.3]), "t": np.float32(0.1), "o": np.int8(1)}
 WITH_BIAS = ONE_SCALE | {"b": np.float32([0.1, 0.2, 0.3])}
+BRANCHES = """(float[3] x, bool[] c) => (%s) <float[3] v> {v = Neg (x)
+    y = If (c) <then_branch = left () => (float[3] l) {l = Relu (v)}, else_branch = right () => (float[3] r) {r = Abs (x)}>}"""
 FOURIER = "(float[2,8,1] x) => (float[2,M,N,2] y) {y = STFT <onesided = %d> (x, t, %s, l)}"
 FRAMES = {"t": np.array(2), "w": np.float32([0.5, 1, 1, 0.5]), "l": np.array(4)}
 SCALES = {"s": np.float32([0.1, 0.2, 0.3]), "z": np.int8([1, 2, 3])}
@@ -301,6 +303,8 @@ ENDS = {"s": np.array([0]), "e": np.array([2])}
         ("(float[1,4,2] x) => (float[1,4,2] y) {y = DFT (x, , n)}", {"n": np.int64(1)}, True),
         ("(float[1,4,4,2] x) => (float[1,4,4,2] y) {y = DFT (x, , n)}", {"n": np.int64(1)}, False),
         ("(float[1,4,1] x) => (float[1,3,2] y) {y = DFT <onesided = 1> (x)}", {}, False),
+        (BRANCHES % "float[3] y", {}, True),
+        (BRANCHES % "float[3] y, float[3] v", {}, False),
         (NORMALISED % ("5,3", "5,3", "5,3", ""), ONE_SCALE, False),
         (NORMALISED % ("5,3", "5,3", "5,3", ", b"), WITH_BIAS, True),
         (NORMALISED % ("2,5,3", "2,5,3", "2,5,3", ""), ONE_SCALE, True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from collage.graph import used_values
 from collage.machine import this_machine
 from collage.toolchains._model_files import elem_type
 
@@ -68,6 +69,8 @@ def known_wrong(node: ir.Node) -> str | None:
         return "openvino divides by other counts in AveragePool with ceil_mode and count_include_pad"
     if node.op_type == "ConvTranspose" and _cuts_elsewhere(node):
         return "openvino cuts a ConvTranspose to its output_shape, or to SAME, in other places than ONNX"
+    if node.op_type == "If" and any(value.is_graph_output() for value in used_values(node)[1:]):
+        return "openvino's reader takes an output that a branch of If reads for what If makes"
     if node.op_type == "MaxPool" and _pools_padding(node):
         return "openvino adds windows to MaxPool with ceil_mode that begin in the padding"
     if node.op_type == "QuantizeLinear" and _scales_another_axis(node):
