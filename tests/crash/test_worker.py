@@ -139,8 +139,9 @@ def test_limits_what_all_its_processes_hold_together() -> None:
             worker.call("bad", 2.0, what="hang")
         for process in (pid, *family):
             assert_gone(process)
-        family = worker.call("family", PATIENCE_S, mib=150, children=9)
+        family = worker.call("family", PATIENCE_S, mib=150, children=4)
         with pytest.raises(WorkerOutOfMemory, match=r"all processes together held \d+ MiB, and may hold 1024"):
+            worker.call("family", PATIENCE_S, mib=150, children=5)  # which may be noticed at once
             worker.call("bad", PATIENCE_S, what="hang")
         for process in family:
             assert_gone(process)

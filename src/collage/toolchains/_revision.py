@@ -27,9 +27,9 @@ def revision_of(toolchain: Toolchain) -> str:
 
 @functools.cache
 def _digest(file: Path, in_package: bool) -> str:
-    sources = sorted(file.parent.rglob("*.py")) if in_package else [file]
     digest = hashlib.sha256()
     try:
+        sources = sorted(file.parent.rglob("*.py")) if in_package else [file]
         for source in sources:
             digest.update(f"{source.relative_to(file.parent)}\0".encode())
             digest.update(hashlib.sha256(source.read_bytes()).digest())

@@ -38,10 +38,9 @@ class Rows:
         work = max((product(sch, sch.get_loops(block.block_rv)) or 0 for block in blocks), default=0)
         rows = _rows(sch, blocks, reductions[0])
         parts = {block.name: part for block in reductions if (part := _in_parts(sch, block)) is not None}
-        leading = _leading(sch, blocks[-1], rows)
-        if not leading:
+        row = _loop_of_rows(sch, blocks[-1], rows, work or None)
+        if row is None:
             return None
-        row = parallel(sch, leading, work or None)
         for block in reversed(blocks):
             if block is not blocks[-1]:
                 sch.compute_at(block.block_rv, row, preserve_unit_loops=True)
@@ -98,16 +97,24 @@ def _used(places: Iterable[Any], variables: Sequence[Any]) -> set[int]:
 
 
 def _rows(sch: s_tir.Schedule, blocks: Sequence[SBlockInfo], reduction: SBlockInfo) -> list[Any]:
-    """The lengths of the axes that all blocks begin with."""
+    """The lengths of the axes that all blocks begin with, but for those of length 1."""
     kinds = [block.dom_kind() for block in blocks]
     count = min(len(kind) - len(kind.lstrip("S")) for kind in kinds)
-    return [sch.get(loop).extent for loop in sch.get_loops(reduction.block_rv)[:count]]
+    loops = sch.get_loops(reduction.block_rv)[:count]
+    return [sch.get(loop).extent for loop in loops if extent(sch, loop) != 1]
 
 
-def _leading(sch: s_tir.Schedule, last: SBlockInfo, rows: Sequence[Any]) -> list[Any]:
-    """The loops of the last block that go through the rows. Where one goes through members of groups, it is split."""
+def _loop_of_rows(sch: s_tir.Schedule, last: SBlockInfo, rows: Sequence[Any], work: int | None) -> Any:
+    """The loop of the last block that goes through the rows, which threads share; None where there is none.
+
+    Where a loop goes through members of groups, it is split. All is one row where no block begins with axes of all.
+    """
+    loops = sch.get_loops(last.block_rv)
+    if not rows and loops:
+        return sch.add_unit_loop(loops[0])
     leading: list[Any] = []
-    for loop, length in zip(sch.get_loops(last.block_rv), rows, strict=False):
+    loops = [loop for loop in loops if extent(sch, loop) != 1]
+    for loop, length in zip(loops, rows, strict=False):
         if tvm_ffi.structural_equal(sch.get(loop).extent, length):
             leading.append(loop)
             continue
@@ -115,7 +122,7 @@ def _leading(sch: s_tir.Schedule, last: SBlockInfo, rows: Sequence[Any]) -> list
         if groups > 1 and extent(sch, loop) and extent(sch, loop) % groups == 0:
             leading.append(sch.split(loop, [groups, None])[0])
         break
-    return leading
+    return parallel(sch, leading, work) if leading else None
 
 
 def _in_parts(sch: s_tir.Schedule, block: SBlockInfo) -> Any:
