@@ -20,9 +20,9 @@ def revision_of(toolchain: Toolchain) -> str:
     A toolchain's build says which library it is; how it is called, with which schedules and settings, the integration says,
     and a timing depends on both. Empty where there is no source to be read.
     """
-    module = sys.modules[type(toolchain).__module__]
+    module = sys.modules.get(type(toolchain).__module__)
     file = getattr(module, "__file__", None)
-    return _digest(Path(file), bool(module.__package__)) if file else ""
+    return _digest(Path(file), bool(getattr(module, "__package__", None))) if file else ""
 
 
 @functools.cache
