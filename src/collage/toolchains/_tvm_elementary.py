@@ -88,7 +88,7 @@ def _written_out(call: Any) -> Any:
 
 def _of(x: Any, body: Callable[[Any], Any]) -> Any:
     """An expression of ``x``, which is computed once."""
-    variable = tirx.Var("x", _DTYPE)
+    variable = tirx.Var("x", str(x.ty.dtype))
     return tirx.Let(variable, x, body(variable))
 
 
@@ -123,7 +123,7 @@ def _log(x: Any) -> Any:
         fraction = tirx.reinterpret(_DTYPE, bits - (exponent << _i32(_EXPONENT_BITS))) - _f32(1.0)
         return _of(fraction, lambda f: f * f * _polynomial(f, _LOG) + e * _f32(_LOG_2[1]) + f + e * _f32(_LOG_2[0]))
 
-    finite = _of_bits(_bits(normal), combined)
+    finite = _of(_bits(normal), combined)
     special = _select(x < 0.0, math.nan, _select(x <= 0.0, -math.inf, x))  # infinity, or no number
     return _select(tirx.all(x > 0.0, x < math.inf), finite, special)
 
@@ -171,11 +171,6 @@ def _bits(x: Any) -> Any:
 
 def _bits_of(number: float) -> Any:
     return _i32(int(np.float32(number).view(np.int32)))
-
-
-def _of_bits(bits: Any, body: Callable[[Any], Any]) -> Any:
-    variable = tirx.Var("bits", "int32")
-    return tirx.Let(variable, bits, body(variable))
 
 
 def _within(x: Any, low: float, high: float) -> Any:
