@@ -27,8 +27,16 @@ _SMALL_BYTES = 64 * 1024
 _LARGEST_INPUT_BYTES = 64 * 2**20
 """Larger constants stay mapped: computing with them here would load them."""
 
-_KEPT = frozenset({"ConstantOfShape", "DequantizeLinear", "DynamicQuantizeLinear", "Expand", "QuantizeLinear", "Tile"})
-"""Operators that blow tensors up, or carry what toolchains want to see."""
+_GROWN_BYTES = 1024
+"""The same for what only makes tensors larger: shapes and paddings are computed this way, and many a toolchain takes these
+only as constants.
+"""
+
+_GROWING = frozenset({"ConstantOfShape", "Expand", "Tile"})
+"""Operators that only make tensors larger."""
+
+_KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
+"""Operators that carry what toolchains want to see."""
 
 _NO_TENSORS = (ir.SequenceType, ir.OptionalType)
 """What no constant can be."""
@@ -38,8 +46,8 @@ class FoldConstant(ModulePass):
     """Folds constants with onnxscript's optimizer, under rules that keep models small.
 
     A node is folded if its result is small, or no larger than the constants that only it reads. Random operators,
-    operators of unknown domains, those whose result is an output of a graph, quantisation, and all that only makes
-    tensors larger, stay.
+    operators of unknown domains, those whose result is an output of a graph, quantisation, and what only makes tensors
+    larger, beyond the size of a shape, stay.
     """
 
     def __init__(self) -> None:
@@ -92,6 +100,8 @@ def _is_worth_folding(node: ir.Node) -> bool:
     sizes = [value.const_value.nbytes if value.const_value is not None else 0 for value in inputs]
     if sum(sizes) > _LARGEST_INPUT_BYTES:
         return False
+    if node.op_type in _GROWING:
+        return sum(_bytes(value, _LARGEST_INPUT_BYTES) for value in node.outputs) <= _GROWN_BYTES
     freed = sum(size for value, size in zip(inputs, sizes, strict=True) if len(value.uses()) == 1)
     result = sum(_bytes(value, max(sizes, default=0)) for value in node.outputs)
     return result <= max(freed, _SMALL_BYTES)

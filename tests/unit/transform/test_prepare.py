@@ -85,6 +85,31 @@ def test_nothing_grows_by_folding():
     assert {"ConstantOfShape", "Expand", "Tile"} <= set(op_types(prepared))
 
 
+def test_paddings_that_an_exporter_computes_become_constants():
+    # As PyTorch's exporter writes them: zeros are appended, and pairs turned round.
+    model = read_model(
+        parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 17]>
+        g (float[1, 2, 3, 3] x) => (float[n, c, h, w] y)
+        <int64[4] given = {1, 0, 1, 0}, int64[1] four = {4}, int64[2] pairs = {-1, 2}, int64[1] last = {-1},
+         int64[1] beyond = {-9223372036854775807}, int64[1] first = {0}> {
+            zeros = ConstantOfShape <value = int64[1] {0}> (four)
+            all = Concat <axis = 0> (given, zeros)
+            rows = Reshape (all, pairs)
+            turned = Slice (rows, last, beyond, first, last)
+            columns = Transpose <perm = [1, 0]> (turned)
+            pads = Reshape (columns, last)
+            y = Pad (x, pads)
+        }
+    """)
+    )
+    prepared = prepare(model)
+    assert op_types(prepared) == ["Pad"]
+    pads = prepared.graph[0].inputs[1].const_value.numpy().tolist()
+    assert pads == [0, 0, 1, 1, 0, 0, 0, 0]
+    assert list(prepared.graph.outputs[0].shape) == [1, 2, 4, 4]
+
+
 def test_random_operators_are_neither_folded_nor_merged():
     model = read_model(
         parser.parse_model("""
