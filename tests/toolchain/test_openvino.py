@@ -177,6 +177,27 @@ def test_merged_time_is_with_the_node_that_has_the_weights(tmp_path: Path) -> No
     assert list(seconds) == ["node_0"]  # the Relu is part of the convolution
 
 
+@pytest.mark.parametrize("scale", ["y = Mul (c, s)", "r = Relu (c) q = Mul (r, s) y = Add (q, x)"])
+def test_a_scaled_convolution_keeps_its_time(scale: str, tmp_path: Path) -> None:
+    text = f"(float[1,8,32,32] x) => (float[1,8,32,32] y) {{c = Conv <pads = [1, 1, 1, 1]> (x, w) {scale}}}"
+    constants = {"w": np.full((8, 8, 3, 3), 0.1, np.float32), "s": np.full((), 0.5, np.float32)}
+    made = OpenVinoToolchain().compile(kernel("k", text, constants), TARGET, tmp_path)
+    x = np.random.default_rng(0).standard_normal((1, 8, 32, 32), np.float32)
+    seconds = OpenVinoToolchain().profile(made, TARGET, tmp_path, [x], 5)
+    assert max(seconds, key=lambda name: seconds[name]) == "node_0"
+
+
+def test_weights_that_are_unpacked_first_are_their_readers(tmp_path: Path) -> None:
+    text = """(float[1,8,32,32] x) => (float[1,8,32,32] y) {
+        w = DequantizeLinear (q, s, z) c = Conv <pads = [1, 1, 1, 1]> (x, w) y = Relu (c)}"""
+    q = np.random.default_rng(0).integers(-9, 9, (8, 8, 3, 3), np.int8)
+    constants = {"q": q, "s": np.full((), 0.1, np.float32), "z": np.zeros((), np.int8)}
+    made = OpenVinoToolchain().compile(kernel("k", text, constants), TARGET, tmp_path)
+    x = np.random.default_rng(0).standard_normal((1, 8, 32, 32), np.float32)
+    seconds = OpenVinoToolchain().profile(made, TARGET, tmp_path, [x], 5)
+    assert max(seconds, key=lambda name: seconds[name]) == "node_1"
+
+
 NOTHING = np.zeros(0, np.int64)
 
 

@@ -5,7 +5,8 @@ An expectation is learned, not proved: a search that relies on it may miss an op
 * where the time goes inside kernels that were measured whole, as the toolchain's own profiler tells (the *base* of a node);
 * for toolchains that cannot tell, the best base that any other has for the node, optimistically;
 * how far measurements of this toolchain were off so far, for the operator types in question, and for kernels that
-  overlap this one. What was learned nearby counts most.
+  overlap this one. What was learned nearby counts most, and near is what shares most of the time: of what is cheap, a
+  large kernel may lack any number of nodes.
 
 Design section 6, "Lazy": expected bounds. A measurement is never an expectation: what was measured is what it costs.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice
 
 from collage.graph import iterate_bits
 
@@ -25,7 +26,7 @@ _OPTIMISM = 0.95
 """Unmeasured kernels are taken to be this much cheaper than the estimate: a missed win costs more than a measurement."""
 _STRANGER = 0.8
 """The same where nothing at all is known of the toolchain for these operators."""
-_PRIOR = 0.15
+_PRIOR = 0.05
 """Weight of what operator types say, against one for a measured kernel over the same nodes."""
 _LEAST_S = 1e-9
 """Least base of a node, so that shares are defined where a profile says zero (the node was merged into another)."""
@@ -45,6 +46,7 @@ class _Known:
         dispatch_s: Seconds of an empty kernel.
         base_s: Seconds of nodes inside larger kernels, as profiled.
         measured: Kernels measured: by their nodes as bits, the logarithm of measured over raw estimate.
+        sums_s: Seconds of all nodes before each.
         type_weight: By operator type, how much the measured kernels tell about it.
         type_log: By operator type, that weight times the logarithm.
     """
@@ -52,6 +54,7 @@ class _Known:
     dispatch_s: float
     base_s: dict[int, float] = field(default_factory=dict)
     measured: dict[int, float] = field(default_factory=dict)
+    sums_s: Sequence[float] = ()
     type_weight: dict[str, float] = field(default_factory=dict)
     type_log: dict[str, float] = field(default_factory=dict)
 
@@ -99,6 +102,8 @@ class Expectation:
         for node, value in seconds.items():
             self._best_base[node] = min(self._best_base.get(node, math.inf), value)
         self._estimates.clear()
+        for known in self._known.values():
+            known.sums_s = ()
 
     def weights(self, nodes: Iterable[int]) -> dict[int, float]:
         """What nodes cost inside larger kernels, on whatever is fastest for each."""
@@ -128,8 +133,8 @@ class Expectation:
         known = self._known[target]
         estimate = self._estimate(target, nodes)
         for other, surprise in islice(known.measured.items(), estimate.seen, None):
-            if common := (nodes & other).bit_count():
-                near = (common / (nodes | other).bit_count()) ** 2
+            if common := nodes & other:
+                near = (self._base_s(target, common) / self._base_s(target, nodes | other)) ** 2
                 estimate.near_log += near * surprise
                 estimate.near += near
         estimate.seen = len(known.measured)
@@ -144,12 +149,28 @@ class Expectation:
             known = self._known[target]
             seconds: dict[str, float] = {}
             for i in iterate_bits(nodes):
-                base = known.base_s.get(i, self._best_base.get(i, 0.0)) + _LEAST_S
+                base = self._node_s(known, i)
                 seconds[self._op_types[i]] = seconds.get(self._op_types[i], 0.0) + base
             total = sum(seconds.values())
             shares = {op_type: value / total for op_type, value in seconds.items()}
             self._estimates[key] = _Estimate(known.dispatch_s + total, shares)
         return self._estimates[key]
+
+    def _node_s(self, known: _Known, node: int) -> float:
+        """Base of a node, on whatever tells."""
+        return known.base_s.get(node, self._best_base.get(node, 0.0)) + _LEAST_S
+
+    def _base_s(self, target: Hashable, nodes: int) -> float:
+        """Sum of the bases of nodes; most kernels are ranges of them, for which it is known already."""
+        known = self._known[target]
+        if not known.sums_s:
+            every = (self._node_s(known, i) for i in range(len(self._op_types)))
+            known.sums_s = list(accumulate(every, initial=0.0))
+        first = (nodes & -nodes).bit_length() - 1
+        run = nodes >> first
+        if run & (run + 1) == 0:
+            return known.sums_s[nodes.bit_length()] - known.sums_s[first]
+        return sum(known.sums_s[i + 1] - known.sums_s[i] for i in iterate_bits(nodes))
 
     @staticmethod
     def _type_correction(known: _Known, shares: Mapping[str, float]) -> float:

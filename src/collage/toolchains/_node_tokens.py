@@ -32,7 +32,7 @@ class TokenisedKernel:
         path: The copy.
         names: Names of the kernel's nodes, by index.
         producers: Indices of the nodes whose results each node reads.
-        weights: Size of the largest constant that each node reads.
+        weights: Size of the largest constant that each node reads, be it by way of nodes that read nothing else: 0 for these.
     """
 
     path: Path
@@ -44,9 +44,9 @@ class TokenisedKernel:
         """The node that a merged group is known by: the one with most weights, else the last."""
         return max(group, key=lambda index: (self.weights[index], index))
 
-    def merged_group(self, last: int, timed: Collection[int]) -> set[int]:
-        """The nodes that were merged into ``last``: those before it that have no time of their own."""
-        group, open_nodes = {last}, [last]
+    def merged_group(self, last: Iterable[int], timed: Collection[int]) -> set[int]:
+        """Nodes, and what was merged into them: those before them that have no time of their own."""
+        group, open_nodes = set(last), list(last)
         while open_nodes:
             found = {index for index in self.producers[open_nodes.pop()] if index not in timed and index not in group}
             group |= found
@@ -81,7 +81,7 @@ def tokenised(path: Path) -> Iterator[TokenisedKernel]:
         path.with_name(f"{path.stem}.profile.onnx"),
         [node.name or "" for node in nodes],
         producers,
-        [_largest_constant(node) for node in nodes],
+        _largest_constants(nodes),
     )
     _rename(model.graph)
     ir.save(model, copy.path)
@@ -103,6 +103,15 @@ def _rename(graph: ir.Graph) -> None:
             node.name = BODY
 
 
-def _largest_constant(node: ir.Node) -> int:
-    constants = (value.const_value for value in node.inputs if value is not None)
-    return max((tensor.size for tensor in constants if tensor is not None), default=0)
+def _largest_constants(nodes: Iterable[ir.Node]) -> list[int]:
+    """Size of the largest constant of each node; one that computes with constants only hands theirs on."""
+    sizes: dict[ir.Value, int] = {}
+    found = []
+    for node in nodes:
+        inputs = [value for value in node.inputs if value is not None]
+        sizes.update({value: value.const_value.size for value in inputs if value.const_value is not None})
+        largest = max((sizes.get(value, 0) for value in inputs), default=0)
+        is_constant = all(value in sizes for value in inputs)
+        sizes.update(dict.fromkeys(node.outputs, largest) if is_constant else {})
+        found.append(0 if is_constant else largest)
+    return found

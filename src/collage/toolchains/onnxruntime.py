@@ -148,7 +148,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
                 samples[index].append(seconds)
         merged: dict[int, float] = defaultdict(float)
         for index, values in samples.items():
-            merged[copy.main_node(copy.merged_group(index, samples))] += statistics.median(values)
+            merged[copy.main_node(copy.merged_group([index], samples))] += statistics.median(values)
         return copy.named(merged)
 
 

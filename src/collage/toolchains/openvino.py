@@ -418,13 +418,15 @@ def _port_of_name(model: Any) -> Mapping[str, int]:
 
 def _origins(model: Any, copy: TokenisedKernel) -> Mapping[str, int]:
     """Name in the plugin's graph to index of the kernel's node that it is known by."""
-    origins: dict[str, int] = {}
+    found: dict[str, Sequence[int]] = {}
     for op in model.get_runtime_model().get_ordered_ops():
         info = op.get_rt_info()
         text = info["originalLayersNames"].astype(str) if "originalLayersNames" in info else ""
-        if found := tokens_in(text) or tokens_in(op.get_friendly_name()):
-            origins[op.get_friendly_name()] = copy.main_node(found)
-    return origins
+        if tokens := tokens_in(text) or tokens_in(op.get_friendly_name()):
+            found[op.get_friendly_name()] = tokens
+    # A convolution whose result is scaled is known by what scales it; it is nowhere else in the graph.
+    told = {index for tokens in found.values() for index in tokens}
+    return {name: copy.main_node(copy.merged_group(tokens, told)) for name, tokens in found.items()}
 
 
 def _seconds_per_node(request: Any, origins: Mapping[str, int]) -> Mapping[int, float]:
