@@ -44,9 +44,9 @@ class TokenisedKernel:
         """The node that a merged group is known by: the one with most weights, else the last."""
         return max(group, key=lambda index: (self.weights[index], index))
 
-    def merged_group(self, last: Iterable[int], timed: Collection[int]) -> set[int]:
+    def merged_group(self, nodes: Iterable[int], timed: Collection[int]) -> set[int]:
         """Nodes, and what was merged into them: those before them that have no time of their own."""
-        group, open_nodes = set(last), list(last)
+        group, open_nodes = set(nodes), list(nodes)
         while open_nodes:
             found = {index for index in self.producers[open_nodes.pop()] if index not in timed and index not in group}
             group |= found
