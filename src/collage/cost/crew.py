@@ -202,14 +202,19 @@ class Crew:
                     self._say(f"worker of {name} was replaced: {error}")
 
     def _worker(self, toolchain: str) -> Worker:
+        factory, arguments = self._toolchains.factory(toolchain)
+        made_by = {"factory": factory, "arguments": arguments}
+        lent = self._workers.get(toolchain)
+        if lent is not None and not lent.serves(_SERVICE, made_by):
+            lent.kill()  # It serves another toolchain of this name, or one that was made with other arguments.
+            del self._workers[toolchain]
         if toolchain not in self._workers:
-            factory, arguments = self._toolchains.factory(toolchain)
             limited = not reserves_address_space(self._toolchains.get(toolchain).targets)
             # Address space costs nothing: much more of it than a container's memory may be in use.
             address_space_bytes = self._limits.memory_bytes or this_machine().memory_bytes * 4 // 5
             self._workers[toolchain] = Worker(
                 _SERVICE,
-                {"factory": factory, "arguments": arguments},
+                made_by,
                 memory_bytes=self._limits.memory_bytes,
                 address_space_bytes=address_space_bytes if limited else None,
                 start_timeout_s=self._limits.start_s,

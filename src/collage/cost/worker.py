@@ -93,6 +93,10 @@ class Worker:
         """Whether it does a job just now, for whichever thread."""
         return self._in_use.locked()
 
+    def serves(self, service: str, arguments: dict[str, Any]) -> bool:
+        """Whether this is what it serves, and what that was made with."""
+        return (service, arguments) == (self._service, self._arguments)
+
     @property
     def alive(self) -> bool:
         """Whether there is a process."""

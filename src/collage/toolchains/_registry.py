@@ -36,11 +36,12 @@ class Registry:
         Worker processes make their own from its class, with its ``worker_arguments`` (JSON values) if it has any; so
         the class must be importable.
         """
+        self._points.pop(toolchain.name, None)
         self._loaded[toolchain.name] = toolchain
 
     def factory(self, name: str) -> tuple[str, dict[str, Any]]:
         """How another process makes the toolchain: ``module:Class`` and its keyword arguments."""
-        if name in self._points and name not in self._loaded:
+        if name in self._points:
             return self._points[name].value, {}
         toolchain = self.get(name)
         kind = type(toolchain)

@@ -71,3 +71,22 @@ def test_lent_workers_outlive_the_session(tmp_path: Path) -> None:
             measure_overheads(target, workshop, database)
         assert lent["fake"].alive
         lent["fake"].kill()
+
+
+def test_a_lent_worker_that_serves_another_toolchain_of_the_same_name_is_replaced(tmp_path: Path) -> None:
+    lent, target = dict[str, Worker](), Target.parse("llvm -compiler=fake")
+
+    def build(misbehaviour: str) -> str:
+        toolchains = Registry(())
+        toolchains.add(FakeToolchain(misbehaviour))
+        with (
+            Database("sqlite:///:memory:") as database,
+            Workshop(toolchains, database, tmp_path, workers=lent) as workshop,
+        ):
+            return workshop.availability(target).build
+
+    healthy, first = build(""), lent["fake"]
+    assert build("") == healthy and lent["fake"] is first
+    assert build("run:stuck") != healthy and not first.alive
+    assert lent["fake"].alive
+    lent["fake"].kill()
