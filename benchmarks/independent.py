@@ -85,9 +85,8 @@ def made(model: str) -> dict[str, np.ndarray]:
             dtype = np.float16 if "16" in port.type else np.float64 if "double" in port.type else np.float32
             feeds[port.name] = random_.standard_normal(shape).astype(dtype)
         else:
-            feeds[port.name] = random_.integers(0, 2 if "bool" in port.type else 100, shape).astype(
-                {"tensor(bool)": np.bool_, "tensor(int32)": np.int32}.get(port.type, np.int64)
-            )
+            name = port.type.removeprefix("tensor(").removesuffix(")")
+            feeds[port.name] = random_.integers(0, 2 if name == "bool" else 100, shape).astype(name)
     return feeds
 
 

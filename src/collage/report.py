@@ -158,7 +158,11 @@ def _search(
 
 def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None) -> dict[str, Any]:
     """Of the whole model where it was raced, else the worst of its kernels; ``ok`` is null where nothing was checked."""
-    tolerated = {"tolerance": tuning.tolerance, "other_lengths": _other_lengths(tuning)}
+    tolerated = {
+        "tolerance": tuning.tolerance,
+        "unsettled": _unsettled(tuning),
+        "other_lengths": _other_lengths(tuning),
+    }
     if standing is not None:
         return {
             "ok": standing.status is Status.OK,
@@ -183,6 +187,14 @@ def _occasions(tuning: Tuning) -> list[dict[str, Any]]:
         {"weight": weight, "inputs": {name: list(values.shape(name)) for name in names if name in values}}
         for values, weight in tuning.workshop.occasions
     ]
+
+
+def _unsettled(tuning: Tuning) -> dict[str, float]:
+    """Of outputs that hang on rounding in places: the share of their elements that was not compared, on the first inputs."""
+    values = tuning.workshop.values
+    names = [str(value.name) for value in tuning.model.graph.outputs]
+    found = {name: values.unsettled(name) for name in names if name in values}
+    return {name: float(elements.mean()) for name, elements in found.items() if elements is not None}
 
 
 def _other_lengths(tuning: Tuning) -> list[dict[str, list[int]]] | None:

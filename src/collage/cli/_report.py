@@ -85,6 +85,7 @@ def _summary(report: Mapping[str, Any]) -> str:
             f"largest difference from the reference: {numerics['max_rel_error']:.1e} of the largest output "
             f"(tolerance {numerics['tolerance']:.0e})"
         )
+        lines += _unsettled(numerics)
         lines += _lengths(report, numerics)
     lines.append(
         f"{counted(search['candidates'], 'candidate')}, {search['keys']} distinct; {search['built']} built, {search['measured']} "
@@ -103,6 +104,12 @@ def _tie(finalists: Sequence[Mapping[str, Any]]) -> list[str]:
     tied = [row for row in finalists if row.get("beside_neighbour_us") is not None]
     told = ", ".join(f"{row['name']} {_ms(row['beside_neighbour_us'])} ms" for row in tied)
     return [f"a tie; while others kept half of the processors busy: {told}"] if tied else []
+
+
+def _unsettled(numerics: Mapping[str, Any]) -> list[str]:
+    """Which outputs were not compared everywhere; nothing where all were."""
+    told = [f"{share * 100:.2g} % of {name}" for name, share in numerics.get("unsettled", {}).items()]
+    return [f"not compared, since rounding decides there: {', '.join(told)}"] if told else []
 
 
 def _lengths(report: Mapping[str, Any], numerics: Mapping[str, Any]) -> list[str]:

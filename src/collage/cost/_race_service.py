@@ -61,7 +61,7 @@ class _Service:
             for name, value in outputs.items():
                 if name not in store:
                     continue
-                difference = compare(value, store.get(name), tolerance)
+                difference = compare(value, store.get(name), tolerance, store.unsettled(name))
                 if difference.reason is not None:
                     reason = f"output {name!r}: {difference.reason}"
                     if number >= self._must_run:

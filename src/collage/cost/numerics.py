@@ -16,6 +16,9 @@ other integers, bool      0          exact
 strings                   0          exact
 ========================  =========  ==============================================
 
+Elements that hang on rounding, as the index of the larger of two numbers that are closer together than that, are not
+compared (``collage.cost.unsettled``).
+
 A kernel that computes in a coarser type inside is judged by that type; one that quantises inside by 5e-2. A kernel of a
 target of reduced precision (``-precision=bf16``) need only be recognisable, 2.5e-1: what counts there is the whole model's
 error, which the user's accuracy budget bounds.
@@ -80,8 +83,16 @@ def tolerance_of(dtype_names: Iterable[str], quantised: bool = False) -> float:
     return max([*found, *([QUANTISED_TOLERANCE] if quantised else []), _FINEST])
 
 
-def compare(actual: Any, expected: Any, tolerance: float) -> Difference:
-    """Compares one output with its reference; sequences element by element, absent optionals with None."""
+def compare(actual: Any, expected: Any, tolerance: float, unsettled: Any = None) -> Difference:
+    """Compares one output with its reference; sequences element by element, absent optionals with None.
+
+    Args:
+        actual: What was computed.
+        expected: What should have been.
+        tolerance: See the table above; it counts for floats.
+        unsettled: Elements that are not compared, bool of the expected shape: they hang on rounding, see
+            ``collage.cost.unsettled``.
+    """
     if isinstance(expected, (list, tuple)):
         if not isinstance(actual, (list, tuple)) or len(actual) != len(expected):
             return _wrong(tolerance, "a sequence of another length")
@@ -97,16 +108,21 @@ def compare(actual: Any, expected: Any, tolerance: float) -> Difference:
         return Difference(0.0, 0.0, 0.0) if same else _wrong(0.0, "different strings")
     if actual.dtype != expected.dtype:
         return _wrong(tolerance, f"type {actual.dtype} instead of {expected.dtype}")
+    if unsettled is not None:
+        actual = np.where(unsettled, expected, actual)
     if expected.dtype.kind in "iub" or expected.dtype.name.removeprefix("u") in ("int4", "int2"):
         return _compare_exact(actual, expected)
     return _compare_floats(actual, expected, tolerance)
 
 
-def compare_all(actual: Sequence[Any], expected: Sequence[Any], tolerance: float) -> Difference:
-    """The worst difference over several outputs."""
+def compare_all(
+    actual: Sequence[Any], expected: Sequence[Any], tolerance: float, unsettled: Sequence[Any] | None = None
+) -> Difference:
+    """The worst difference over several outputs; ``unsettled`` as for ``compare``, one for each."""
     worst = Difference(0.0, 0.0, tolerance)
-    for index, (left, right) in enumerate(zip(actual, expected, strict=True)):
-        difference = compare(left, right, tolerance)
+    not_compared = unsettled or [None] * len(expected)
+    for index, (left, right, elements) in enumerate(zip(actual, expected, not_compared, strict=True)):
+        difference = compare(left, right, tolerance, elements)
         if not difference.ok:
             return Difference(
                 difference.max_abs, difference.max_rel, difference.tolerance, f"output {index}: {difference.reason}"

@@ -19,6 +19,7 @@ import onnx_ir as ir
 from collage._errors import NothingCanRun, ToolchainError, WorkerDied
 from collage.cost.database import Database
 from collage.cost.numerics import compare, tolerance_of
+from collage.cost.unsettled import capture_unsettled
 from collage.cost.values import ValueStore
 from collage.cost.workshop import Workshop
 from collage.frontend import Lengths, bind_dims, cut, make_inputs, occasions, other_lengths, single_lengths
@@ -290,7 +291,7 @@ def _varied(value: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
 def capture_reference(
     model: ir.Model, inputs: Mapping[str, Any], workshop: Workshop, values: ValueStore | None = None
 ) -> None:
-    """Runs the model on the host, unoptimised, and stores all inputs and values.
+    """Runs the model on the host, unoptimised, and stores all inputs and values, and which elements hang on rounding.
 
     Args:
         model: A prepared model.
@@ -311,6 +312,7 @@ def capture_reference(
         raise NothingCanRun(
             f"the model cannot be run at all, not even operator by operator on the host: {error}"
         ) from error
+    capture_unsettled(model, workshop, store)
 
 
 def unrepeatable_values(model: ir.Model) -> frozenset[str]:

@@ -58,6 +58,16 @@ class ValueStore:
             entry["file"] = file
         self._entries[name] = entry
 
+    def put_unsettled(self, name: str, elements: np.ndarray[Any, Any]) -> None:
+        """Says which elements of a stored tensor hang on rounding: bool, of its shape. ``flush`` as after ``put``.
+
+        Raises:
+            KeyError: The tensor was not stored.
+        """
+        file = hashlib.sha256(f"unsettled {name}".encode()).hexdigest()[:24]
+        np.ascontiguousarray(elements, bool).tofile(self.folder / file)
+        self._entries[name]["unsettled"] = file
+
     def flush(self) -> None:
         """Makes everything stored so far visible to other processes."""
         temporary = self.folder / f"{_INDEX}.new"
@@ -71,6 +81,12 @@ class ValueStore:
     def dtype(self, name: str) -> str:
         """The name of a tensor's element type, ``object`` for texts; KeyError if it was not stored."""
         return str(self._entries[name].get("dtype", "object"))
+
+    def unsettled(self, name: str) -> np.ndarray[Any, Any] | None:
+        """Which elements of a tensor hang on rounding and cannot be compared; None if all can. KeyError as for ``get``."""
+        if "unsettled" not in (entry := self._entries[name]):
+            return None
+        return np.fromfile(self.folder / entry["unsettled"], bool).reshape(entry["shape"])
 
     def get(self, name: str) -> np.ndarray[Any, Any]:
         """The tensor, mapped read-only.

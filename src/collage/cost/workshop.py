@@ -20,6 +20,7 @@ from collage.cost.builds import Builds, Built
 from collage.cost.calm import Calm
 from collage.cost.crew import Crew, Limits
 from collage.cost.database import Database
+from collage.cost.decisions import after_decisions
 from collage.cost.jobs import Counters, Job, batches
 from collage.cost.key import WorkloadKey, runtime_settings
 from collage.cost.outcome import Outcome, Status, failed, of_two_looks
@@ -449,6 +450,7 @@ class Workshop:
             "lengths": [str(folder) for folder in self.length_folders],
             "inputs": list(job.inputs),
             "expected": ["" if name in self._unrepeatable else name for name in job.outputs],
+            "unsettled": sorted(after_decisions(job.kernel.graph).intersection(job.outputs)),
             "tolerance": job.tolerance,
         }
 

@@ -25,7 +25,8 @@ __all__ = ["FakeToolchain"]
 
 _SLOWER_S = 1e-3
 _TIRED_AFTER = 3
-_OF_RUNS = frozenset({"nan", "shape", "wrong", "later", "tired", "spoil", "slow", "stuck", "single", "choosy"})
+_OF_RUNS = frozenset({"nan", "shape", "wrong", "later", "tired", "spoil", "slow", "stuck", "single", "choosy", "rough"})
+_ROUGH = 3e-5
 
 
 class FakeToolchain(ToolchainBase):
@@ -39,7 +40,8 @@ class FakeToolchain(ToolchainBase):
             (signals its process group), ``delete`` (its own files); for ``run`` also ``nan``, ``shape``, ``wrong``,
             ``later`` (right once, wrong later), ``tired`` (right three times, NaN later), ``spoil`` (writes over its
             inputs), ``slow`` (every run slower than the one before), ``stuck`` (wrong at other lengths than those that it
-            meets first), ``choosy`` (refuses them) and ``single`` (wrong where there is one of anything). Empty: nothing.
+            meets first), ``choosy`` (refuses them), ``single`` (wrong where there is one of anything) and ``rough`` (rounds its
+            inputs, by less than kernels may err). Empty: nothing.
         seconds: Least time of a run; or of every operator of a kernel by type, the others taking none, and "" of each launch.
         name: What it is called, so that several may be on one menu.
         per_element_s: Further seconds for each element of a kernel's first input.
@@ -131,7 +133,8 @@ class _FakeKernel:
         elements = np.size(inputs[0]) if inputs else 0
         slower_s = self._runs * _SLOWER_S if self._what == "slow" else 0.0
         time.sleep(self._seconds + self._per_element_s * elements + slower_s)
-        outputs = list(self._evaluator.run(None, dict(zip(self._compiled.inputs, inputs, strict=True))))
+        given = [_rough(x) for x in inputs] if self._what == "rough" else inputs
+        outputs = list(self._evaluator.run(None, dict(zip(self._compiled.inputs, given, strict=True))))
         if self._what == "spoil":
             for x in inputs:
                 x[...] = 0
@@ -148,6 +151,14 @@ class _FakeKernel:
         if is_wrong.get(self._what, False):
             return [output + np.ones_like(output) for output in outputs]
         return outputs
+
+
+def _rough(x: Any) -> Any:
+    """Floats that are off by a little, which differs from element to element."""
+    if x.dtype.kind != "f":
+        return x
+    off = _ROUGH * np.abs(x).max(initial=0.0) * np.cos(np.arange(x.size, dtype=np.float64)).reshape(x.shape)
+    return (x + off).astype(x.dtype)
 
 
 def misbehave(what: str) -> None:
