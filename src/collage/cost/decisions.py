@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from collage.cost.numerics import largest_magnitude
 from collage.graph import OpKind, constant_tensor, is_view, op_kind, used_values
 
 __all__ = ["Decision", "after_decisions", "close_decisions", "followers"]
@@ -80,7 +81,8 @@ def close_decisions(graph: ir.Graph, value_of: ValueOf, tolerance: float) -> Ite
         wide = [np.asarray(operand, np.float64) for operand in operands]
         with np.errstate(invalid="ignore"):
             margins = [
-                tolerance * _largest(x) if _is_computed(v) else 0.0 for v, x in zip(node.inputs, wide, strict=True)
+                tolerance * largest_magnitude(x) if _is_computed(v) else 0.0
+                for v, x in zip(node.inputs, wide, strict=True)
             ]
             found = _turned(node, wide, margins, was)
         if found is not None and found[0].any():
@@ -125,10 +127,6 @@ def _only_moves(node: ir.Node) -> bool:
     return moves and (node.domain != "" or node.op_type not in _COMPUTE_AND_MOVE)
 
 
-def _largest(x: Array) -> float:
-    return float(np.abs(x[np.isfinite(x)]).max(initial=0.0))
-
-
 def _turned(node: ir.Node, operands: list[Array], margins: list[float], was: Array) -> tuple[Array, Array] | None:
     """Which elements of a decision are close, and what they would be otherwise."""
     if node.op_type in _COMPARISONS:
@@ -157,22 +155,18 @@ def _kept(was: Array, node: ir.Node, axis: int) -> Array:
 
 def _of_the_first(x: Array, axis: int, margin: float, was: Array) -> tuple[Array, Array] | None:
     """Which of the first elements in ascending order have a neighbour within the margin, and that neighbour's index."""
-    count, size = was.shape[axis], x.shape[axis]
+    x, was = np.moveaxis(x, axis, -1), np.moveaxis(was, axis, -1)
+    count, size = was.shape[-1], x.shape[-1]
     if not was.size or size < 2:
         return None
-    if count + 1 < size:
-        order = np.argpartition(x, count, axis)
-        order = np.take(order, range(count + 1), axis)
-        order = np.take_along_axis(order, np.argsort(np.take_along_axis(x, order, axis), axis, kind="stable"), axis)
-    else:
-        order = np.argsort(x, axis, kind="stable")
-    gaps = np.diff(np.take_along_axis(x, order, axis), axis=axis)
-    near = np.concatenate([gaps <= margin, np.zeros_like(np.take(gaps, [0], axis), bool)], axis)
-    to_next = np.take(near, range(count), axis)
-    to_last = np.take(np.concatenate([np.zeros_like(np.take(near, [0], axis)), near], axis), range(count), axis)
-    following = np.take(np.concatenate([order, np.take(order, [-1], axis)], axis), range(1, count + 1), axis)
-    before = np.take(np.concatenate([np.take(order, [0], axis), order], axis), range(count), axis)
+    first = np.argpartition(x, count)[..., : count + 1] if count + 1 < size else np.argsort(x)
+    order = np.take_along_axis(first, np.argsort(np.take_along_axis(x, first, -1), kind="stable"), -1)
+    near = np.diff(np.take_along_axis(x, order, -1)) <= margin
+    to_next, to_last = np.zeros(was.shape, bool), np.zeros(was.shape, bool)
+    to_next[..., : near.shape[-1]] = near
+    to_last[..., 1:] = near[..., : count - 1]
+    following, before = np.roll(order, -1, -1)[..., :count], np.roll(order, 1, -1)[..., :count]
     otherwise = np.where(to_next, following, before)
     # Equal ones may stand in any order: what was returned is not its own alternative.
-    here = np.take(order, range(count), axis)
-    return to_next | to_last, np.where(otherwise == was, here, otherwise).astype(was.dtype)
+    otherwise = np.where(otherwise == was, order[..., :count], otherwise).astype(was.dtype)
+    return np.moveaxis(to_next | to_last, -1, axis), np.moveaxis(otherwise, -1, axis)

@@ -38,6 +38,7 @@ __all__ = [
     "Difference",
     "compare",
     "compare_all",
+    "largest_magnitude",
     "tolerance_of",
 ]
 
@@ -81,6 +82,11 @@ def tolerance_of(dtype_names: Iterable[str], quantised: bool = False) -> float:
     """Tolerance for a computation in which floats of these types occur (NumPy or ml_dtypes names)."""
     found = [_FLOAT_TOLERANCE.get(n, _SMALL_FLOAT_TOLERANCE) for n in dtype_names if "float" in n or "complex" in n]
     return max([*found, *([QUANTISED_TOLERANCE] if quantised else []), _FINEST])
+
+
+def largest_magnitude(x: np.ndarray[Any, Any]) -> float:
+    """That of a tensor's finite elements, by which errors are judged; 0 if there are none."""
+    return float(np.abs(x[np.isfinite(x)]).max(initial=0.0))
 
 
 def compare(actual: Any, expected: Any, tolerance: float, unsettled: Any = None) -> Difference:
@@ -154,7 +160,7 @@ def _compare_floats(actual: Any, expected: Any, tolerance: float) -> Difference:
     if not np.isfinite(left).all():
         return _wrong(tolerance, "NaN or infinity where the reference is finite")
     worst = float(np.abs(left - right).max(initial=0.0))
-    largest = float(np.abs(right).max(initial=0.0))
+    largest = largest_magnitude(right)
     relative = worst / largest if largest else worst
     if relative <= tolerance:
         return Difference(worst, relative, tolerance)

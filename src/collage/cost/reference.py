@@ -18,12 +18,13 @@ import onnx_ir as ir
 
 from collage._errors import NothingCanRun, ToolchainError, WorkerDied
 from collage.cost.database import Database
+from collage.cost.decisions import followers
 from collage.cost.numerics import compare, tolerance_of
 from collage.cost.unsettled import capture_unsettled
 from collage.cost.values import ValueStore
 from collage.cost.workshop import Workshop
 from collage.frontend import Lengths, bind_dims, cut, make_inputs, occasions, other_lengths, single_lengths
-from collage.graph import structural_hash, used_values
+from collage.graph import structural_hash
 from collage.target import HOST_TARGET
 from collage.transform import is_random
 
@@ -317,12 +318,7 @@ def capture_reference(
 
 def unrepeatable_values(model: ir.Model) -> frozenset[str]:
     """Names of values that depend on a random operator, and so differ from run to run."""
-    tainted: set[str] = set()
-    for node in model.graph:
-        reads = {str(value.name) for value in used_values(node)}
-        if is_random(node) or reads & tainted:
-            tainted.update(str(value.name) for value in node.outputs)
-    return frozenset(tainted)
+    return followers(model.graph, (value for node in model.graph if is_random(node) for value in node.outputs))
 
 
 def _with_all_outputs(model: ir.Model) -> ir.Model:

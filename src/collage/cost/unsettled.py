@@ -17,6 +17,7 @@ import onnx_ir as ir
 from collage._errors import ToolchainError
 from collage.cost.decisions import Decision, close_decisions, followers
 from collage.cost.estimator import model_tolerance
+from collage.cost.numerics import largest_magnitude
 from collage.cost.values import ValueStore
 from collage.cost.workshop import Workshop
 from collage.graph import constant_tensor
@@ -56,7 +57,8 @@ def capture_unsettled(model: ir.Model, workshop: Workshop, values: ValueStore) -
     try:
         copy = _with_turns(model, decisions, turned)
         for value in model.graph.inputs:
-            turned.put(str(value.name), values.get(str(value.name)))
+            if value.name in values:
+                turned.put(str(value.name), values.get(str(value.name)))
         turned.flush()
         workshop.capture(copy, HOST_TARGET, turned)
         for value in copy.graph.outputs:
@@ -119,7 +121,6 @@ def _differs(new: Array, old: Array, tolerance: float) -> Array:
         return np.asarray(new != old)
     wide = np.complex128 if old.dtype.kind == "c" else np.float64
     left, right = new.astype(wide), old.astype(wide)
-    largest = float(np.abs(right[np.isfinite(right)]).max(initial=0.0))
     with np.errstate(invalid="ignore"):
-        far = ~(np.abs(left - right) <= tolerance / 2.0 * largest)
+        far = ~(np.abs(left - right) <= tolerance / 2.0 * largest_magnitude(right))
     return np.asarray(far & (left != right) & ~(np.isnan(left) & np.isnan(right)))
