@@ -126,3 +126,9 @@ def test_what_is_no_number_decides_nothing() -> None:
     rounded = "(float[3] x) => (float[3] y) <float[1] one = {1.0}> {c = Mul (x, one) y = Round (c)}"
     close, _ = close_of(rounded, {"x": np.float32([np.inf, np.nan, 0.499])})["y"]
     assert close.tolist() == [False, False, True]
+
+
+def test_two_computed_numbers_may_both_be_off() -> None:
+    text = "(float[3] x) => (bool[3] y) <float[1] one = {1.0}> {c = Mul (x, one) d = Neg (c) y = Greater (c, d)}"
+    close, _ = close_of(text, {"x": np.float32([100.0, 0.9, 1.1])})["y"]
+    assert close.tolist() == [False, True, False]
