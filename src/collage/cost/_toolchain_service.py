@@ -37,7 +37,7 @@ from collage.toolchains import (
 
 __all__ = ["ToolchainService"]
 
-_COLD_BYTES = 16 << 20
+_COLD_BYTES = 8 << 20
 _CHAIN = 32
 
 
@@ -196,13 +196,15 @@ class ToolchainService:
         model = kernel_for(self._toolchain, ir.load(folder / kernel))
         return dict(self._toolchain.tune(model, Target.parse(target), folder, session))
 
-    def overheads(self, compiled: dict[str, Any], target: str, workspace: str, threads: int) -> dict[str, float]:
+    def overheads(
+        self, compiled: dict[str, Any], target: str, workspace: str, threads: int, cores: int
+    ) -> dict[str, float]:
         """See ``Workshop.overheads``; the kernel has one input, float32 [16], and one output of the same shape."""
         kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
         tensor = np.ones(16, np.float32)
         kernel([tensor])
         end_if_forked(self._server)
-        cold = sample_kernel(kernel, [tensor], SamplingPlan(evict_bytes=_COLD_BYTES, least=20, spread=0.0))
+        cold = sample_kernel(kernel, [tensor], SamplingPlan(_COLD_BYTES, cores, least=20, spread=0.0))
         names = [f"v{i}" for i in range(_CHAIN + 1)]
         steps = [Step(f"k{i}", kernel, (names[i],), (names[i + 1],)) for i in range(_CHAIN)]
         chain = Executor(steps, names[:1], names[-1:])

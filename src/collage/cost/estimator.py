@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import onnx_ir as ir
 
 from collage.cost.cost import Cost
-from collage.cost.jobs import Job, structure_of, weight_bytes
+from collage.cost.jobs import Job, structure_of
 from collage.cost.numerics import REDUCED_TOLERANCE, tolerance_of
 from collage.cost.outcome import Outcome
+from collage.cost.surroundings import Surroundings
 from collage.cost.workshop import Workshop
 from collage.graph import structural_hash
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from collage.target import Target
 
 __all__ = ["CostEstimator", "CustomCostEstimator", "MeasuringCostEstimator", "RecordedCostEstimator", "model_tolerance"]
-
-_CACHE_BYTES = 32 << 20
-"""More than this is not worth touching: no cache holds it."""
 
 
 @runtime_checkable
@@ -73,7 +71,7 @@ class MeasuringCostEstimator:
 
     def __init__(self, workshop: Workshop, model_bytes: int) -> None:
         self._workshop = workshop
-        self._model_bytes = model_bytes
+        self._surroundings = Surroundings(model_bytes, workshop.values, workshop.cores)
         self._structures: dict[str, str] = {}
 
     def estimate(self, module: ir.Model, target: Target) -> Cost:
@@ -108,10 +106,6 @@ class MeasuringCostEstimator:
         name = str(graph.name)
         if name not in self._structures:
             self._structures[name] = structure_of(module)
-        # The memory of activations is used over and over. Chains of ten kernels add up within 7 % with weights alone (five
-        # models); with the sum of all activations they seemed to take up to 24 % more than they do, and so they did (three
-        # models) where a kernel rested between two runs for as long as the rest of the model takes.
-        rest = self._model_bytes - weight_bytes(module)
         return Job(
             kernel=module,
             structure=self._structures[name],
@@ -119,7 +113,7 @@ class MeasuringCostEstimator:
             inputs=tuple(str(value.name) for value in graph.inputs),
             outputs=tuple(str(value.name) for value in graph.outputs),
             tolerance=REDUCED_TOLERANCE if target.is_reduced else model_tolerance(module),
-            context_bytes=max(0, min(rest, _CACHE_BYTES)),
+            context_bytes=self._surroundings.touched_bytes(module, target),
             hopeless_s=hopeless_s,
         )
 

@@ -29,7 +29,7 @@ class Job:
         inputs: Names of its inputs in the value store, in order.
         outputs: Names of its outputs in the value store, in order.
         tolerance: See ``collage.cost.numerics``.
-        context_bytes: Weights of the rest of the model, which a run reads between two runs of this kernel.
+        context_bytes: What each processor touches between two runs of this kernel, see ``collage.cost.surroundings``.
         hopeless_s: Not worth measuring precisely above this.
     """
 

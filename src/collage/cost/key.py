@@ -16,7 +16,7 @@ from typing import Any
 
 __all__ = ["METHOD", "WorkloadKey", "digest_of", "runtime_settings"]
 
-METHOD = "pace-1"
+METHOD = "cores-1"
 """How timings are taken; changes when they are no longer comparable with older ones."""
 
 _SETTINGS = re.compile(
@@ -35,7 +35,7 @@ class WorkloadKey:
         build: The toolchain's build.
         machine: The machine's fingerprint.
         threads: Threads that the kernel may use.
-        context: Cache state that it was measured in, in MiB evicted.
+        context: Cache state that it was measured in: MiB that each processor touched between two runs.
         method: How it was measured.
         settings: Environment variables that runtimes obey, see :func:`runtime_settings`.
     """

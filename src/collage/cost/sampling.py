@@ -2,8 +2,8 @@
 
 A kernel alone in a loop finds its weights in cache; inside the model, those of all others have been through the cache since.
 Measured in a loop, small kernels look 10 to 20 % too cheap, and a search over many of them picks the luckiest. So before
-every timed run as much memory is touched as the rest of the model has weights, and then the inputs, which the kernel
-before has just written.
+every timed run all processors touch as much memory as the rest of the model leaves in their caches (see
+``collage.cost.surroundings``), and then this one the inputs, which the kernel before has just written.
 
 The tuner has it run in short bursts, and looks at the machine's pace between them: what a run took counts as what it would
 have taken on this machine at its fastest.
@@ -11,7 +11,6 @@ have taken on this machine at its fastest.
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 import time
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from collage.cost.clutter import clutter_for
 from collage.cost.statistics import median_interval
 from collage.toolchains import Device, DeviceKernel, Kernel
 
@@ -41,7 +41,8 @@ class SamplingPlan:
     """When to stop measuring.
 
     Attributes:
-        evict_bytes: Memory to touch before every timed run.
+        evict_bytes: Memory that each processor touches before every timed run.
+        cores: Number of processors.
         budget_s: Seconds after which no new run is started (at least ``least`` runs are made all the same).
         burst_s: Seconds after which a burst starts no new run.
         warm_up: Run once before the first timed run.
@@ -52,6 +53,7 @@ class SamplingPlan:
     """
 
     evict_bytes: int = 0
+    cores: int = 1
     budget_s: float = 0.3
     burst_s: float = 1e9
     warm_up: bool = True
@@ -104,7 +106,7 @@ def sample(
     Returns:
         Seconds of each timed run.
     """
-    clutter = _clutter(plan.evict_bytes) if plan.evict_bytes and device is None else None
+    clutter = clutter_for(plan.cores) if plan.evict_bytes and device is None else None
     seconds = _wall_s if device is None else device.seconds
     arrays = [a.reshape(-1).view(np.uint8) for a in inputs if a.dtype.kind not in "OSUT" and a.size]
     samples: list[float] = []
@@ -114,7 +116,7 @@ def sample(
     started = time.perf_counter()
     while True:
         if clutter is not None:
-            clutter += 1
+            clutter.touch(plan.evict_bytes)
             for array in arrays:
                 array.max()
         elif device is not None and plan.evict_bytes:
@@ -178,8 +180,3 @@ def _wall_s(run: Callable[[], Any]) -> float:
     before = time.perf_counter()
     run()
     return time.perf_counter() - before
-
-
-@functools.lru_cache(maxsize=1)
-def _clutter(size: int) -> np.ndarray[Any, Any]:
-    return np.ones(size, np.uint8)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,11 @@ class ValueStore:
     def dtype(self, name: str) -> str:
         """The name of a tensor's element type, ``object`` for texts; KeyError if it was not stored."""
         return str(self._entries[name].get("dtype", "object"))
+
+    def nbytes(self, name: str) -> int:
+        """Bytes of a tensor's elements, 0 for texts; KeyError if it was not stored."""
+        entry = self._entries[name]
+        return math.prod(entry["shape"]) * np.dtype(entry["dtype"]).itemsize if "dtype" in entry else 0
 
     def unsettled(self, name: str) -> np.ndarray[Any, Any] | None:
         """Which elements of a tensor hang on rounding and cannot be compared; None if all can. KeyError as for ``get``."""

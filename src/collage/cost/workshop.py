@@ -107,6 +107,11 @@ class Workshop:
         self._crew.close()
 
     @property
+    def cores(self) -> int:
+        """Number of processors that kernels run on."""
+        return self.threads or this_machine().cores
+
+    @property
     def value_folders(self) -> list[str]:
         """Where the values lie on which kernels are checked: of all occasions, in order, and then further ones."""
         return [str(values.folder) for values, _ in self.occasions] + [str(folder) for folder in self.other_folders]
@@ -237,6 +242,7 @@ class Workshop:
                     target=str(target),
                     workspace=str(self.workspace),
                     threads=self.threads,
+                    cores=self.cores,
                 )
                 pace = math.sqrt(before * self._pace(target))
         except ToolchainError:
@@ -403,7 +409,7 @@ class Workshop:
 
     def _time(self, job: Job, told: Mapping[str, Any]) -> Summary:
         """How long a kernel takes, as it would on this machine at its fastest: the mean of all occasions by their weight."""
-        plan = SamplingPlan(job.context_bytes // _MIB * _MIB)
+        plan = SamplingPlan(job.context_bytes // _MIB * _MIB, cores=self.cores)
         if _is_on_processors(job.target):
             plan = dataclasses.replace(plan, burst_s=_BURST_S)
         parts = []

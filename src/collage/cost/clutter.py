@@ -1,0 +1,66 @@
+"""Memory that every processor goes through, so that its caches hold what they would hold inside a model.
+
+What a kernel's own processor touches leaves the caches of the others as they were, with half of the kernel's weights and code
+in them. They also wake up for it, as for the kernel before: a processor of a virtual machine that has slept for some
+milliseconds takes as long as a small kernel to come back.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+
+import numpy as np
+
+from collage.toolchains import HelperThreads
+
+__all__ = ["Clutter", "clutter_for"]
+
+
+class Clutter:
+    """Memory for each of several processors, and a thread for each but the caller's.
+
+    Args:
+        cores: Number of processors, 1 or more.
+    """
+
+    def __init__(self, cores: int) -> None:
+        self._size = 0
+        self._memory = [np.zeros(0, np.uint8)] * cores
+        self._start, self._end = threading.Barrier(cores), threading.Barrier(cores)
+        threads = [threading.Thread(target=self._serve, args=(place,), daemon=True) for place in range(1, cores)]
+        for thread in threads:
+            thread.start()
+        self._helpers = HelperThreads(thread.native_id for thread in threads if thread.native_id is not None)
+
+    def touch(self, size: int) -> None:
+        """Has every processor write to so many bytes of its own; returns when all are done."""
+        if size > len(self._memory[0]):
+            self._memory = [np.ones(size, np.uint8) for _ in self._memory]
+        self._size = size
+        self._helpers.keep_apart()
+        self._start.wait()
+        self._write(0)
+        self._end.wait()
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._start.abort()
+
+    def _serve(self, place: int) -> None:
+        try:
+            while True:
+                self._start.wait()
+                self._write(place)
+                self._end.wait()
+        except threading.BrokenBarrierError:
+            return
+
+    def _write(self, place: int) -> None:
+        self._memory[place][: self._size] += 1  # NumPy lets go of the interpreter's lock meanwhile.
+
+
+@functools.cache
+def clutter_for(cores: int) -> Clutter:
+    """This process's clutter for so many processors."""
+    return Clutter(cores)

@@ -1,0 +1,39 @@
+"""Every processor goes through memory of its own, at once, and sleeps when it is done."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from collage.cost.clutter import Clutter
+from collage.cost.quiet import until_quiet
+
+
+@pytest.fixture(params=[1, 2, 5])
+def clutter(request: pytest.FixtureRequest) -> Iterator[Clutter]:
+    made = Clutter(request.param)
+    yield made
+    made.close()
+
+
+def test_each_processor_writes_to_as_much_as_is_asked_of_memory_of_its_own(clutter: Clutter) -> None:
+    for size in (1000, 10, 2000):
+        before = [memory.copy() for memory in clutter._memory]
+        clutter.touch(size)
+        grown = len(before[0]) < size
+        for old, new in zip(before, clutter._memory, strict=True):
+            assert (new[:size] == (2 if grown else old[:size] + 1)).all()
+            assert (new[size:] == old[size:]).all()
+    assert len({memory.ctypes.data for memory in clutter._memory}) == len(clutter._memory)
+
+
+def test_threads_sleep_afterwards_and_end_when_it_is_closed(clutter: Clutter) -> None:
+    clutter.touch(1 << 20)
+    assert until_quiet(1.0)
+    clutter.close()
+    ended = [thread for thread in threading.enumerate() if getattr(thread, "_target", None) == clutter._serve]
+    for thread in ended:
+        thread.join(5.0)
+        assert not thread.is_alive()
