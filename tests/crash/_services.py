@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
 import time
 
 from collage.testing import FakeToolchain
@@ -31,6 +32,19 @@ class Echo:
 
     def child(self) -> int:
         return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid
+
+    def spin(self, how: str) -> list[int]:
+        """Keeps a processor busy from now on, after the answer too; who does."""
+        busy = "import time; end = time.time() + 600\nwhile time.time() < end: pass"
+        if how == "thread":
+            threading.Thread(target=exec, args=(busy,), daemon=True).start()
+            return [os.getpid()]
+        child = subprocess.Popen([sys.executable, "-c", busy], start_new_session=how == "stray")
+        return [child.pid]
+
+    def hang_later(self) -> None:
+        """Answers, and then holds the interpreter's lock for good."""
+        threading.Timer(0.2, ctypes.PyDLL(None).sleep, (600,)).start()
 
     def stray(self) -> int:
         """A child in a session of its own, which no signal to a process group reaches."""

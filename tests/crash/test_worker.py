@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -90,6 +91,56 @@ def test_kills_what_hangs_with_all_its_children(worker: Worker, what: str) -> No
         worker.call("bad", 1.5, what=what)
     assert_gone(pid)
     assert_gone(child)
+
+
+@pytest.mark.parametrize("how", ["thread", "child", "stray"])
+def test_what_does_not_rest_is_paused_until_the_next_job(worker: Worker, how: str) -> None:
+    (pid,) = worker.call("spin", PATIENCE_S, how=how)
+    busy = psutil.Process(pid)
+    deadline = time.monotonic() + PATIENCE_S
+    while busy.status() != psutil.STATUS_STOPPED:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert worker.call("echo", PATIENCE_S, text="you") == "hello you"
+    before_s = sum(busy.cpu_times()[:2])
+    while busy.status() != psutil.STATUS_STOPPED:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    after_s = sum(busy.cpu_times()[:2])
+    time.sleep(0.3)
+    assert before_s <= after_s == sum(busy.cpu_times()[:2])
+    worker.kill()
+    assert_gone(pid)
+
+
+def test_what_rests_is_not_paused(worker: Worker) -> None:
+    pid, child = worker.call("pid", PATIENCE_S), worker.call("child", PATIENCE_S)
+    time.sleep(0.2)
+    assert {psutil.Process(one).status() for one in (pid, child)} <= {psutil.STATUS_SLEEPING, psutil.STATUS_RUNNING}
+
+
+def test_a_worker_that_never_reads_again_is_not_waited_for_longer_than_the_job_may_take(worker: Worker) -> None:
+    pid = worker.call("pid", PATIENCE_S)
+    worker.call("hang_later", PATIENCE_S)
+    time.sleep(0.5)
+    with pytest.raises(WorkerTimeout, match=r"echo took more than 1\.5 s"):
+        worker.call("echo", 1.5, text="x" * (1 << 20))
+    assert_gone(pid)
+    assert worker.call("echo", PATIENCE_S, text="y" * (1 << 20)) == "hello " + "y" * (1 << 20)
+
+
+def test_any_number_of_files_may_be_open(worker: Worker) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096) if most > 0 else 4096, most))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert worker.call("echo", PATIENCE_S, text="you") == "hello you"
+        worker.kill()
+    finally:
+        for file in files:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_survives_a_flood_of_output(worker: Worker) -> None:

@@ -7,14 +7,14 @@ be set where address space is reserved long before anything is kept there. What 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
+
+from collage.cost._family import PROC, descendants
 
 __all__ = ["OUT_OF_MEMORY_CODE", "end_before_others", "held_bytes"]
 
 OUT_OF_MEMORY_CODE = 112
 """What a worker exits with whose processes held too much."""
-_PROC = Path("/proc")
 _SOONER = "500"
 """So many thousandths of memory a worker counts for on top of what it holds, when the system chooses whom to kill."""
 
@@ -29,28 +29,18 @@ def held_bytes(root: int, most: int) -> int:
     Returns:
         Bytes; 0 where the system does not tell.
     """
-    processes = list(_descendants(root))
-    held = sum(_sum_of(_PROC / str(pid) / "status", (b"RssAnon:", b"RssShmem:")) for pid in processes)
+    processes = list(descendants(root))
+    held = sum(_sum_of(PROC / str(pid) / "status", (b"RssAnon:", b"RssShmem:")) for pid in processes)
     if held <= most:
         return held
-    return sum(_sum_of(_PROC / str(pid) / "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:")) for pid in processes)
+    return sum(_sum_of(PROC / str(pid) / "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:")) for pid in processes)
 
 
 def end_before_others() -> None:
     """Has the system kill this process, and what it starts, rather than who asked for it, when memory runs out."""
     with contextlib.suppress(OSError, ValueError):
-        score = _PROC / "self" / "oom_score_adj"
+        score = PROC / "self" / "oom_score_adj"
         score.write_text(max(score.read_text(), _SOONER, key=int))
-
-
-def _descendants(root: int) -> Iterator[int]:
-    left = [root]
-    while left:
-        yield (pid := left.pop())
-        with contextlib.suppress(OSError):  # It has ended meanwhile.
-            for thread in (_PROC / str(pid) / "task").iterdir():
-                with contextlib.suppress(OSError):
-                    left += map(int, (thread / "children").read_text().split())
 
 
 def _sum_of(table: Path, names: tuple[bytes, ...]) -> int:

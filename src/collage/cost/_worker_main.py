@@ -2,8 +2,9 @@
 
 Two processes. The **warden** runs none of a toolchain's code, so nothing can stop it: when the tuner is gone or lets go of
 the lifeline, when the server ends by itself, when all of them hold more memory than they may, it kills whatever is left, and
-then ends as the server did. The **server**, its child, does the jobs. A thread of the server could not do the warden's work:
-a compiler may hold the interpreter's lock for minutes.
+then ends as the server did. What does not rest between jobs it pauses, so that no other toolchain is timed beside it. The
+**server**, its child, does the jobs. A thread of the server could not do the warden's work: a compiler may hold the
+interpreter's lock for minutes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from collage._errors import CollageError, Unsupported
+from collage.cost._family import PAUSE, RESUME, pause, resume
 from collage.cost._held_memory import OUT_OF_MEMORY_CODE, end_before_others, held_bytes
 from collage.cost._late_imports import import_late
 from collage.cost.quiet import until_quiet
@@ -109,9 +111,15 @@ def _guard(server: int, lifeline: int, tuner: int, most_bytes: int) -> None:
     poll.register(ended, select.POLLIN)
     poll.register(lifeline, select.POLLIN)
     # A fork of the tuner may hold the lifeline open after the tuner's death: so look at the parent now and then, too.
-    held = 0
-    while not (events := poll.poll(_LOOK_MS)) and os.getppid() == tuner and held <= most_bytes:
-        held = held_bytes(os.getpid(), most_bytes)
+    held, events = 0, list[tuple[int, int]]()
+    while os.getppid() == tuner and held <= most_bytes:
+        events = poll.poll(_LOOK_MS)
+        if events == [(lifeline, select.POLLIN)] and (told := os.read(lifeline, 1)):
+            {PAUSE: pause, RESUME: resume}[told](os.getpid())
+        elif events:
+            break
+        else:
+            held = held_bytes(os.getpid(), most_bytes)
     # All at once, as one by one they might multiply faster; a server that has ended keeps its number until it is waited for.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server, signal.SIGKILL)
@@ -149,7 +157,8 @@ def main(configuration: dict[str, Any]) -> None:
 
 
 def _serve(configuration: dict[str, Any]) -> None:
-    requests, replies, server = configuration["requests"], configuration["replies"], os.getpid()
+    requests, replies = configuration["requests"], configuration["replies"]
+    server, warden = os.getpid(), os.getppid()
     patience_s = _PATIENCE_S
     os.set_inheritable(requests, False)
     os.set_inheritable(replies, False)
@@ -178,9 +187,11 @@ def _serve(configuration: dict[str, Any]) -> None:
                 traceback.print_exc()
             message = _failure(error)
         end_if_forked(server)
-        # A job is done when its threads sleep, since another worker may be timed next. Some never do.
-        if not until_quiet(patience_s):
+        # A job is done when all threads sleep, since another worker may be timed next. Some never do: then the tuner has
+        # them paused.
+        if not until_quiet(patience_s, warden):
             patience_s /= 2
+            message["restless"] = True
         _reply(replies, message)
 
 

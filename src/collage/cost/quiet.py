@@ -7,9 +7,12 @@ tell who came after whom.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
+
+from collage.cost._family import PROC, descendants
 
 __all__ = ["until_quiet"]
 
@@ -18,25 +21,35 @@ _LOOKS = 2
 """So many looks in a row must find all threads asleep: what spins may yield now and then."""
 
 
-def until_quiet(longest_s: float) -> bool:
-    """Returns when all other threads of this process sleep, or time is up; whether they sleep."""
+def until_quiet(longest_s: float, root: int | None = None) -> bool:
+    """Returns when all other threads sleep, or time is up; whether they sleep.
+
+    Args:
+        longest_s: How long to wait.
+        root: Number of a process, all of whose descendants are waited for; None is this process alone.
+    """
     deadline = time.monotonic() + longest_s
     asleep = 0
     while asleep < _LOOKS:
-        asleep = 0 if _any_runs() else asleep + 1
+        asleep = 0 if _any_runs(root) else asleep + 1
         if time.monotonic() > deadline:
             return asleep > 0
         time.sleep(_LOOK_S)
     return True
 
 
-def _any_runs() -> bool:
+def _any_runs(root: int | None) -> bool:
     """Whether a thread other than the one that asks runs, or could."""
     own = str(threading.get_native_id())
+    family = [os.getpid()] if root is None else (pid for pid in descendants(root) if pid != root)
+    return any(_state(thread) == "R" for pid in family for thread in _threads(pid) if thread.name != own)
+
+
+def _threads(pid: int) -> list[Path]:
     try:
-        return any(_state(thread) == "R" for thread in Path("/proc/self/task").iterdir() if thread.name != own)
-    except OSError:  # No such figures on this system.
-        return False
+        return list((PROC / str(pid) / "task").iterdir())
+    except OSError:  # It has ended, or this system tells no such figures.
+        return []
 
 
 def _state(thread: Path) -> str:

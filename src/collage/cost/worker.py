@@ -2,7 +2,8 @@
 
 The parent's side. Jobs and results are JSON frames on two pipes of their own; tensors travel as files. A warden (see
 ``_worker_main``) kills the worker and everything that it started when this side lets go of a third pipe, the lifeline,
-as it does when it is killed itself. Whatever the worker prints is drained, and only the tail is kept.
+as it does when it is killed itself. A worker whose threads do not rest after a job is paused until the next one. Whatever the
+worker prints is drained, and only the tail is kept.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from collage._errors import CompileError, ToolchainError, Unsupported, WorkerDied
+from collage.cost._family import PAUSE, RESUME
 from collage.cost._held_memory import OUT_OF_MEMORY_CODE
 from collage.machine import usable_memory_bytes
 
@@ -29,6 +31,7 @@ __all__ = ["Worker", "WorkerCrash", "WorkerOutOfMemory", "WorkerTimeout"]
 _HEADER = struct.Struct("!Q")
 _MAX_FRAME_BYTES = 1 << 28
 _TAIL_BYTES = 4096
+_LOOK_S = 1.0
 _PATIENCE_S = 5.0
 """Seconds that the warden may take to kill what there is, before it is killed as well."""
 _FAILURES: dict[str, type[ToolchainError]] = {"unsupported": Unsupported, "compile error": CompileError}
@@ -82,6 +85,7 @@ class Worker:
         self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: int | None = None
+        self._is_paused = False
         self._turn = threading.Lock()
         self._tail = b""
         self.jobs_done = 0
@@ -125,14 +129,18 @@ class Worker:
         try:
             if not self.alive:
                 self._start()
-            self._send({"method": method, "params": params})
-            reply = self._receive(time.monotonic() + timeout_s, f"{method} took more than {timeout_s:g} s")
+            self._tell(RESUME)
+            deadline, late = time.monotonic() + timeout_s, f"{method} took more than {timeout_s:g} s"
+            self._send({"method": method, "params": params}, deadline, late)
+            reply = self._receive(deadline, late)
         except BaseException:
             # Interrupted, too: the reply of a job that nobody waits for would be taken for the next one's.
             self.kill()
             raise
         self.jobs_done += 1
         self.jobs_ever += 1
+        if reply.get("restless"):
+            self._tell(PAUSE)
         if "result" in reply:
             return reply["result"]
         if reply["kind"] == "out of memory":
@@ -174,6 +182,7 @@ class Worker:
         child_reads, self._requests = os.pipe()
         self._replies, child_writes = os.pipe()
         child_lifeline, self._lifeline = os.pipe()
+        os.set_blocking(self._requests, False)
         configuration = {
             "service": self._service,
             "arguments": self._arguments,
@@ -197,6 +206,7 @@ class Worker:
         for descriptor in (child_reads, child_writes, child_lifeline):
             os.close(descriptor)
         self._tail = b""
+        self._is_paused = False
         self.jobs_done = 0
         self._drain = threading.Thread(target=self._keep_tail, args=(self._process,), daemon=True)
         self._drain.start()
@@ -219,18 +229,31 @@ class Worker:
         if lifeline is not None:
             os.close(lifeline)
 
+    def _tell(self, what: bytes) -> None:
+        """Has the warden pause or resume its processes; those that rest between jobs are left alone."""
+        with self._turn:
+            if self._lifeline is not None and self._is_paused != (what == PAUSE):
+                self._is_paused = what == PAUSE
+                with contextlib.suppress(OSError):  # Whoever waits for an answer will learn that it is gone.
+                    os.write(self._lifeline, what)
+
     def _keep_tail(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
         with process.stdout as pipe:
             while chunk := os.read(pipe.fileno(), 65536):
                 self._tail = (self._tail + chunk)[-_TAIL_BYTES:]
 
-    def _send(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any], deadline: float, late: str) -> None:
         body = json.dumps(message).encode()
-        try:
-            _write_all(self._requests, _HEADER.pack(len(body)) + body)
-        except OSError:
-            raise self._death() from None
+        left = memoryview(_HEADER.pack(len(body)) + body)
+        while left:  # More than the pipe holds has to wait for a worker that may never read again.
+            self._wait_for(self._requests, select.POLLOUT, deadline, late)
+            try:
+                left = left[os.write(self._requests, left) :]
+            except BlockingIOError:
+                continue
+            except OSError:
+                raise self._death() from None
 
     def _receive(self, deadline: float, late: str) -> dict[str, Any]:
         size = _HEADER.unpack(self._read(_HEADER.size, deadline, late))[0]
@@ -247,17 +270,22 @@ class Worker:
     def _read(self, size: int, deadline: float, late: str) -> bytes:
         data = b""
         while len(data) < size:
-            ready, _, _ = select.select([self._replies], [], [], max(0.0, min(deadline - time.monotonic(), 1.0)))
-            if ready:
-                chunk = os.read(self._replies, min(size - len(data), 1 << 20))
-                if not chunk:
-                    raise self._death()
-                data += chunk
-            elif time.monotonic() >= deadline:
-                raise WorkerTimeout(late)
-            elif not self.alive:
+            self._wait_for(self._replies, select.POLLIN, deadline, late)
+            chunk = os.read(self._replies, min(size - len(data), 1 << 20))
+            if not chunk:
                 raise self._death()
+            data += chunk
         return data
+
+    def _wait_for(self, pipe: int, event: int, deadline: float, late: str) -> None:
+        """Returns when a pipe is ready, or its other end is gone; raises where the worker ends, or time does."""
+        poll = select.poll()  # Not select(), which knows no numbers of descriptors above 1023.
+        poll.register(pipe, event)
+        while not poll.poll(1000.0 * max(0.0, min(deadline - time.monotonic(), _LOOK_S))):
+            if time.monotonic() >= deadline:
+                raise WorkerTimeout(late)
+            if not self.alive:
+                raise self._death()
 
     def _death(self) -> WorkerDied:
         """What to say of a process that is gone, or that closed its pipe and soon will be."""
@@ -274,9 +302,3 @@ class Worker:
         if code < 0:
             return WorkerCrash(f"the worker was killed by {signal.Signals(-code).name}{said}")
         return WorkerCrash(f"the worker exited with code {code}{said}")
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]

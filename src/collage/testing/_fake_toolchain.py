@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -25,7 +26,9 @@ __all__ = ["FakeToolchain"]
 
 _SLOWER_S = 1e-3
 _TIRED_AFTER = 3
-_OF_RUNS = frozenset({"nan", "shape", "wrong", "later", "tired", "spoil", "slow", "stuck", "single", "choosy", "rough"})
+_OF_RUNS = frozenset(
+    {"nan", "shape", "wrong", "later", "tired", "spoil", "slow", "stuck", "single", "choosy", "rough", "zero"}
+)
 _ROUGH = 3e-5
 
 
@@ -37,11 +40,12 @@ class FakeToolchain(ToolchainBase):
             is ``raise``, ``refuse``, ``segfault``, ``abort``, ``exit``, ``hang``, ``children``, ``flood``,
             ``close``, ``memory``, ``hoarders`` (children that take memory, none of them too much), ``chdir``, ``orphans``
             (children that outlive their parents, in sessions of their own), ``fork`` (and return in both), ``group``
-            (signals its process group), ``delete`` (its own files); for ``run`` also ``nan``, ``shape``, ``wrong``,
+            (signals its process group), ``spin`` (keeps a processor busy from then on, in a process of its own), ``delete`` (its
+            own files); for ``run`` also ``nan``, ``shape``, ``wrong``,
             ``later`` (right once, wrong later), ``tired`` (right three times, NaN later), ``spoil`` (writes over its
             inputs), ``slow`` (every run slower than the one before), ``stuck`` (wrong at other lengths than those that it
-            meets first), ``choosy`` (refuses them), ``single`` (wrong where there is one of anything) and ``rough`` (rounds its
-            inputs, by less than kernels may err). Empty: nothing.
+            meets first), ``choosy`` (refuses them), ``single`` (wrong where there is one of anything), ``rough`` (rounds its
+            inputs, by less than kernels may err) and ``zero`` (makes 0 of NaN). Empty: nothing.
         seconds: Least time of a run; or of every operator of a kernel by type, the others taking none, and "" of each launch.
         name: What it is called, so that several may be on one menu.
         per_element_s: Further seconds for each element of a kernel's first input.
@@ -140,6 +144,8 @@ class _FakeKernel:
                 x[...] = 0
         if self._what == "nan" or (self._what == "tired" and self._runs > _TIRED_AFTER):
             return [np.full_like(output, np.nan) for output in outputs]
+        if self._what == "zero":
+            return [np.nan_to_num(output) for output in outputs]
         if self._what == "shape":
             return [output[None] for output in outputs]
         is_wrong = {
@@ -197,6 +203,8 @@ def misbehave(what: str) -> None:
     elif what == "group":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
         os.kill(0, signal.SIGKILL)
+    elif what == "spin":
+        _keep_busy()
     elif what == "memory":
         hoard = []
         while True:
@@ -205,6 +213,12 @@ def misbehave(what: str) -> None:
         for _ in range(8):
             subprocess.Popen([sys.executable, "-c", "import time; hoard = b'x' * (1 << 29); time.sleep(600)"])
         _hang_in_c()
+
+
+@functools.cache
+def _keep_busy() -> None:
+    """Starts a process that takes all of a processor; the first time only."""
+    subprocess.Popen([sys.executable, "-c", "import time; end = time.time() + 600\nwhile time.time() < end: pass"])
 
 
 def _hang_in_c() -> None:

@@ -1,0 +1,46 @@
+"""A process and everything that it started, however indirectly, as the system knows them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["PAUSE", "PROC", "RESUME", "descendants", "pause", "resume"]
+
+PAUSE, RESUME = b"p", b"r"
+"""What a tuner has a warden do with all that it started."""
+
+PROC = Path("/proc")
+
+
+def descendants(root: int) -> Iterator[int]:
+    """The numbers of a process and of all that it or they started; those are missing that nobody is left to know of."""
+    left = [root]
+    while left:
+        yield (pid := left.pop())
+        with contextlib.suppress(OSError):  # It has ended meanwhile.
+            for thread in (PROC / str(pid) / "task").iterdir():
+                with contextlib.suppress(OSError):
+                    left += map(int, (thread / "children").read_text().split())
+
+
+def pause(root: int) -> None:
+    """Stops what a process started, until it is resumed; the process itself goes on."""
+    stopped: set[int] = set()
+    while fresh := {pid for pid in descendants(root) if pid != root} - stopped:  # They may have started more meanwhile.
+        _signal(fresh, signal.SIGSTOP)
+        stopped |= fresh
+
+
+def resume(root: int) -> None:
+    """Lets go on what was paused."""
+    _signal({pid for pid in descendants(root) if pid != root}, signal.SIGCONT)
+
+
+def _signal(processes: set[int], number: signal.Signals) -> None:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
