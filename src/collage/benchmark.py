@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import onnx_ir as ir
@@ -16,9 +16,18 @@ from collage.cost.database import Database
 from collage.cost.estimator import model_tolerance
 from collage.cost.outcome import Status
 from collage.cost.race import Contestant, RacePlan, Standing, race
-from collage.cost.reference import capture_occasions
+from collage.cost.reference import capture_made_up
 from collage.cost.workshop import Workshop
-from collage.frontend import Lengths, bind_dims, lengths_from_json, make_inputs, occasions, place_weights, read_model
+from collage.frontend import (
+    Lengths,
+    bind_dims,
+    check_given,
+    lengths_from_json,
+    occasions,
+    place_weights,
+    read_model,
+    with_lengths_of,
+)
 from collage.runtime import Recipe, unpack, verify
 from collage.scratch import scratch
 from collage.target import Target, TargetLike
@@ -37,6 +46,7 @@ def bench(
     *,
     rounds: int = 15,
     dims: Lengths | None = None,
+    inputs: Mapping[str, Any] = MappingProxyType({}),
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Times an artefact against single toolchains.
@@ -46,6 +56,7 @@ def bench(
         against: Targets; None is the menu that the artefact was compiled with.
         rounds: Rounds; each contestant has one turn in each.
         dims: Representative lengths of symbolic dimensions, see ``CompileOptions``; None is those that it was compiled for.
+        inputs: Representative inputs by name, NumPy; those not given are made up.
         say: Told what is going on.
 
     Returns:
@@ -71,7 +82,9 @@ def bench(
         workshop = stack.enter_context(Workshop(toolchains, database, original, threads=recipe.threads, say=say))
         say("running the model once for reference")
         dims = _compiled_for(model, recipe) if dims is None else dims
-        capture_occasions(model, partial(make_inputs, model, 0), workshop, dims)
+        given = check_given(model, inputs)
+        dims = with_lengths_of(model, given, dims)
+        capture_made_up(model, workshop, dims, given)
         timed = {"values": workshop.value_folders, "weights": workshop.weights}
         ours = {"artefact": str(artefact), **timed}
         contestants = [Contestant(OURS, "collage.cost._race_service:ArtefactService", ours, len(recipe.kernels))]

@@ -42,7 +42,7 @@ from collage.finals import (
     remember,
     unmeasured,
 )
-from collage.frontend import fix_lengths, model_digest, read_model
+from collage.frontend import check_given, fix_lengths, model_digest, read_model, with_lengths_of
 from collage.fusion import (
     CandidateKernel,
     CandidateKernelIndex,
@@ -103,7 +103,7 @@ def compile(
         ``report`` states, and its outputs were checked.
 
     Raises:
-        UsageError: A path that does not exist, an unknown target, an option that makes no sense.
+        UsageError: A path that does not exist, an unknown target, an option that makes no sense, inputs that do not fit.
         ModelError: The source is no valid, or no safe, model.
         NothingCanRun: An operator that no target and no fallback can run.
         WrongAnswer: Every way of running the model gives wrong outputs.
@@ -118,7 +118,10 @@ def compile(
         "path": str(source) if isinstance(source, str | Path) else "",
         "sha256": model_digest(model),
     }
-    prepared, placement = prepare_and_place(fix_lengths(model, options.fixed), options.devices)
+    model = fix_lengths(model, options.fixed)
+    given = check_given(model, options.inputs)
+    options = replace(options, inputs=given, dims=with_lengths_of(model, given, options.dims))
+    prepared, placement = prepare_and_place(model, options.devices)
     if placement is not None and not options.threads:
         options = replace(options, threads=placement.threads)
     with ExitStack() as stack:

@@ -8,6 +8,7 @@ from typing import Any
 from collage.calibration import additive_error, machine_drift
 from collage.cost.outcome import Outcome, Status
 from collage.cost.race import Standing
+from collage.cost.sense import nan_shares
 from collage.cost.statistics import Summary
 from collage.cost.values import ValueStore
 from collage.finals import Finals
@@ -76,6 +77,7 @@ def compile_report(
         "numerics": _numerics(tuning, plan, standing),
         "warnings": [
             *_left_to_the_host(tuning, finals.plan),
+            *_says_little(tuning),
             *_warnings(finals, tuning.options.threads, this_machine()),
         ],
         **({} if tuning.placement is None else {"devices": tuning.placement.as_json()}),
@@ -161,6 +163,7 @@ def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None) -> dict[str
     tolerated = {
         "tolerance": tuning.tolerance,
         "unsettled": _unsettled(tuning),
+        "nan": nan_shares(tuning.model, tuning.workshop.values),
         "other_lengths": _other_lengths(tuning),
     }
     if standing is not None:
@@ -213,6 +216,19 @@ def _left_to_the_host(tuning: Tuning, plan: Plan) -> list[str]:
     reasons = {target.short: tuning.survey[target].whole.reason for target in tuning.menu}
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
     return [f"no target of the menu runs any of it, so the host does, unoptimised ({told})"]
+
+
+def _says_little(tuning: Tuning) -> list[str]:
+    """What cannot be told of outputs that are no numbers."""
+    told = [
+        f"{share:.0%} of output {name!r}" for name, share in nan_shares(tuning.model, tuning.workshop.values).items()
+    ]
+    if not told:
+        return []
+    names = [str(value.name) for value in tuning.model.graph.inputs]
+    open_names = [name for name in names if name not in tuning.options.inputs]
+    advice = f"; give real inputs (--input {open_names[0]}=FILE.npy)" if open_names else ""
+    return [f"{', '.join(told)} is NaN on these inputs, in the model itself: there, nothing can be checked{advice}"]
 
 
 def _warnings(finals: Finals, threads: int, machine: Machine) -> list[str]:

@@ -56,6 +56,10 @@ Occasions = Annotated[
         help="Representative length of a symbolic dimension; or several, with how often each is met.",
     ),
 ]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="NAME=FILE.npy", help="A real input, to measure and check on; may be repeated."),
+]
 Fixed = Annotated[
     list[str] | None,
     typer.Option("--fix", metavar="NAME=V", help="The one length that a symbolic dimension is to have; often faster."),
@@ -78,6 +82,8 @@ Fixed = Annotated[
 
       collage compile model.onnx -o model.collage --fix batch=1 --fix seq=128
 
+      collage compile model.onnx -o model.collage --input image=photo.npy
+
       collage compile model.onnx -o model.collage -t llvm -t openvino --tune 2m
 
       collage compile model.onnx -o model.collage --accuracy-budget 1e-2
@@ -92,6 +98,7 @@ def compile_(
     db: Db = None,
     dim: Occasions = None,
     fix: Fixed = None,
+    input_: Inputs = None,
     threads: Threads = 0,
     time_budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="What compiling should take in all, e.g. 90s or 5m.")
@@ -125,6 +132,7 @@ def compile_(
 ) -> None:
     """Compiles a model."""
     from collage.cli._report import print_report
+    from collage.cli._run import read_arrays
     from collage.collage import CompileOptions, compile
     from collage.runtime import check_destination
 
@@ -136,6 +144,7 @@ def compile_(
         db=db,
         dims=read_lengths(dim),
         fixed=read_dims(fix, "--fix"),
+        inputs=read_arrays(read_pairs(input_, "--input", "NAME=FILE.npy")),
         time_budget_s=read_seconds(time_budget),
         tune_s=read_seconds(tune) or 0.0,
         use_tuned=use_tuned,
@@ -219,6 +228,8 @@ def run(
       collage bench model.collage
 
       collage bench model.collage --against onnxruntime --json
+
+      collage bench model.collage --input image=photo.npy
     """
 )
 def bench(
@@ -228,14 +239,18 @@ def bench(
     ] = None,
     rounds: Annotated[int, typer.Option(min=3, help="Rounds; each contestant has one turn in each.")] = 15,
     dim: Occasions = None,
+    input_: Inputs = None,
     json: Json = False,
 ) -> None:
     """Benchmarks an artefact."""
     from collage.benchmark import bench as bench_
     from collage.cli._report import print_bench
+    from collage.cli._run import read_arrays
 
+    inputs = read_arrays(read_pairs(input_, "--input", "NAME=FILE.npy"))
+    dims = read_lengths(dim) if dim else None
     with progress(quiet=False) as say:
-        table = bench_(artefact, against, rounds=rounds, dims=read_lengths(dim) if dim else None, say=say)
+        table = bench_(artefact, against, rounds=rounds, dims=dims, inputs=inputs, say=say)
     if json:
         print_json(table)
     else:

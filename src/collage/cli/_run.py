@@ -14,7 +14,7 @@ import numpy as np
 from collage._errors import InputError, UsageError
 from collage.runtime import Executable, load
 
-__all__ = ["run_once"]
+__all__ = ["read_arrays", "run_once"]
 
 
 def run_once(
@@ -41,7 +41,7 @@ def run_once(
     if unknown := sorted(set(files) - known):
         takes = "; ".join(map(str, executable.inputs)) or "no inputs"
         raise InputError(f"unknown input {unknown[0]!r}; the model takes {takes}")
-    feeds = {name: _read(name, Path(file)) for name, file in files.items()}
+    feeds = read_arrays(files)
     if known - set(feeds):
         feeds = {**_made_up(executable, dims), **feeds}
     with warnings.catch_warnings():
@@ -56,6 +56,15 @@ def run_once(
         "notes": executable.notes,
         "profile": profile,
     }
+
+
+def read_arrays(files: Mapping[str, str]) -> dict[str, Any]:
+    """Tensors by name, from .npy files by name.
+
+    Raises:
+        UsageError: A file that cannot be read, or is none.
+    """
+    return {name: _read(name, Path(file)) for name, file in files.items()}
 
 
 @contextlib.contextmanager

@@ -7,7 +7,8 @@ checked at others too: one that has taken the length that it met first for a con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -20,15 +21,29 @@ from collage._errors import NothingCanRun, ToolchainError, WorkerDied
 from collage.cost.database import Database
 from collage.cost.decisions import followers
 from collage.cost.numerics import compare, tolerance_of
+from collage.cost.sense import senseless_elements
 from collage.cost.unsettled import capture_unsettled
 from collage.cost.values import ValueStore
 from collage.cost.workshop import Workshop
-from collage.frontend import Lengths, bind_dims, cut, make_inputs, occasions, other_lengths, single_lengths
+from collage.frontend import (
+    FLOATS,
+    Floats,
+    Lengths,
+    bind_dims,
+    cut,
+    make_inputs,
+    occasions,
+    other_lengths,
+    single_lengths,
+)
 from collage.graph import structural_hash
 from collage.target import HOST_TARGET
 from collage.transform import is_random
 
-__all__ = ["capture_reference", "capture_references", "unrepeatable_values"]
+__all__ = ["capture_made_up", "capture_reference", "capture_references", "unrepeatable_values"]
+
+Make = Callable[[Mapping[str, int]], Mapping[str, Any]]
+"""Makes inputs up, for lengths by symbol."""
 
 _OTHER_SEED = 3
 _HOLES = 0.3
@@ -50,8 +65,7 @@ def capture_references(
 
     There is a set for each combination of representative lengths, on all of which kernels are timed too.
 
-    Made-up inputs may be invalid for a model (an index out of range, an axis given twice), so several are tried. Another
-    set has other values, and one more other lengths, where the model takes them.
+    Another set has other values, and one more other lengths, where the model takes them.
 
     Returns:
         Why that cannot be done, or None.
@@ -60,35 +74,90 @@ def capture_references(
         return "the model has no operators"
     if any(isinstance(value.type, ir.SequenceType | ir.OptionalType) for value in model.graph.inputs):
         return "an input is a sequence or an optional, which cannot be made up"
-    reason = ""
     first = occasions(dims)[0].dims
-    all_given = set(bind_dims(model, first)) <= set(given)
-    for make in (
-        partial(make_inputs, model, seed),
-        partial(make_inputs, model, seed + 1),
-        partial(_with_zeros, model, seed),
-    ):
+    try:
+        made = capture_made_up(model, workshop, dims, given, seed=seed)
+    except NothingCanRun as error:
+        return str(error)
+    for values, _ in workshop.occasions:
+        _believe(model, values)
+    if not set(bind_dims(model, first)) <= set(given):
+        others = make_inputs(model, seed + _OTHER_SEED, first, made.floats)
+        varied = {name: _varied(value, seed) for name, value in others.items()}
+        as_given = {name: made.inputs[name] for name in given}
+        _capture_others(model, [{**varied, **as_given}, {**others, **as_given}], workshop)
+    _capture_other_lengths(model, made.inputs, workshop, database, partial(_at, model, made.make, given, first))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class MadeUp:
+    """Inputs that a model takes.
+
+    Attributes:
+        make: Makes them for other lengths, by symbol.
+        inputs: Those on the most frequent occasion, the given ones among them.
+        floats: What made-up floating-point inputs are.
+    """
+
+    make: Make
+    inputs: Mapping[str, Any]
+    floats: Floats
+
+
+def capture_made_up(
+    model: ir.Model,
+    workshop: Workshop,
+    dims: Lengths,
+    given: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    seed: int = 0,
+) -> MadeUp:
+    """Runs the model, at all its representative lengths, on inputs that it takes, and of which it makes numbers if it can.
+
+    Made-up inputs may be invalid for a model (an index out of range, an axis given twice), or nothing that it was meant for
+    (a logarithm's below zero), so several are tried.
+
+    Raises:
+        NothingCanRun: Not even the host can run the model on any of them.
+    """
+    made_up = set(bind_dims(model, occasions(dims)[0].dims)) - set(given)
+    seeds = (seed, seed + 1) if made_up else (seed,)
+    makes: list[Make] = [partial(make_inputs, model, number) for number in seeds]
+    makes += [partial(_with_zeros, model, seed)] if made_up else []
+    for make in makes:
+        try:
+            found = MadeUp(make, capture_occasions(model, make, workshop, dims, given), FLOATS[0])
+            break
+        except NothingCanRun as error:
+            failure = error
+    else:
+        raise failure
+    least = senseless_elements(model, workshop.values)
+    floats = any(value.name in made_up and _is_float(value) for value in model.graph.inputs)
+    best, is_stored = found, True
+    for kind in FLOATS[1:] if floats else ():
+        if not least:
+            break
+        make, is_stored = partial(make_inputs, model, seed, floats=kind), False
         try:
             inputs = capture_occasions(model, make, workshop, dims, given)
-        except NothingCanRun as error:
-            reason = str(error)
-            if all_given:
-                break
+        except NothingCanRun:
             continue
-        for values, _ in workshop.occasions:
-            _believe(model, values)
-        if not all_given:
-            others = make_inputs(model, seed + _OTHER_SEED, first)
-            varied = {name: _varied(value, seed) for name, value in others.items()}
-            _capture_others(model, {**varied, **{name: inputs[name] for name in given}}, workshop)
-        _capture_other_lengths(model, inputs, workshop, database, partial(_at, model, make, given, first))
-        return None
-    return reason
+        if (senseless := senseless_elements(model, workshop.values)) < least:
+            best, least, is_stored = MadeUp(make, inputs, kind), senseless, True
+    if not is_stored:
+        capture_occasions(model, best.make, workshop, dims, given)
+    return best
+
+
+def _is_float(value: ir.Value) -> bool:
+    return value.dtype is not None and value.dtype.is_floating_point()
 
 
 def capture_occasions(
     model: ir.Model,
-    make: Callable[[Mapping[str, int]], Mapping[str, Any]],
+    make: Make,
     workshop: Workshop,
     dims: Lengths,
     given: Mapping[str, Any] = MappingProxyType({}),
@@ -146,14 +215,18 @@ def _with_zeros(model: ir.Model, seed: int, dims: Mapping[str, int]) -> dict[str
     return {name: np.zeros_like(value) if value.dtype.kind in "iu" else value for name, value in made.items()}
 
 
-def _capture_others(model: ir.Model, inputs: Mapping[str, Any], workshop: Workshop) -> None:
-    """A second set of inputs to check kernels on; where the model refuses it, one set has to do."""
-    values = ValueStore(workshop.values.folder.with_name("other_values"))
-    try:
-        capture_reference(model, inputs, workshop, values)
-    except NothingCanRun:
-        return
-    workshop.other_folders.append(values.folder)
+def _capture_others(model: ir.Model, candidates: Iterable[Mapping[str, Any]], workshop: Workshop) -> None:
+    """A second set of inputs to check kernels on; where the model refuses all, or makes less sense of them, one has to do."""
+    most = senseless_elements(model, workshop.values)
+    for number, inputs in enumerate(candidates):
+        values = ValueStore(workshop.values.folder.with_name(f"other_values_{number}"))
+        try:
+            capture_reference(model, inputs, workshop, values)
+        except NothingCanRun:
+            continue
+        if senseless_elements(model, values) <= most:
+            workshop.other_folders.append(values.folder)
+            return
 
 
 def _capture_other_lengths(
@@ -161,7 +234,7 @@ def _capture_other_lengths(
     inputs: Mapping[str, Any],
     workshop: Workshop,
     database: Database,
-    at: Callable[[Mapping[str, int]], Mapping[str, Any]],
+    at: Make,
 ) -> None:
     """Sets of inputs of other lengths, where dimensions are symbolic: one of several, and one where all are 1.
 
@@ -249,7 +322,7 @@ def _nudged(value: np.ndarray[Any, Any], random: np.random.Generator) -> np.ndar
 
 def _at(
     model: ir.Model,
-    make: Callable[[Mapping[str, int]], Mapping[str, Any]],
+    make: Make,
     given: Mapping[str, Any],
     dims: Mapping[str, int],
     lengths: Mapping[str, int] = MappingProxyType({}),

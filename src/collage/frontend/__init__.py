@@ -7,8 +7,9 @@ from collage.frontend._canonical import lift_constants, name_everything, remove_
 from collage.frontend._checker import check_model
 from collage.frontend._confined import infer_shapes
 from collage.frontend._digest import model_digest
+from collage.frontend._given import check_given, with_lengths_of
 from collage.frontend._holes import has_large_holes
-from collage.frontend._inputs import make_inputs
+from collage.frontend._inputs import FLOATS, Floats, make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs
 from collage.frontend._lengths import cut, fix_lengths, other_lengths, single_lengths
 from collage.frontend._nodes import all_nodes, bodies_of
@@ -19,13 +20,16 @@ from collage.frontend._weights import WEIGHTS_FILE, place_weights
 from collage.frontend.contributed import has_contributed, is_contributed, opset_to_write_in, standard_form
 
 __all__ = [
+    "FLOATS",
     "WEIGHTS_FILE",
     "Budgets",
+    "Floats",
     "Lengths",
     "TensorSpec",
     "all_nodes",
     "bind_dims",
     "bodies_of",
+    "check_given",
     "check_model",
     "cut",
     "describe_inputs",
@@ -51,4 +55,5 @@ __all__ = [
     "single_lengths",
     "skeleton",
     "standard_form",
+    "with_lengths_of",
 ]

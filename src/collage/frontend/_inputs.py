@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -13,7 +13,11 @@ from collage.frontend._interface import bind_dims, describe_inputs
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["make_inputs"]
+__all__ = ["FLOATS", "Floats", "make_inputs"]
+
+Floats = Literal["normal", "fractions", "above one"]
+FLOATS: tuple[Floats, ...] = ("normal", "fractions", "above one")
+"""What made-up floating-point inputs may be, the usual kind first: normally distributed, between 0 and 1, between 1 and 2."""
 
 _PASSES_VALUES_ON = {
     *("Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose"),
@@ -24,19 +28,24 @@ _PASSES_VALUES_ON = {
 _INDEXED_AXIS = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0}
 _DEFAULT_INT_RANGE = 8
 _TRIP_COUNT = 4
+_LEAST_FRACTION = 1 / 256
 
 
-def make_inputs(model: ir.Model, seed: int = 0, dims: Mapping[str, int] | None = None) -> dict[str, Array]:
+def make_inputs(
+    model: ir.Model, seed: int = 0, dims: Mapping[str, int] | None = None, floats: Floats = "normal"
+) -> dict[str, Array]:
     """Makes random but plausible inputs, the same for the same seed.
 
-    Floating-point inputs are normally distributed. Integers that reach an index of Gather and its relatives lie inside
-    what they index, as long as it is with these dimensions; other integers lie in [0, 8), images of bytes in [0, 256).
+    Floating-point inputs are normally distributed, unless another kind is asked for: there are models that make nothing but
+    NaN of these, such as one that takes an image's logarithm. Integers that reach an index of Gather and its relatives lie
+    inside what they index, as long as it is with these dimensions; other integers lie in [0, 8), images of bytes in [0, 256).
     Inputs called a mask are ones, and so are integers that are used as a shape. Booleans are true.
 
     Args:
         model: A model whose shapes are inferred, so that the sizes of tables are known.
         seed: Of the random numbers.
         dims: Values of symbolic dimensions; see ``bind_dims``.
+        floats: What floating-point inputs are, see ``FLOATS``.
 
     Returns:
         Input name to array.
@@ -53,12 +62,14 @@ def make_inputs(model: ir.Model, seed: int = 0, dims: Mapping[str, int] | None =
         if isinstance(dim, str)
     }
     return {
-        name: _make(inputs[name], shape, lengths, np.random.default_rng((seed, index)))
+        name: _make(inputs[name], shape, lengths, floats, np.random.default_rng((seed, index)))
         for index, (name, shape) in enumerate(shapes.items())
     }
 
 
-def _make(value: ir.Value, shape: tuple[int, ...], lengths: Mapping[str, int], random: np.random.Generator) -> Array:
+def _make(
+    value: ir.Value, shape: tuple[int, ...], lengths: Mapping[str, int], floats: Floats, random: np.random.Generator
+) -> Array:
     dtype = value.dtype or ir.DataType.FLOAT
     if dtype == ir.DataType.STRING:
         words = random.choice(np.array(["red", "green", "blue", "one", "two"], dtype=object), size=shape)
@@ -67,11 +78,17 @@ def _make(value: ir.Value, shape: tuple[int, ...], lengths: Mapping[str, int], r
     if dtype == ir.DataType.BOOL or "mask" in str(value.name).lower():
         return np.ones(shape, numpy_dtype)
     if dtype.is_floating_point():
-        return np.asarray(random.standard_normal(shape)).astype(numpy_dtype)
+        return np.asarray(_floats(floats, shape, random)).astype(numpy_dtype)
     if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
         return np.asarray(random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(numpy_dtype)
     low, high = _integer_range(value, dtype, lengths)
     return np.asarray(random.integers(low, high, shape)).astype(numpy_dtype)
+
+
+def _floats(kind: Floats, shape: tuple[int, ...], random: np.random.Generator) -> Any:
+    if kind == "normal":
+        return random.standard_normal(shape)
+    return random.uniform(_LEAST_FRACTION, 1.0, shape) + (1.0 if kind == "above one" else 0.0)
 
 
 def _integer_range(value: ir.Value, dtype: ir.DataType, lengths: Mapping[str, int]) -> tuple[int, int]:

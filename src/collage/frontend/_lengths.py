@@ -15,7 +15,7 @@ from collage.frontend._interface import bind_dims, describe_inputs
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["cut", "fix_lengths", "other_lengths", "single_lengths"]
+__all__ = ["cut", "fix_lengths", "lengths_of", "other_lengths", "single_lengths"]
 
 _FROM_NOTHING = 3
 
@@ -75,7 +75,7 @@ def other_lengths(model: ir.Model, inputs: Mapping[str, Array], *, longer: bool 
     Yields:
         Values of dimensions, for ``bind_dims``, but for ``single_lengths``; nothing where all are fixed.
     """
-    lengths = _lengths(model, inputs)
+    lengths = lengths_of(model, inputs)
     tried = [lengths, single_lengths(model, inputs)]
     for change in (_three_quarters, _half, _half_but_one, _only_one, _longer):
         changed = {name: change(length) for name, length in lengths.items()}
@@ -89,12 +89,12 @@ def other_lengths(model: ir.Model, inputs: Mapping[str, Array], *, longer: bool 
 
 def single_lengths(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, int] | None:
     """All symbolic dimensions at 1, where tensors are broadcast in other ways; None where none is longer than that."""
-    lengths = _lengths(model, inputs)
+    lengths = lengths_of(model, inputs)
     single = {name: min(length, 1) for name, length in lengths.items()}
     return single if single != lengths else None
 
 
-def _lengths(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, int]:
+def lengths_of(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, int]:
     """The length of every dimension that has a name of its own, or none; sums and products follow from these."""
     found: dict[str, int] = {}
     for spec in describe_inputs(model):
