@@ -438,10 +438,7 @@ def _break_tie(rivals: Sequence[_Runner], chosen: _Runner, plan: RacePlan, say: 
 
 
 def _result(runners: Sequence[_Runner], chosen: _Runner, plan: RacePlan, *, free: bool) -> Result:
-    """The result; a free choice that does not lead in the reporting rounds too falls back to the best single.
-
-    A single that broke a tie need not lead, but be as good as the best.
-    """
+    """The result; a free choice that does not lead in the reporting rounds too falls back to the best single."""
     alive = [runner for runner in runners if runner.failure is None]
     alive = [runner for runner in alive if runner.reporting] or alive
     best = min((r for r in alive if r.contestant.incumbent), key=lambda r: r.median_s, default=None)
@@ -453,7 +450,16 @@ def _result(runners: Sequence[_Runner], chosen: _Runner, plan: RacePlan, *, free
     if best is None or not (best.reporting and winner.reporting):
         return Result(winner.standing(best), None, None, standings)
     speedup = ratio_of_medians(best.reporting, winner.reporting)
-    is_tie = winner.contestant.incumbent and winner.beside_s is not None
-    if free and speedup[0] < (1.0 - 2 * plan.worthwhile if is_tie else 1.0):
+    if free and speedup[0] < _least_speedup(winner, best, plan.worthwhile):
         winner, speedup = best, ratio_of_medians(best.reporting, best.reporting)
     return Result(winner.standing(best), best.standing(best), speedup, standings)
+
+
+def _least_speedup(winner: _Runner, best: _Runner, worthwhile: float) -> float:
+    """How far the chosen one has to lead the best single in the reporting rounds.
+
+    With more kernels, by what is worth them; a single that broke a tie need not lead, but be as good as the best.
+    """
+    if winner.contestant.kernels > best.contestant.kernels:
+        return 1.0 + worthwhile
+    return 1.0 - 2 * worthwhile if winner.contestant.incumbent and winner.beside_s is not None else 1.0

@@ -202,6 +202,13 @@ def test_what_one_process_was_lucky_with_is_not_reported() -> None:
     assert small.speedup[0] == pytest.approx(10 / 9, rel=0.05)
 
 
+def test_a_mix_has_to_lead_by_what_more_kernels_are_worth_in_fresh_processes_too() -> None:
+    level = run(entry("single", 0.01, noise=0.0), entry("mix", 0.00998, 3, noise=0.0, first_process=0.9))
+    assert level.winner is not None and level.winner.contestant.name == "single"
+    lead = run(entry("single", 0.01, noise=0.0), entry("mix", 0.0097, 3, noise=0.0))
+    assert lead.winner is not None and lead.winner.contestant.name == "mix"
+
+
 def test_a_plan_is_compared_turn_by_turn_however_slow_the_machine_was_in_these_turns() -> None:
     # While the choosing rounds ran, everything took half as long again; the mix that loses them has no others.
     slow = {"first_process": 1.5}
