@@ -73,6 +73,9 @@ KERNELS = [
     convolution(7, 64, 128, 1, 1, "group = 1", "r = Relu (c) y = Add (r, c)"),
     convolution(5, 7, 11, 5, 1, 'auto_pad = "SAME_UPPER"', "y = Tanh (c)"),
     convolution(1, 16, 16, 1, 1, "group = 1", "y = Relu (c)"),
+    convolution(14, 96, 96, 7, 96, "pads = [3,3,3,3], group = 96", "y = Relu (c)"),
+    convolution(9, 8, 48, 3, 1, PAD, "y = Sigmoid (c)"),
+    product((5, 64), (64, 144), "y = Add (c, bias)"),
     product((64, 96), (96, 128), "y = Add (c, bias)"),
     product((1, 100), (100, 10), "y = Add (c, bias)"),
     product((197, 64), (64, 192), "a = Add (c, bias) y = Gelu (a)"),
@@ -130,9 +133,8 @@ def test_schedules_change_nothing_but_the_time(case: KernelCase, tmp_path: Path)
         np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("case", [KERNELS[0], KERNELS[8]], ids=["convolution", "product"])
-def test_reductions_are_tiled_for_registers(case: KernelCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rule that does not fit is passed over silently; so whether it fits is seen in the loops that it makes."""
+def loops_of(case: KernelCase, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The loops that the rule for tiles makes; empty texts where it is not meant for a function."""
     from collage.toolchains import _tvm_schedules
 
     schedule, loops = _tvm_schedules._schedule, list[str]()
@@ -143,8 +145,39 @@ def test_reductions_are_tiled_for_registers(case: KernelCase, tmp_path: Path, mo
         return found
 
     monkeypatch.setattr(_tvm_schedules, "_schedule", noted)
-    TvmToolchain().compile(case.model(), TARGET, tmp_path)
+    TvmToolchain().compile(case.model(), TARGET, workspace)
+    return loops
+
+
+@pytest.mark.parametrize(
+    "case", [KERNELS[0], next(case for case in KERNELS if case.name == "product")], ids=lambda c: c.name
+)
+def test_reductions_are_tiled_for_registers(case: KernelCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that does not fit is passed over silently; so whether it fits is seen in the loops that it makes."""
+    loops = loops_of(case, tmp_path, monkeypatch)
     assert any("T.unroll(" in text and "T.vectorized(" in text for text in loops)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        convolution(14, 96, 96, 7, 96, "pads = [3,3,3,3], group = 96", "y = Relu (c)"),
+        convolution(14, 3, 48, 3, 1, PAD, "y = Sigmoid (c)"),
+        product((5, 64), (64, 144), "y = Add (c, bias)"),
+    ],
+    ids=lambda case: case.name,
+)
+def test_vectors_are_as_long_as_a_power_of_two(
+    case: KernelCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 48 lanes LLVM makes single numbers."""
+    lengths = {
+        int(n)
+        for text in loops_of(case, tmp_path, monkeypatch)
+        for n in re.findall(r"T\.vectorized\((?:T\.int64\()?(\d+)\)", text)
+    }
+    assert 16 in lengths
+    assert all(length & length - 1 == 0 for length in lengths), lengths
 
 
 @pytest.mark.slow

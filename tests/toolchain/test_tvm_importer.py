@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -349,6 +350,29 @@ def test_parameters_of_a_norm_that_may_be_of_length_one_are_refused(axis: int, t
     text = f"(float[2,3,4] x, float[M] w) => (float[2,3,4] y) {{y = LayerNormalization <axis = {axis}> (x, w)}}"
     with pytest.raises(ToolchainError):
         TvmToolchain().compile(parsed_kernel("norm", text), TARGET, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "b = Expand (x, s) y = Unsqueeze (b, two)",
+        "b = Expand (x, s) y = Slice (b, one, two, zero)",
+        "b = Pow (x, p) y = Unsqueeze (b, one)",
+    ],
+)
+def test_what_asks_for_ranks_may_follow_what_is_converted_here(body: str, tmp_path: Path) -> None:
+    weights = {"s": np.array([3, 4]), "p": np.float32(3.0)}
+    weights |= {"zero": np.array([0]), "one": np.array([1]), "two": np.array([2])}
+    used = {name: value for name, value in weights.items() if re.search(rf"\b{name}\b", body)}
+    rank = 2 if "Slice" in body else 3
+    text = f"(float[1,4] x) => (float[{','.join('ABC'[:rank])}] y) {{{body}}}"
+    agrees(KernelCase("ranks", text, [numbers(1, 4)], used), tmp_path)
+
+
+def test_convolutions_of_one_dimension_have_a_rank_too(tmp_path: Path) -> None:
+    text = "(float[1,4,9] x) => (float[A,B,C,D] y) {c = Conv (x, w) y = Unsqueeze (c, three)}"
+    weights = {"w": numbers(5, 4, 3, seed=1), "three": np.array([3])}
+    agrees(KernelCase("ranks", text, [numbers(1, 4, 9)], weights), tmp_path, within=1e-5)
 
 
 def test_expand_is_refused_where_either_may_be_one(tmp_path: Path) -> None:

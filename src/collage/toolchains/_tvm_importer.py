@@ -69,8 +69,13 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
                 self._nodes[output.name] = self.bb.normalize(relax.op.shape_to_tensor(self._nodes[output.name]))
 
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
+        """What an operator comes to, with its type: converters of what follows ask for ranks."""
+        found = self._converted(op_name, inputs, attrs, opset)
+        return self.bb.normalize(found) if isinstance(found, relax.Expr) else found
+
+    def _converted(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         if op_name in _PAIRWISE:
-            return self.bb.normalize(_pairwise(op_name, inputs, self.bb))
+            return _pairwise(op_name, inputs, self.bb)
         if op_name in _EXTREMES and _is_float(inputs[0]):
             axes, keepdims = _axes(inputs, attrs, opset), bool(attrs.get("keepdims", 1))
             if axes:
@@ -83,11 +88,11 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if op_name == "Sign" and str(inputs[0].ty.dtype).startswith("uint"):
             return relax.op.minimum(inputs[0], relax.const(1, inputs[0].ty.dtype))
         if op_name == "Equal" and _is_tensor(inputs[0], "bool"):
-            return self.bb.normalize(relax.op.logical_not(relax.op.logical_xor(*inputs)))
+            return relax.op.logical_not(relax.op.logical_xor(*inputs))
         if op_name == "BitShift":
-            return self.bb.normalize(_shifted(inputs[0], inputs[1], attrs["direction"] == b"RIGHT"))
+            return _shifted(inputs[0], inputs[1], attrs["direction"] == b"RIGHT")
         if op_name == "Mod" and not attrs.get("fmod", 0) and _is_tensor(inputs[0], "float"):
-            return self.bb.normalize(_remainder(*inputs))
+            return _remainder(*inputs)
         if op_name == "Conv" and inputs[0].ty.ndim == _ONE_LENGTH and inputs[1].ty.ndim == _ONE_LENGTH:
             return self._as_two_dimensional(inputs, attrs, opset)
         if op_name == "ConvTranspose" and "output_shape" in attrs:
@@ -97,7 +102,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if op_name == "Expand":
             return _expanded(*inputs)
         if op_name == "Mish":
-            return self.bb.normalize(_mish(inputs[0]))
+            return _mish(inputs[0])
         if op_name == "RoiAlign":
             inputs, attrs = self._scaled_regions(inputs, attrs)
         if op_name in _BLOCKS:

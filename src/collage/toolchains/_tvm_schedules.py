@@ -33,6 +33,7 @@ _TILE_COLUMNS = (64, 48, 32, 16, 8, 4)
 _TILE_ROWS = (6, 5, 4, 7, 8, 3, 2)
 _TILE_BYTES = 1024
 """What TVM still keeps on the stack, and a compiler in registers."""
+_LEAST_LANES = 4
 _PARALLEL_WORK = 8192
 """Scalar operations below which waking a thread costs more than it saves."""
 
@@ -143,19 +144,18 @@ def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | No
     row = next((loop for loop in reversed(batch) if extent(sch, loop) > 1), None)
     columns, rows, columns_first = _tile(extent(sch, column), extent(sch, row) if row else 0, place)
     column_outer, column_inner = sch.split(column, [None, columns])
-    inner = [column_inner]
+    *inner, lanes = _in_vectors(sch, column_inner)
     if row is not None and rows:
         batch.remove(row)
         row_outer, row_inner = sch.split(row, [None, rows])
         batch.append(row_outer)
         inner.insert(0, row_inner)
-        sch.reorder(column_outer, *batch, *reduced, row_inner, column_inner)
-        sch.unroll(row_inner)
-    else:
-        sch.reorder(column_outer, *batch, *reduced, column_inner)
+    sch.reorder(column_outer, *batch, *reduced, *inner, lanes)
     tiles = [column_outer, *batch] if columns_first else [*batch, column_outer]
     sch.reorder(*tiles)
-    sch.vectorize(column_inner)
+    for loop in inner:
+        sch.unroll(loop)
+    sch.vectorize(lanes)
     sch.reverse_compute_at(last, tiles[-1])
     _vectorise_innermost(sch, last)
     parallel(sch, tiles, work)
@@ -175,7 +175,18 @@ def _vectorise_innermost(sch: s_tir.Schedule, block: Any) -> None:
         if width is None:
             return
         _, loop = sch.split(loop, [None, width])
-    sch.vectorize(loop)
+    *_, lanes = _in_vectors(sch, loop)
+    sch.vectorize(lanes)
+
+
+def _in_vectors(sch: s_tir.Schedule, loop: Any) -> list[Any]:
+    """A loop as loops of which the innermost is as long as vectors may be.
+
+    Of 48 lanes LLVM makes single numbers where it makes vectors of 32 or 64: a depthwise convolution took 16 times as long.
+    """
+    length = extent(sch, loop)
+    width = length & -length
+    return [loop] if width == length or width < _LEAST_LANES else list(sch.split(loop, [None, width]))
 
 
 def _computes_anything_between(sch: s_tir.Schedule) -> bool:
