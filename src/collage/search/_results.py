@@ -47,7 +47,8 @@ def as_partitioning(
     problem: Problem[C], weights: Weights, found: Found, path: Path, statistics: SearchStatistics
 ) -> Partitioning[C]:
     """A found path in the caller's terms."""
-    bound = found.lower_bound or 0
+    # Where the cap on states ended a search early, all that is known may be a bound by prices of other costs, below nothing.
+    bound = max(0, found.lower_bound or 0)
     return Partitioning(
         candidates=tuple(problem.candidates[i] for i in path.candidates),
         cost=weights.cost_of(path.candidates),

@@ -3,10 +3,14 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 
 from collage.cost.cost import Cost
 from collage.search import NoCover, Partitioning, k_best, shortest_path
+from collage.search._dijkstra import find_paths
+from collage.search._problem import Problem
+from collage.search._results import as_partitioning, statistics_of, weigh
 
 from .search_oracle import (
     Candidate,
@@ -153,6 +157,23 @@ def test_the_cap_on_states_is_reported_and_the_cover_is_not_called_optimal() -> 
     assert not capped.optimal
     assert capped.lower_bound <= full.cost <= capped.cost
     assert 0 <= capped.gap < 1
+
+
+@pytest.mark.parametrize("price", [-(10**15), 10**15])
+def test_a_capped_search_that_began_with_prices_of_other_costs_bounds_by_nothing(price: int) -> None:
+    """As where the search of a model of 568 operators was cut short: its bound was below zero, and no cost."""
+    rng = random.Random(5)
+    n = 14
+    menu = [candidate(sorted(rng.sample(range(n), rng.randint(1, 3)))) for _ in range(400)]
+    menu += [candidate([i]) for i in range(n)]
+    problem = Problem(n, menu)
+    weights = weigh(problem, [rng.randint(10, 20) * US for _ in menu], None)
+    prices = np.array([price if i % 2 else -price for i in range(n)])
+    found = find_paths(problem, weights, prices=prices, max_states=1)
+    assert found.capped and found.lower_bound is not None and found.lower_bound < 0
+    result = as_partitioning(problem, weights, found, found.paths[0], statistics_of(problem, weights, found, 0.0))
+    assert Cost(0, 0.0) <= result.lower_bound <= result.cost
+    assert 0 <= result.gap <= 1 and not result.optimal
 
 
 def test_same_problem_same_plan_whatever_the_costs_of_others_did() -> None:
