@@ -7,6 +7,7 @@ checked at others too: one that has taken the length that it met first for a con
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -218,15 +219,17 @@ def _with_zeros(model: ir.Model, seed: int, dims: Mapping[str, int]) -> dict[str
 def _capture_others(model: ir.Model, candidates: Iterable[Mapping[str, Any]], workshop: Workshop) -> None:
     """A second set of inputs to check kernels on; where the model refuses all, or makes less sense of them, one has to do."""
     most = senseless_elements(model, workshop.values)
-    for number, inputs in enumerate(candidates):
-        values = ValueStore(workshop.values.folder.with_name(f"other_values_{number}"))
+    folder = workshop.values.folder.with_name("other_values")
+    for inputs in candidates:
+        values = ValueStore(folder)
         try:
             capture_reference(model, inputs, workshop, values)
+            if senseless_elements(model, values) <= most:
+                workshop.other_folders.append(folder)
+                return
         except NothingCanRun:
-            continue
-        if senseless_elements(model, values) <= most:
-            workshop.other_folders.append(values.folder)
-            return
+            pass
+        shutil.rmtree(folder)
 
 
 def _capture_other_lengths(
