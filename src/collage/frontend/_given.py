@@ -45,8 +45,8 @@ def with_lengths_of(model: ir.Model, given: Mapping[str, Any], dims: Lengths) ->
     Raises:
         InputError: A given input is of another length than ``dims`` says.
     """
-    found = {name: length for name, length in lengths_of(model, given).items() if name not in dims}
-    for name, length in lengths_of(model, given).items():
+    found = lengths_of(model, given)
+    for name, length in found.items():
         if isinstance(wanted := dims.get(name, length), int) and wanted != length:
             raise InputError(f"dimension {name!r} is {length} in the inputs that are given, and {wanted} was asked for")
     return {**found, **dims}
