@@ -2,7 +2,7 @@
 
 A virtual machine's processors may be put on the two threads of one core for seconds, and everything that uses both takes
 half as long again; nothing in the system's own figures says so. A small product of matrices on all cores does. It is compared
-with the fastest that was ever seen here: by that *pace*, what is measured of a kernel is brought to what it would have been.
+with the fastest that was ever seen here: that is the machine's *pace*. Of a kernel, those bursts of runs count that it was calm for.
 Races wait instead, since a plan is compared with another one's turn a moment later. What is always slow is not waited for. Nor
 is what stays slow: each wait in vain makes the next one half as long, until the machine is calm again.
 """
@@ -28,8 +28,8 @@ _PATIENCE_S = 6.0
 _PAUSE_S = 0.1
 _LONGEST_S = 3.0
 """Of one wait, after the machine was calm."""
-_BUSY = 1.25
-"""A product that takes this many times the fastest one means that the machine is busy."""
+_BUSY = 1.15
+"""A product that takes this many times the fastest one means that the machine is busy: kernels take a fifth longer then."""
 _SLOWEST = 2.0
 """What takes longer was interrupted rather than slowed down; of kernels it tells nothing."""
 _FIRST_LOOKS = 20

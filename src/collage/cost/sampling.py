@@ -5,8 +5,8 @@ Measured in a loop, small kernels look 10 to 20 % too cheap, and a search over m
 every timed run all processors touch as much memory as the rest of the model leaves in their caches (see
 ``collage.cost.surroundings``), and then this one the inputs, which the kernel before has just written.
 
-The tuner has it run in short bursts, and looks at the machine's pace between them: what a run took counts as what it would
-have taken on this machine at its fastest.
+The tuner has it run in short bursts, and looks at the machine's pace between them. Bursts that the machine was calm for count;
+where there are not enough of those, the calmest, whose runs count as what they would have taken on a calm machine.
 """
 
 from __future__ import annotations
@@ -25,15 +25,21 @@ from collage.cost.clutter import clutter_for
 from collage.cost.statistics import median_interval
 from collage.toolchains import Device, DeviceKernel, Kernel
 
-__all__ = ["SamplingPlan", "at_best", "sample", "sample_in_bursts", "sample_kernel"]
+__all__ = ["SamplingPlan", "sample", "sample_in_bursts", "sample_kernel", "when_calm"]
 
 _SURELY = 4.0
 """A first run this many times above what is hopeless needs no second one if it took long; no warm-up saves so much."""
 _FEWEST = 3
-_SLOWER = 0.6
-"""The power of the pace by which kernels are slower: 0.9 for convolutions, 0.5 and 0.3 for what is bound by memory. With one
-figure for all, kernels that varied by 18, 12 and 8 % from second to second were found to vary by 8, 7 and 7 %.
+_CALM = 1.12
+"""Pace up to which a machine is calm. Within it 46 kernels took up to 7 % longer than at their fastest; from there on, all of
+a sudden, 12 to 25 %, and 40 to 60 % at a pace of 1.6. They are busy for a tenth of a second at a time, most of them.
 """
+_USUAL = 1.06
+"""What a calm machine's pace usually is: the fastest product ever seen was luckier than most."""
+_SLOWER = 0.9
+"""The power of the pace beyond the usual by which kernels are slower: 0.8 to 1.1, by regression."""
+_PATIENCE = 2.0
+"""So many times the budget may be spent until the machine has been calm for long enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,29 +141,52 @@ def sample_in_bursts(
     Args:
         burst: Times it as a plan says, until the burst ends (see ``sample``).
         pace: How many times as long as at best the machine takes just now, 1 or more.
-        plan: When to stop.
+        plan: When to stop. Of a machine that is not calm, up to twice the budget is spent.
 
     Returns:
-        Seconds of each timed run, as they would be if the machine were at its best.
+        Seconds of the timed runs that count, as they would be if the machine were calm: those of bursts that it was calm
+        for, or of the calmest where these have fewer than ``least`` runs.
     """
-    samples: list[float] = []
-    spent_s = 0.0
+    bursts: list[tuple[float, list[float]]] = []
+    spent_s, least_s = 0.0, math.inf
     before = pace()
     while True:
         started = time.perf_counter()
         # A long run warms up for itself.
-        found = burst(replace(plan, warm_up=not samples or min(samples) < plan.burst_s))
+        found = burst(replace(plan, warm_up=least_s < plan.burst_s or not bursts))
         spent_s += time.perf_counter() - started
+        least_s = min(least_s, *found)
         after = pace()
-        samples += [at_best(seconds, math.sqrt(before * after)) for seconds in found]
-        if _is_enough(samples, spent_s, plan):
-            return samples
+        met = math.sqrt(before * after)
+        bursts.append((met, [when_calm(seconds, met) for seconds in found]))
+        counting = _calmest(bursts, plan.least)
+        if _is_enough(counting, spent_s, plan) and not _may_become_calm(bursts, spent_s, plan):
+            return counting
         before = after
 
 
-def at_best(seconds: float, pace: float) -> float:
-    """What a kernel would take on this machine at its fastest, that took so long at this pace."""
-    return seconds * math.pow(pace, -_SLOWER)
+def _may_become_calm(bursts: Sequence[tuple[float, Sequence[float]]], spent_s: float, plan: SamplingPlan) -> bool:
+    """Whether to wait for calm bursts, since those so far do not have enough runs."""
+    calm = [seconds for met, samples in bursts if met <= _CALM for seconds in samples]
+    hopeless = min(min(samples) for _, samples in bursts) > plan.hopeless_s
+    if hopeless or (calm and _is_enough(calm, spent_s, plan)):
+        return False
+    return spent_s < _PATIENCE * plan.budget_s and sum(len(s) for _, s in bursts) < _PATIENCE * plan.most
+
+
+def _calmest(bursts: Sequence[tuple[float, Sequence[float]]], least: int) -> list[float]:
+    """The samples of all bursts that the machine was calm for, and of the next calmest until there are ``least`` of them."""
+    counting: list[float] = []
+    for met, samples in sorted(bursts, key=lambda burst: burst[0]):
+        if met > _CALM and len(counting) >= least:
+            break
+        counting += samples
+    return counting
+
+
+def when_calm(seconds: float, pace: float) -> float:
+    """What a kernel would take on this machine while it is calm, that took so long at this pace."""
+    return seconds * math.pow(max(pace / _USUAL, 1.0), -_SLOWER)
 
 
 def _is_enough(samples: Sequence[float], spent_s: float, plan: SamplingPlan) -> bool:

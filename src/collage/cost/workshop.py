@@ -25,7 +25,7 @@ from collage.cost.jobs import Counters, Job, batches
 from collage.cost.key import WorkloadKey, runtime_settings
 from collage.cost.outcome import Outcome, Status, failed, of_two_looks
 from collage.cost.quarantine import Quarantined
-from collage.cost.sampling import SamplingPlan, at_best, sample_in_bursts
+from collage.cost.sampling import SamplingPlan, sample_in_bursts, when_calm
 from collage.cost.slot import building_slot, measuring_slot
 from collage.cost.statistics import Summary, summarise, weighted_mean
 from collage.cost.values import ValueStore
@@ -247,7 +247,7 @@ class Workshop:
                 pace = math.sqrt(before * self._pace(target))
         except ToolchainError:
             return {"dispatch_s": 0.0, "launch_s": 0.0}
-        return {name: at_best(seconds, pace) for name, seconds in found.items()}
+        return {name: when_calm(seconds, pace) for name, seconds in found.items()}
 
     def can_tune(self, target: Target) -> bool:
         """Whether a target's toolchain finds faster code by trying."""
@@ -408,7 +408,7 @@ class Workshop:
         return Outcome(Status.OK, None, time, found["error"], build_s)
 
     def _time(self, job: Job, told: Mapping[str, Any]) -> Summary:
-        """How long a kernel takes, as it would on this machine at its fastest: the mean of all occasions by their weight."""
+        """How long a kernel takes on this machine while it is calm: the mean of all occasions by their weight."""
         plan = SamplingPlan(job.context_bytes // _MIB * _MIB, cores=self.cores)
         if _is_on_processors(job.target):
             plan = dataclasses.replace(plan, burst_s=_BURST_S)

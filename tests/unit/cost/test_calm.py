@@ -44,7 +44,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_calm_machine_is_not_waited_for(database: Database, slept: list[float]) -> None:
-    machine = Machine(database, 0.2, 0.21, 0.19, 0.22)
+    machine = Machine(database, 0.2, 0.21, 0.19, 0.21)
     assert all(machine.wait() for _ in range(4))
     assert not slept
     assert not machine.said

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.runtime.test_device_chain import PretendedDevice
 
-from collage.cost.sampling import SamplingPlan, at_best, sample, sample_in_bursts
+from collage.cost.sampling import SamplingPlan, sample, sample_in_bursts, when_calm
 
 QUICK_S, HICCUP_S, SLOW_S = 30e-6, 20e-3, 0.5
 
@@ -73,17 +73,29 @@ class Bursts:
         return sample_in_bursts(self.burst, self.pace, SamplingPlan(burst_s=0.06, **plan))  # type: ignore[arg-type]
 
 
-@given(paces=st.lists(st.floats(1.0, 2.0), min_size=2, max_size=8), seconds=st.floats(1e-6, 10.0))
+@given(paces=st.lists(st.floats(1.2, 2.0), min_size=2, max_size=8), seconds=st.floats(1e-6, 10.0))
 def test_what_is_as_much_slower_as_the_machine_takes_as_long_as_ever(paces: list[float], seconds: float) -> None:
-    slower = [math.sqrt(before * after) ** 0.6 for before, after in pairwise(paces)]
+    slower = [(math.sqrt(before * after) / 1.06) ** 0.9 for before, after in pairwise(paces)]
     bursts = Bursts([[seconds * by] * 3 for by in slower], paces)
-    found = bursts.samples(most=3 * len(slower), budget_s=1e9, least=1000)
-    assert found == pytest.approx([seconds] * 3 * len(slower))
+    found = bursts.samples(most=3 * len(slower) / 2, budget_s=1e9, least=1000)
+    assert found == pytest.approx([seconds] * len(found))
 
 
-def test_a_machine_at_its_best_changes_nothing() -> None:
-    assert at_best(3e-3, 1.0) == 3e-3
-    assert at_best(3e-3, 1.5) == pytest.approx(3e-3 / 1.5**0.6)
+def test_a_calm_machine_changes_nothing() -> None:
+    assert when_calm(3e-3, 1.0) == when_calm(3e-3, 1.06) == 3e-3
+    assert when_calm(3e-3, 1.59) == pytest.approx(3e-3 / 1.5**0.9)
+
+
+def test_only_calm_bursts_count_where_there_are_enough_of_them() -> None:
+    bursts = Bursts([[9.0] * 7, [9.0] * 7, [QUICK_S] * 7], [1.5, 1.5, 1.05, 1.05])
+    assert bursts.samples() == [QUICK_S] * 7
+
+
+def test_on_a_machine_that_is_never_calm_the_calmest_bursts_count() -> None:
+    bursts = Bursts([[QUICK_S] * 30, [2 * QUICK_S] * 30, [3 * QUICK_S] * 30], [1.6, 1.6, 1.3, 1.3, 1.5])
+    found = bursts.samples(budget_s=1e9)
+    assert found == pytest.approx([when_calm(3 * QUICK_S, 1.3)] * 30)
+    assert len(bursts.plans) == 4  # Twice as many runs as on a calm one, and no more.
 
 
 def test_bursts_go_on_until_the_kernel_is_known() -> None:
