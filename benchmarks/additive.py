@@ -8,7 +8,7 @@ A model is cut into ranges of operators, about equally long, that go to the two 
 one does not take a range). Each range is measured by itself, and once more, as the search does with what a plan is made of;
 the plan is then run end to end against the toolchains alone, each in a process of its own, as in the finals. The drift is
 (whole - sum) / whole of the toolchains alone, whose sums have one term: so much slower was the machine itself in the race
-than at its best, for which costs are stated. The additive error is the plan's own, beyond the drift, as compared with the
+than when calm, for which costs are stated. The additive error is the plan's own, beyond the drift, as compared with the
 singles turn by turn; the sum holds the launch penalties. The error with the drift in it, of the printed medians, is printed
 as well.
 

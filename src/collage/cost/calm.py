@@ -1,10 +1,10 @@
 """How fast the machine is just now, and waiting until it is calm.
 
 A virtual machine's processors may be put on the two threads of one core for seconds, and everything that uses both takes
-half as long again; nothing in the system's own figures says so. A small product of matrices on all cores does. It is compared
-with the fastest that was ever seen here: that is the machine's *pace*. Of a kernel, those bursts of runs count that it was calm for.
-Races wait instead, since a plan is compared with another one's turn a moment later. What is always slow is not waited for. Nor
-is what stays slow: each wait in vain makes the next one half as long, until the machine is calm again.
+half as long again; nothing in the system's own figures says so. A small product of matrices on all cores does. How many times
+as long it takes as the fastest that was ever seen here is the machine's *pace*; of a kernel, those runs count that it was calm
+for. Races wait instead, since a plan is compared with another one's turn a moment later. What is always slow is not waited for.
+Nor is what stays slow: each wait in vain makes the next one half as long, until the machine is calm again.
 """
 
 from __future__ import annotations
