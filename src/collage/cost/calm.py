@@ -24,7 +24,7 @@ __all__ = ["PATIENCE_VARIABLE", "Calm"]
 PATIENCE_VARIABLE = "COLLAGE_PATIENCE_S"
 """Environment variable: seconds that one race may wait in all; 0 is not to look."""
 
-_PATIENCE_S = 6.0
+_PATIENCE_S = 4.0
 _PAUSE_S = 0.1
 _LONGEST_S = 3.0
 """Of one wait, after the machine was calm."""
@@ -50,7 +50,7 @@ class Calm:
     Args:
         database: Where the fastest product is kept.
         say: Told that something is waited for.
-        patience_s: Seconds that may be waited, until ``renew``; None is what the environment says, or 6 s.
+        patience_s: Seconds that may be waited, until ``renew``; None is what the environment says, or 4 s.
 
     Attributes:
         waited_s: Seconds that were waited so far.

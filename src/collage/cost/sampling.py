@@ -38,7 +38,7 @@ _USUAL = 1.06
 """What a calm machine's pace usually is: the fastest product ever seen was luckier than most."""
 _SLOWER = 0.9
 """The power of the pace beyond the usual by which kernels are slower: 0.8 to 1.1, by regression."""
-_PATIENCE = 2.0
+_PATIENCE = 1.5
 """So many times the budget may be spent until the machine has been calm for long enough."""
 
 
@@ -141,7 +141,7 @@ def sample_in_bursts(
     Args:
         burst: Times it as a plan says, until the burst ends (see ``sample``).
         pace: How many times as long as at best the machine takes just now, 1 or more.
-        plan: When to stop. Of a machine that is not calm, up to twice the budget is spent.
+        plan: When to stop. Of a machine that is not calm, up to one and a half times the budget is spent.
 
     Returns:
         Seconds of the timed runs that count, as they would be if the machine were calm: those of bursts that it was calm
