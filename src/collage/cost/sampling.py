@@ -141,7 +141,7 @@ def sample_in_bursts(
     Args:
         burst: Times it as a plan says, until the burst ends (see ``sample``).
         pace: How many times as long as at best the machine takes just now, 1 or more.
-        plan: When to stop. Of a machine that is not calm, up to one and a half times the budget is spent.
+        plan: When to stop. Of a machine that is not calm, up to half the budget more is spent.
 
     Returns:
         Seconds of the timed runs that count, as they would be if the machine were calm: those of bursts that it was calm

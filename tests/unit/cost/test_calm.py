@@ -124,7 +124,7 @@ def test_without_patience_nobody_looks(database: Database, monkeypatch: pytest.M
     assert machine.wait()
     assert machine.pace() == 1.0
     assert not machine.probes
-    for said, left_s in {"7": 7.0, "none": 6.0, "0": 0.0}.items():
+    for said, left_s in {"7": 7.0, "none": 4.0, "0": 0.0}.items():
         monkeypatch.setenv(PATIENCE_VARIABLE, said)
         assert Calm(database, print)._patience_s == left_s
 
