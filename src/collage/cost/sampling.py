@@ -49,7 +49,8 @@ class SamplingPlan:
     Attributes:
         evict_bytes: Memory that each processor touches before every timed run.
         cores: Number of processors.
-        budget_s: Seconds after which no new run is started (at least ``least`` runs are made all the same).
+        budget_s: Seconds after which no new run is started (at least ``least`` runs are made all the same, and some more
+            on a machine that is not calm).
         burst_s: Seconds after which a burst starts no new run.
         warm_up: Run once before the first timed run.
         least: Fewest timed runs.
