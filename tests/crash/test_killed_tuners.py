@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,6 +29,14 @@ from tests.crash._leftovers import VARIABLE, assert_none_left
 from tests.crash._services import Slow
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """What a shell starts in the background ignores SIGINT, and so does all that it starts itself, these tests among it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def start(mark: str, *words: str | Path) -> subprocess.Popen[bytes]:
