@@ -7,10 +7,9 @@
 A model is cut into ranges of operators, about equally long, that go to the two toolchains in turn (to the other one, where
 one does not take a range). Each range is measured by itself, and once more, as the search does with what a plan is made of;
 the plan is then run end to end against the toolchains alone, each in a process of its own, as in the finals. The drift is
-(whole - sum) / whole of the toolchains alone, whose sums have one term: so much slower was the machine itself in the race
-than when calm, for which costs are stated. The additive error is the plan's own, beyond the drift, as compared with the
-singles turn by turn; the sum holds the launch penalties. The error with the drift in it, of the printed medians, is printed
-as well.
+what share of the time the machine was slower in the race than when calm, for which costs are stated, as its pace tells. The
+additive error is (whole - sum) / whole beyond the drift, where the whole is as compared with the best single turn by turn; the
+sum holds the launch penalties. The error with the drift in it, of the printed medians, is printed as well.
 
 Costs and race are minutes apart, and what the machine does meanwhile to one toolchain and not to another counts as error:
 on a restless one, single figures of one plan differ by a fifth. So all is done several times, each time with a new database,
@@ -71,16 +70,16 @@ def compare(tuning: Tuning, label: str, plan: Plan) -> float | None:
     # Nobody is hopeless here: three runs tell little of a plan, or of the machine.
     tuning.race_plan = replace(tuning.race_plan, hopeless=math.inf)
     finals = choose(tuning, plans)
-    sum_s, standing, drift = predicted_s(tuning, plan), finals.standings[plan.name], machine_drift(tuning, finals)
+    sum_s, standing = predicted_s(tuning, plan), finals.standings[plan.name]
     error = additive_error(tuning, finals, plan)
-    if sum_s is None or standing.time is None or drift is None or error is None:
+    if sum_s is None or standing.time is None or error is None:
         print(f"  {label:<28} {len(plan.kernels):>3} kernels: {standing.reason or 'not all could be measured'}")
         return None
     time = standing.time
     print(
         f"  {label:<28} {len(plan.kernels):>3} kernels, sum {sum_s * 1e6:>10.1f} us, whole {time.median_s * 1e6:>10.1f} us "
-        f"[{time.p10_s * 1e6:.1f}, {time.p90_s * 1e6:.1f}], additive error {error:+.1%}, drift {1.0 - 1.0 / drift:+.1%}, "
-        f"both {1.0 - sum_s / time.median_s:+.1%}",
+        f"[{time.p10_s * 1e6:.1f}, {time.p90_s * 1e6:.1f}], additive error {error:+.1%}, "
+        f"drift {1.0 - 1.0 / machine_drift(finals):+.1%}, both {1.0 - sum_s / time.median_s:+.1%}",
         flush=True,
     )
     for standing, predicted in finals.compared(tuning):

@@ -1,8 +1,8 @@
 """Calibration: what end-to-end times say about the costs that plans were predicted from (design section 7).
 
 Costs add, so what a plan takes is known before it runs. Where the race says otherwise, of every plan that is a chain of
-kernels, the costs of chains are corrected, and the search is held once more with what was learned. What the toolchains
-alone are off by is left out of account: with nothing to add up, theirs is the machine's doing.
+kernels, the costs of chains are corrected, and the search is held once more with what was learned. What the machine was slower
+by in the race than when it is calm, for which costs are stated, is left out of account.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from collage.cost.cost import Correction
+from collage.cost.sampling import slowdown
 from collage.finals import Finals
 from collage.plans import Plan, predicted_s
 from collage.tuning import Tuning
@@ -37,7 +38,8 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
 
     What chains took beyond their prediction is divided among their kernels, and is from then on part of each kernel's launch
     penalty. Where every chain took less, its kernels were measured while the machine was slower than when it ran the
-    toolchains alone (or gain from each other's caches): parts of the model then count as much less.
+    toolchains alone (or gain from each other's caches): parts of the model then count as much less. What the toolchains alone
+    are off by, too, is no matter of adding up, and corrects nothing.
 
     Returns:
         True if costs changed, so that another plan may be the best one: worth one more search.
@@ -67,15 +69,13 @@ def reconsider(tuning: Tuning, finals: Finals) -> None:
 
 def _median_error(tuning: Tuning, finals: Finals) -> float | None:
     """By what share of their predictions the chains of a race are off, to either side."""
-    drift = machine_drift(tuning, finals) or 1.0
-    chains = [abs(excess) for _, excess, _ in _chains(tuning, finals, drift)]
+    chains = [abs(excess) for _, excess, _ in _chains(tuning, finals)]
     return statistics.median(chains) if chains else None
 
 
 def _correction(tuning: Tuning, finals: Finals) -> Correction | None:
     """What the chains of the race say, each compared with its prediction; None where that was about right."""
-    drift = machine_drift(tuning, finals) or 1.0
-    chains = [(excess, predicted / len(plan.kernels)) for plan, excess, predicted in _chains(tuning, finals, drift)]
+    chains = [(excess, predicted / len(plan.kernels)) for plan, excess, predicted in _chains(tuning, finals)]
     if not chains:
         return None
     if statistics.median(excess for excess, _ in chains) > _CONTRADICTION:
@@ -89,37 +89,43 @@ def _correction(tuning: Tuning, finals: Finals) -> Correction | None:
     return None
 
 
-def machine_drift(tuning: Tuning, finals: Finals) -> float | None:
-    """How many times as long as predicted the singles took in the race; None if none finished.
-
-    What runs the model alone is predicted by its own time, with nothing to add up: where it took another time in the race,
-    the machine was another one by then.
-    """
-    singles = [(plan, ratio) for plan, ratio, _ in _against_predictions(tuning, finals) if len(plan.kernels) == 1]
-    raced = [ratio for plan, ratio in singles if _was_raced(finals, plan)]
-    ratios = raced or [ratio for _, ratio in singles]
-    return statistics.median(ratios) if ratios else None
+def machine_drift(finals: Finals) -> float:
+    """How many times as long as on a calm machine kernels took in the race, as its pace tells (see ``collage.cost.calm``)."""
+    return slowdown(finals.pace)
 
 
 def additive_error(tuning: Tuning, finals: Finals, plan: Plan) -> float | None:
     """Share of a plan's end-to-end time by which its kernels do not add up to it; 0 for one kernel, None if unknown.
 
-    Positive where it took longer than the sum. What the machine was slower or faster in the race than when the kernels were
-    measured is not the addition's error, and left out (see ``machine_drift``).
+    Positive where it took longer than the sum. What the machine was slower by in the race than when it is calm is not the
+    addition's error, and left out (see ``machine_drift``).
     """
     for one, ratio, _ in _against_predictions(tuning, finals):
         if one.name == plan.name:
-            return 0.0 if len(plan.kernels) == 1 else 1.0 - (machine_drift(tuning, finals) or 1.0) / ratio
+            return 0.0 if len(plan.kernels) == 1 else 1.0 - machine_drift(finals) / ratio
     return None
 
 
-def _chains(tuning: Tuning, finals: Finals, drift: float) -> Iterator[tuple[Plan, float, float]]:
-    """Chains that were raced, by what share they took longer than the machine's drift explains, and their predictions."""
+def _chains(tuning: Tuning, finals: Finals) -> Iterator[tuple[Plan, float, float]]:
+    """Chains that were raced, by what share they took longer than their predictions, and these.
+
+    What the machine's pace explains does not count, nor does what the toolchains alone are off by, nor anything in between.
+    """
+    drifts = machine_drift(finals), _off_alone(tuning, finals) or machine_drift(finals)
     for plan, ratio, predicted in _against_predictions(tuning, finals):
         # What devices do to each other when they work at once is no cost of chains.
         on_one_device = len({place.device for place in plan.kernels}) == 1
         if len(plan.kernels) > 1 and on_one_device and _was_raced(finals, plan):
-            yield plan, ratio / drift - 1.0, predicted
+            explained = min(max(ratio, min(drifts)), max(drifts))
+            yield plan, ratio / explained - 1.0, predicted
+
+
+def _off_alone(tuning: Tuning, finals: Finals) -> float | None:
+    """How many times as long as predicted the toolchains alone took, with nothing to add up; None if none finished."""
+    singles = [(plan, ratio) for plan, ratio, _ in _against_predictions(tuning, finals) if len(plan.kernels) == 1]
+    raced = [ratio for plan, ratio in singles if _was_raced(finals, plan)]
+    ratios = raced or [ratio for _, ratio in singles]
+    return statistics.median(ratios) if ratios else None
 
 
 def _was_raced(finals: Finals, plan: Plan) -> bool:

@@ -42,6 +42,7 @@ class Finals:
         time: The winner's end-to-end latency.
         speedup: Over the best single target, and its interval; None if no single target finished.
         recorded: True if no race was needed: the same finalists raced here before.
+        pace: How many times as long as at best the machine took while they raced (see ``collage.cost.calm``).
     """
 
     recipe: Recipe | None
@@ -51,6 +52,7 @@ class Finals:
     time: Summary | None
     speedup: tuple[float, Interval] | None
     recorded: bool = False
+    pace: float = 1.0
 
     def compared(self, tuning: Tuning) -> list[tuple[Standing, float | None]]:
         """Every standing, with the seconds that were predicted for its plan."""
@@ -62,7 +64,7 @@ def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
     """Races the plans end to end and returns the winner; where the same race was held before, its result stands."""
     if not tuning.options.finals:
         return _least_predicted(tuning, plans)
-    signature = plan_signature(tuning, "race-4", plans)
+    signature = plan_signature(tuning, "race-5", plans)
     told = None if tuning.options.remeasure else tuning.database.local_fact(**signature)
     if told is not None and set(told["standings"]) <= {plan.name for plan in plans}:
         finals = _recorded(tuning, plans, told)
@@ -78,7 +80,7 @@ def choose(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
         tuning.say("interrupted: returning the best single, as measured by itself")
         return _least_predicted(tuning, [plan for plan in plans if plan.single] or plans)
     standings = {**failures, **{standing.contestant.name: standing for standing in result.standings}}
-    finals = _finals(plans, recipes, result, standings)
+    finals = _finals(plans, recipes, result, standings, calm.pace_met)
     if finals.plan is not None:
         tuning.database.keep_local_fact(_as_fact(finals), **signature)
         _keep_winner(tuning, finals.plan)
@@ -197,13 +199,13 @@ def _least_predicted(tuning: Tuning, plans: Sequence[Plan]) -> Finals:
 
 
 def _finals(
-    plans: Sequence[Plan], recipes: dict[str, Recipe], result: Result, standings: dict[str, Standing]
+    plans: Sequence[Plan], recipes: dict[str, Recipe], result: Result, standings: dict[str, Standing], pace: float
 ) -> Finals:
     if result.winner is None:
         return Finals(None, None, plans, standings, None, None)
     name = result.winner.contestant.name
     plan = next(plan for plan in plans if plan.name == name)
-    return Finals(recipes[name], plan, plans, standings, result.winner.time, result.speedup)
+    return Finals(recipes[name], plan, plans, standings, result.winner.time, result.speedup, pace=pace)
 
 
 def race_contestant(tuning: Tuning, plan: Plan, recipe: Recipe | None) -> Contestant:
@@ -244,6 +246,7 @@ def _as_fact(finals: Finals) -> dict[str, Any]:
     return {
         "winner": finals.plan.name,
         "time": figures(finals.time),
+        "pace": finals.pace,
         "speedup": finals.speedup and [finals.speedup[0], *finals.speedup[1].as_list()],
         "standings": {
             name: [s.status.value, figures(s.time), s.reason, s.max_abs, s.max_rel, s.paired_s, s.beside_s]
@@ -270,4 +273,5 @@ def _recorded(tuning: Tuning, plans: Sequence[Plan], told: dict[str, Any]) -> Fi
         tuning.say(f"it does not run here as it did: {reason}")
         return None
     speedup = told["speedup"] and (told["speedup"][0], Interval(*told["speedup"][1:]))
-    return Finals(recipe, plan, plans, standings, Summary(*told["time"]), speedup, recorded=True)
+    time = Summary(*told["time"])
+    return Finals(recipe, plan, plans, standings, time, speedup, recorded=True, pace=told["pace"])

@@ -45,7 +45,6 @@ def compile_report(
     estimates = [_estimate_s(tuning, place) for place in plan.kernels]
     total_s = predicted_s(tuning, plan)
     standing = finals.standings.get(plan.name)
-    drift = machine_drift(tuning, finals)
     return {
         "schema": SCHEMA,
         "model": dict(model),
@@ -72,7 +71,7 @@ def compile_report(
         "speedup_vs_best_single": finals.speedup[0] if finals.speedup else None,
         "speedup_interval": finals.speedup[1].as_list() if finals.speedup else None,
         "additive_error": additive_error(tuning, finals, plan),
-        "machine_drift": 1.0 - 1.0 / drift if drift else None,
+        "machine_drift": 1.0 - 1.0 / machine_drift(finals),
         "search": _search(tuning, index, result, wall_s, finals.recorded),
         "numerics": _numerics(tuning, plan, standing),
         "warnings": [

@@ -17,9 +17,10 @@ from collage.finals import Finals
 
 PREDICTED_S = {"a": 1e-3, "b": 2e-3, "failed": 1e-3, "mix": 1e-3, "mix 2": 3e-3, "glimpsed": 9e-3}
 GLIMPSED = {"glimpsed"}
+TWICE_AS_SLOW = 1.06 * 2.0 ** (1 / 0.9)
 
 
-def finals_of(measured_s: dict[str, float | None]) -> Finals:
+def finals_of(measured_s: dict[str, float | None], pace: float = 1.0) -> Finals:
     kernel = SimpleNamespace(device=None)
     plans: list[Any] = [
         SimpleNamespace(name=name, kernels=(kernel, kernel) if "mix" in name else (kernel,)) for name in measured_s
@@ -32,7 +33,7 @@ def finals_of(measured_s: dict[str, float | None]) -> Finals:
         )
         for name, seconds in measured_s.items()
     }
-    return Finals(None, None, plans, standings, None, None)
+    return Finals(None, None, plans, standings, None, None, pace=pace)
 
 
 @pytest.fixture(autouse=True)
@@ -40,43 +41,30 @@ def predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collage.calibration.predicted_s", lambda _, plan: PREDICTED_S[plan.name])
 
 
-@pytest.mark.parametrize(
-    ("measured_s", "drift"),
-    [
-        ({"a": 1.5e-3}, 1.5),
-        ({"a": 1.5e-3, "b": 2e-3}, 1.25),
-        (
-            {"a": 0.5e-3, "failed": None, "mix": 9e-3},
-            0.5,
-        ),  # What is made of several kernels tells nothing of the machine.
-        ({"mix": 9e-3, "failed": None}, None),
-        # What was only seen to be too slow tells nothing of the machine, unless there is nothing else.
-        ({"a": 1.5e-3, "glimpsed": 9e-3}, 1.5),
-        ({"glimpsed": 18e-3}, 2.0),
-    ],
-)
-def test_the_machine_drifted_as_far_as_the_singles_are_off(
-    measured_s: dict[str, float | None], drift: float | None
-) -> None:
-    assert machine_drift(None, finals_of(measured_s)) == drift  # type: ignore[arg-type]
+def test_the_machine_drifted_as_far_as_its_pace_tells() -> None:
+    assert machine_drift(finals_of({"a": 1.5e-3})) == 1.0
+    assert machine_drift(finals_of({"a": 1.5e-3}, pace=1.06)) == pytest.approx(1.0)
+    assert machine_drift(finals_of({"a": 1.5e-3}, pace=TWICE_AS_SLOW)) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
-    ("measured_s", "name", "error"),
+    ("measured_s", "pace", "name", "error"),
     [
-        ({"a": 1e-3, "mix": 1.25e-3}, "mix", 0.2),
-        # Everything took twice as long: the machine did, and the sum is right.
-        ({"a": 2e-3, "mix": 2e-3}, "mix", 0.0),
-        ({"a": 2e-3, "mix": 1e-3}, "mix", -1.0),
-        ({"mix": 1.25e-3}, "mix", 0.2),
-        ({"a": 1.5e-3, "mix": 9e-3}, "a", 0.0),
-        ({"a": 1e-3, "mix": None}, "mix", None),
+        ({"a": 1e-3, "mix": 1.25e-3}, 1.0, "mix", 0.2),
+        ({"mix": 1.25e-3}, 1.0, "mix", 0.2),
+        # The machine was twice as slow, and the sum is right.
+        ({"a": 2e-3, "mix": 2e-3}, TWICE_AS_SLOW, "mix", 0.0),
+        ({"a": 2e-3, "mix": 1e-3}, TWICE_AS_SLOW, "mix", -1.0),
+        # What the toolchains alone are off by does not excuse a chain.
+        ({"a": 2e-3, "mix": 2e-3}, 1.0, "mix", 0.5),
+        ({"a": 1.5e-3, "mix": 9e-3}, 1.0, "a", 0.0),
+        ({"a": 1e-3, "mix": None}, 1.0, "mix", None),
     ],
 )
 def test_the_additive_error_is_what_the_machine_does_not_explain(
-    measured_s: dict[str, float | None], name: str, error: float | None
+    measured_s: dict[str, float | None], pace: float, name: str, error: float | None
 ) -> None:
-    finals = finals_of(measured_s)
+    finals = finals_of(measured_s, pace)
     plan = next(plan for plan in finals.plans if plan.name == name)
     found = additive_error(None, finals, plan)  # type: ignore[arg-type]
     assert found == (error if error is None else pytest.approx(error))
@@ -104,28 +92,38 @@ class Learner:
 
 
 @pytest.mark.parametrize(
-    ("measured_s", "correction"),
+    ("measured_s", "pace", "correction"),
     [
-        ({"a": 1e-3, "mix": 1.09e-3}, None),
-        ({"a": 1e-3, "mix": 0.91e-3}, None),
+        ({"a": 1e-3, "mix": 1.09e-3}, 1.0, None),
+        ({"a": 1e-3, "mix": 0.91e-3}, 1.0, None),
         # Half as long again: half of its prediction, divided between two kernels.
-        ({"a": 1e-3, "mix": 1.5e-3}, Correction(chain_s=0.25e-3)),
-        # The machine was that much slower for all.
-        ({"a": 1.5e-3, "mix": 1.5e-3}, None),
-        # It was slow for the single only: to it the chain is 20 % faster than predicted.
-        ({"a": 1.25e-3, "mix": 1e-3}, Correction(parts=0.8)),
-        ({"a": 1.25e-3, "mix": 1e-3, "mix 2": 3.3e-3}, Correction(parts=0.88)),
+        ({"a": 1e-3, "mix": 1.5e-3}, 1.0, Correction(chain_s=0.25e-3)),
+        # It was that much slower for all: no matter of adding up, whether the pace tells of it or not.
+        ({"a": 1.5e-3, "mix": 1.5e-3}, 1.0, None),
+        ({"a": 1e-3, "mix": 1.5e-3}, TWICE_AS_SLOW, None),
+        ({"a": 1.5e-3, "mix": 1.4e-3}, TWICE_AS_SLOW, None),
+        ({"a": 1.25e-3, "mix": 1e-3}, 1.0, None),
+        # Beyond both: a quarter more than the single is off by, and more than twice as long.
+        ({"a": 1.2e-3, "mix": 1.5e-3}, 1.0, Correction(chain_s=0.125e-3)),
+        ({"a": 1.2e-3, "mix": 2.5e-3}, TWICE_AS_SLOW, Correction(chain_s=0.125e-3)),
+        # With nothing raced alone, the pace is all that is known.
+        ({"failed": None, "mix": 2.5e-3}, TWICE_AS_SLOW, Correction(chain_s=0.125e-3)),
+        ({"a": 1e-3, "mix": 0.8e-3}, 1.0, Correction(parts=0.8)),
+        ({"a": 1e-3, "mix": 0.8e-3, "mix 2": 2.64e-3}, 1.0, Correction(parts=0.88)),
         # One of two was as predicted: the other met a kernel that was measured badly.
-        ({"a": 1e-3, "mix": 0.5e-3, "mix 2": 3e-3}, None),
-        ({"a": 1e-3, "mix": 0.2e-3}, Correction(parts=0.75)),
-        ({"a": 1e-3, "b": 2e-3}, None),
+        ({"a": 1e-3, "mix": 0.5e-3, "mix 2": 3e-3}, 1.0, None),
+        ({"a": 1e-3, "mix": 0.2e-3}, 1.0, Correction(parts=0.75)),
+        ({"a": 1e-3, "b": 2e-3}, 1.0, None),
+        # What was only seen to be too slow tells nothing of the machine, unless there is nothing else.
+        ({"a": 1e-3, "glimpsed": 18e-3, "mix": 1.5e-3}, 1.0, Correction(chain_s=0.25e-3)),
+        ({"glimpsed": 13.5e-3, "mix": 1.5e-3}, 1.0, None),
     ],
 )
 def test_chains_are_corrected_as_far_as_they_are_off_and_singles_are_not(
-    measured_s: dict[str, float | None], correction: Correction | None
+    measured_s: dict[str, float | None], pace: float, correction: Correction | None
 ) -> None:
     tuning: Any = Learner()
-    assert calibrate(tuning, finals_of(measured_s)) == (correction is not None)
+    assert calibrate(tuning, finals_of(measured_s, pace)) == (correction is not None)
     expected = correction or Correction()
     assert tuning.correction.chain_s == pytest.approx(expected.chain_s)
     assert tuning.correction.parts == pytest.approx(expected.parts)

@@ -37,7 +37,7 @@ from collage.toolchains import (
 
 __all__ = ["ToolchainService"]
 
-_COLD_BYTES = 8 << 20
+_COLD_BYTES = 16 << 20
 _CHAIN = 32
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 import time
 from collections.abc import Callable
 
@@ -63,13 +64,16 @@ class Calm:
         self._end_s = self._patience_s
         self._longest_s = _LONGEST_S
         self.waited_s = 0.0
+        self._latest = 1.0
+        self._met: list[float] = []
         self._looks = self._patience_s > 0
         self._best_s = math.inf
         self._worker: Worker | None = None
         self._name = {"fact": "calm-2", "machine": this_machine().fingerprint}
 
     def renew(self) -> None:
-        """Has patience again, as much as at first."""
+        """Has patience again, as much as at first; what was met so far is forgotten."""
+        self._met = []
         self._end_s = self.waited_s + self._patience_s
         self._longest_s = _LONGEST_S
 
@@ -82,12 +86,23 @@ class Calm:
         Returns:
             The fastest that were found.
         """
-        found: list[list[float]] = []
+        found: list[tuple[float, float, list[float]]] = []
         while True:
             self.wait()
-            found.append(measure())
-            if sum(found[-1]) > _LONG_S or len(found) == _TRIES or self.is_calm():
-                return min(found, key=sum)
+            before = self._latest
+            samples = measure()
+            took_s, after = sum(samples), self.pace()
+            found.append((took_s, math.sqrt(before * after), samples))
+            if took_s > _LONG_S or len(found) == _TRIES or after <= _BUSY or self._is_impatient:
+                break
+        _, pace, fastest = min(found)
+        self._met.append(pace)
+        return fastest
+
+    @property
+    def pace_met(self) -> float:
+        """The pace at which what ``samples`` returned was timed since ``renew``, the median; 1 where nothing was."""
+        return statistics.median(self._met) if self._met else 1.0
 
     def wait(self) -> bool:
         """Returns when the machine is calm, or patience is at an end; whether it is calm."""
@@ -105,15 +120,19 @@ class Calm:
 
     def is_calm(self) -> bool:
         """Whether all cores are about as fast as they were at best; True where nobody wants to know, or not any longer."""
-        return self.waited_s >= self._end_s or self.pace() <= _BUSY
+        return self._is_impatient or self.pace() <= _BUSY
+
+    @property
+    def _is_impatient(self) -> bool:
+        return self.waited_s >= self._end_s
 
     def pace(self) -> float:
         """How many times as long as at best all cores take just now: 1 to 2, and 1 where nobody wants to know."""
-        if not self._looks:
-            return 1.0
-        if math.isinf(self._best_s):
-            self._get_to_know()
-        return min(max(1.0, self._look() / self._best_s), _SLOWEST)
+        if self._looks:
+            if math.isinf(self._best_s):
+                self._get_to_know()
+            self._latest = min(max(1.0, self._look() / self._best_s), _SLOWEST)
+        return self._latest
 
     def close(self) -> None:
         """Ends the process that multiplies."""

@@ -96,6 +96,10 @@ def _is_race(value: Any) -> bool:
     )
 
 
+def _is_race_at_a_pace(value: Any) -> bool:
+    return _is_race(value) and is_finite(value.get("pace")) and value["pace"] >= 1.0
+
+
 def _is_winner(value: Any) -> bool:
     kernels = value.get("kernels") if isinstance(value, dict) else None
     return isinstance(kernels, list) and all(map(_is_kernel, kernels))
@@ -177,6 +181,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "lengths-1": _are_lengths,
     "machine": lambda value: isinstance(value, dict),
     "overheads-1": _is_overheads,
+    "overheads-2": _is_overheads,
     "parts-1": _is_profile_by_node,
     "peak-1": _is_peak,
     "peak-2": _is_peak,
@@ -186,6 +191,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "race-2": _is_race,
     "race-3": _is_race,
     "race-4": _is_race,
+    "race-5": _is_race_at_a_pace,
     "rejected-1": _are_rejected,
     "search-2": _is_search,
     "share-1": _is_verdict,

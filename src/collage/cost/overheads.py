@@ -31,7 +31,7 @@ class Overheads:
 def measure_overheads(target: Target, workshop: Workshop, database: Database) -> Overheads:
     """The overheads of a target, from the database if they are known for this machine and build."""
     name = {
-        "fact": "overheads-1",
+        "fact": "overheads-2",
         "method": METHOD,
         "target": str(target),
         "build": workshop.build_of(target),

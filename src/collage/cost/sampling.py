@@ -25,7 +25,7 @@ from collage.cost.clutter import clutter_for
 from collage.cost.statistics import median_interval
 from collage.toolchains import Device, DeviceKernel, Kernel
 
-__all__ = ["SamplingPlan", "sample", "sample_in_bursts", "sample_kernel", "when_calm"]
+__all__ = ["SamplingPlan", "sample", "sample_in_bursts", "sample_kernel", "slowdown", "when_calm"]
 
 _SURELY = 4.0
 """A first run this many times above what is hopeless needs no second one if it took long; no warm-up saves so much."""
@@ -185,9 +185,14 @@ def _calmest(bursts: Sequence[tuple[float, Sequence[float]]], least: int) -> lis
     return counting
 
 
+def slowdown(pace: float) -> float:
+    """How many times as long as on a calm machine kernels take at a pace, 1 or more."""
+    return math.pow(max(pace / _USUAL, 1.0), _SLOWER)
+
+
 def when_calm(seconds: float, pace: float) -> float:
     """What a kernel would take on this machine while it is calm, that took so long at this pace."""
-    return seconds * math.pow(max(pace / _USUAL, 1.0), -_SLOWER)
+    return seconds / slowdown(pace)
 
 
 def _is_enough(samples: Sequence[float], spent_s: float, plan: SamplingPlan) -> bool:

@@ -106,6 +106,28 @@ def test_what_the_machine_was_not_calm_after_is_measured_again(database: Databas
     assert list(results) == [0.1]
 
 
+def test_what_was_timed_has_the_pace_of_before_and_after(database: Database) -> None:
+    machine = Machine(database, 0.2, 0.22, 0.2, 0.2, 0.2, 0.9, 0.2, 0.2, 0.22, 0.22, 0.22)
+    assert machine.pace_met == 1.0
+    machine.samples(lambda: [0.2])
+    assert machine.pace_met == pytest.approx(1.1**0.5)
+    machine.samples(lambda: [0.2])
+    assert machine.pace_met == pytest.approx((1.0 + 1.1**0.5) / 2)
+    # Timed again, the pace is that of what counts.
+    results = iter([0.3, 0.2])
+    assert machine.samples(lambda: [next(results)]) == [0.2]
+    assert machine.pace_met == pytest.approx(1.0)
+    machine.renew()
+    assert machine.pace_met == 1.0
+    machine.samples(lambda: [0.2])
+    assert machine.pace_met == pytest.approx(1.1)
+    # Where nobody waits any longer, nobody looks before: what was seen last is not long ago.
+    machine = Machine(database, 0.2, 0.28, 0.22, 0.3, patience_s=0.05)
+    assert [machine.wait() for _ in range(3)] == [True, True, True]
+    assert machine.samples(lambda: [0.2]) == [0.2]
+    assert machine.pace_met == pytest.approx((1.4 * 1.1) ** 0.5)
+
+
 def test_patience_can_be_renewed(database: Database) -> None:
     machine = Machine(database, 0.2, 0.9, patience_s=8.0)
     assert machine.wait()

@@ -358,7 +358,7 @@ SUMMARY = [1e-3, 1e-3, 1e-3, 5, 0.0]
 FORMS = [
     ("support", {"reason": None}, [[], None, {"reason": 3}, {}, 5]),
     ("profile", [1.0, 0.0], [["a"], [-1.0], {}, "x"]),
-    ("overheads-1", {"dispatch_s": 1e-6, "launch_s": 0.0}, [{}, {"dispatch_s": "x", "launch_s": 0.0}, []]),
+    ("overheads-2", {"dispatch_s": 1e-6, "launch_s": 0.0}, [{}, {"dispatch_s": "x", "launch_s": 0.0}, []]),
     ("peak-1", {"flops_per_s": 1e9, "bytes_per_s": 1e9}, [[], {}, {"flops_per_s": 0.0, "bytes_per_s": 1.0}]),
     ("keeps-1", {"max_abs": 0.0, "reason": "differs"}, [[], {}, {"reason": 3}]),
     ("quarantine", {"since_s": 1.0, "reason": "died"}, [{}, {"since_s": "x", "reason": ""}]),
@@ -388,6 +388,16 @@ FORMS = [
             {"winner": "a", "time": SUMMARY, "speedup": [1.0], "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]}},
             {"winner": "a", "time": SUMMARY, "speedup": None, "standings": {"a": ["fine", SUMMARY, None, 0.0, 0.0]}},
             {"winner": "a", "time": SUMMARY, "speedup": None, "standings": {"a": ["ok", [1], None, 0.0, 0.0]}},
+        ],
+    ),
+    (
+        "race-5",
+        {"winner": "a", "time": SUMMARY, "pace": 1.1, "speedup": None, "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]}},
+        [
+            {"winner": "a", "time": SUMMARY, "speedup": None, "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]}},
+            {"winner": "a", "time": SUMMARY, "pace": 0.5, "speedup": None, "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]}},
+            {"winner": "a", "time": SUMMARY, "pace": "1", "speedup": None, "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]}},
+            {"winner": "b", "time": SUMMARY, "pace": 1.1, "speedup": None, "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]}},
         ],
     ),
 ]
