@@ -392,12 +392,36 @@ FORMS = [
     ),
     (
         "race-5",
-        {"winner": "a", "time": SUMMARY, "pace": 1.1, "speedup": None, "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]}},
+        {
+            "winner": "a",
+            "time": SUMMARY,
+            "pace": 1.1,
+            "speedup": None,
+            "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]},
+        },
         [
             {"winner": "a", "time": SUMMARY, "speedup": None, "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]}},
-            {"winner": "a", "time": SUMMARY, "pace": 0.5, "speedup": None, "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]}},
-            {"winner": "a", "time": SUMMARY, "pace": "1", "speedup": None, "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]}},
-            {"winner": "b", "time": SUMMARY, "pace": 1.1, "speedup": None, "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]}},
+            {
+                "winner": "a",
+                "time": SUMMARY,
+                "pace": 0.5,
+                "speedup": None,
+                "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]},
+            },
+            {
+                "winner": "a",
+                "time": SUMMARY,
+                "pace": "1",
+                "speedup": None,
+                "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]},
+            },
+            {
+                "winner": "b",
+                "time": SUMMARY,
+                "pace": 1.1,
+                "speedup": None,
+                "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]},
+            },
         ],
     ),
 ]
