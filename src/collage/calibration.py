@@ -13,6 +13,7 @@ from dataclasses import asdict
 
 from collage.cost.cost import Correction
 from collage.cost.sampling import slowdown
+from collage.covers import looked_again
 from collage.finals import Finals
 from collage.plans import Plan, predicted_s
 from collage.tuning import Tuning
@@ -39,7 +40,8 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
     What chains took beyond their prediction is divided among their kernels, and is from then on part of each kernel's launch
     penalty. Where every chain took less, its kernels were measured while the machine was slower than when it ran the
     toolchains alone (or gain from each other's caches): parts of the model then count as much less. What the toolchains alone
-    are off by, too, is no matter of adding up, and corrects nothing.
+    are off by, too, is no matter of adding up, and corrects nothing. Before a contradiction is believed, the kernels of these
+    chains are measured a second time, where they were measured once.
 
     Returns:
         True if costs changed, so that another plan may be the best one: worth one more search.
@@ -47,6 +49,15 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
     correction = _correction(tuning, finals) if tuning.correction == Correction() else None
     if correction is None:
         return False
+    if looked_again(tuning, [place for plan, *_ in _chains(tuning, finals) for place in plan.kernels]):
+        correction = _correction(tuning, finals)
+    if correction is None:
+        tuning.say("measured again, kernels add up after all")
+        return True
+    if correction.chain_s:
+        tuning.say(f"chains cost {correction.chain_s * 1e6:.0f} us more for each kernel than was measured; searching again")
+    else:
+        tuning.say(f"chains take {1.0 - correction.parts:.0%} less than their kernels add up to; searching again")
     tuning.correction = correction
     tuning.database.keep_local_fact(asdict(correction), **tuning.fact_of_menu("calibration-1"))
     return True
@@ -79,12 +90,9 @@ def _correction(tuning: Tuning, finals: Finals) -> Correction | None:
     if not chains:
         return None
     if statistics.median(excess for excess, _ in chains) > _CONTRADICTION:
-        chain_s = statistics.median(excess * share_s for excess, share_s in chains)
-        tuning.say(f"chains cost {chain_s * 1e6:.0f} us more for each kernel than was measured; searching again")
-        return Correction(chain_s=chain_s)
+        return Correction(chain_s=statistics.median(excess * share_s for excess, share_s in chains))
     # One chain may have met a kernel that was measured badly. The least of what all agree on is no accident.
     if (least := max(excess for excess, _ in chains)) < -_CONTRADICTION:
-        tuning.say(f"chains take {-least:.0%} less than their kernels add up to; searching again")
         return Correction(parts=max(1.0 + least, _LEAST_PARTS))
     return None
 

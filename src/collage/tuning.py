@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import onnx_ir as ir
 
@@ -40,7 +40,7 @@ from collage.placement import DevicePlacement
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Registry, Support
 
-__all__ = ["Tuning"]
+__all__ = ["Placed", "Tuning"]
 
 _BATCH_SIZE = 16
 _SECOND_LOOKS = 16
@@ -51,6 +51,20 @@ _LEAST_SHARE = 0.1
 
 LIMITS = Limits()
 """What workers may use."""
+
+
+class Placed(Protocol):
+    """A sub-graph for a target: a candidate, or a kernel of a plan."""
+
+    @property
+    def sub_graph(self) -> SubGraph:
+        """Its nodes."""
+        ...
+
+    @property
+    def target(self) -> Target:
+        """What it is compiled for."""
+        ...
 
 
 class Tuning:
@@ -358,17 +372,18 @@ class Tuning:
             self._learn(candidate.sub_graph, candidate.target, outcome)
         return [self.measured_cost(candidate) for candidate in candidates]
 
-    def look_again(self, candidates: Sequence[CandidateKernel]) -> bool:
+    def look_again(self, kernels: Sequence[Placed]) -> bool:
         """Measures once more what a cover is made of, the most expensive kernels first; whether anything was."""
-        distinct = {self.key_of(c.sub_graph, c.target): c for c in candidates if self.known_cost(c) != Cost.INVALID}
+        measured = [kernel for kernel in kernels if self.known_cost(kernel) not in (None, Cost.INVALID)]
+        distinct = {self.key_of(c.sub_graph, c.target): c for c in measured}
         by_cost = sorted(distinct.values(), key=lambda c: -self.measured_cost(c).seconds)[:_SECOND_LOOKS]
-        kernels = [(self.kernels.model(c.sub_graph, c.target), c.target) for c in by_cost]
-        again = self.estimator.look_again(kernels, self.best_single_s)
-        for candidate, outcome in zip(by_cost, again, strict=True):
+        models = [(self.kernels.model(c.sub_graph, c.target), c.target) for c in by_cost]
+        again = self.estimator.look_again(models, self.best_single_s)
+        for kernel, outcome in zip(by_cost, again, strict=True):
             if outcome is not None and outcome.status is Status.WRONG:
-                self._reject(candidate.sub_graph, candidate.target)
+                self._reject(kernel.sub_graph, kernel.target)
             elif outcome is not None:
-                self._learn(candidate.sub_graph, candidate.target, outcome)
+                self._learn(kernel.sub_graph, kernel.target, outcome)
         return any(outcome is not None for outcome in again)
 
     def recall(self, candidates: Iterable[CandidateKernel]) -> None:
@@ -379,11 +394,11 @@ class Tuning:
                 if (outcome := self.workshop.recall(job)) is not None:
                     self._learn(candidate.sub_graph, candidate.target, outcome)
 
-    def measured_cost(self, candidate: CandidateKernel) -> Cost:
+    def measured_cost(self, candidate: Placed) -> Cost:
         """Cost of a candidate that was measured; INVALID for all others."""
         return self.known_cost(candidate) or Cost.INVALID
 
-    def known_cost(self, candidate: CandidateKernel) -> Cost | None:
+    def known_cost(self, candidate: Placed) -> Cost | None:
         """Cost of a candidate that was measured in this session, its error priced in, or None."""
         outcome = self.outcome_of(candidate.sub_graph, candidate.target)
         if (candidate.sub_graph, candidate.target) in self._rejected:

@@ -39,6 +39,8 @@ def finals_of(measured_s: dict[str, float | None], pace: float = 1.0) -> Finals:
 @pytest.fixture(autouse=True)
 def predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collage.calibration.predicted_s", lambda _, plan: PREDICTED_S[plan.name])
+    # All was seen twice.
+    monkeypatch.setattr("collage.calibration.looked_again", lambda *_: False)
 
 
 def test_the_machine_drifted_as_far_as_its_pace_tells() -> None:
@@ -134,6 +136,42 @@ def test_a_correction_is_not_corrected() -> None:
     tuning: Any = Learner(Correction(parts=0.9))
     assert not calibrate(tuning, finals_of({"a": 1e-3, "mix": 2e-3}))
     assert tuning.correction == Correction(parts=0.9)
+
+
+@pytest.mark.parametrize(
+    ("again_s", "correction"),
+    [
+        # Measured again, its kernels add up to what it took: no correction, but one more search with what is known now.
+        (1.5e-3, None),
+        (1.2e-3, Correction(chain_s=0.15e-3)),
+    ],
+)
+def test_what_chains_contradict_is_measured_again_first(
+    again_s: float, correction: Correction | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predicted_s, looked_at = dict(PREDICTED_S), list[Any]()
+
+    def look_again(_: object, kernels: list[Any]) -> bool:
+        predicted_s["mix"] = again_s
+        looked_at.extend(kernels)
+        return True
+
+    monkeypatch.setattr("collage.calibration.predicted_s", lambda _, plan: predicted_s[plan.name])
+    monkeypatch.setattr("collage.calibration.looked_again", look_again)
+    tuning: Any = Learner()
+    finals = finals_of({"a": 1e-3, "mix": 1.5e-3})
+    assert calibrate(tuning, finals)
+    assert looked_at == list(finals.plans[1].kernels)
+    assert tuning.correction.chain_s == pytest.approx((correction or Correction()).chain_s)
+    assert bool(tuning.kept) == (correction is not None)
+
+
+def test_what_is_not_contradicted_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_again(*_: object) -> bool:
+        raise AssertionError
+
+    monkeypatch.setattr("collage.calibration.looked_again", look_again)
+    assert not calibrate(Learner(), finals_of({"a": 1e-3, "mix": 1.05e-3}))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
