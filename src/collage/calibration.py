@@ -55,7 +55,9 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
         tuning.say("measured again, kernels add up after all")
         return True
     if correction.chain_s:
-        tuning.say(f"chains cost {correction.chain_s * 1e6:.0f} us more for each kernel than was measured; searching again")
+        tuning.say(
+            f"chains cost {correction.chain_s * 1e6:.0f} us more for each kernel than was measured; searching again"
+        )
     else:
         tuning.say(f"chains take {1.0 - correction.parts:.0%} less than their kernels add up to; searching again")
     tuning.correction = correction
