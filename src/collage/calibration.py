@@ -13,7 +13,6 @@ from dataclasses import asdict
 
 from collage.cost.cost import Correction
 from collage.cost.sampling import slowdown
-from collage.covers import looked_again
 from collage.finals import Finals
 from collage.plans import Plan, predicted_s
 from collage.tuning import Tuning
@@ -49,7 +48,7 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
     correction = _correction(tuning, finals) if tuning.correction == Correction() else None
     if correction is None:
         return False
-    if looked_again(tuning, [place for plan, *_ in _chains(tuning, finals) for place in plan.kernels]):
+    if tuning.look_again([place for plan, *_ in _chains(tuning, finals) for place in plan.kernels]):
         correction = _correction(tuning, finals)
     if correction is None:
         tuning.say("measured again, kernels add up after all")

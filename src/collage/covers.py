@@ -19,9 +19,9 @@ from collage.retuned import known_tuned
 from collage.search import LazyOptions, LazyResult, Partitioning, k_best, lazy_placed_path, lazy_shortest_path
 from collage.target import HOST_TARGET, Target
 from collage.transfers import transfers_of
-from collage.tuning import Placed, Tuning
+from collage.tuning import Tuning
 
-__all__ = ["best_plans", "in_one_process", "looked_again", "refine", "search", "searched_again"]
+__all__ = ["best_plans", "in_one_process", "refine", "search", "searched_again"]
 
 _CHARGES = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0)
 """Plans of few new kernels are looked for first, see ``LazyOptions``. Found by searching simulated costs of real models:
@@ -51,7 +51,7 @@ def refine(tuning: Tuning, index: CandidateKernelIndex) -> tuple[CandidateKernel
     for _ in range(_LOOKS):
         if result.partitioning is None or result.stopped_by in ("should_stop", "deadline"):
             break
-        if not looked_again(tuning, result.partitioning.candidates):
+        if not tuning.look_again(result.partitioning.candidates):
             break
         index, result = _settled(tuning, index)
     _remember(tuning, index, result.stopped_by)
@@ -94,16 +94,6 @@ def _remember(tuning: Tuning, index: CandidateKernelIndex, stopped_by: str) -> N
     known = [c for c in index if tuning.known_cost(c) is not None and not c.sub_graph.nested]
     told = [[str(c.target), list(c.sub_graph.inside), list(c.rules)] for c in known]
     tuning.database.keep_local_fact({"candidates": told, "asked": asked}, **tuning.fact_of_menu("search-2"))
-
-
-def looked_again(tuning: Tuning, cover: Sequence[Placed]) -> bool:
-    """Measures kernels a second time, if there is time for it; whether any was."""
-    try:
-        with tuning.budget.searching():
-            return tuning.search_s_left > 0 and tuning.look_again(cover)
-    except KeyboardInterrupt:
-        tuning.say("interrupted: going on with the best so far")
-        return False
 
 
 def _settled(tuning: Tuning, index: CandidateKernelIndex) -> tuple[CandidateKernelIndex, LazyResult[CandidateKernel]]:

@@ -373,7 +373,15 @@ class Tuning:
         return [self.measured_cost(candidate) for candidate in candidates]
 
     def look_again(self, kernels: Sequence[Placed]) -> bool:
-        """Measures once more what a cover is made of, the most expensive kernels first; whether anything was."""
+        """Measures kernels once more, the most expensive ones first, if there is time for it; whether any was."""
+        try:
+            with self.budget.searching():
+                return self.search_s_left > 0 and self._look_again(kernels)
+        except KeyboardInterrupt:
+            self.say("interrupted: going on with the best so far")
+            return False
+
+    def _look_again(self, kernels: Sequence[Placed]) -> bool:
         measured = [kernel for kernel in kernels if self.known_cost(kernel) not in (None, Cost.INVALID)]
         distinct = {self.key_of(c.sub_graph, c.target): c for c in measured}
         by_cost = sorted(distinct.values(), key=lambda c: -self.measured_cost(c).seconds)[:_SECOND_LOOKS]

@@ -39,8 +39,6 @@ def finals_of(measured_s: dict[str, float | None], pace: float = 1.0) -> Finals:
 @pytest.fixture(autouse=True)
 def predictions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("collage.calibration.predicted_s", lambda _, plan: PREDICTED_S[plan.name])
-    # All was seen twice.
-    monkeypatch.setattr("collage.calibration.looked_again", lambda *_: False)
 
 
 def test_the_machine_drifted_as_far_as_its_pace_tells() -> None:
@@ -88,6 +86,9 @@ class Learner:
         self.database = SimpleNamespace(keep_local_fact=lambda value, **_: self.kept.update(value))
 
     def say(self, _: str) -> None: ...
+
+    def look_again(self, _: list[Any]) -> bool:
+        return False  # All was seen twice.
 
     def fact_of_menu(self, name: str) -> dict[str, Any]:
         return {"fact": name}
@@ -151,14 +152,14 @@ def test_what_chains_contradict_is_measured_again_first(
 ) -> None:
     predicted_s, looked_at = dict(PREDICTED_S), list[Any]()
 
-    def look_again(_: object, kernels: list[Any]) -> bool:
+    def look_again(kernels: list[Any]) -> bool:
         predicted_s["mix"] = again_s
         looked_at.extend(kernels)
         return True
 
     monkeypatch.setattr("collage.calibration.predicted_s", lambda _, plan: predicted_s[plan.name])
-    monkeypatch.setattr("collage.calibration.looked_again", look_again)
     tuning: Any = Learner()
+    tuning.look_again = look_again
     finals = finals_of({"a": 1e-3, "mix": 1.5e-3})
     assert calibrate(tuning, finals)
     assert looked_at == list(finals.plans[1].kernels)
@@ -166,12 +167,12 @@ def test_what_chains_contradict_is_measured_again_first(
     assert bool(tuning.kept) == (correction is not None)
 
 
-def test_what_is_not_contradicted_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def look_again(*_: object) -> bool:
-        raise AssertionError
-
-    monkeypatch.setattr("collage.calibration.looked_again", look_again)
-    assert not calibrate(Learner(), finals_of({"a": 1e-3, "mix": 1.05e-3}))  # type: ignore[arg-type]
+def test_what_is_not_contradicted_is_not_measured_again() -> None:
+    looked_at: list[Any] = []
+    tuning: Any = Learner()
+    tuning.look_again = looked_at.append
+    assert not calibrate(tuning, finals_of({"a": 1e-3, "mix": 1.05e-3}))
+    assert not looked_at
 
 
 @pytest.mark.parametrize(
