@@ -120,13 +120,13 @@ def _chains(tuning: Tuning, finals: Finals) -> Iterator[tuple[Plan, float, float
 
     What the machine's pace explains does not count, nor does what the toolchains alone are off by, nor anything in between.
     """
-    drifts = machine_drift(finals), _off_alone(tuning, finals) or machine_drift(finals)
+    drift = machine_drift(finals)
+    alone = _off_alone(tuning, finals) or drift
     for plan, ratio, predicted in _against_predictions(tuning, finals):
         # What devices do to each other when they work at once is no cost of chains.
         on_one_device = len({place.device for place in plan.kernels}) == 1
         if len(plan.kernels) > 1 and on_one_device and _was_raced(finals, plan):
-            explained = min(max(ratio, min(drifts)), max(drifts))
-            yield plan, ratio / explained - 1.0, predicted
+            yield plan, ratio / statistics.median([ratio, drift, alone]) - 1.0, predicted
 
 
 def _off_alone(tuning: Tuning, finals: Finals) -> float | None:

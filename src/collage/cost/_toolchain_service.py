@@ -38,6 +38,7 @@ from collage.toolchains import (
 __all__ = ["ToolchainService"]
 
 _COLD_BYTES = 16 << 20
+"""What activations take of a processor's caches at most, see ``collage.cost.surroundings``."""
 _CHAIN = 32
 
 
