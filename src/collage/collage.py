@@ -119,8 +119,7 @@ def compile(
         "sha256": model_digest(model),
     }
     model = fix_lengths(model, options.fixed)
-    given = check_given(model, options.inputs)
-    options = replace(options, inputs=given, dims=with_lengths_of(model, given, options.dims))
+    options = _on_given_inputs(options, model)
     prepared, placement = prepare_and_place(model, options.devices)
     if placement is not None and not options.threads:
         options = replace(options, threads=placement.threads)
@@ -156,6 +155,12 @@ def compile(
         report = compile_report(tuning, facts, candidates, result, finals, time.monotonic() - started)
         recipe = replace(finals.recipe, model=facts, report=report)
         return _settle(recipe, workspace, toolchains)
+
+
+def _on_given_inputs(options: CompileOptions, model: ir.Model) -> CompileOptions:
+    """Options with their inputs as the model takes them, from which lengths follow."""
+    given = check_given(model, options.inputs)
+    return replace(options, inputs=given, dims=with_lengths_of(model, given, options.dims))
 
 
 def choose_menu(targets: Iterable[TargetLike] | None, toolchains: Registry) -> tuple[Target, ...]:
@@ -302,12 +307,14 @@ class CollageFuseOps(ModulePass):
 
         Raises:
             NothingCanRun: Some operator can be run by nothing.
+            UsageError: Inputs or lengths in the options that do not fit the model.
         """
         if not context.get_config("collage.enable_collage") or kernels_of(model):
             return model
-        model = read_model(model)
+        options = self._options_within(context)
+        model = fix_lengths(read_model(model), options.fixed)
         # Records of tuned kernels have no place in a partitioned module.
-        options = replace(self._options_within(context), use_tuned=False)
+        options = replace(_on_given_inputs(options, model), use_tuned=False)
         placement = place(model, options.devices)
         graph = DataflowGraph(model)
         plan = (

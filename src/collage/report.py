@@ -45,6 +45,7 @@ def compile_report(
     estimates = [_estimate_s(tuning, place) for place in plan.kernels]
     total_s = predicted_s(tuning, plan)
     standing = finals.standings.get(plan.name)
+    no_numbers = nan_shares(tuning.model, tuning.workshop.values)
     return {
         "schema": SCHEMA,
         "model": dict(model),
@@ -73,10 +74,10 @@ def compile_report(
         "additive_error": additive_error(tuning, finals, plan),
         "machine_drift": 1.0 - 1.0 / machine_drift(finals),
         "search": _search(tuning, index, result, wall_s, finals.recorded),
-        "numerics": _numerics(tuning, plan, standing),
+        "numerics": _numerics(tuning, plan, standing, no_numbers),
         "warnings": [
             *_left_to_the_host(tuning, finals.plan),
-            *_says_little(tuning),
+            *_says_little(tuning, no_numbers),
             *_warnings(finals, tuning.options.threads, this_machine()),
         ],
         **({} if tuning.placement is None else {"devices": tuning.placement.as_json()}),
@@ -157,12 +158,12 @@ def _search(
     }
 
 
-def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None) -> dict[str, Any]:
+def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None, no_numbers: Mapping[str, float]) -> dict[str, Any]:
     """Of the whole model where it was raced, else the worst of its kernels; ``ok`` is null where nothing was checked."""
     tolerated = {
         "tolerance": tuning.tolerance,
         "unsettled": _unsettled(tuning),
-        "nan": nan_shares(tuning.model, tuning.workshop.values),
+        "nan": dict(no_numbers),
         "other_lengths": _other_lengths(tuning),
     }
     if standing is not None:
@@ -217,11 +218,9 @@ def _left_to_the_host(tuning: Tuning, plan: Plan) -> list[str]:
     return [f"no target of the menu runs any of it, so the host does, unoptimised ({told})"]
 
 
-def _says_little(tuning: Tuning) -> list[str]:
+def _says_little(tuning: Tuning, no_numbers: Mapping[str, float]) -> list[str]:
     """What cannot be told of outputs that are no numbers."""
-    told = [
-        f"{share:.0%} of output {name!r}" for name, share in nan_shares(tuning.model, tuning.workshop.values).items()
-    ]
+    told = [f"{share:.0%} of output {name!r}" for name, share in no_numbers.items()]
     if not told:
         return []
     names = [str(value.name) for value in tuning.model.graph.inputs]

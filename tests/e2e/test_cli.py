@@ -76,6 +76,18 @@ def test_bench_races_against_every_single(artefact: tuple[Path, dict]) -> None:
     assert low <= table["speedup_vs_best_single"] <= high
 
 
+def test_bench_times_on_given_inputs(artefact: tuple[Path, dict], tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((1, 8, 50), np.float32))
+    done = run("bench", artefact[0], "--rounds", "3", "--json", "--input", f"x={tmp_path / 'x.npy'}")
+    assert done.returncode == 0, done.stderr
+    assert [row["name"] for row in json.loads(done.stdout)["rows"]] == ["collage", *MENU]
+    np.save(tmp_path / "narrow.npy", np.ones((1, 7, 50), np.float32))
+    done = run("bench", artefact[0], "--input", f"x={tmp_path / 'narrow.npy'}")
+    assert done.returncode == 2
+    assert "'x'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_targets_env_and_inspect(mixed_model: Path) -> None:
     targets = json.loads(run("targets", "--json").stdout)["targets"]
     assert {row["alias"] for row in targets} >= set(MENU)

@@ -11,6 +11,7 @@ import onnxruntime as ort
 import pytest
 
 import collage
+from collage._errors import InputError
 from collage.cost import CustomCostEstimator
 from collage.device import PlanDevices, on_device
 from collage.frontend import read_model
@@ -146,3 +147,33 @@ def test_launch_penalties_can_be_said(mnist: ir.Model) -> None:
         return len(kernels_of(fused))
 
     assert kernels(tvm=100.0) == 1 < kernels(tvm=2.0) < kernels()
+
+
+SYMBOLIC = """
+<ir_version: 10, opset_import: ["" : 17]>
+g (float[seq, 4] x) => (float[seq, 4] y) { h = Relu (x) y = Tanh (h) }
+"""
+
+
+def with_options(model: ir.Model, **options: object) -> ir.Model:
+    wanted = collage.CompileOptions(**options)  # type: ignore[arg-type]
+    with collage.transform.PassContext(config={"collage.enable_collage": True}):
+        return collage.transform.CollageFuseOps([ORT], MockCostEstimator({ORT: 1.0}), options=wanted)(model)
+
+
+def test_given_inputs_have_to_fit() -> None:
+    model = read_model(ir.from_onnx_text(SYMBOLIC))
+    with pytest.raises(InputError, match=r"the model takes x\b"):
+        with_options(model, inputs={"z": np.ones((2, 4), np.float32)})
+    with pytest.raises(InputError, match=r"\[2, 5\]"):
+        with_options(model, inputs={"x": np.ones((2, 5), np.float32)})
+    with pytest.raises(InputError, match="'seq' is 2"):
+        with_options(model, inputs={"x": np.ones((2, 4), np.float32)}, dims={"seq": 3})
+    assert targets_of(with_options(model, inputs={"x": np.ones((2, 4), np.float32)})) == [ORT]
+
+
+def test_fixed_lengths_are_those_of_the_kernels() -> None:
+    model = read_model(ir.from_onnx_text(SYMBOLIC))
+    fused = with_options(model, fixed={"seq": 3})
+    assert [list(value.shape or ()) for value in fused.graph.inputs] == [[3, 4]]
+    assert str(model.graph.inputs[0].shape) != str(fused.graph.inputs[0].shape)
