@@ -54,7 +54,7 @@ class Surroundings:
         )
         read_once = min(_CACHE_BYTES, weights // self._cores)
         used_again = min(REUSED_BYTES, max(0, everything) // self._cores)
-        # These are touched twice.
+        # Of what is used again, twice as much goes through the caches (see ``Clutter.touch``).
         return read_once if read_once >= 2 * used_again else used_again
 
     @cached_property
