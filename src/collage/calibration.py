@@ -1,101 +1,105 @@
-"""Calibration: what end-to-end times say about the costs that plans were predicted from (design section 7).
+"""Calibration: what plans that run end to end say about the costs that they were predicted from (design section 7).
 
-Costs add, so what a plan takes is known before it runs. Where the race says otherwise, of every plan that is a chain of
-kernels, the costs of chains are corrected, and the search is held once more with what was learned. What the machine was slower
-by in the race than when it is calm, for which costs are stated, is left out of account.
+Costs add, so what a plan takes is known before it runs. Whether they do is seen by timing the kernels of the fastest chain of
+the finals beside the chain itself, in turns. Where they do not, the costs of chains are corrected, and the search is held once
+more with what was learned. Specification 003, "Robust candidate kernel latency measurement".
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections import Counter
+from dataclasses import asdict, replace
 
+from collage._errors import ToolchainError
 from collage.cost.cost import Correction
+from collage.cost.reckoning import Part, Reckoning, reckon
 from collage.cost.sampling import slowdown
-from collage.finals import Finals
-from collage.plans import Plan, predicted_s
+from collage.finals import Finals, plan_signature, race_contestant
+from collage.plans import Plan, lower, predicted_s
 from collage.tuning import Tuning
 
-__all__ = ["additive_error", "calibrate", "machine_drift", "recall_correction", "reconsider"]
+__all__ = ["additive_error", "calibrate", "correction_of", "judge", "machine_drift", "recall_correction", "reckoned"]
 
-_CONTRADICTION = 0.1
-"""Share by which chains may be slower or faster than predicted before the cost model is corrected."""
-_LEAST_PARTS = 0.75
-"""Machines are rarely slower than this for a while. Where a chain takes less still, kernels were measured badly."""
+_CONTRADICTION = 0.05
+"""Share of its time by which a chain's kernels may be off before costs are corrected; shares are known to some per cent."""
+_LEAST_PARTS = 0.6
 _GLIMPSE = 3
-"""So many runs, or fewer, only told that a plan is too slow to be raced; of the machine, or of sums, they tell nothing."""
+"""So many runs, or fewer, only told that a plan is too slow to be raced."""
+_FACT = "calibration-2"
 
 
 def recall_correction(tuning: Tuning) -> None:
     """Corrects the costs of chains as the last compilation of this model did (see ``calibrate``)."""
-    told = None if tuning.options.remeasure else tuning.database.local_fact(**tuning.fact_of_menu("calibration-1"))
-    tuning.correction = Correction() if told is None else Correction(**told)
+    tuning.correction = _recalled(tuning) or Correction()
 
 
 def calibrate(tuning: Tuning, finals: Finals) -> bool:
-    """Corrects the costs of chains where their end-to-end times contradict them; once in a compilation.
+    """Corrects the costs of chains by what the fastest of the finals is made of; once in a compilation.
 
-    What chains took beyond their prediction is divided among their kernels, and is from then on part of each kernel's launch
-    penalty. Where every chain took less, its kernels were measured while the machine was slower than when it ran the
-    toolchains alone (or gain from each other's caches): parts of the model then count as much less. What the toolchains alone
-    are off by, too, is no matter of adding up, and corrects nothing. Before a contradiction is believed, the kernels of these
-    chains are measured a second time, where they were measured once.
+    What a chain takes beyond its kernels is divided among them, and is from then on part of each kernel's launch penalty.
+    Where it takes less, kernels find caches in a better state than where they were measured: parts of a model then count as
+    much less, and the whole model on one target, of which nothing has to be added up, as before.
 
     Returns:
         True if costs changed, so that another plan may be the best one: worth one more search.
     """
-    correction = _correction(tuning, finals) if tuning.correction == Correction() else None
-    if correction is None:
+    is_first = tuning.correction == Correction() and _recalled(tuning) is None
+    chain = _fastest_chain(finals) if is_first else None
+    found = None if chain is None else reckoned(tuning, chain)
+    if chain is None or found is None:
         return False
-    if tuning.look_again([place for plan, *_ in _chains(tuning, finals) for place in plan.kernels]):
-        correction = _correction(tuning, finals)
-    if correction is None:
-        tuning.say("measured again, kernels add up after all")
-        return True
+    correction = correction_of(tuning, chain, found)
+    if correction == Correction():
+        return False
     if correction.chain_s:
         tuning.say(
             f"chains cost {correction.chain_s * 1e6:.0f} us more for each kernel than was measured; searching again"
         )
     else:
         tuning.say(f"chains take {1.0 - correction.parts:.0%} less than their kernels add up to; searching again")
-    tuning.correction = correction
-    tuning.database.keep_local_fact(asdict(correction), **tuning.fact_of_menu("calibration-1"))
+    _correct(tuning, correction)
     return True
 
 
-def reconsider(tuning: Tuning, finals: Finals) -> None:
-    """Forgets a correction that the last race contradicts, of whose chains plain sums were right more closely."""
-    kept = tuning.correction
-    if kept == Correction():
-        return
-    with_it = _median_error(tuning, finals)
-    tuning.correction = Correction()
-    without = _median_error(tuning, finals)
-    if with_it is None or without is None or with_it <= without:
-        tuning.correction = kept
-        return
-    tuning.say("the second race contradicts the first: kernels add up after all")
-    tuning.database.keep_local_fact(asdict(Correction()), **tuning.fact_of_menu("calibration-1"))
+def correction_of(tuning: Tuning, chain: Plan, found: Reckoning) -> Correction:
+    """What a chain teaches that was timed beside its kernels; nothing where these add up to it, more or less."""
+    launch = _launch_s(tuning, chain) / found.whole_s
+    missing = 1.0 - found.parts - launch
+    if missing > _CONTRADICTION:
+        return Correction(chain_s=missing * found.whole_s / len(chain.kernels))
+    if missing < -_CONTRADICTION:
+        return Correction(parts=min(max((1.0 - launch) / found.parts, _LEAST_PARTS), 1.0))
+    return Correction()
 
 
-def _median_error(tuning: Tuning, finals: Finals) -> float | None:
-    """By what share of their predictions the chains of a race are off, to either side."""
-    chains = [abs(excess) for _, excess, _ in _chains(tuning, finals)]
-    return statistics.median(chains) if chains else None
+def judge(tuning: Tuning, finals: Finals) -> Finals:
+    """The finals with the winner's additive error, as a share of its time: 0 for one kernel, None if it is not known.
+
+    A correction was learned from one chain. It is judged by others, or by the same one on another occasion, and forgotten
+    where these do without it better.
+    """
+    plan = finals.plan
+    if plan is None or len(plan.kernels) <= 1:
+        return replace(finals, additive_error=None if plan is None else 0.0)
+    found = reckoned(tuning, plan, again=tuning.correction != Correction())
+    if found is None:
+        return replace(finals, additive_error=_raced_error(tuning, finals, plan))
+    error = additive_error(tuning, plan, found)
+    if tuning.correction != Correction():
+        learned, tuning.correction = tuning.correction, Correction()
+        without = additive_error(tuning, plan, found)
+        if abs(error) <= abs(without):
+            tuning.correction = learned
+        else:
+            tuning.say("the winner contradicts the correction: its kernels add up without")
+            _correct(tuning, Correction())
+            error = without
+    return replace(finals, additive_error=error)
 
 
-def _correction(tuning: Tuning, finals: Finals) -> Correction | None:
-    """What the chains of the race say, each compared with its prediction; None where that was about right."""
-    chains = [(excess, predicted / len(plan.kernels)) for plan, excess, predicted in _chains(tuning, finals)]
-    if not chains:
-        return None
-    if statistics.median(excess for excess, _ in chains) > _CONTRADICTION:
-        return Correction(chain_s=statistics.median(excess * share_s for excess, share_s in chains))
-    # One chain may have met a kernel that was measured badly. The least of what all agree on is no accident.
-    if (least := max(excess for excess, _ in chains)) < -_CONTRADICTION:
-        return Correction(parts=max(1.0 + least, _LEAST_PARTS))
-    return None
+def additive_error(tuning: Tuning, plan: Plan, found: Reckoning) -> float:
+    """Share of a plan's time by which its kernels and launch penalties do not add up to it; positive where it takes longer."""
+    return 1.0 - tuning.correction.parts * found.parts - _launch_s(tuning, plan) / found.whole_s
 
 
 def machine_drift(finals: Finals) -> float:
@@ -103,53 +107,79 @@ def machine_drift(finals: Finals) -> float:
     return slowdown(finals.pace)
 
 
-def additive_error(tuning: Tuning, finals: Finals, plan: Plan) -> float | None:
-    """Share of a plan's end-to-end time by which its kernels do not add up to it; 0 for one kernel, None if unknown.
+def reckoned(tuning: Tuning, plan: Plan, *, again: bool = False) -> Reckoning | None:
+    """A plan beside its kernels, in turns; kept, so that the same compilation does not do so twice.
 
-    Positive where it took longer than the sum. What the machine was slower by in the race than when it is calm is not the
-    addition's error, and left out (see ``machine_drift``).
+    Args:
+        tuning: What is known.
+        plan: A chain on the machine's processors.
+        again: Whether it has to be another occasion than the first.
+
+    Returns:
+        None where that cannot be told: on several devices, where nothing is raced, or where time or memory are short.
     """
-    for one, ratio, _ in _against_predictions(tuning, finals):
-        if one.name == plan.name:
-            return 0.0 if len(plan.kernels) == 1 else 1.0 - machine_drift(finals) / ratio
-    return None
+    if not _can_be_reckoned(tuning, plan):
+        return None
+    name = plan_signature(tuning, "parts-2" if again else "parts-1", [plan])
+    told = None if tuning.options.remeasure else tuning.database.local_fact(**name)
+    if told is not None:
+        return Reckoning(**told)
+    models = [(tuning.kernels.model(place.sub_graph, place.target), place) for place in plan.kernels]
+    distinct = {tuning.key_of(place.sub_graph, place.target): model for model, place in models}
+    counts = Counter(tuning.key_of(place.sub_graph, place.target) for place in plan.kernels)
+    try:
+        whole = race_contestant(tuning, plan, lower(tuning, plan))
+        jobs = [(tuning.estimator.job(model, key[1]), counts[key]) for key, model in distinct.items()]
+        found = reckon(whole, [Part(tuning.workshop.alone(job), count) for job, count in jobs], tuning.say)
+    except ToolchainError as error:
+        tuning.say(f"kernels cannot be timed beside {plan.name}: {error}")
+        return None
+    except KeyboardInterrupt:
+        tuning.say("interrupted: going on with the best so far")
+        return None
+    if found is not None:
+        tuning.database.keep_local_fact(asdict(found), **name)
+    return found
 
 
-def _chains(tuning: Tuning, finals: Finals) -> Iterator[tuple[Plan, float, float]]:
-    """Chains that were raced, by what share they took longer than their predictions, and these.
-
-    What the machine's pace explains does not count, nor does what the toolchains alone are off by, nor anything in between.
-    """
-    drift = machine_drift(finals)
-    alone = _off_alone(tuning, finals) or drift
-    for plan, ratio, predicted in _against_predictions(tuning, finals):
-        # What devices do to each other when they work at once is no cost of chains.
-        on_one_device = len({place.device for place in plan.kernels}) == 1
-        if len(plan.kernels) > 1 and on_one_device and _was_raced(finals, plan):
-            yield plan, ratio / statistics.median([ratio, drift, alone]) - 1.0, predicted
+def _can_be_reckoned(tuning: Tuning, plan: Plan) -> bool:
+    if tuning.placement is not None or not tuning.options.finals or tuning.race_plan.one_at_a_time:
+        return False
+    has_time = tuning.options.time_budget_s is None or tuning.search_s_left > 0
+    return has_time and all(place.target.kind == "llvm" for place in plan.kernels)
 
 
-def _off_alone(tuning: Tuning, finals: Finals) -> float | None:
-    """How many times as long as predicted the toolchains alone took, with nothing to add up; None if none finished."""
-    singles = [(plan, ratio) for plan, ratio, _ in _against_predictions(tuning, finals) if len(plan.kernels) == 1]
-    raced = [ratio for plan, ratio in singles if _was_raced(finals, plan)]
-    ratios = raced or [ratio for _, ratio in singles]
-    return statistics.median(ratios) if ratios else None
+def _fastest_chain(finals: Finals) -> Plan | None:
+    """The fastest plan of several kernels of which more is known than that it seemed too slow to be raced."""
+    raced = [
+        (standing.paired_s or standing.time.median_s, plan)
+        for plan in finals.plans
+        if (standing := finals.standings.get(plan.name)) is not None
+        and standing.time is not None
+        and standing.time.count > _GLIMPSE
+        and len(plan.kernels) > 1
+    ]
+    return min(raced, key=lambda found: found[0], default=(0.0, None))[1]
 
 
-def _was_raced(finals: Finals, plan: Plan) -> bool:
-    """Whether more is known of a plan's time than that it seemed too slow to be raced."""
-    time = finals.standings[plan.name].time
-    return time is not None and time.count > _GLIMPSE
+def _launch_s(tuning: Tuning, plan: Plan) -> float:
+    return sum(tuning.launch_penalty_s(place.target) for place in plan.kernels)
 
 
-def _against_predictions(tuning: Tuning, finals: Finals) -> Iterator[tuple[Plan, float, float]]:
-    """Plans that finished, how many times as long as predicted they took, and what was predicted, in seconds.
+def _recalled(tuning: Tuning) -> Correction | None:
+    """What an earlier compilation corrected in the end, also if that was nothing after all; None if none did."""
+    told = None if tuning.options.remeasure else tuning.database.local_fact(**tuning.fact_of_menu(_FACT))
+    return None if told is None else Correction(**told)
 
-    What they took is as compared with a single's turns just before or after, where they were raced: the machine may be a
-    tenth faster or slower in one half of a plan's turns than in the other.
-    """
-    for plan in finals.plans:
-        standing, predicted = finals.standings.get(plan.name), predicted_s(tuning, plan)
-        if standing is not None and standing.time is not None and predicted:
-            yield plan, (standing.paired_s or standing.time.median_s) / predicted, predicted
+
+def _correct(tuning: Tuning, correction: Correction) -> None:
+    tuning.correction = correction
+    tuning.database.keep_local_fact(asdict(correction), **tuning.fact_of_menu(_FACT))
+
+
+def _raced_error(tuning: Tuning, finals: Finals, plan: Plan) -> float | None:
+    """The same by what was predicted and what was raced, minutes apart; what the machine's pace explains is left out."""
+    standing, predicted = finals.standings.get(plan.name), predicted_s(tuning, plan)
+    if standing is None or standing.time is None or predicted is None:
+        return None
+    return 1.0 - machine_drift(finals) * predicted / (standing.paired_s or standing.time.median_s)

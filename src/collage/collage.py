@@ -26,7 +26,7 @@ import onnx_ir as ir
 
 from collage._errors import NothingCanRun, TargetError, WrongAnswer
 from collage.accuracy import within_budget
-from collage.calibration import calibrate, recall_correction, reconsider
+from collage.calibration import calibrate, judge, recall_correction
 from collage.cost.cost import Cost
 from collage.cost.database import Database
 from collage.cost.estimator import CostEstimator
@@ -228,7 +228,7 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
     """Phase 3, then the finals; once more where these contradict the costs that were searched with."""
     singles = single_plans(tuning)
     if not tuning.has_choice:
-        return None, choose(tuning, singles)
+        return None, judge(tuning, choose(tuning, singles))
     finals, raced = None, last_finalists(tuning, singles)
     recall_correction(tuning)
     while True:
@@ -242,9 +242,8 @@ def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[Cand
         finals, raced = choose(tuning, plans), plans
         if not calibrate(tuning, finals) and tuning.rejections == rejected:
             break
-    reconsider(tuning, finals)
     remember(tuning, finals)
-    return result, finals
+    return result, judge(tuning, finals)
 
 
 def _finalists(

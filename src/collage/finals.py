@@ -43,6 +43,7 @@ class Finals:
         speedup: Over the best single target, and its interval; None if no single target finished.
         recorded: True if no race was needed: the same finalists raced here before.
         pace: How many times as long as at best the machine took while they raced (see ``collage.cost.calm``).
+        additive_error: See ``collage.calibration``; None until it is judged, or if it is not known.
     """
 
     recipe: Recipe | None
@@ -53,6 +54,7 @@ class Finals:
     speedup: tuple[float, Interval] | None
     recorded: bool = False
     pace: float = 1.0
+    additive_error: float | None = None
 
     def compared(self, tuning: Tuning) -> list[tuple[Standing, float | None]]:
         """Every standing, with the seconds that were predicted for its plan."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from collage.calibration import additive_error, machine_drift
+from collage.calibration import machine_drift
 from collage.cost.outcome import Outcome, Status
 from collage.cost.race import Standing
 from collage.cost.sense import nan_shares
@@ -71,7 +71,7 @@ def compile_report(
         "finalists": [_finalist(standing, predicted) for standing, predicted in finals.compared(tuning)],
         "speedup_vs_best_single": finals.speedup[0] if finals.speedup else None,
         "speedup_interval": finals.speedup[1].as_list() if finals.speedup else None,
-        "additive_error": additive_error(tuning, finals, plan),
+        "additive_error": finals.additive_error,
         "machine_drift": 1.0 - 1.0 / machine_drift(finals),
         "search": _search(tuning, index, result, wall_s, finals.recorded),
         "numerics": _numerics(tuning, plan, standing, no_numbers),

@@ -140,7 +140,8 @@ def _additive(report: Mapping[str, Any]) -> str:
     machine = f" (the machine itself: {drift:+.1%})" if drift is not None else ""
     if len(report["kernels"]) == 1:
         return f"measured by itself {_ms(report['estimate_us'])} ms{machine}"
-    return f"kernels add up to {_ms(report['estimate_us'])} ms{machine}: additive error {report['additive_error']:+.1%}"
+    error = f"additive error {report['additive_error']:+.1%}"
+    return f"kernels add up to {_ms(report['estimate_us'])} ms on a calm machine{machine}; {error}"
 
 
 def print_outputs(outputs: Sequence[Mapping[str, Any]]) -> None:

@@ -15,7 +15,6 @@ import onnx_ir as ir
 
 from collage._errors import CompileError
 from collage.cost._worker_main import end_if_forked
-from collage.cost.clutter import REUSED_BYTES
 from collage.cost.numerics import compare_all
 from collage.cost.sampling import SamplingPlan, sample, sample_kernel
 from collage.cost.slot import building_slot, measuring_slot
@@ -38,6 +37,8 @@ from collage.toolchains import (
 
 __all__ = ["ToolchainService"]
 
+_COLD_BYTES = 16 << 20
+"""What activations take of a processor's caches at most, see ``collage.cost.surroundings``."""
 _CHAIN = 32
 
 
@@ -204,7 +205,7 @@ class ToolchainService:
         tensor = np.ones(16, np.float32)
         kernel([tensor])
         end_if_forked(self._server)
-        cold = sample_kernel(kernel, [tensor], SamplingPlan(REUSED_BYTES, cores, least=20, spread=0.0))
+        cold = sample_kernel(kernel, [tensor], SamplingPlan(_COLD_BYTES, cores, least=20, spread=0.0))
         names = [f"v{i}" for i in range(_CHAIN + 1)]
         steps = [Step(f"k{i}", kernel, (names[i],), (names[i + 1],)) for i in range(_CHAIN)]
         chain = Executor(steps, names[:1], names[-1:])

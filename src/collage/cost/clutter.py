@@ -3,10 +3,6 @@
 What a kernel's own processor touches leaves the caches of the others as they were, with half of the kernel's weights and code
 in them. They also wake up for it, as for the kernel before: a processor of a virtual machine that has slept for some
 milliseconds takes as long as a small kernel to come back.
-
-Caches tell what is used again and again from what streams through once, and keep the former: a kernel that is run over and over,
-with nothing but streams in between, takes 6 to 10 % less in its tenth run than in its second. Within a model, activations of
-the other kernels are used again, too. So memory that stands for activations is gone through twice.
 """
 
 from __future__ import annotations
@@ -18,10 +14,7 @@ import numpy as np
 
 from collage.toolchains import HelperThreads
 
-__all__ = ["REUSED_BYTES", "Clutter", "clutter_for"]
-
-REUSED_BYTES = 12 << 20
-"""What activations take of a processor's caches at most; more are weights, which are read once."""
+__all__ = ["Clutter", "clutter_for"]
 
 
 class Clutter:
@@ -41,7 +34,7 @@ class Clutter:
         self._helpers = HelperThreads(thread.native_id for thread in threads if thread.native_id is not None)
 
     def touch(self, size: int) -> None:
-        """Has every processor write to so many bytes of its own, up to ``REUSED_BYTES`` twice; returns when all are done."""
+        """Has every processor write to so many bytes of its own; returns when all are done."""
         if size > len(self._memory[0]):
             self._memory = [np.ones(size, np.uint8) for _ in self._memory]
         self._size = size
@@ -64,8 +57,7 @@ class Clutter:
             return
 
     def _write(self, place: int) -> None:
-        for _ in range(2 if self._size <= REUSED_BYTES else 1):
-            self._memory[place][: self._size] += 1  # NumPy lets go of the interpreter's lock meanwhile.
+        self._memory[place][: self._size] += 1  # NumPy lets go of the interpreter's lock meanwhile.
 
 
 @functools.cache

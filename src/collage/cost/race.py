@@ -181,9 +181,13 @@ class _Runner:
         return Standing(self.contestant, Status.OK, time, None, self.max_abs, self.max_rel, paired_s, self.beside_s)
 
     def paired_s(self, reference: _Runner) -> float | None:
-        """See ``Standing``; some may have run in fewer rounds than others."""
-        pairs = [*zip(self.choosing, reference.choosing, strict=False)]
-        pairs += zip(self.reporting, reference.reporting, strict=False)
+        """See ``Standing``; some may have run in fewer rounds than others.
+
+        The rounds of choosing and of reporting ran in different processes. Where both are known, what one took in the former
+        tells nothing of what it is compared with in the latter.
+        """
+        pairs = [*zip(self.reporting, reference.reporting, strict=False)]
+        pairs = pairs or [*zip(self.choosing, reference.choosing, strict=False)]
         if not pairs:
             return None
         return ratio_of_medians([own for own, _ in pairs], [other for _, other in pairs])[0] * reference.median_s

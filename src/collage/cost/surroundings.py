@@ -1,14 +1,12 @@
 """What the rest of a model leaves of a kernel's caches, from one of its runs to the next.
 
 Every other kernel runs in between, on all processors. Their weights are read once; memory for activations is used over and
-over, so that some megabytes are all that it takes of a cache, however many there are of it (see ``collage.cost.clutter``).
-Touching them also takes about as long as the kernels before do, so that the helpers of this one's toolchain have gone to sleep,
-as they have in a plan.
+over, so that some megabytes are all that it takes of a cache, however many there are of it. Touching them also takes about as
+long as the kernels before do, so that the helpers of this one's toolchain have gone to sleep, as they have in a plan.
 
-Five plans of ten kernels of light models, on two toolchains each, were run in turn with bursts of their kernels, all in one
-process. Where activations were touched once, up to 16 MiB, sums were 0 to 10 % too low from the fourth run of a burst on; where
-up to 12 MiB are touched twice, 2 % too low to 6 % too high; 16 MiB twice, 3 to 11 % too high; 8 MiB twice, 4 to 11 % too low.
-Before, when one processor touched weights alone, they were 7 to 28 % too low.
+Twelve plans of 6 to 24 kernels, light and heavy, on two toolchains each, were run in turn with their kernels by themselves, all
+in one process. Where activations counted up to 16 MiB, sums were 5 % too low to 4 % too high; up to 8 MiB, 1 to 12 % too low; up
+to 24 MiB, 1 % too low to 11 % too high. Before, when one processor touched weights alone, they were 7 to 28 % too low.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from collage.cost.clutter import REUSED_BYTES
 from collage.cost.jobs import weight_bytes
 from collage.cost.values import ValueStore
 from collage.target import Target
@@ -26,6 +23,8 @@ __all__ = ["Surroundings"]
 
 _CACHE_BYTES = 32 << 20
 """More than this is not worth touching: no cache of one processor holds it."""
+_REUSED_BYTES = 16 << 20
+"""What activations take of a processor's caches at most."""
 
 
 class Surroundings:
@@ -52,10 +51,10 @@ class Surroundings:
         everything = (
             weights + self._value_bytes - sum(self._values.nbytes(name) for name in own if name in self._values)
         )
-        read_once = min(_CACHE_BYTES, weights // self._cores)
-        used_again = min(REUSED_BYTES, max(0, everything) // self._cores)
-        # Of what is used again, twice as much goes through the caches (see ``Clutter.touch``).
-        return read_once if read_once >= 2 * used_again else used_again
+        return max(
+            min(_CACHE_BYTES, weights // self._cores),
+            min(_REUSED_BYTES, max(0, everything) // self._cores),
+        )
 
     @cached_property
     def _value_bytes(self) -> int:

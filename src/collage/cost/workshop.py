@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -185,6 +186,27 @@ class Workshop:
             outcomes.append(self._look_again(key, job, first) if again and first is not None else None)
             self._builds.relieve(job.kernel)
         return outcomes
+
+    def alone(self, job: Job) -> Callable[[], float]:
+        """Times a kernel for one burst whenever it is called, as ``measure`` does, but at whatever pace the machine has.
+
+        Returns:
+            A function that returns seconds: the median, and over all occasions their mean by weight.
+
+        Raises:
+            ToolchainError: It could not be built.
+        """
+        told = self._checked(job, self._builds.compiled(job.kernel, job.target))
+        plan = self._sampling_plan(job)
+
+        def seconds() -> float:
+            found = [
+                weight * statistics.median(self._burst(job, told, values, plan))
+                for values, weight in self._distinct_occasions(job)
+            ]
+            return math.fsum(found)
+
+        return seconds
 
     def recall(self, job: Job) -> Outcome | None:
         """What is known of a kernel without building or measuring it, or None."""
@@ -409,28 +431,26 @@ class Workshop:
 
     def _time(self, job: Job, told: Mapping[str, Any]) -> Summary:
         """How long a kernel takes on this machine while it is calm: the mean of all occasions by their weight."""
-        plan = SamplingPlan(job.context_bytes // _MIB * _MIB, cores=self.cores)
-        if _is_on_processors(job.target):
-            plan = dataclasses.replace(plan, burst_s=_BURST_S)
         parts = []
         for values, weight in self._distinct_occasions(job):
             # What is hopeless on one occasion is so on all of them.
-            hopeless_s = min(job.hopeless_s / weight, 1e9)
-            samples = self._samples(job, told, values, dataclasses.replace(plan, hopeless_s=hopeless_s))
-            parts.append((summarise(samples), weight))
+            plan = dataclasses.replace(self._sampling_plan(job), hopeless_s=min(job.hopeless_s / weight, 1e9))
+            burst, pace = partial(self._burst, job, told, values), partial(self._pace, job.target)
+            parts.append((summarise(sample_in_bursts(burst, pace, plan)), weight))
         return weighted_mean(parts)
 
-    def _samples(self, job: Job, told: Mapping[str, Any], values: ValueStore, plan: SamplingPlan) -> list[float]:
-        """Seconds of each timed run of a kernel on one occasion."""
+    def _sampling_plan(self, job: Job) -> SamplingPlan:
+        plan = SamplingPlan(job.context_bytes // _MIB * _MIB, cores=self.cores)
+        return dataclasses.replace(plan, burst_s=_BURST_S) if _is_on_processors(job.target) else plan
+
+    def _burst(self, job: Job, told: Mapping[str, Any], values: ValueStore, plan: SamplingPlan) -> list[float]:
+        """Seconds of each timed run of a kernel on one occasion, in one burst."""
         kernel = {name: told[name] for name in ("compiled", "target", "workspace", "threads", "inputs")}
-        on, limit_s = str(values.folder), self._limits.run_s
-
-        def burst(plan: SamplingPlan) -> list[float]:
-            as_json = dataclasses.asdict(plan)
-            found: list[float] = self._crew.call(job.target, "sample", limit_s, **kernel, values=on, plan=as_json)
-            return found
-
-        return sample_in_bursts(burst, partial(self._pace, job.target), plan)
+        on, as_json = str(values.folder), dataclasses.asdict(plan)
+        found: list[float] = self._crew.call(
+            job.target, "sample", self._limits.run_s, **kernel, values=on, plan=as_json
+        )
+        return found
 
     def _distinct_occasions(self, job: Job) -> list[tuple[ValueStore, float]]:
         """Those that differ for a kernel: where none of its lengths is symbolic, all are one."""

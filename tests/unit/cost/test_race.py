@@ -223,6 +223,13 @@ def test_a_plan_is_compared_turn_by_turn_however_slow_the_machine_was_in_these_t
     assert far.paired_s is None
 
 
+def test_what_the_reference_took_in_another_process_does_not_count() -> None:
+    # Where its first process found its memory made it half as slow again; that of the mix, which is raced in both, did not.
+    result = run(entry("single", 0.010, first_process=1.5), entry("mix", 0.009, 3))
+    mix = result.standings[1]
+    assert mix.paired_s == pytest.approx(0.009, rel=0.05)
+
+
 def test_legs_are_run_by_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     started = list[str]()
     monkeypatch.setattr(Track, "kill", lambda self: started.append(self.arguments["called"]))

@@ -1,0 +1,103 @@
+"""Whether kernels add up: they are timed beside the plan that is made of them, in turns.
+
+Costs are measured over a minute or more, and plans race after that. A shared machine is a fifth slower or faster by then, for
+small kernels in another way than for whole models. What a kernel takes as a share of the plan, which runs just before and just
+after it, does not depend on that: shares are known to a few per cent on a machine where times are not to a tenth.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from collage.cost.race import Contestant
+from collage.cost.slot import building_slot, measuring_slot
+from collage.cost.worker import Worker
+
+__all__ = ["Part", "Reckoning", "reckon"]
+
+_ENOUGH_S = 8.0
+"""So long it may take where kernels are visited more than once."""
+_TOO_LONG_S = 40.0
+_MOST_VISITS = 5
+_BLOCK_S = 0.08
+_VISIT_S = 0.2
+"""A block of the whole, and a burst of the kernel; for a kernel and a whole that take no time."""
+_SLOW_S = 1.0
+_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A kernel of a plan.
+
+    Attributes:
+        seconds: Times it once, by itself.
+        count: How many kernels of the plan it stands for.
+    """
+
+    seconds: Callable[[], float]
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reckoning:
+    """What came of it.
+
+    Attributes:
+        parts: Seconds that all kernels take by themselves for each second that the whole takes.
+        whole_s: Seconds that the whole took meanwhile, the median.
+    """
+
+    parts: float
+    whole_s: float
+
+
+def reckon(whole: Contestant, parts: Sequence[Part], say: Callable[[str], None] = lambda _: None) -> Reckoning | None:
+    """Times kernels and the whole in turns.
+
+    Args:
+        whole: The plan, as in the finals.
+        parts: Its kernels, one for all that cost the same.
+        say: Told what is going on.
+
+    Returns:
+        How they compare; None where that would take too long.
+
+    Raises:
+        ToolchainError: One of them does not run.
+    """
+    with Worker(whole.service, dict(whole.arguments)) as worker:
+
+        def timed(runs: int) -> float:
+            # The first run finds what the kernel left in the caches, and sleeping threads.
+            samples: list[float] = worker.call("run", _TIMEOUT_S, runs=runs, warm_up=0 if run_s > _SLOW_S else 1)
+            return statistics.median(samples)
+
+        run_s = 0.0
+        with building_slot():
+            run_s = timed(1)
+        visits = _visits(len(parts), run_s)
+        if not visits:
+            return None
+        runs = min(max(math.ceil(_BLOCK_S / max(run_s, 1e-6)), 1), 2000)
+        shares, wholes = [], list[float]()
+        for number, part in enumerate(parts, 1):
+            say(f"timing kernels beside the whole: {number} of {len(parts)}")
+            with measuring_slot():
+                found, before_s = [], timed(runs)
+                for _ in range(visits):
+                    part_s, after_s = part.seconds(), timed(runs)
+                    found.append(part_s / math.sqrt(before_s * after_s))
+                    wholes.append(after_s)
+                    before_s = after_s
+            shares.append(part.count * statistics.median(found))
+    return Reckoning(math.fsum(shares), statistics.median(wholes))
+
+
+def _visits(parts: int, run_s: float) -> int:
+    """How often to time each kernel; 0 where once would take too long."""
+    once_s = parts * (_VISIT_S + 3 * run_s)
+    return 0 if once_s > _TOO_LONG_S else min(max(int(_ENOUGH_S / once_s), 1), _MOST_VISITS)

@@ -1,0 +1,105 @@
+"""Kernels beside the plan that they make, on a machine that is never the same for long."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from collage._errors import WorkerDied
+from collage.cost import reckoning as reckoning_module
+from collage.cost.race import Contestant
+from collage.cost.reckoning import Part, reckon
+
+
+class Machine:
+    """Drifts by a tenth from moment to moment, and by half from the beginning to the end."""
+
+    def __init__(self) -> None:
+        self.random = random.Random(1)
+        self.slowness = 1.0
+        self.runs: list[int] = []
+
+    def seconds(self, calm_s: float) -> float:
+        self.slowness = min(self.slowness * 1.003, 1.5)
+        return calm_s * self.slowness * self.random.uniform(0.95, 1.05)
+
+    def kernel(self, calm_s: float) -> Callable[[], float]:
+        return lambda: self.seconds(calm_s)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine()
+
+    class Whole:
+        def __init__(self, service: str, arguments: Mapping[str, Any]) -> None:
+            self.arguments = arguments
+
+        def __enter__(self) -> Whole:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def call(self, method: str, timeout_s: float, runs: int, warm_up: int) -> list[float]:
+            assert method == "run"
+            if self.arguments.get("dies"):
+                raise WorkerDied("gone")
+            machine.runs.append(runs)
+            return [machine.seconds(self.arguments["seconds"]) for _ in range(runs)]
+
+    monkeypatch.setattr(reckoning_module, "Worker", Whole)
+    return machine
+
+
+def whole(seconds: float, **more: Any) -> Contestant:
+    return Contestant("whole", "service", {"seconds": seconds, **more})
+
+
+def test_what_the_machine_does_to_both_is_no_error(machine: Machine) -> None:
+    parts = [Part(machine.kernel(seconds)) for seconds in (0.001, 0.004, 0.003)]
+    found = reckon(whole(0.010), parts)
+    assert found is not None
+    assert found.parts == pytest.approx(0.8, rel=0.04)
+    assert machine.slowness > 1.3
+    assert 0.010 < found.whole_s < 0.010 * machine.slowness
+
+
+def test_equal_kernels_are_timed_once_and_count_as_often_as_there_are(machine: Machine) -> None:
+    found = reckon(whole(0.010), [Part(machine.kernel(0.002), 3), Part(machine.kernel(0.004))])
+    assert found is not None
+    assert found.parts == pytest.approx(1.0, rel=0.04)
+
+
+def test_many_kernels_are_visited_once_each(machine: Machine) -> None:
+    called: list[int] = []
+
+    def kernel(number: int) -> Callable[[], float]:
+        return lambda: called.append(number) or 0.001  # type: ignore[func-returns-value]
+
+    reckon(whole(0.001), [Part(kernel(n)) for n in range(100)])
+    assert called == list(range(100))
+    called.clear()
+    reckon(whole(0.001), [Part(kernel(0)), Part(kernel(1))])
+    assert called == [0] * 5 + [1] * 5
+
+
+def test_what_would_take_minutes_is_not_done(machine: Machine) -> None:
+    called: list[int] = []
+    assert reckon(whole(3.0), [Part(lambda: called.append(1) or 1.0)] * 5) is None  # type: ignore[func-returns-value]
+    assert called == []
+
+
+def test_a_whole_that_dies_is_an_error(machine: Machine) -> None:
+    with pytest.raises(WorkerDied):
+        reckon(whole(0.01, dies=True), [Part(machine.kernel(0.01))])
+
+
+def test_short_runs_are_run_more_often(machine: Machine) -> None:
+    reckon(whole(0.001), [Part(machine.kernel(0.001))])
+    assert machine.runs[1] > 50
+    machine.runs.clear()
+    reckon(whole(0.5), [Part(machine.kernel(0.1))])
+    assert set(machine.runs) == {1}
