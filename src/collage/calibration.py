@@ -130,7 +130,10 @@ def reckoned(tuning: Tuning, plan: Plan, *, again: bool = False) -> Reckoning | 
     try:
         whole = race_contestant(tuning, plan, lower(tuning, plan))
         jobs = [(tuning.estimator.job(model, key[1]), counts[key]) for key, model in distinct.items()]
-        found = reckon(whole, [Part(tuning.workshop.alone(job), count) for job, count in jobs], tuning.say)
+        parts = [Part(tuning.workshop.alone(job), count) for job, count in jobs]
+        calm = tuning.workshop.calm
+        calm.renew()
+        found = reckon(whole, parts, tuning.say, wait=calm.wait)
     except ToolchainError as error:
         tuning.say(f"kernels cannot be timed beside {plan.name}: {error}")
         return None

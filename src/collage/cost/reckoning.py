@@ -2,7 +2,9 @@
 
 Costs are measured over a minute or more, and plans race after that. A shared machine is a fifth slower or faster by then, for
 small kernels in another way than for whole models. What a kernel takes as a share of the plan, which runs just before and just
-after it, does not depend on that: shares are known to a few per cent on a machine where times are not to a tenth.
+after it, hardly depends on that: shares are known to some per cent on a machine where times are not to a fifth. Of several
+visits to a kernel those count for which the plan was fastest, since costs are stated for a machine that is calm, and did not
+change under way.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from collage.cost.worker import Worker
 
 __all__ = ["Part", "Reckoning", "reckon"]
 
-_ENOUGH_S = 8.0
+_ENOUGH_S = 12.0
 """So long it may take where kernels are visited more than once."""
 _TOO_LONG_S = 40.0
 _MOST_VISITS = 5
@@ -55,13 +57,20 @@ class Reckoning:
     whole_s: float
 
 
-def reckon(whole: Contestant, parts: Sequence[Part], say: Callable[[str], None] = lambda _: None) -> Reckoning | None:
+def reckon(
+    whole: Contestant,
+    parts: Sequence[Part],
+    say: Callable[[str], None] = lambda _: None,
+    *,
+    wait: Callable[[], object] = lambda: None,
+) -> Reckoning | None:
     """Times kernels and the whole in turns.
 
     Args:
         whole: The plan, as in the finals.
         parts: Its kernels, one for all that cost the same.
         say: Told what is going on.
+        wait: Called before each kernel; returns when the machine is calm.
 
     Returns:
         How they compare; None where that would take too long.
@@ -87,13 +96,15 @@ def reckon(whole: Contestant, parts: Sequence[Part], say: Callable[[str], None] 
         for number, part in enumerate(parts, 1):
             say(f"timing kernels beside the whole: {number} of {len(parts)}")
             with measuring_slot():
+                wait()
                 found, before_s = [], timed(runs)
                 for _ in range(visits):
                     part_s, after_s = part.seconds(), timed(runs)
-                    found.append(part_s / math.sqrt(before_s * after_s))
-                    wholes.append(after_s)
+                    found.append((math.sqrt(before_s * after_s), part_s))
                     before_s = after_s
-            shares.append(part.count * statistics.median(found))
+            counting = sorted(found)[: (visits + 1) // 2]
+            shares.append(part.count * statistics.median(part_s / whole_s for whole_s, part_s in counting))
+            wholes += [whole_s for whole_s, _ in counting]
     return Reckoning(math.fsum(shares), statistics.median(wholes))
 
 
