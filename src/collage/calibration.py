@@ -12,9 +12,11 @@ from dataclasses import asdict, replace
 
 from collage._errors import ToolchainError
 from collage.cost.cost import Correction
+from collage.cost.jobs import weight_bytes
 from collage.cost.reckoning import Part, Reckoning, reckon
 from collage.cost.sampling import slowdown
 from collage.finals import Finals, plan_signature, race_contestant
+from collage.machine import free_memory_bytes
 from collage.plans import Plan, lower, predicted_s
 from collage.tuning import Tuning
 
@@ -25,6 +27,8 @@ _CONTRADICTION = 0.05
 _LEAST_PARTS = 0.6
 _GLIMPSE = 3
 """So many runs, or fewer, only told that a plan is too slow to be raced."""
+_COPIES = 8
+"""How often a model's weights may be in memory: in the plan, in its kernels, and in what either packs them into."""
 _FACT = "calibration-2"
 
 
@@ -146,7 +150,8 @@ def reckoned(tuning: Tuning, plan: Plan, *, again: bool = False) -> Reckoning | 
 
 
 def _can_be_reckoned(tuning: Tuning, plan: Plan) -> bool:
-    if tuning.placement is not None or not tuning.options.finals or tuning.race_plan.one_at_a_time:
+    has_memory = _COPIES * weight_bytes(tuning.model) < free_memory_bytes()
+    if tuning.placement is not None or not tuning.options.finals or not has_memory:
         return False
     has_time = tuning.options.time_budget_s is None or tuning.search_s_left > 0
     return has_time and all(place.target.kind == "llvm" for place in plan.kernels)

@@ -13,6 +13,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from collage.cost.race import Contestant
 from collage.cost.slot import building_slot, measuring_slot
@@ -23,7 +24,10 @@ __all__ = ["Part", "Reckoning", "reckon"]
 _ENOUGH_S = 12.0
 """So long it may take where kernels are visited more than once."""
 _TOO_LONG_S = 40.0
+_FEW_VISITS = 3
 _MOST_VISITS = 5
+_ALIKE = 0.03
+"""Where the first few visits differ by no more than this, there are no others."""
 _BLOCK_S = 0.08
 _VISIT_S = 0.2
 """A block of the whole, and a burst of the kernel; for a kernel and a whole that take no time."""
@@ -55,6 +59,15 @@ class Reckoning:
 
     parts: float
     whole_s: float
+
+
+class _Visit(NamedTuple):
+    whole_s: float
+    part_s: float
+
+    @property
+    def share(self) -> float:
+        return self.part_s / self.whole_s
 
 
 def reckon(
@@ -97,15 +110,21 @@ def reckon(
             say(f"timing kernels beside the whole: {number} of {len(parts)}")
             with measuring_slot():
                 wait()
-                found, before_s = [], timed(runs)
-                for _ in range(visits):
+                found, before_s = list[_Visit](), timed(runs)
+                while len(found) < visits and not _is_told(found):
                     part_s, after_s = part.seconds(), timed(runs)
-                    found.append((math.sqrt(before_s * after_s), part_s))
+                    found.append(_Visit(math.sqrt(before_s * after_s), part_s))
                     before_s = after_s
-            counting = sorted(found)[: (visits + 1) // 2]
-            shares.append(part.count * statistics.median(part_s / whole_s for whole_s, part_s in counting))
-            wholes += [whole_s for whole_s, _ in counting]
+            counting = sorted(found)[: (len(found) + 1) // 2]
+            shares.append(part.count * statistics.median(visit.share for visit in counting))
+            wholes += [visit.whole_s for visit in counting]
     return Reckoning(math.fsum(shares), statistics.median(wholes))
+
+
+def _is_told(found: Sequence[_Visit]) -> bool:
+    """Whether the first few visits to a kernel agree."""
+    shares = [visit.share for visit in found]
+    return len(shares) >= _FEW_VISITS and max(shares) <= (1.0 + _ALIKE) * min(shares)
 
 
 def _visits(parts: int, run_s: float) -> int:

@@ -5,10 +5,10 @@ over, so that some megabytes are all that it takes of a cache, however many ther
 long as the kernels before do, so that the helpers of this one's toolchain have gone to sleep, as they have in a plan.
 
 Plans of 6 to 24 kernels, light and heavy, on two toolchains each, were run in turn with their kernels by themselves, all in one
-process. Where activations counted up to 16 MiB, sums were 5 % too low to 4 % too high for twelve plans, 0 to 10 % too low for five
-light ones on another day, and 1 % too low to 9 % too high on another machine; up to 8 MiB, 1 to 12 % too low; up to 24 MiB, 1 % too
-low to 11 % too high; 12 MiB twice, 2 % too low to 6 % too high, and up to 26 % too high on the other machine. When one processor
-touched weights alone, they were 7 to 28 % too low. What is left is learned from plans (see ``collage.cost.reckoning``).
+process. Where activations counted up to 16 MiB, sums were 5 % too low to 4 % too high for twelve plans, 0 to 10 % too low for
+five light ones on another day, and 1 % too low to 9 % too high on another machine; up to 8 MiB, 1 to 12 % too low; up to 24 MiB,
+1 % too low to 11 % too high; 12 MiB twice, 2 % too low to 6 % too high, and up to 26 % too high on the other machine. When one
+processor touched weights alone, they were 7 to 28 % too low. What is left is learned from plans (see ``collage.cost.reckoning``).
 """
 
 from __future__ import annotations

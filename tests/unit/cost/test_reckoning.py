@@ -96,13 +96,21 @@ def test_many_kernels_are_visited_once_each(machine: Machine) -> None:
     called: list[int] = []
 
     def kernel(number: int) -> Callable[[], float]:
-        return lambda: called.append(number) or 0.001  # type: ignore[func-returns-value]
+        return lambda: called.append(number) or 0.001 * (1 + len(called) % 2)  # type: ignore[func-returns-value]
 
     reckon(whole(0.001), [Part(kernel(n)) for n in range(100)])
     assert called == list(range(100))
     called.clear()
     reckon(whole(0.001), [Part(kernel(0)), Part(kernel(1))])
     assert called == [0] * 5 + [1] * 5
+
+
+def test_where_the_first_visits_agree_there_are_no_others(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[int] = []
+    monkeypatch.setattr(machine.random, "uniform", lambda *_: 1.0)
+    machine.drift = 1.0
+    reckon(whole(0.001), [Part(lambda: called.append(1) or 0.001)])  # type: ignore[func-returns-value]
+    assert len(called) == 3
 
 
 def test_what_would_take_minutes_is_not_done(machine: Machine) -> None:
