@@ -25,7 +25,7 @@ from pathlib import Path
 
 from lazy import model_of, names, session
 
-from collage.calibration import additive_error, correction_of, reckoned
+from collage.calibration import additive_error, reckoned, taught
 from collage.collage import gather_specs
 from collage.cost.cost import Correction
 from collage.fusion import CandidateKernel
@@ -87,12 +87,12 @@ def compare(tuning: Tuning, label: str, plan: Plan, teacher: Plan) -> tuple[floa
     spec_of = {target: spec for spec in gather_specs(tuning) for target in spec.targets}
     places = [place for place in plan.kernels if place.target in spec_of]
     tuning.measure([CandidateKernel(p.sub_graph, p.target, spec_of[p.target], ("forced",)) for p in places])
-    predicted, taught, found = predicted_s(tuning, plan), reckoned(tuning, teacher), reckoned(tuning, plan, again=True)
-    if taught is None or found is None or predicted is None:
+    predicted, found = predicted_s(tuning, plan), reckoned(tuning, plan, 1)
+    if found is None or predicted is None:
         print(f"  {label:<28} {len(plan.kernels):>3} kernels: not all could be measured")
         return None
     plain = additive_error(tuning, plan, found)
-    tuning.correction = correction_of(tuning, teacher, taught)
+    tuning.correction = taught(tuning, teacher)
     corrected = additive_error(tuning, plan, found)
     print(
         f"  {label:<28} {len(plan.kernels):>3} kernels, predicted {predicted * 1e6:>9.1f} us, "

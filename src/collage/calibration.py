@@ -7,8 +7,9 @@ more with what was learned. Specification 003, "Robust candidate kernel latency 
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 
 from collage._errors import ToolchainError
 from collage.cost.cost import Correction
@@ -20,7 +21,16 @@ from collage.machine import free_memory_bytes
 from collage.plans import Plan, lower, predicted_s
 from collage.tuning import Tuning
 
-__all__ = ["additive_error", "calibrate", "correction_of", "judge", "machine_drift", "recall_correction", "reckoned"]
+__all__ = [
+    "additive_error",
+    "calibrate",
+    "correction_of",
+    "judge",
+    "machine_drift",
+    "recall_correction",
+    "reckoned",
+    "taught",
+]
 
 _CONTRADICTION = 0.05
 """Share of its time by which a chain's kernels may be off before costs are corrected; shares are known to some per cent."""
@@ -49,10 +59,7 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
     """
     is_first = tuning.correction == Correction() and _recalled(tuning) is None
     chain = _fastest_chain(finals) if is_first else None
-    found = None if chain is None else reckoned(tuning, chain)
-    if chain is None or found is None:
-        return False
-    correction = correction_of(tuning, chain, found)
+    correction = Correction() if chain is None else taught(tuning, chain)
     if correction == Correction():
         return False
     if correction.chain_s:
@@ -65,8 +72,20 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
     return True
 
 
+def taught(tuning: Tuning, chain: Plan) -> Correction:
+    """What a chain teaches that is timed beside its kernels: what it said twice, and of that the less."""
+    corrections: list[Correction] = []
+    for occasion in (1, 2):
+        found = reckoned(tuning, chain, occasion)
+        corrections.append(Correction() if found is None else correction_of(tuning, chain, found))
+        if corrections[-1] == Correction():
+            return Correction()
+    first, second = corrections
+    return Correction(min(first.chain_s, second.chain_s), max(first.parts, second.parts))
+
+
 def correction_of(tuning: Tuning, chain: Plan, found: Reckoning) -> Correction:
-    """What a chain teaches that was timed beside its kernels; nothing where these add up to it, more or less."""
+    """What one occasion says of a chain; nothing where its kernels add up to it, more or less."""
     launch = _launch_s(tuning, chain) / found.whole_s
     missing = 1.0 - found.parts - launch
     if missing > _CONTRADICTION:
@@ -85,7 +104,7 @@ def judge(tuning: Tuning, finals: Finals) -> Finals:
     plan = finals.plan
     if plan is None or len(plan.kernels) <= 1:
         return replace(finals, additive_error=None if plan is None else 0.0)
-    found = reckoned(tuning, plan, again=tuning.correction != Correction())
+    found = _settled(tuning, plan, (1, 2) if tuning.correction == Correction() else (3, 4))
     if found is None:
         return replace(finals, additive_error=_raced_error(tuning, finals, plan))
     error = additive_error(tuning, plan, found)
@@ -111,20 +130,20 @@ def machine_drift(finals: Finals) -> float:
     return slowdown(finals.pace)
 
 
-def reckoned(tuning: Tuning, plan: Plan, *, again: bool = False) -> Reckoning | None:
-    """A plan beside its kernels, in turns; kept, so that the same compilation does not do so twice.
+def reckoned(tuning: Tuning, plan: Plan, occasion: int) -> Reckoning | None:
+    """A plan beside its kernels, in turns; kept, so that the next compilation need not do it.
 
     Args:
         tuning: What is known.
         plan: A chain on the machine's processors.
-        again: Whether it has to be another occasion than the first.
+        occasion: Which one: two teach a correction, others judge it. Each has a process of its own for the plan.
 
     Returns:
         None where that cannot be told: on several devices, where nothing is raced, or where time or memory are short.
     """
     if not _can_be_reckoned(tuning, plan):
         return None
-    name = plan_signature(tuning, "parts-2" if again else "parts-1", [plan])
+    name = {**plan_signature(tuning, "beside-1", [plan]), "occasion": occasion}
     told = None if tuning.options.remeasure else tuning.database.local_fact(**name)
     if told is not None:
         return Reckoning(**told)
@@ -147,6 +166,17 @@ def reckoned(tuning: Tuning, plan: Plan, *, again: bool = False) -> Reckoning | 
     if found is not None:
         tuning.database.keep_local_fact(asdict(found), **name)
     return found
+
+
+def _settled(tuning: Tuning, plan: Plan, occasions: tuple[int, int]) -> Reckoning | None:
+    """What one occasion says; where that is a contradiction, the mean of two."""
+    first = reckoned(tuning, plan, occasions[0])
+    if first is None or abs(additive_error(tuning, plan, first)) <= _CONTRADICTION:
+        return first
+    second = reckoned(tuning, plan, occasions[1])
+    return (
+        first if second is None else Reckoning(*map(statistics.mean, zip(astuple(first), astuple(second), strict=True)))
+    )
 
 
 def _can_be_reckoned(tuning: Tuning, plan: Plan) -> bool:

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from collage import calibration as calibration_module
-from collage.calibration import additive_error, calibrate, correction_of, judge, machine_drift, recall_correction
+from collage.calibration import (
+    additive_error,
+    calibrate,
+    correction_of,
+    judge,
+    machine_drift,
+    recall_correction,
+    taught,
+)
 from collage.cost.cost import Correction
 from collage.cost.outcome import Status
 from collage.cost.race import Contestant, Standing
@@ -72,9 +80,9 @@ def shares(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What kernels take of each plan; of others it cannot be told. ``asked`` is what was."""
     told: dict[str, Any] = {"asked": []}
 
-    def reckoned(_: Any, plan: Any, *, again: bool = False) -> Reckoning | None:
-        told["asked"].append((plan.name, again))
-        share = told.get(f"{plan.name} again" if again else plan.name, told.get(plan.name))
+    def reckoned(_: Any, plan: Any, occasion: int) -> Reckoning | None:
+        told["asked"].append((plan.name, occasion))
+        share = told.get(f"{plan.name}, {occasion}", told.get(plan.name))
         return None if share is None else Reckoning(share, 1e-3)
 
     monkeypatch.setattr(calibration_module, "reckoned", reckoned)
@@ -122,11 +130,33 @@ def test_the_fastest_chain_that_was_raced_teaches(shares: dict[str, Any]) -> Non
     tuning: Any = Learner()
     shares.update({"mix 2": 1.25, "mix": 1.0, "mix 3": 1.0})
     assert calibrate(tuning, finals_of({"a": 1e-3, "mix": 3e-3, "mix 2": 2e-3, "mix 3": None}))
-    assert shares["asked"] == [("mix 2", False)]
+    assert shares["asked"] == [("mix 2", 1), ("mix 2", 2)]
     assert tuning.correction.parts == pytest.approx(0.998 / 1.25)
     assert tuning.kept == asdict(tuning.correction)
     assert not calibrate(tuning, finals_of({"mix": 1e-3}))  # Once in a compilation.
-    assert len(shares["asked"]) == 1
+    assert len(shares["asked"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "correction"),
+    [
+        (1.2, 1.3, Correction(parts=0.998 / 1.2)),
+        (1.3, 1.2, Correction(parts=0.998 / 1.2)),
+        (0.6, 0.8, Correction(chain_s=0.099e-3)),
+        # On one occasion something else was slow, or fast.
+        (1.2, 1.0, Correction()),
+        (0.6, 1.3, Correction()),
+        (1.3, 0.6, Correction()),
+        (1.3, None, Correction()),
+    ],
+)
+def test_what_a_chain_said_twice_is_believed_and_of_that_the_less(
+    first: float, second: float | None, correction: Correction, shares: dict[str, Any]
+) -> None:
+    shares.update({"mix, 1": first, "mix, 2": second})
+    found = taught(Learner(), plan_of("mix"))  # type: ignore[arg-type]
+    assert found.chain_s == pytest.approx(correction.chain_s)
+    assert found.parts == pytest.approx(correction.parts)
 
 
 @pytest.mark.parametrize(
@@ -165,10 +195,19 @@ def test_what_an_earlier_compilation_corrected_holds_and_is_not_learned_anew(sha
 
 
 def test_the_winner_is_judged_by_its_kernels_beside_it(shares: dict[str, Any]) -> None:
-    shares["mix"] = 0.9
+    shares["mix"] = 0.97
+    found = judge(Learner(), finals_of({"a": 1e-3, "mix": 1e-3}))  # type: ignore[arg-type]
+    assert found.additive_error == pytest.approx(0.028)
+    assert shares["asked"] == [("mix", 1)]
+
+
+def test_where_one_occasion_is_a_contradiction_two_are_believed(shares: dict[str, Any]) -> None:
+    shares.update({"mix, 1": 0.9, "mix, 2": 1.0})
+    found = judge(Learner(), finals_of({"a": 1e-3, "mix": 1e-3}))  # type: ignore[arg-type]
+    assert found.additive_error == pytest.approx(0.048)
+    shares["mix, 2"] = None
     found = judge(Learner(), finals_of({"a": 1e-3, "mix": 1e-3}))  # type: ignore[arg-type]
     assert found.additive_error == pytest.approx(0.098)
-    assert shares["asked"] == [("mix", False)]
 
 
 def test_one_kernel_has_nothing_to_add_up(shares: dict[str, Any]) -> None:
@@ -178,14 +217,14 @@ def test_one_kernel_has_nothing_to_add_up(shares: dict[str, Any]) -> None:
 
 
 def test_a_correction_is_judged_on_another_occasion(shares: dict[str, Any]) -> None:
-    shares.update({"mix": 1.25, "mix again": 1.2})
+    shares.update({"mix": 1.25, "mix, 3": 1.2})
     tuning: Any = Learner()
     finals = finals_of({"a": 1e-3, "mix": 1e-3})
     assert calibrate(tuning, finals)
     found = judge(tuning, finals)
     assert found.additive_error == pytest.approx(0.998 - 0.998 / 1.25 * 1.2)
     assert tuning.kept == asdict(tuning.correction) != asdict(Correction())
-    assert shares["asked"] == [("mix", False), ("mix", True)]
+    assert shares["asked"] == [("mix", 1), ("mix", 2), ("mix", 3)]
 
 
 def test_a_correction_that_the_winner_does_better_without_is_forgotten(shares: dict[str, Any]) -> None:
