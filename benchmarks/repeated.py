@@ -5,9 +5,10 @@
     python benchmarks/repeated.py MODEL.onnx [MODEL.onnx ...] [--times 10] [--targets T,T] [--legs 2] [--rounds 7] [--json FILE]
 
 Each compile is ``collage compile`` with a new database, so that it knows nothing of the ones before it; each artefact is
-raced by ``independent.py``. Prints, for every compile, its seconds, how many of the distinct workload keys it measured,
-the medians in milliseconds, the best single toolchain over the artefact with the 95 % interval of that ratio, and the
-plan's kernels by target; in the end, of how many compiles the whole interval lies below 0.98. Exit code 1 if any does.
+raced by ``independent.py``. Prints, for every compile, its seconds, how many of the distinct workload keys it measured, the
+medians in milliseconds, the best single toolchain over the artefact with the 95 % interval of that ratio, the plan's kernels
+by target, and their additive error; in the end, of how many compiles the whole interval lies below 0.98. Exit code 1 if any
+does.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ def line(row: dict[str, Any]) -> str:
     report, (low, high) = row["report"], row["interval"]
     kernels = Counter(kernel["target"] for kernel in report["kernels"])
     plan = ", ".join(f"{count} {target}" for target, count in sorted(kernels.items()))
-    keys = report["search"]
+    keys, error = report["search"], report["additive_error"]
     return (
         f"{row['compile_s']:6.1f} s  {keys['measured']}/{keys['keys']} keys  {row['medians_ms']}  "
         f"{row['ratio']:.3f} [{low:.3f}, {high:.3f}]  {plan}"
+        + ("" if len(report["kernels"]) == 1 or error is None else f"; additive error {error:+.1%}")
     )
 
 

@@ -7,6 +7,7 @@ more with what was learned. Specification 003, "Robust candidate kernel latency 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from dataclasses import asdict, astuple, replace
@@ -34,6 +35,7 @@ __all__ = [
 
 _CONTRADICTION = 0.05
 """Share of its time by which a chain's kernels may be off before costs are corrected; shares are known to some per cent."""
+_SURPRISE = 0.1
 _LEAST_PARTS = 0.6
 _GLIMPSE = 3
 """So many runs, or fewer, only told that a plan is too slow to be raced."""
@@ -54,12 +56,16 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
     Where it takes less, kernels find caches in a better state than where they were measured: parts of a model then count as
     much less, and the whole model on one target, of which nothing has to be added up, as before.
 
+    Nothing is timed where the chain did against the best single as predicted: then costs are right enough to choose by.
+
     Returns:
         True if costs changed, so that another plan may be the best one: worth one more search.
     """
     is_first = tuning.correction == Correction() and _recalled(tuning) is None
     chain = _fastest_chain(finals) if is_first else None
-    correction = Correction() if chain is None else taught(tuning, chain)
+    if chain is None or not _is_surprising(tuning, finals, chain):
+        return False
+    correction = taught(tuning, chain)
     if correction == Correction():
         return False
     if correction.chain_s:
@@ -198,6 +204,21 @@ def _fastest_chain(finals: Finals) -> Plan | None:
         and len(plan.kernels) > 1
     ]
     return min(raced, key=lambda found: found[0], default=(0.0, None))[1]
+
+
+def _is_surprising(tuning: Tuning, finals: Finals, chain: Plan) -> bool:
+    """Whether a chain did otherwise than predicted against the best single: a moment's worth of doubt, from the race alone."""
+
+    def slower(plan: Plan) -> float | None:
+        standing, predicted = finals.standings.get(plan.name), predicted_s(tuning, plan)
+        if standing is None or standing.time is None or not predicted:
+            return None
+        return (standing.paired_s or standing.time.median_s) / predicted
+
+    singles = [plan for plan in finals.plans if plan.single is not None and slower(plan) is not None]
+    best = min(singles, key=lambda plan: predicted_s(tuning, plan) or math.inf, default=None)
+    own, other = slower(chain), None if best is None else slower(best)
+    return own is None or other is None or abs(own / other - 1.0) > _SURPRISE
 
 
 def _launch_s(tuning: Tuning, plan: Plan) -> float:

@@ -31,7 +31,8 @@ LAUNCH_S = 1e-6
 
 def plan_of(name: str) -> Any:
     kernel = SimpleNamespace(device=None, target="t")
-    return SimpleNamespace(name=name, kernels=(kernel, kernel) if "mix" in name else (kernel,))
+    kernels, single = ((kernel, kernel), None) if "mix" in name else ((kernel,), name)
+    return SimpleNamespace(name=name, kernels=kernels, single=single)
 
 
 def finals_of(measured_s: dict[str, float | None], winner: str = "mix", pace: float = 1.0, count: int = 9) -> Finals:
@@ -86,6 +87,7 @@ def shares(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return None if share is None else Reckoning(share, 1e-3)
 
     monkeypatch.setattr(calibration_module, "reckoned", reckoned)
+    monkeypatch.setattr(calibration_module, "predicted_s", lambda *_: 1e-3)
     return told
 
 
@@ -170,6 +172,27 @@ def test_without_a_chain_that_was_raced_nothing_is_learned(
     assert shares["asked"] == []
 
 
+@pytest.mark.parametrize(
+    ("single_s", "mix_s", "is_asked"),
+    [
+        (1e-3, 1.0e-3, False),
+        # The machine was half as slow again, for both.
+        (1.5e-3, 1.4e-3, False),
+        (1e-3, 1.15e-3, True),
+        (1e-3, 0.85e-3, True),
+        (1.5e-3, 1.0e-3, True),
+        # With nothing to compare it with there is no telling.
+        (None, 1e-3, True),
+    ],
+)
+def test_a_chain_that_did_against_the_single_as_predicted_is_not_asked(
+    single_s: float | None, mix_s: float, is_asked: bool, shares: dict[str, Any]
+) -> None:
+    shares["mix"] = 1.2
+    assert calibrate(Learner(), finals_of({"a": single_s, "mix": mix_s})) == is_asked  # type: ignore[arg-type]
+    assert bool(shares["asked"]) == is_asked
+
+
 def test_what_adds_up_or_cannot_be_told_is_not_corrected(shares: dict[str, Any]) -> None:
     tuning: Any = Learner()
     assert not calibrate(tuning, finals_of({"mix": 1e-3}))
@@ -219,7 +242,7 @@ def test_one_kernel_has_nothing_to_add_up(shares: dict[str, Any]) -> None:
 def test_a_correction_is_judged_on_another_occasion(shares: dict[str, Any]) -> None:
     shares.update({"mix": 1.25, "mix, 3": 1.2})
     tuning: Any = Learner()
-    finals = finals_of({"a": 1e-3, "mix": 1e-3})
+    finals = finals_of({"a": 1e-3, "mix": 0.8e-3})
     assert calibrate(tuning, finals)
     found = judge(tuning, finals)
     assert found.additive_error == pytest.approx(0.998 - 0.998 / 1.25 * 1.2)
