@@ -46,7 +46,8 @@ _FACT = "calibration-2"
 
 def recall_correction(tuning: Tuning) -> None:
     """Corrects the costs of chains as the last compilation of this model did (see ``calibrate``)."""
-    tuning.correction = _recalled(tuning) or Correction()
+    told = None if tuning.options.remeasure else tuning.database.local_fact(**tuning.fact_of_menu(_FACT))
+    tuning.correction = Correction() if told is None else Correction(**told)
 
 
 def calibrate(tuning: Tuning, finals: Finals) -> bool:
@@ -61,8 +62,7 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
     Returns:
         True if costs changed, so that another plan may be the best one: worth one more search.
     """
-    is_first = tuning.correction == Correction() and _recalled(tuning) is None
-    chain = _fastest_chain(finals) if is_first else None
+    chain = _fastest_chain(finals) if tuning.correction == Correction() else None
     if chain is None or not _is_surprising(tuning, finals, chain):
         return False
     correction = taught(tuning, chain)
@@ -74,7 +74,8 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
         )
     else:
         tuning.say(f"chains take {1.0 - correction.parts:.0%} less than their kernels add up to; searching again")
-    _correct(tuning, correction)
+    tuning.correction = correction
+    tuning.database.keep_local_fact(asdict(correction), **tuning.fact_of_menu(_FACT))
     return True
 
 
@@ -104,8 +105,8 @@ def correction_of(tuning: Tuning, chain: Plan, found: Reckoning) -> Correction:
 def judge(tuning: Tuning, finals: Finals) -> Finals:
     """The finals with the winner's additive error, as a share of its time: 0 for one kernel, None if it is not known.
 
-    A correction was learned from one chain. It is judged by others, or by the same one on another occasion, and forgotten
-    where these do without it better.
+    A correction was learned from one chain. It is judged by the winner, which may be another one, on other occasions. Where its
+    kernels add up better without, costs are stated without; the next search begins with it all the same, and ends as this one.
     """
     plan = finals.plan
     if plan is None or len(plan.kernels) <= 1:
@@ -121,7 +122,6 @@ def judge(tuning: Tuning, finals: Finals) -> Finals:
             tuning.correction = learned
         else:
             tuning.say("the winner contradicts the correction: its kernels add up without")
-            _correct(tuning, Correction())
             error = without
     return replace(finals, additive_error=error)
 
@@ -223,17 +223,6 @@ def _is_surprising(tuning: Tuning, finals: Finals, chain: Plan) -> bool:
 
 def _launch_s(tuning: Tuning, plan: Plan) -> float:
     return sum(tuning.launch_penalty_s(place.target) for place in plan.kernels)
-
-
-def _recalled(tuning: Tuning) -> Correction | None:
-    """What an earlier compilation corrected in the end, also if that was nothing after all; None if none did."""
-    told = None if tuning.options.remeasure else tuning.database.local_fact(**tuning.fact_of_menu(_FACT))
-    return None if told is None else Correction(**told)
-
-
-def _correct(tuning: Tuning, correction: Correction) -> None:
-    tuning.correction = correction
-    tuning.database.keep_local_fact(asdict(correction), **tuning.fact_of_menu(_FACT))
 
 
 def _raced_error(tuning: Tuning, finals: Finals, plan: Plan) -> float | None:
