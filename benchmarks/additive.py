@@ -9,6 +9,8 @@ one does not take a range). Each range is measured by itself, as in a search: th
 plan was predicted to take on a calm machine. Then the plan runs end to end, and its kernels beside it, in turns, as after a
 race. The additive error is (whole - kernels) / whole of that.
 
+Where that is more than a twentieth, it is the mean of two occasions, as a compilation has it.
+
 It is printed as it is, and as a compilation would state it, which corrects costs by what the fastest chain of the first race
 teaches: here that is another plan, in which the toolchains have changed places. Exit code 1 if the median of a plan's corrected
 errors exceeds 10 %.
@@ -25,7 +27,7 @@ from pathlib import Path
 
 from lazy import model_of, names, session
 
-from collage.calibration import additive_error, reckoned, taught
+from collage.calibration import additive_error, settled, taught
 from collage.collage import gather_specs
 from collage.cost.cost import Correction
 from collage.fusion import CandidateKernel
@@ -87,7 +89,7 @@ def compare(tuning: Tuning, label: str, plan: Plan, teacher: Plan) -> tuple[floa
     spec_of = {target: spec for spec in gather_specs(tuning) for target in spec.targets}
     places = [place for place in plan.kernels if place.target in spec_of]
     tuning.measure([CandidateKernel(p.sub_graph, p.target, spec_of[p.target], ("forced",)) for p in places])
-    predicted, found = predicted_s(tuning, plan), reckoned(tuning, plan, 1)
+    predicted, found = predicted_s(tuning, plan), settled(tuning, plan, (1, 2))
     if found is None or predicted is None:
         print(f"  {label:<28} {len(plan.kernels):>3} kernels: not all could be measured")
         return None

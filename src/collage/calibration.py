@@ -29,7 +29,7 @@ __all__ = [
     "judge",
     "machine_drift",
     "recall_correction",
-    "reckoned",
+    "settled",
     "taught",
 ]
 
@@ -83,7 +83,7 @@ def taught(tuning: Tuning, chain: Plan) -> Correction:
     """What a chain teaches that is timed beside its kernels: what it said twice, and of that the less."""
     corrections: list[Correction] = []
     for occasion in (1, 2):
-        found = reckoned(tuning, chain, occasion)
+        found = _reckoned(tuning, chain, occasion)
         corrections.append(Correction() if found is None else correction_of(tuning, chain, found))
         if corrections[-1] == Correction():
             return Correction()
@@ -111,7 +111,7 @@ def judge(tuning: Tuning, finals: Finals) -> Finals:
     plan = finals.plan
     if plan is None or len(plan.kernels) <= 1:
         return replace(finals, additive_error=None if plan is None else 0.0)
-    found = _settled(tuning, plan, (1, 2) if tuning.correction == Correction() else (3, 4))
+    found = settled(tuning, plan, (1, 2) if tuning.correction == Correction() else (3, 4))
     if found is None:
         return replace(finals, additive_error=_raced_error(tuning, finals, plan))
     error = additive_error(tuning, plan, found)
@@ -136,7 +136,7 @@ def machine_drift(finals: Finals) -> float:
     return slowdown(finals.pace)
 
 
-def reckoned(tuning: Tuning, plan: Plan, occasion: int) -> Reckoning | None:
+def _reckoned(tuning: Tuning, plan: Plan, occasion: int) -> Reckoning | None:
     """A plan beside its kernels, in turns; kept, so that the next compilation need not do it.
 
     Args:
@@ -174,12 +174,12 @@ def reckoned(tuning: Tuning, plan: Plan, occasion: int) -> Reckoning | None:
     return found
 
 
-def _settled(tuning: Tuning, plan: Plan, occasions: tuple[int, int]) -> Reckoning | None:
+def settled(tuning: Tuning, plan: Plan, occasions: tuple[int, int]) -> Reckoning | None:
     """What one occasion says; where that is a contradiction, the mean of two."""
-    first = reckoned(tuning, plan, occasions[0])
+    first = _reckoned(tuning, plan, occasions[0])
     if first is None or abs(additive_error(tuning, plan, first)) <= _CONTRADICTION:
         return first
-    second = reckoned(tuning, plan, occasions[1])
+    second = _reckoned(tuning, plan, occasions[1])
     return (
         first if second is None else Reckoning(*map(statistics.mean, zip(astuple(first), astuple(second), strict=True)))
     )

@@ -86,7 +86,7 @@ def shares(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         share = told.get(f"{plan.name}, {occasion}", told.get(plan.name))
         return None if share is None else Reckoning(share, 1e-3)
 
-    monkeypatch.setattr(calibration_module, "reckoned", reckoned)
+    monkeypatch.setattr(calibration_module, "_reckoned", reckoned)
     monkeypatch.setattr(calibration_module, "predicted_s", lambda *_: 1e-3)
     return told
 
