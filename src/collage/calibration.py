@@ -160,9 +160,7 @@ def _reckoned(tuning: Tuning, plan: Plan, occasion: int) -> Reckoning | None:
         whole = race_contestant(tuning, plan, lower(tuning, plan))
         jobs = [(tuning.estimator.job(model, key[1]), counts[key]) for key, model in distinct.items()]
         parts = [Part(tuning.workshop.alone(job), count) for job, count in jobs]
-        calm = tuning.workshop.calm
-        calm.renew()
-        found = reckon(whole, parts, tuning.say, wait=calm.wait)
+        found = reckon(whole, parts, tuning.say, wait=tuning.workshop.calm.wait)
     except ToolchainError as error:
         tuning.say(f"kernels cannot be timed beside {plan.name}: {error}")
         return None
