@@ -211,7 +211,8 @@ QUANTISED = {
     ),
     "DynamicQuantizeMatMul": Case(
         "DynamicQuantizeMatMul",
-        [floats(2, 4), bytes_(4, 3, kind=np.int8), BY_COLUMN, np.zeros(3, np.int8), floats(3)],
+        # Small enough that two products fit in 16 bits: where a processor has nothing better, ONNX Runtime adds them there.
+        [floats(2, 4), bytes_(4, 3, kind=np.int8) // 2, BY_COLUMN, np.zeros(3, np.int8), floats(3)],
         (1, 2, 3, 4),
     ),
 }
