@@ -36,6 +36,7 @@ __all__ = [
 _CONTRADICTION = 0.05
 """Share of its time by which a chain's kernels may be off before costs are corrected; shares are known to some per cent."""
 _SURPRISE = 0.1
+"""As far as this a chain may do otherwise than predicted; races and costs that were measured apart are not more alike."""
 _LEAST_PARTS = 0.6
 _GLIMPSE = 3
 """So many runs, or fewer, only told that a plan is too slow to be raced."""
@@ -55,7 +56,9 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
 
     What a chain takes beyond its kernels is divided among them, and is from then on part of each kernel's launch penalty.
     Where it takes less, kernels find caches in a better state than where they were measured: parts of a model then count as
-    much less, and the whole model on one target, of which nothing has to be added up, as before.
+    much less, and the whole model on one target, of which nothing has to be added up, as before. So they do where kernels add
+    up by now, and the chain still did better than predicted: parts were measured while the machine was slower than for the
+    whole.
 
     Nothing is timed where the chain did against the best single as predicted: then costs are right enough to choose by.
 
@@ -63,11 +66,17 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
         True if costs changed, so that another plan may be the best one: worth one more search.
     """
     chain = _fastest_chain(finals) if tuning.correction == Correction() else None
-    if chain is None or not _is_surprising(tuning, finals, chain):
+    surprise = None if chain is None else _surprise(tuning, finals, chain)
+    if chain is None or (surprise is not None and abs(surprise - 1.0) <= _SURPRISE):
         return False
-    correction = taught(tuning, chain)
+    correction, has_looked_again = taught(tuning, chain), False
+    if correction.parts == 1.0 and _is_too_dear(surprise):
+        has_looked_again = tuning.look_again(chain.kernels)
+        surprise = _surprise(tuning, finals, chain)
+        if surprise is not None and _is_too_dear(surprise):
+            correction = Correction(parts=max(surprise, _LEAST_PARTS))
     if correction == Correction():
-        return False
+        return has_looked_again
     if correction.chain_s:
         tuning.say(
             f"chains cost {correction.chain_s * 1e6:.0f} us more for each kernel than was measured; searching again"
@@ -204,8 +213,8 @@ def _fastest_chain(finals: Finals) -> Plan | None:
     return min(raced, key=lambda found: found[0], default=(0.0, None))[1]
 
 
-def _is_surprising(tuning: Tuning, finals: Finals, chain: Plan) -> bool:
-    """Whether a chain did otherwise than predicted against the best single: a moment's worth of doubt, from the race alone."""
+def _surprise(tuning: Tuning, finals: Finals, chain: Plan) -> float | None:
+    """How many times as long as predicted a chain took, compared with the best single; None if that is not known."""
 
     def slower(plan: Plan) -> float | None:
         standing, predicted = finals.standings.get(plan.name), predicted_s(tuning, plan)
@@ -216,7 +225,11 @@ def _is_surprising(tuning: Tuning, finals: Finals, chain: Plan) -> bool:
     singles = [plan for plan in finals.plans if plan.single is not None and slower(plan) is not None]
     best = min(singles, key=lambda plan: predicted_s(tuning, plan) or math.inf, default=None)
     own, other = slower(chain), None if best is None else slower(best)
-    return own is None or other is None or abs(own / other - 1.0) > _SURPRISE
+    return None if own is None or other is None else own / other
+
+
+def _is_too_dear(surprise: float | None) -> bool:
+    return surprise is not None and surprise < 1.0 - _SURPRISE
 
 
 def _launch_s(tuning: Tuning, plan: Plan) -> float:

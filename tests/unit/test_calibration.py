@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +59,8 @@ class Learner:
         self.remeasures = False
         self.database = SimpleNamespace(keep_local_fact=self.keep, local_fact=lambda **_: self.kept)
         self.said: list[str] = []
+        self.looks: list[int] = []
+        self.has_looked_again = False
 
     @property
     def options(self) -> Any:
@@ -65,6 +68,10 @@ class Learner:
 
     def keep(self, value: dict[str, Any], **_: Any) -> None:
         self.kept = value
+
+    def look_again(self, kernels: Sequence[Any]) -> bool:
+        self.looks.append(len(kernels))
+        return self.has_looked_again
 
     def say(self, line: str) -> None:
         self.said.append(line)
@@ -191,6 +198,48 @@ def test_a_chain_that_did_against_the_single_as_predicted_is_not_asked(
     shares["mix"] = 1.2
     assert calibrate(Learner(), finals_of({"a": single_s, "mix": mix_s})) == is_asked  # type: ignore[arg-type]
     assert bool(shares["asked"]) == is_asked
+
+
+@pytest.mark.parametrize(
+    ("mix_s", "share", "correction"),
+    [
+        (0.8e-3, 1.0, Correction(parts=0.8)),
+        (0.8e-3, None, Correction(parts=0.8)),
+        # They add up to less than the chain takes, and were measured while everything took longer still.
+        (0.8e-3, 0.8, Correction(parts=0.8)),
+        (0.8e-3, 1.25, Correction(parts=0.998 / 1.25)),
+        # Machines are rarely slower than that for a while.
+        (0.3e-3, 1.0, Correction(parts=0.6)),
+        # What did worse than predicted hides nothing.
+        (1.3e-3, 1.0, Correction()),
+        (1.3e-3, 0.8, Correction(chain_s=0.099e-3)),
+    ],
+)
+def test_parts_that_were_measured_while_the_machine_was_slow_count_as_less(
+    mix_s: float, share: float | None, correction: Correction, shares: dict[str, Any]
+) -> None:
+    shares["mix"] = share
+    tuning: Any = Learner()
+    assert calibrate(tuning, finals_of({"a": 1e-3, "mix": mix_s})) == (correction != Correction())
+    assert tuning.correction.chain_s == pytest.approx(correction.chain_s)
+    assert tuning.correction.parts == pytest.approx(correction.parts)
+
+
+def test_before_that_they_are_measured_again_where_that_was_not_done(
+    shares: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuning: Any = Learner()
+    tuning.has_looked_again = True
+    predicted_s = iter([1.5e-3, 1e-3])
+    found: dict[int, float] = {}
+    monkeypatch.setattr(
+        calibration_module,
+        "predicted_s",
+        lambda _, plan: 1e-3 if plan.single else found.setdefault(len(tuning.looks), next(predicted_s)),
+    )
+    shares["mix"] = 1.0
+    assert calibrate(tuning, finals_of({"a": 1e-3, "mix": 1e-3})), "what was measured again is searched with"
+    assert (tuning.looks, tuning.correction, tuning.kept) == ([2], Correction(), None)
 
 
 def test_what_adds_up_or_cannot_be_told_is_not_corrected(shares: dict[str, Any]) -> None:

@@ -170,8 +170,16 @@ def _is_hand_over(value: Any) -> bool:
     return isinstance(value, dict) and is_finite(value.get("latency_s")) and is_finite(value.get("s_per_byte"))
 
 
+def _is_reckoning(value: Any) -> bool:
+    if not isinstance(value, dict) or value.keys() != {"parts", "whole_s"}:
+        return False
+    return is_finite(value["parts"]) and is_finite(value["whole_s"]) and value["whole_s"] > 0
+
+
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
+    "beside-1": _is_reckoning,
     "calibration-1": _is_correction,
+    "calibration-2": _is_correction,
     "calm-1": lambda value: is_finite(value) and value > 0,
     "calm-2": lambda value: is_finite(value) and value > 0,
     "chain-1": is_finite,

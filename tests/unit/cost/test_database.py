@@ -377,6 +377,29 @@ FORMS = [
             {"candidates": [[3, [0], []]]},
         ],
     ),
+    (
+        "calibration-2",
+        {"chain_s": 1e-6, "parts": 1.0},
+        [
+            [],
+            {},
+            {"chain_s": 0.0, "parts": 0.0},
+            {"chain_s": -1.0, "parts": 1.0},
+            {"chain_s": 0.0, "parts": 1.0, "x": 1},
+        ],
+    ),
+    (
+        "beside-1",
+        {"parts": 0.9, "whole_s": 1e-3},
+        [
+            [],
+            {},
+            {"parts": 0.9},
+            {"parts": "x", "whole_s": 1e-3},
+            {"parts": 0.9, "whole_s": 0.0},
+            {"parts": -1, "whole_s": 1},
+        ],
+    ),
     ("share-1", {"ok": False, "reason": "crash"}, [{"ok": 1}, []]),
     (
         "race-2",
