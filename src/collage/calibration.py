@@ -66,15 +66,14 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
         True if costs changed, so that another plan may be the best one: worth one more search.
     """
     chain = _fastest_chain(finals) if tuning.correction == Correction() else None
-    surprise = None if chain is None else _surprise(tuning, finals, chain)
-    if chain is None or (surprise is not None and abs(surprise - 1.0) <= _SURPRISE):
+    if chain is None or abs((slower := _slower_than_predicted(tuning, finals, chain)) - 1.0) <= _SURPRISE:
         return False
     correction, has_looked_again = taught(tuning, chain), False
-    if correction.parts == 1.0 and _is_too_dear(surprise):
+    if correction.parts == 1.0 and slower < 1.0 - _SURPRISE:
         has_looked_again = tuning.look_again(chain.kernels)
-        surprise = _surprise(tuning, finals, chain)
-        if surprise is not None and _is_too_dear(surprise):
-            correction = Correction(parts=max(surprise, _LEAST_PARTS))
+        slower = _slower_than_predicted(tuning, finals, chain)
+        if slower < 1.0 - _SURPRISE:
+            correction = Correction(parts=max(slower, _LEAST_PARTS))
     if correction == Correction():
         return has_looked_again
     if correction.chain_s:
@@ -213,23 +212,19 @@ def _fastest_chain(finals: Finals) -> Plan | None:
     return min(raced, key=lambda found: found[0], default=(0.0, None))[1]
 
 
-def _surprise(tuning: Tuning, finals: Finals, chain: Plan) -> float | None:
-    """How many times as long as predicted a chain took, compared with the best single; None if that is not known."""
+def _slower_than_predicted(tuning: Tuning, finals: Finals, chain: Plan) -> float:
+    """How many times as long as predicted a chain took, against the best single; infinite where that cannot be compared."""
 
-    def slower(plan: Plan) -> float | None:
+    def ratio(plan: Plan) -> float | None:
         standing, predicted = finals.standings.get(plan.name), predicted_s(tuning, plan)
         if standing is None or standing.time is None or not predicted:
             return None
         return (standing.paired_s or standing.time.median_s) / predicted
 
-    singles = [plan for plan in finals.plans if plan.single is not None and slower(plan) is not None]
+    singles = [plan for plan in finals.plans if plan.single is not None and ratio(plan) is not None]
     best = min(singles, key=lambda plan: predicted_s(tuning, plan) or math.inf, default=None)
-    own, other = slower(chain), None if best is None else slower(best)
-    return None if own is None or other is None else own / other
-
-
-def _is_too_dear(surprise: float | None) -> bool:
-    return surprise is not None and surprise < 1.0 - _SURPRISE
+    own, other = ratio(chain), None if best is None else ratio(best)
+    return math.inf if own is None or other is None else own / other
 
 
 def _launch_s(tuning: Tuning, plan: Plan) -> float:
