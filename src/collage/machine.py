@@ -52,6 +52,11 @@ class Machine:
         return not _INT8.isdisjoint(self.flags)
 
     @property
+    def saturates_products_of_bytes(self) -> bool:
+        """Whether toolchains add products of bytes in 16 bits, the fastest way on x86 processors that cannot do better."""
+        return "ssse3" in self.flags and not self.multiplies_bytes_at_once
+
+    @property
     def fingerprint(self) -> str:
         """A short digest; equal on machines whose timings are comparable. Memory size does not count."""
         facts = {**asdict(self), "memory_bytes": 0}

@@ -28,6 +28,8 @@ SCHEMA = 1
 _NOISY = 1.5
 """Ratio of the ninetieth to the tenth percentile of latencies from which a machine is called noisy; a quiet one has 1.1."""
 _VAGUE = 0.2
+_NOTEWORTHY = 1e-2
+"""Share of the largest output; kernels that quantise alike differ by about one step of 256."""
 
 
 def compile_report(
@@ -78,6 +80,7 @@ def compile_report(
         "warnings": [
             *_left_to_the_host(tuning, finals.plan),
             *_says_little(tuning, no_numbers),
+            *_saturates(tuning.tolerance, tuning.strict_tolerance, standing),
             *_warnings(finals, tuning.options.threads, this_machine()),
         ],
         **({} if tuning.placement is None else {"devices": tuning.placement.as_json()}),
@@ -227,6 +230,17 @@ def _says_little(tuning: Tuning, no_numbers: Mapping[str, float]) -> list[str]:
     open_names = [name for name in names if name not in tuning.options.inputs]
     advice = f"; give real inputs (--input {open_names[0]}=FILE.npy)" if open_names else ""
     return [f"{', '.join(told)} is NaN on these inputs, in the model itself: there, nothing can be checked{advice}"]
+
+
+def _saturates(tolerance: float, strict: float, standing: Standing | None) -> list[str]:
+    """What a user may not expect of a quantised model, and how to do without."""
+    error = None if standing is None else standing.max_rel
+    if error is None or error <= _NOTEWORTHY or tolerance <= strict:
+        return []
+    return [
+        f"this processor adds products of bytes in 16 bits, which saturates: outputs differ by {error:.1%} of the "
+        f"largest from what the quantised model says; --accuracy-budget {strict:.2g} takes only what differs by less"
+    ]
 
 
 def _warnings(finals: Finals, threads: int, machine: Machine) -> list[str]:

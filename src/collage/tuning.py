@@ -114,7 +114,8 @@ class Tuning:
         self.model = place_weights(prepared, workspace)
         self.graph = DataflowGraph(self.model)
         self.kernels = KernelMaker(self.graph)
-        self.tolerance = max(model_tolerance(self.model), options.accuracy_budget or 0.0)
+        self.strict_tolerance = max(model_tolerance(self.model, saturating=False), options.accuracy_budget or 0.0)
+        self.tolerance = self.strict_tolerance if options.accuracy_budget else model_tolerance(self.model)
         self.workshop = Workshop(
             toolchains,
             database,

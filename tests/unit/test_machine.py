@@ -39,6 +39,20 @@ def test_timings_of_other_circumstances_are_not_comparable(change: dict[str, flo
     assert replace(machine, memory_bytes=1).fingerprint == machine.fingerprint
 
 
+@pytest.mark.parametrize(
+    ("flags", "saturates"),
+    [
+        (("avx2", "ssse3"), True),
+        (("avx2", "avx_vnni", "ssse3"), False),
+        (("avx512_vnni", "ssse3"), False),
+        (("asimd", "asimddp"), False),
+        ((), False),
+    ],
+)
+def test_without_vnni_x86_adds_products_of_bytes_in_16_bits(flags: tuple[str, ...], saturates: bool) -> None:
+    assert replace(this_machine(), flags=flags).saturates_products_of_bytes == saturates
+
+
 def test_free_memory_is_told_by_the_system(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     assert free_memory_bytes(meminfo) == 0

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from collage.cost.outcome import Status
+from collage.cost.race import Contestant, Standing
 from collage.cost.statistics import Interval, Summary
 from collage.finals import Finals
 from collage.machine import this_machine
-from collage.report import _warnings
+from collage.report import _saturates, _warnings
 
 UNLIMITED = replace(this_machine(), cores=4, quota=None)
 
@@ -42,3 +44,21 @@ def test_noise_is_named(figures: Any, said: list[str]) -> None:
 def test_threads_that_a_container_would_stop_are_named(threads: int, quota: float, enough: int | None) -> None:
     warnings = _warnings(finals(0.0099, 0.0105, 0.98, 1.02), threads, replace(UNLIMITED, quota=quota))
     assert [f"--threads {enough} " in warning for warning in warnings] == ([] if enough is None else [True])
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "error", "said"),
+    [
+        (0.2, 0.12, ["differ by 12.0% of the largest", "--accuracy-budget 0.05 "]),
+        (0.2, 0.008, None),
+        (0.2, None, None),
+        # Products do not saturate here, or the user's budget says what is right.
+        (0.05, 0.03, None),
+    ],
+)
+def test_what_saturates_is_named(tolerance: float, error: float | None, said: list[str] | None) -> None:
+    standing = Standing(Contestant("a", "", {}, 1), Status.OK, max_rel=error)
+    warnings = _saturates(tolerance, 0.05, standing)
+    assert len(warnings) == (said is not None)
+    assert all(words in warnings[0] for words in said or [])
+    assert _saturates(tolerance, 0.05, None) == []

@@ -18,6 +18,7 @@ from collage.cost.outcome import Outcome
 from collage.cost.surroundings import Surroundings
 from collage.cost.workshop import Workshop
 from collage.graph import structural_hash
+from collage.machine import this_machine
 
 if TYPE_CHECKING:
     from collage.target import Target
@@ -118,14 +119,21 @@ class MeasuringCostEstimator:
         )
 
 
-def model_tolerance(model: ir.Model) -> float:
-    """Tolerance for what a model computes, by the coarsest type in it (see ``collage.cost.numerics``)."""
+def model_tolerance(model: ir.Model, *, saturating: bool | None = None) -> float:
+    """Tolerance for what a model computes, by the coarsest type in it (see ``collage.cost.numerics``).
+
+    Args:
+        model: A model, or a kernel.
+        saturating: Whether sums of products of bytes may saturate; by default where toolchains let them on this machine.
+    """
+    if saturating is None:
+        saturating = this_machine().saturates_products_of_bytes
     types: set[str] = set()
     quantised = False
     for node in model.graph.all_nodes():
         quantised = quantised or "Quantize" in node.op_type or node.op_type in ("MatMulInteger", "ConvInteger")
         types.update(value.dtype.name.lower() for value in node.outputs if value.dtype is not None)
-    return tolerance_of((_numpy_name(name) for name in types), quantised)
+    return tolerance_of((_numpy_name(name) for name in types), quantised, saturating)
 
 
 def _numpy_name(name: str) -> str:

@@ -48,7 +48,7 @@ def capture_unsettled(model: ir.Model, workshop: Workshop, values: ValueStore) -
             return tensor.numpy()
         return values.get(str(value.name)) if value.name in values else None
 
-    tolerance = model_tolerance(model)
+    tolerance = model_tolerance(model, saturating=False)
     close = close_decisions(model.graph, value_of, tolerance)
     decisions = [d for d in close if d.close.mean() <= _MOST and d.otherwise.dtype.name in _TURNABLE]
     if not decisions:

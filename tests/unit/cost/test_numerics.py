@@ -57,5 +57,7 @@ def test_the_coarsest_type_decides() -> None:
     assert tolerance_of(["float32"]) == 1e-4
     assert tolerance_of(["float32", "float16", "int64"]) == 2e-3
     assert tolerance_of(["float32"], quantised=True) == 5e-2
+    assert tolerance_of(["float32"], quantised=True, saturating=True) == 2e-1
+    assert tolerance_of(["float32"], saturating=True) == 1e-4
     assert tolerance_of(["float8_e4m3fn"]) == 2e-1
     assert tolerance_of(["int64"]) == 1e-7
