@@ -18,8 +18,10 @@ SERVICE = """
 import time
 from collage.cost._neighbour_service import NeighbourService
 count = NeighbourService().work()
-time.sleep(1.0)
-print(count, time.process_time())
+began_s, deadline = time.process_time(), time.monotonic() + 30.0
+while time.process_time() < began_s + 0.5 and time.monotonic() < deadline:
+    time.sleep(0.1)
+print(count, time.process_time() - began_s)
 """
 
 
@@ -27,8 +29,8 @@ def test_half_of_the_processors_are_kept_busy() -> None:
     told = subprocess.run([sys.executable, "-c", SERVICE], capture_output=True, text=True, timeout=60, check=True)
     count, busy_s = told.stdout.split()
     assert int(count) == max(1, (os.cpu_count() or 1) // 2)
-    # Others may want the processors too; one that sleeps would have used some hundredths for its imports.
-    assert float(busy_s) > 0.5
+    # Others may want the processors too, so it is given time; one that sleeps would have used some hundredths.
+    assert float(busy_s) >= 0.5
 
 
 def test_a_neighbour_goes_when_it_is_not_wanted_any_longer() -> None:
