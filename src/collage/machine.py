@@ -53,7 +53,7 @@ class Machine:
 
     @property
     def saturates_products_of_bytes(self) -> bool:
-        """Whether toolchains add products of bytes in 16 bits, the fastest way on x86 processors that cannot do better."""
+        """Whether toolchains add products of bytes in pairs in 16 bits, the fastest way of x86 processors without VNNI."""
         return "ssse3" in self.flags and not self.multiplies_bytes_at_once
 
     @property

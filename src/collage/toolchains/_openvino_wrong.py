@@ -35,9 +35,8 @@ _RANK_OF_MATRIX = 2
 _RANK_OF_TILE = 4
 """The rank from which on Tile needs constant repeats."""
 _OF_BYTES = ("QLinearConv", "QLinearMatMul")
-_BYTES_IN_TWO_STEPS = "ssse3"
-"""Processors that have this, and nothing better, add products of bytes in pairs in 16 bits, and saturate. ONNX Runtime and the
-plugin do so with large weights behind unsigned activations, as their vendors say; behind signed ones only the plugin does."""
+"""Where products of bytes saturate, ONNX Runtime and the plugin let them with large weights behind unsigned activations, as their
+vendors say; behind signed ones only the plugin does."""
 
 
 def known_wrong(node: ir.Node) -> str | None:
@@ -49,7 +48,7 @@ def known_wrong(node: ir.Node) -> str | None:
             return f"openvino's CPU plugin does not make of no integers what {node.op_type} makes of them in ONNX"
         if node.op_type == "TopK":
             return "openvino's CPU plugin orders equal integers in TopK otherwise than ONNX does"
-        if node.op_type in _OF_BYTES and dtype == ir.DataType.INT8 and _multiplies_bytes_in_two_steps():
+        if node.op_type in _OF_BYTES and dtype == ir.DataType.INT8 and this_machine().saturates_products_of_bytes:
             return f"openvino's CPU plugin rounds and saturates {node.op_type} of signed bytes on this processor"
         if (reason := _wrong_of_integers(node, dtype.bitwidth)) is not None:
             return reason
@@ -97,11 +96,6 @@ def known_wrong(node: ir.Node) -> str | None:
     if node.op_type == "Tile" and not _has_known_repeats(node):
         return "openvino's CPU plugin leaves outputs of Tile unwritten where it is told the repeats when it runs"
     return None
-
-
-def _multiplies_bytes_in_two_steps() -> bool:
-    machine = this_machine()
-    return _BYTES_IN_TWO_STEPS in machine.flags and not machine.multiplies_bytes_at_once
 
 
 def _wrong_of_resize(node: ir.Node) -> str | None:
