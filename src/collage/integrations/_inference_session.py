@@ -7,7 +7,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -209,7 +209,7 @@ def _compiled(
 
     menu = choose_menu(targets, registry())
     path = cache / f"{_key(model_digest(model), [str(target) for target in menu], options)}.collage"
-    if path.exists():
+    if path.exists() and not options.remeasure:
         try:
             return load(path)
         except ArtefactError as error:
@@ -220,15 +220,24 @@ def _compiled(
 
 
 def _key(digest: str, menu: Sequence[str], options: CompileOptions) -> str:
-    """What a compiled model depends on; where timings are kept is not part of it."""
+    """What a compiled model depends on: all options but where timings are kept, and whether they are believed."""
     from collage import __version__
+    from collage.device import read_device_plan
     from collage.frontend import lengths_as_json
 
-    decided = {name: getattr(options, name) for name in ("threads", "seed", "time_budget_s", "measure_budget")}
-    lengths = {"dims": lengths_as_json(options.dims), "fixed": dict(options.fixed)}
-    inputs = {name: _array_digest(value) for name, value in sorted(options.inputs.items())}
-    facts = json.dumps([__version__, digest, menu, {**decided, **lengths}, inputs])
+    decided = {field.name: getattr(options, field.name) for field in fields(options)}
+    del decided["db"], decided["remeasure"]
+    decided["dims"] = lengths_as_json(options.dims)
+    decided["inputs"] = {name: _array_digest(value) for name, value in options.inputs.items()}
+    if isinstance(options.devices, str | Path):
+        decided["devices"] = read_device_plan(options.devices)
+    facts = json.dumps([__version__, digest, menu, decided], sort_keys=True, default=_plain)
     return hashlib.sha256(facts.encode()).hexdigest()[:32]
+
+
+def _plain(value: Any) -> Any:
+    """A mapping as JSON has it; other values by what they are written as."""
+    return dict(value) if isinstance(value, Mapping) else repr(value)
 
 
 def _array_digest(value: Any) -> str:

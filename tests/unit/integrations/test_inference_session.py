@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,10 +13,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from collage._errors import InputError
+from collage.fusion import FusionOptions
 from collage.integrations import InferenceSession, ModelMetadata
 from collage.options import CompileOptions
 
-OPTIONS = {"targets": ["onnxruntime"], "options": CompileOptions(db="sqlite:///:memory:", finals=False)}
+OPTIONS: dict[str, Any] = {"targets": ["onnxruntime"], "options": CompileOptions(db="sqlite:///:memory:", finals=False)}
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +85,40 @@ def test_the_second_session_loads_what_the_first_compiled(model: Path, session: 
     other = CompileOptions(db="sqlite:///:memory:", finals=False, threads=1)
     InferenceSession(model, cache_dir=cache, targets=["onnxruntime"], options=other)
     assert len(list(cache.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "otherwise",
+    [
+        {"accuracy_budget": 1e-2},
+        {"search": "proof"},
+        {"percentile": 90},
+        {"fusion": FusionOptions(max_depth=2)},
+        {"launch_penalties_s": {"onnxruntime": 1e-3}},
+        {"inputs": {"k": np.array([3])}},
+    ],
+)
+def test_what_was_compiled_on_other_terms_is_not_taken(
+    model: Path, session: InferenceSession, cache: Path, otherwise: dict[str, Any]
+) -> None:
+    before = {path.name for path in cache.iterdir()}
+    other = replace(OPTIONS["options"], **otherwise)
+    made = InferenceSession(model, cache_dir=cache, targets=["onnxruntime"], options=other)
+    assert made.executable.workspace.parent != cache
+    assert len({path.name for path in cache.iterdir()} - before) == 1
+    again = InferenceSession(model, cache_dir=cache, targets=["onnxruntime"], options=replace(other, db=None))
+    assert again.executable.workspace.parent == cache
+    assert again.executable.report == made.executable.report
+
+
+def test_who_measures_anew_is_given_nothing_old(model: Path, tmp_path: Path) -> None:
+    InferenceSession(model, cache_dir=tmp_path, **OPTIONS)
+    (entry,) = tmp_path.iterdir()
+    old = entry.stat().st_ino
+    anew = replace(OPTIONS["options"], remeasure=True)
+    InferenceSession(model, cache_dir=tmp_path, targets=["onnxruntime"], options=anew)
+    (entry,) = tmp_path.iterdir()
+    assert entry.stat().st_ino != old
 
 
 def test_a_damaged_entry_of_the_cache_is_made_anew(model: Path, tmp_path: Path) -> None:
