@@ -9,13 +9,13 @@ The first compiles each model on an empty database and prints how many distinct 
 many of them were built and timed. A small model has few keys, of which some must be measured in any case: every target on
 the whole model, and one operator of each type where a toolchain tells nothing.
 
-The second measures every key of a model first, those of the cheapest plans twice as a compilation does, and has races wait
-for a calm machine as long as it takes. Then it searches three times, replayed from that one database: over all
-costs; lazily, as ``collage compile`` does; and lazily with proofs for bounds. Plans are compared by the costs that all
-three know. The proof mode must end with the cheapest plan; what the fast mode loses is printed. The cheapest of very many
-measured sums is partly cheap by luck. So at last the cheapest plan, the fast mode's and the best single are run end to end,
-taking turns: these lines tell what was really lost. Databases are kept in a folder (``--state``), so that the same command
-continues; only figures with the same database are comparable.
+The second measures every key of a model first (``--search exhaustive``), those of the cheapest plans twice as a compilation
+does, and has races wait for a calm machine as long as it takes. Then it searches in the other modes, replayed from that one
+database. Plans are compared by the costs that all know. The proof mode must end with the cheapest plan; what the fast mode
+loses is printed. The cheapest of very many measured sums is partly cheap by luck. So at last the plan of each mode and the
+best single are run end to end, taking turns: these lines tell what was really lost, and what a compilation would return,
+which is the single where that is faster. Databases are kept in a folder (``--state``), so that the same command continues;
+only figures with the same database are comparable.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.graph import SubGraph
 from collage.placement import prepare_and_place
 from collage.plans import Plan, single_plans
-from collage.search import LazyOptions, LazyResult, NoCover, Partitioning, lazy_shortest_path, shortest_path
+from collage.search import Partitioning
 from collage.toolchains import registry
 from collage.tuning import Tuning
 
@@ -54,7 +54,6 @@ ZOO = ROOT / ".cache" / "zoo"
 MENU = ("llvm", "onnxruntime", "openvino")
 COLLAGE = (sys.executable, "-c", "from collage.cli import main; main()")
 BAR = 0.15
-BATCH = 16
 
 
 def compile_cold(name: str) -> None:
@@ -81,41 +80,29 @@ def compile_cold(name: str) -> None:
 
 def compare(name: str, state: Path) -> None:
     """Measures every key of one model, and compares the plans of searches that are replayed from that."""
-    path, db = model_of(name), str(state / f"{name}.sqlite")
-    with session(path, db) as tuning:
+    path, db = model_of(name), str(state / f"{name.replace('/', '_')}.sqlite")
+    with session(path, db, mode="exhaustive") as tuning:
         index = proposed(tuning)
-        keys = one_per_key(tuning, index)
-        for done in range(0, len(keys), BATCH):
-            print(f"\r{name}: {done} of {len(keys)} keys", end="", file=sys.stderr, flush=True)
-            tuning.measure(keys[done : done + BATCH])
-        print("\r", end="", file=sys.stderr)
-        best = cheapest(tuning, index)
-        while not isinstance(best, NoCover) and tuning.look_again(best.candidates):
-            best = cheapest(tuning, index)
-        if isinstance(best, NoCover):
-            print(f"{name:<18} {best.reason}")
+        best = search(tuning, index).partitioning
+        while best is not None and tuning.look_again(best.candidates):
+            best = search(tuning, index).partitioning
+        if best is None:
+            print(f"{name:<18} nothing covers it")
             return
-        single_s = tuning.best_single_s
-    print(row(name, "everything", len(keys), len(keys), best.cost.seconds, best.cost.seconds, single_s))
+        keys, single_s = len(one_per_key(tuning, index)), tuning.best_single_s
+    print(row(name, "everything", keys, keys, best.cost.seconds, best.cost.seconds, single_s))
     found = {"everything": best}
-    for mode, find in (
-        ("fast", search),
-        ("fast, refined", lambda t, i: refine(t, i)[1]),
-        ("proof", search_with_proofs),
-    ):
-        with session(path, db) as tuning:
+    for mode in ("fast", "fast, refined", "proof"):
+        with session(path, db, mode=mode.split(",")[0]) as tuning:
             index = proposed(tuning)
-            result: LazyResult[CandidateKernel] = find(tuning, index)
+            result = refine(tuning, index)[1] if "refined" in mode else search(tuning, index)
             measured = sum(tuning.outcome_of(c.sub_graph, c.target) is not None for c in one_per_key(tuning, index))
             cost_s = result.partitioning.cost.seconds if result.partitioning is not None else float("inf")
-            if mode != "proof" and result.partitioning is not None:
+            if result.partitioning is not None:
                 found[mode] = result.partitioning
-            told = (
-                f"{result.stopped_by}, {result.bound_violations} bounds were wrong"
-                if mode == "proof"
-                else result.stopped_by
-            )
-            print(row(name, mode, len(keys), measured, cost_s, best.cost.seconds, single_s) + f"  {told}", flush=True)
+            violated = f", {result.bound_violations} bounds were wrong" if mode == "proof" else ""
+            told = f"  {result.stopped_by}{violated}"
+            print(row(name, mode, keys, measured, cost_s, best.cost.seconds, single_s) + told, flush=True)
 
     with session(path, db) as tuning:
         proposed(tuning)
@@ -133,14 +120,13 @@ def race(tuning: Tuning, found: Mapping[str, Partitioning[CandidateKernel]]) -> 
         if same is plan:
             plans.append(plan)
     standings = choose(tuning, plans).standings
-    names["best single"] = min(
-        (plan.name for plan in plans if plan.single and standings[plan.name].time),
-        key=lambda name: standings[name].time.median_s,
-    )
+    timed = {name: standing.time.median_s for name, standing in standings.items() if standing.time}
+    single_s = min(timed[plan.name] for plan in plans if plan.single and plan.name in timed)
     for mode, name in names.items():
-        standing = standings[name]
-        took = standing.reason if standing.time is None else f"{standing.time.median_s * 1e6:.1f} µs"
-        print(f"    end to end: {mode:<14} {took}  ({name})", flush=True)
+        took = f"{timed[name] * 1e6:.1f} µs" if name in timed else standings[name].reason
+        returned_s = min(timed.get(name, single_s), single_s)
+        print(f"    end to end: {mode:<14} {took}  ({name}); returned: {returned_s * 1e6:.1f} µs", flush=True)
+    print(f"    end to end: {'best single':<14} {single_s * 1e6:.1f} µs", flush=True)
 
 
 def on_this_graph(tuning: Tuning, cover: Partitioning[CandidateKernel]) -> Partitioning[CandidateKernel]:
@@ -151,10 +137,6 @@ def on_this_graph(tuning: Tuning, cover: Partitioning[CandidateKernel]) -> Parti
     return replace(cover, candidates=tuple(here))
 
 
-def cheapest(tuning: Tuning, index: CandidateKernelIndex) -> Partitioning[CandidateKernel] | NoCover:
-    return shortest_path(len(tuning.graph), tuple(index), tuning.measured_cost, **prices(tuning))
-
-
 def row(name: str, mode: str, keys: int, measured: int, cost_s: float, best_s: float, single_s: float) -> str:
     return (
         f"{Path(name).stem[:18]:<18} {mode:<14} {keys:>6} {measured:>6} {measured / keys:>6.1%} {cost_s * 1e6:>11.1f} "
@@ -163,15 +145,19 @@ def row(name: str, mode: str, keys: int, measured: int, cost_s: float, best_s: f
 
 
 @contextmanager
-def session(path: Path, db: str, menu: Sequence[str] = MENU) -> Iterator[Tuning]:
-    """A model, and what a database knows of it."""
+def session(path: Path, db: str, menu: Sequence[str] = MENU, mode: str = "fast") -> Iterator[Tuning]:
+    """A model, and what a database knows of it, to be searched in one of the modes of ``collage compile --search``."""
     toolchains = registry()
     prepared, _ = prepare_and_place(read_model(path), None)
     with tempfile.TemporaryDirectory(prefix="collage-lazy-") as folder, Database(db) as database:
-        options = CompileOptions(db=db, use_tuned=False)
+        options = CompileOptions(db=db, use_tuned=False, search=mode)
         targets = choose_menu(menu, toolchains)
-        with Tuning(prepared, targets, toolchains, database, Path(folder), options=options) as tuning:
+        with Tuning(prepared, targets, toolchains, database, Path(folder), options=options, say=progress) as tuning:
             yield tuning
+
+
+def progress(line: str) -> None:
+    print(f"\r{line:<78}\r", end="", file=sys.stderr, flush=True)
 
 
 def proposed(tuning: Tuning) -> CandidateKernelIndex:
@@ -180,27 +166,6 @@ def proposed(tuning: Tuning) -> CandidateKernelIndex:
 
 def one_per_key(tuning: Tuning, index: CandidateKernelIndex) -> list[CandidateKernel]:
     return list({tuning.key_of(c.sub_graph, c.target): c for c in index}.values())
-
-
-def prices(tuning: Tuning) -> dict[str, Any]:
-    return {
-        "launch_penalty_of": lambda candidate: tuning.launch_penalty_s(candidate.target),
-        "priority_of": lambda candidate: tuning.priority(candidate.target),
-    }
-
-
-def search_with_proofs(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateKernel]:
-    """The lazy search with what no kernel can undercut for bounds, to the end."""
-    return lazy_shortest_path(
-        len(tuning.graph),
-        tuple(index),
-        tuning.least_s,
-        tuning.measure,
-        options=LazyOptions(bounds_are_proofs=True, batch_size=BATCH),
-        known_cost_of=tuning.known_cost,
-        key_of=lambda candidate: tuning.key_of(candidate.sub_graph, candidate.target),
-        **prices(tuning),
-    )
 
 
 def model_of(name: str) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -40,13 +42,17 @@ class SearchBudget:
         self._searched_s = 0.0
 
     def kernels(self, keys: int) -> int:
-        """How many kernels the search may ask for in all: what the user says, or else a share of the keys there are.
+        """How many kernels the search may ask for in all.
+
+        What the user says; or else a share of the keys there are, or any number where something is to be proved.
 
         Args:
             keys: 0 where that is not known yet.
         """
         if self._options.measure_budget is not None:
             return self._options.measure_budget
+        if self._options.proves:
+            return sys.maxsize
         return min(_MOST_KERNELS, max(_LEAST_KERNELS, int(_SHARE_OF_KERNELS * keys))) if keys else _MOST_KERNELS
 
     def seconds_left(self, singles: Sequence[Outcome]) -> float:
@@ -56,7 +62,7 @@ class SearchBudget:
             singles: The whole model on each target that takes it; their finals take as long again.
         """
         if self._options.time_budget_s is None:
-            return max(0.0, _SEARCH_S - self._searched_s)
+            return math.inf if self._options.proves else max(0.0, _SEARCH_S - self._searched_s)
         building_s = sum(whole.build_s for whole in singles)
         rounds = self._race_plan.choosing_rounds[0] + self._race_plan.reporting_rounds
         running_s = rounds * sum(max(w.time.median_s, self._race_plan.block_s) for w in singles if w.time is not None)

@@ -7,6 +7,7 @@ cover. Specification 003, "Phase 3"; design section 6.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -133,11 +134,11 @@ def _beside(tuning: Tuning, cover: Sequence[CandidateKernel]) -> list[CandidateK
 
 
 def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateKernel]:
-    """Phase 3: the cheapest cover, measuring only what may lie on it.
+    """Phase 3: the cheapest cover, measuring only what may lie on it; or everything, for whoever wants that.
 
     An interrupt ends the search with the best cover so far.
     """
-    stop = False
+    proves, stop = tuning.options.proves, False
 
     def measure(batch: Sequence[CandidateKernel]) -> list[Any]:
         nonlocal stop
@@ -148,18 +149,21 @@ def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateK
             tuning.say("interrupted: going on with the best so far")
             return [tuning.measured_cost(candidate) for candidate in batch]
 
-    options = LazyOptions(
-        batch_size=tuning.batch_size,
-        charges=_CHARGES,
-        max_measured=tuning.kernels_left,
-        deadline_s=tuning.search_s_left,
-        min_gain=tuning.options.min_gain,
-    )
     with tuning.budget.searching():
+        if tuning.options.search == "exhaustive":
+            _measure_all(tuning, index, measure, lambda: stop)
+        options = LazyOptions(
+            bounds_are_proofs=proves,
+            batch_size=tuning.batch_size,
+            charges=_CHARGES,
+            max_measured=tuning.kernels_left,
+            deadline_s=tuning.search_s_left,
+            min_gain=0.0 if proves else tuning.options.min_gain,
+        )
         return _search_for(tuning)(
             len(tuning.graph),
             tuple(index),
-            tuning.expected_s,
+            tuning.least_s if proves else tuning.expected_s,
             measure,
             options=options,
             known_cost_of=tuning.known_cost,
@@ -169,6 +173,23 @@ def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateK
             priority_of=lambda candidate: tuning.priority(candidate.target),
             should_stop=lambda: stop,
         )
+
+
+def _measure_all(
+    tuning: Tuning,
+    index: CandidateKernelIndex,
+    measure: Callable[[Sequence[CandidateKernel]], list[Any]],
+    should_stop: Callable[[], bool],
+) -> None:
+    """Measures one candidate of each key, until a budget ends."""
+    distinct = {tuning.key_of(c.sub_graph, c.target): c for c in index if tuning.known_cost(c) is None}
+    left = list(distinct.values())
+    began_s, left_s = time.monotonic(), tuning.search_s_left
+    while left and not should_stop() and tuning.kernels_left and time.monotonic() - began_s < left_s:
+        tuning.say(f"measuring everything: {len(left)} kernels to go")
+        size = min(tuning.batch_size, tuning.kernels_left)
+        measure(left[:size])
+        left = left[size:]
 
 
 def _search_for(tuning: Tuning) -> Callable[..., LazyResult[CandidateKernel]]:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from collage.frontend import Lengths
     from collage.fusion import FusionOptions
 
-__all__ = ["CompileOptions"]
+__all__ = ["SEARCHES", "CompileOptions"]
+
+SEARCHES = ("fast", "proof", "exhaustive")
+"""How thorough a search may be, see ``CompileOptions.search``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +33,20 @@ class CompileOptions:
             that take no others, and the executable takes no others either.
         inputs: Representative inputs by name, NumPy; those not given are made up.
         time_budget_s: Seconds that the whole compilation should take. What the finals are expected to need is kept back,
-            and the search gets what is left; the singles are always tried. None searches until nothing promises a gain,
-            for 35 s at most.
+            and the search gets what is left; the singles are always tried. With None a fast search ends where nothing
+            promises a gain, after 35 s at most.
         tune_s: Seconds to spend on tuning, once a plan of untuned kernels stands, for targets whose toolchain can tune. Part
             of the time budget, if there is one. 0 tunes nothing.
         use_tuned: Let kernels take part that earlier compilations tuned, of this model or of others; it costs nothing.
+        search: ``fast`` measures what it expects to gain by, within limits, and proves nothing. ``proof`` measures until no
+            other plan of the candidates can cost less, whatever those cost that were not measured: never less than arithmetic
+            and memory of this machine allow. ``exhaustive`` measures every candidate. The last two may take long; both end
+            with the cheapest plan by the measured costs, which is not yet the fastest one: as always, the race decides that.
         percentile: Which percentile of its latencies is a kernel's cost: 50, or 10 or 90.
         accuracy_budget: Largest end-to-end error that is acceptable, relative to an output's largest magnitude. Grants the
             search targets of reduced precision; None is what the model's own types allow.
-        measure_budget: Measure at most so many kernels; None is a ninth of those that there are, but at least 14 and at
-            most 80, in all compilations without a budget together.
+        measure_budget: Measure at most so many kernels; None is, for a fast search, a ninth of those that there are, but at
+            least 14 and at most 80, in all compilations without a budget together.
         remeasure: Measure anew what the database knows.
         finalists: How many mixed partitionings are raced end to end against the single toolchains.
         finals: Race end to end at all. Without, the plan of the least predicted cost is returned.
@@ -60,6 +67,7 @@ class CompileOptions:
     time_budget_s: float | None = None
     tune_s: float = 0.0
     use_tuned: bool = True
+    search: str = "fast"
     percentile: int = 50
     accuracy_budget: float | None = None
     measure_budget: int | None = None
@@ -78,9 +86,16 @@ class CompileOptions:
             from collage.frontend import occasions
 
             occasions(self.dims)  # Says what is wrong with them.
+        if self.search not in SEARCHES:
+            raise UsageError(f"search {self.search!r}: it is one of {', '.join(SEARCHES)}")
         if self.percentile not in (10, 50, 90):
             raise UsageError(f"percentile {self.percentile}: latencies are kept at percentiles 10, 50 and 90")
         if self.accuracy_budget is not None and not 0 <= self.accuracy_budget < 1:
             raise UsageError(
                 f"accuracy budget {self.accuracy_budget:g}: write a share of the outputs' magnitude, such as 1e-2"
             )
+
+    @property
+    def proves(self) -> bool:
+        """Whether a search goes on until no other plan can cost less."""
+        return self.search != "fast"

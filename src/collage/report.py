@@ -144,6 +144,7 @@ def _search(
     statistics = result.statistics if result is not None else SearchStatistics(0)
     return {
         "algorithm": "lazy Dijkstra over covered sets",
+        "mode": tuning.options.search,
         "stopped_by": result.stopped_by if result is not None else "not started",
         "candidates": len(index),
         "keys": len(keys),

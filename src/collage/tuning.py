@@ -461,9 +461,9 @@ class Tuning:
         return self.corrected_s(self._expectation.expected_s(candidate.target, candidate.bits), candidate.sub_graph)
 
     def least_s(self, candidate: CandidateKernel) -> float:
-        """Seconds that a candidate cannot undercut, whoever compiles it."""
+        """Seconds that a candidate's cost cannot undercut, whoever compiles it."""
         place, target = candidate.sub_graph, candidate.target
-        return sum(weight * roofline.bound_s(place, target) for roofline, weight in self._rooflines)
+        return self.corrected_s(sum(weight * line.bound_s(place, target) for line, weight in self._rooflines), place)
 
     def nbytes_of(self, value: ir.Value) -> int:
         """Size of a value in the reference run, or as the model states it; 0 where neither tells."""

@@ -9,7 +9,9 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
+from collage.budget import SearchBudget
 from collage.cost.database import Database
+from collage.cost.race import RacePlan
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, SubGraph
 from collage.options import CompileOptions
@@ -48,3 +50,14 @@ def test_a_search_may_ask_for_a_ninth_of_all_kernels(length: int, keys: int, all
             each.introduce([*candidates, *candidates])
         assert unasked.kernels_left == allowed
         assert asked.kernels_left == 3
+
+
+@pytest.mark.parametrize("search", ["proof", "exhaustive"])
+def test_one_that_is_to_prove_something_may_ask_for_all(search: str) -> None:
+    plan = RacePlan.of_model(0, 1 << 30)
+    budget = SearchBudget(CompileOptions(search=search), plan)
+    assert budget.kernels(100_000) >= 100_000
+    assert budget.seconds_left([]) == float("inf")
+    held = SearchBudget(CompileOptions(search=search, measure_budget=7, time_budget_s=60.0), plan)
+    assert held.kernels(100_000) == 7
+    assert 0 < held.seconds_left([]) <= 60.0

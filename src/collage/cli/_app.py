@@ -88,6 +88,8 @@ Fixed = Annotated[
 
       collage compile model.onnx -o model.collage --accuracy-budget 1e-2
 
+      collage compile model.onnx -o model.collage --search proof
+
       collage compile model.onnx -o model.collage --devices plan.toml
     """,
 )
@@ -118,6 +120,13 @@ def compile_(
         ),
     ] = None,
     measure_budget: Annotated[int | None, typer.Option(min=0, help="Measure at most so many kernels.")] = None,
+    search: Annotated[
+        str,
+        typer.Option(
+            metavar="MODE",
+            help="fast; proof: until no other plan can be cheaper; exhaustive: measure every candidate.",
+        ),
+    ] = "fast",
     percentile: Annotated[
         int, typer.Option(help="Percentile of a kernel's latencies that is its cost: 10, 50, 90.")
     ] = 50,
@@ -149,6 +158,7 @@ def compile_(
         tune_s=read_seconds(tune) or 0.0,
         use_tuned=use_tuned,
         accuracy_budget=accuracy_budget,
+        search=search,
         percentile=percentile,
         measure_budget=measure_budget,
         remeasure=remeasure,
