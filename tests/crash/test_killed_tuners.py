@@ -19,6 +19,7 @@ import onnx
 import pytest
 
 from collage._errors import ToolchainError
+from collage.cost.calm import PATIENCE_VARIABLE
 from collage.cost.catalogue import listing
 from collage.cost.crew import Crew, Limits
 from collage.cost.database import Database
@@ -46,7 +47,8 @@ def start(mark: str, *words: str | Path) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=ROOT,
-        env={**os.environ, VARIABLE: mark, "PYTHONPATH": paths},
+        # How calm the machine is says nothing here, and waiting for that would take most of the time.
+        env={**os.environ, VARIABLE: mark, "PYTHONPATH": paths, PATIENCE_VARIABLE: "0"},
     )
 
 
