@@ -31,6 +31,7 @@ from collage.cost.cost import Cost
 from collage.cost.database import Database
 from collage.cost.estimator import CostEstimator
 from collage.cost.kernels import KernelMaker, kernel_attributes, kernel_name
+from collage.cost.original import OriginalModel
 from collage.cost.outcome import Status
 from collage.cost.worker import Worker
 from collage.covers import best_plans, in_one_process, refine, searched_again
@@ -42,7 +43,16 @@ from collage.finals import (
     remember,
     unmeasured,
 )
-from collage.frontend import check_given, fix_lengths, model_digest, read_model, with_lengths_of
+from collage.frontend import (
+    MIN_OPSET,
+    as_onnx,
+    check_given,
+    fix_lengths,
+    model_digest,
+    read_model,
+    with_lengths_of,
+    write_original,
+)
 from collage.fusion import (
     CandidateKernel,
     CandidateKernelIndex,
@@ -56,6 +66,12 @@ from collage.graph import DataflowGraph, KernelSpec, NameSupply, SubGraph, is_vi
 from collage.options import CompileOptions
 from collage.placement import DevicePlacement, place, prepare_and_place
 from collage.plans import Plan, single_plans
+from collage.preparation import (
+    OPSET_CONVERSION,
+    PreparationDiffers,
+    Verdict,
+    preparation_fact,
+)
 from collage.report import compile_report
 from collage.retuned import known_tuned, with_tuned
 from collage.runtime import Executable, Recipe
@@ -69,8 +85,8 @@ from collage.search import (
 )
 from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target, TargetLike
 from collage.toolchains import Registry, Support, registry, support_for
-from collage.transform import ModulePass, PassContext, PassInfo
-from collage.tuning import Tuning
+from collage.transform import ModulePass, PassContext, PassInfo, code_digest
+from collage.tuning import LIMITS, Tuning
 
 __all__ = ["CollageFuseOps", "CompileOptions", "choose_menu", "compile"]
 
@@ -113,32 +129,12 @@ def compile(
     menu = choose_menu(targets, toolchains)
     started = time.monotonic()
     say("reading the model")
-    model = read_model(source, example_inputs=example_inputs)
-    facts: dict[str, Any] = {
-        "path": str(source) if isinstance(source, str | Path) else "",
-        "sha256": model_digest(model),
-    }
-    model = fix_lengths(model, options.fixed)
-    options = _on_given_inputs(options, model)
-    prepared, placement = prepare_and_place(model, options.devices)
-    if placement is not None and not options.threads:
-        options = replace(options, threads=placement.threads)
+    source = as_onnx(source, example_inputs)
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
-        tuning = stack.enter_context(
-            Tuning(
-                prepared,
-                menu,
-                toolchains,
-                database,
-                workspace,
-                options=options,
-                placement=placement,
-                workers=workers,
-                say=say,
-            )
-        )
+        tuning, facts = _tuning(source, menu, options, toolchains, workspace, database, stack, workers=workers, say=say)
+        options = tuning.options
         if tuning.reference_failure is None:
             proposed = collect(tuning, gather_specs(tuning))
             candidates = CandidateKernelIndex([*proposed, *known_tuned(tuning, proposed)])
@@ -155,6 +151,88 @@ def compile(
         report = compile_report(tuning, facts, candidates, result, finals, time.monotonic() - started)
         recipe = replace(finals.recipe, model=facts, report=report)
         return _settle(recipe, workspace, toolchains)
+
+
+def _tuning(
+    source: Any,
+    menu: Sequence[Target],
+    options: CompileOptions,
+    toolchains: Registry,
+    workspace: Path,
+    database: Database,
+    stack: ExitStack,
+    *,
+    workers: dict[str, Worker] | None,
+    say: Say,
+) -> tuple[Tuning, dict[str, Any]]:
+    """Read, prepare and survey a model; passes that change what it computes are left out.
+
+    Returns:
+        What is known of the model, to be closed with ``stack``, and what the report says of its origin.
+    """
+    model = read_model(source)
+    facts: dict[str, Any] = {
+        "path": str(source) if isinstance(source, str | Path) else "",
+        "sha256": model_digest(model),
+    }
+    original = OriginalModel(write_original(source, workspace), LIMITS)
+    stack.callback(original.close)
+    model = fix_lengths(model, options.fixed)
+    options = _on_given_inputs(options, model)
+    fact = preparation_fact(facts["sha256"], options, code_digest())
+    told = None if options.remeasure else database.local_fact(**fact)
+    verdict = Verdict() if told is None else Verdict(tuple(told["left_out"]), tuple(told["reasons"]))
+    while True:
+        if OPSET_CONVERSION in verdict.left_out:
+            model = fix_lengths(read_model(source, convert_opset=False), options.fixed)
+        passes = [name for name in verdict.left_out if name != OPSET_CONVERSION]
+        prepared, placement = prepare_and_place(model.clone(), options.devices, passes)
+        if placement is not None and not options.threads:
+            options = replace(options, threads=placement.threads)
+        tuning = Tuning(
+            prepared,
+            menu,
+            toolchains,
+            database,
+            workspace,
+            options=options,
+            placement=placement,
+            workers=workers,
+            original=original,
+            verdict=verdict,
+            is_compared=told is not None,
+            reprepare=partial(_prepared_without, model, options),
+            say=say,
+        )
+        try:
+            stack.enter_context(tuning)
+        except PreparationDiffers as found:
+            verdict = _left_out(found, verdict, model)
+            told = None
+            say(f"preparing the model without {', '.join(verdict.left_out)}")
+            continue
+        if tuning.reference_failure is None and original.failure is None:
+            database.keep_local_fact({"left_out": list(verdict.left_out), "reasons": list(verdict.reasons)}, **fact)
+        return tuning, facts
+
+
+def _prepared_without(model: ir.Model, options: CompileOptions, left_out: Sequence[str]) -> ir.Model:
+    names = [name for name in left_out if name != OPSET_CONVERSION]
+    return prepare_and_place(model.clone(), options.devices, names)[0]
+
+
+def _left_out(found: PreparationDiffers, verdict: Verdict, model: ir.Model) -> Verdict:
+    """Return what to leave out of the next preparation.
+
+    Raises:
+        WrongAnswer: Nothing is left to leave out.
+    """
+    if found.guilty:
+        return verdict.without(found.guilty, found.mismatch)
+    if OPSET_CONVERSION in verdict.left_out or model.opset_imports.get("") != MIN_OPSET:
+        raise WrongAnswer(f"reading the model changes what it computes: {found.mismatch}; please report it")
+    # What the passes changed, they changed of a converted model: they get another chance.
+    return Verdict().without((OPSET_CONVERSION,), found.mismatch)
 
 
 def _on_given_inputs(options: CompileOptions, model: ir.Model) -> CompileOptions:

@@ -307,13 +307,14 @@ def _demanded(plan: DevicePlan, node: ir.Node, inside: Sequence[ir.Node]) -> SES
 
 
 def prepare_and_place(
-    model: ir.Model, devices: str | Path | DeviceRequests | None
+    model: ir.Model, devices: str | Path | DeviceRequests | None, left_out: Sequence[str] = ()
 ) -> tuple[ir.Model, DevicePlacement | None]:
     """Prepares a model; where devices are asked for, here or in the model, annotations survive and are planned.
 
     Args:
         model: A model from ``read_model``. It gets the annotations.
         devices: What is demanded besides the annotations in the model: the path of a plan of devices, or what was read.
+        left_out: Names of passes that are not to run.
 
     Returns:
         The prepared model, and the placement of its operators; None if nothing was asked for.
@@ -323,7 +324,8 @@ def prepare_and_place(
     """
     requests = read_device_plan(devices) if isinstance(devices, str | Path) else devices
     if requests is None and not has_demands(model):
-        return prepare(model), None
+        with _without(*left_out):
+            return prepare(model), None
     named = set(KeptAnnotations(model).names)
     requests = requests or DeviceRequests()
     requests.annotate(model)
@@ -331,7 +333,7 @@ def prepare_and_place(
         named |= set(requests.rules.get(section, {}))
     kept = KeptAnnotations(model)
     copies_from_identities(model)
-    with _without_merging():
+    with _without(_MERGING, *left_out):
         prepared = prepare(model)
     lost = kept.restore(prepared)
     for annotation in lost:
@@ -412,9 +414,9 @@ def _values_of(node: ir.Node) -> list[ir.Value]:
     return [value for value in (*node.inputs, *node.outputs) if value is not None]
 
 
-def _without_merging() -> PassContext:
+def _without(*names: str) -> PassContext:
     now = PassContext.current()
-    disabled = [*now.disabled_pass, _MERGING]
+    disabled = [*now.disabled_pass, *names]
     return PassContext(
         now.opt_level, now.fallback_device, now.required_pass, disabled, now.config, now.instruments, now.trace
     )

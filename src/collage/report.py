@@ -78,6 +78,7 @@ def compile_report(
         "search": _search(tuning, index, result, wall_s, finals.recorded),
         "numerics": _numerics(tuning, plan, standing, no_numbers),
         "warnings": [
+            *_preparation(tuning),
             *_left_to_the_host(tuning, finals.plan),
             *_says_little(tuning, no_numbers),
             *_saturates(tuning.tolerance, tuning.strict_tolerance, standing),
@@ -166,6 +167,7 @@ def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None, no_numbers:
     """Of the whole model where it was raced, else the worst of its kernels; ``ok`` is null where nothing was checked."""
     tolerated = {
         "tolerance": tuning.tolerance,
+        "reference": _reference(tuning),
         "unsettled": _unsettled(tuning),
         "nan": dict(no_numbers),
         "other_lengths": _other_lengths(tuning),
@@ -185,6 +187,34 @@ def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None, no_numbers:
         "max_rel_error": max(errors, default=None),
         **tolerated,
     }
+
+
+def _reference(tuning: Tuning) -> dict[str, Any]:
+    """What outputs were compared with, on which inputs, and what was left out of the preparation for that."""
+    original, values = tuning.original, tuning.workshop.values
+    outputs = [str(value.name) for value in tuning.model.graph.outputs]
+    return {
+        "model": "original" if original is not None and original.failure is None else "prepared",
+        "evaluator": None if original is None else original.evaluator,
+        "reason": None if original is None else original.failure,
+        "probes": list(tuning.checking.probes),
+        "left_out": list(tuning.verdict.left_out),
+        "random": [name for name in outputs if name in values and not values.is_repeatable(name)],
+    }
+
+
+def _preparation(tuning: Tuning) -> list[str]:
+    """Warn of passes that were left out, and of an original that could not be run."""
+    told = [
+        f"preparation is done without {name}, which changed what the model computes: {reason}"
+        for name, reason in zip(tuning.verdict.left_out, tuning.verdict.reasons, strict=True)
+    ]
+    original = tuning.original
+    if original is not None and original.failure is not None:
+        told.append(
+            f"outputs are compared with the prepared model's, since the original cannot be run: {original.failure}"
+        )
+    return told
 
 
 def _occasions(tuning: Tuning) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import onnx_ir as ir
 
 from collage.budget import SearchBudget
+from collage.cost.checking_sets import CheckingSets, agrees_with_original, capture_checking_sets
 from collage.cost.cost import Correction, Cost
 from collage.cost.crew import Limits
 from collage.cost.database import Database
@@ -19,11 +20,11 @@ from collage.cost.expectation import Expectation
 from collage.cost.jobs import weight_bytes
 from collage.cost.kernels import KernelMaker
 from collage.cost.key import METHOD, runtime_settings
+from collage.cost.original import OriginalModel
 from collage.cost.outcome import Outcome, Status
 from collage.cost.overheads import Overheads, measure_overheads
 from collage.cost.probing import parts_to_measure, profile_from_parts
 from collage.cost.race import RacePlan
-from collage.cost.reference import capture_references, unrepeatable_values
 from collage.cost.roofline import Roofline, measure_peak
 from collage.cost.sharing import Sharing
 from collage.cost.survey import Survey, TargetSurvey, survey_model
@@ -37,6 +38,7 @@ from collage.graph import DataflowGraph, IndexSet, SubGraph, structural_hash, va
 from collage.machine import free_memory_bytes, this_machine
 from collage.options import CompileOptions
 from collage.placement import DevicePlacement
+from collage.preparation import PreparationDiffers, Verdict, find_guilty
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Registry, Support
 
@@ -79,12 +81,17 @@ class Tuning:
         options: See ``CompileOptions``.
         placement: Where operators are to run, if anybody asked for anything.
         workers: Worker processes lent by the caller.
+        original: The model as the user gave it; None if the prepared one is the user's own.
+        verdict: What was left out of the preparation.
+        is_compared: The prepared model was compared with the original value by value, in an earlier session.
+        reprepare: Prepares the model once more, without the passes of these names.
         say: Told what is going on.
 
     Attributes:
         model: The model, with its large weights in the workspace.
         graph: Its dataflow graph.
         survey: What each target takes, and how long it needs.
+        checking: The sets of inputs on which everything is checked.
         reference_failure: Why the model could not be run for reference; nothing can be measured then.
         fusion: What happened while candidates were collected.
         correction: What earlier finals have taught about the costs of chains.
@@ -103,8 +110,17 @@ class Tuning:
         options: CompileOptions,
         placement: DevicePlacement | None = None,
         workers: dict[str, Worker] | None = None,
+        original: OriginalModel | None = None,
+        verdict: Verdict = Verdict(),  # noqa: B008 (frozen)
+        is_compared: bool = False,
+        reprepare: Callable[[Sequence[str]], ir.Model] | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self.original = original
+        self.verdict = verdict
+        self._is_compared = is_compared
+        self._reprepare = reprepare
+        self.checking = CheckingSets()
         self.toolchains = toolchains
         self.database = database
         self.workspace = workspace
@@ -123,7 +139,6 @@ class Tuning:
             threads=options.threads,
             limits=LIMITS,
             remeasure=options.remeasure,
-            unrepeatable=unrepeatable_values(self.model),
             workers=workers,
             say=say,
         )
@@ -161,6 +176,7 @@ class Tuning:
     def _look_around(self) -> None:
         self.say("starting toolchains")
         self.workshop.muster([HOST_TARGET, *self.menu], self._refer)
+        self._check_preparation()
         if self.reference_failure is not None:
             self.survey = {target: self._not_measured(target) for target in self.menu}
             self.overheads = {}
@@ -200,9 +216,39 @@ class Tuning:
         """Runs the model for reference, which takes only the host."""
         self.say("running the model once for reference")
         options = self.options
-        self.reference_failure = capture_references(
-            self.model, options.inputs, self.workshop, self.database, seed=options.seed, dims=options.dims
+        self.checking = capture_checking_sets(
+            self.model,
+            options.inputs,
+            self.workshop,
+            self.database,
+            seed=options.seed,
+            dims=options.dims,
+            tolerance=self.tolerance,
+            original=self.original,
+            in_between=not self._is_compared,
         )
+        self.reference_failure = self.checking.failure
+
+    def _check_preparation(self) -> None:
+        """Find the passes that changed what the model computes, if any did.
+
+        Raises:
+            PreparationDiffers: The prepared model computes something else than the original.
+        """
+        mismatches, shown_on, original = self.checking.mismatches, self.checking.mismatched_on, self.original
+        if not mismatches or shown_on is None or original is None:
+            return
+        self.say(
+            f"the prepared model computes something else than the original ({mismatches[0]}); looking for the pass"
+        )
+        if (reprepare := self._reprepare) is None:
+            raise PreparationDiffers(mismatches[0], None)
+
+        def agrees(left_out: Sequence[str]) -> bool:
+            model = place_weights(reprepare(left_out), self.workspace)
+            return agrees_with_original(model, shown_on, self.workshop, original, self.tolerance)
+
+        raise PreparationDiffers(mismatches[0], find_guilty(agrees, self.verdict.left_out))
 
     def _probe(self, target: Target, op_types: Sequence[str]) -> None:
         """Finds out where the time goes on a toolchain that cannot tell."""

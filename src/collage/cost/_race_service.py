@@ -12,7 +12,7 @@ import numpy as np
 
 from collage._errors import CompileError
 from collage.cost.numerics import compare
-from collage.cost.values import ValueStore
+from collage.cost.values import ValueStore, probe_of
 from collage.runtime import Executable, Recipe, load, same_bytes
 from collage.target import Target
 from collage.toolchains import Compiled, LoadOptions, Registry, Toolchain
@@ -59,11 +59,11 @@ class _Service:
                 if not same_bytes(value, store.get(name)):
                     return {"max_abs": 0.0, "max_rel": 0.0, "reason": f"writes over the model's input {name!r}"}
             for name, value in outputs.items():
-                if name not in store:
+                if name not in store or not store.is_repeatable(name):
                     continue
                 difference = compare(value, store.get(name), tolerance, store.unsettled(name))
                 if difference.reason is not None:
-                    reason = f"output {name!r}: {difference.reason}"
+                    reason = f"{probe_of(store.folder)}output {name!r}: {difference.reason}"
                     if number >= self._must_run:
                         shapes = ", ".join(f"{name}{list(np.shape(value))}" for name, value in feeds.items())
                         reason = f"at other lengths, {shapes}: {reason}"

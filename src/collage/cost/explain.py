@@ -9,12 +9,12 @@ from typing import Any
 
 from collage._errors import NothingCanRun
 from collage.cost.catalogue import find_digest, listing
+from collage.cost.checking_sets import capture_checking_sets
 from collage.cost.database import Database
 from collage.cost.estimator import MeasuringCostEstimator
 from collage.cost.jobs import weight_bytes
 from collage.cost.kernels import KernelMaker
 from collage.cost.key import digest_of
-from collage.cost.reference import capture_references
 from collage.cost.workshop import Workshop
 from collage.frontend import Lengths, fix_lengths, place_weights, read_model
 from collage.graph import DataflowGraph
@@ -51,7 +51,7 @@ def explain_model(
         model = place_weights(prepared, workspace)
         workshop = stack.enter_context(Workshop(toolchains, database, workspace, threads=threads))
         # As for a compilation: lengths of what it computes may depend on more than those of its inputs.
-        failure = capture_references(model, {}, workshop, database, seed=0, dims=dims or {})
+        failure = capture_checking_sets(model, {}, workshop, database, seed=0, dims=dims or {}).failure
         if failure is not None:
             raise NothingCanRun(f"nothing is measured of this model: {failure}")
         estimator = MeasuringCostEstimator(workshop, weight_bytes(model))

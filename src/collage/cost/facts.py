@@ -176,6 +176,14 @@ def _is_reckoning(value: Any) -> bool:
     return is_finite(value["parts"]) and is_finite(value["whole_s"]) and value["whole_s"] > 0
 
 
+def _is_verdict_on_preparation(value: Any) -> bool:
+    if not isinstance(value, dict) or value.keys() != {"left_out", "reasons"}:
+        return False
+    names, reasons = value["left_out"], value["reasons"]
+    texts = isinstance(names, list) and isinstance(reasons, list) and all(isinstance(t, str) for t in names + reasons)
+    return texts and len(names) == len(reasons)
+
+
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "beside-1": _is_reckoning,
     "calibration-1": _is_correction,
@@ -193,6 +201,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "parts-1": _is_profile_by_node,
     "peak-1": _is_peak,
     "peak-2": _is_peak,
+    "preparation-1": _is_verdict_on_preparation,
     "profile": _is_profile,
     "quarantine": _is_quarantine,
     "race-1": _is_race,

@@ -41,6 +41,7 @@ __all__ = [
     "Difference",
     "compare",
     "compare_all",
+    "differing_elements",
     "largest_magnitude",
     "tolerance_of",
 ]
@@ -147,6 +148,17 @@ def compare_all(
         if difference.max_rel >= worst.max_rel:
             worst = Difference(max(worst.max_abs, difference.max_abs), difference.max_rel, tolerance)
     return worst
+
+
+def differing_elements(actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any], tolerance: float) -> Any:
+    """Return the elements in which two tensors of one shape differ, as bool: floats by more than the tolerance."""
+    if expected.dtype.kind in "OSUTiub" or "int" in expected.dtype.name:
+        return np.asarray(actual != expected)
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    left, right = actual.astype(wide), expected.astype(wide)
+    with np.errstate(invalid="ignore"):
+        far = ~(np.abs(left - right) <= tolerance * largest_magnitude(right))
+    return np.asarray(far & (left != right) & ~(np.isnan(left) & np.isnan(right)))
 
 
 def _compare_exact(actual: Any, expected: Any) -> Difference:

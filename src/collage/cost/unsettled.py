@@ -17,29 +17,30 @@ import onnx_ir as ir
 from collage._errors import ToolchainError
 from collage.cost.decisions import Decision, close_decisions, followers
 from collage.cost.estimator import model_tolerance
-from collage.cost.numerics import largest_magnitude
+from collage.cost.numerics import differing_elements
 from collage.cost.values import ValueStore
 from collage.cost.workshop import Workshop
 from collage.graph import constant_tensor
 from collage.target import HOST_TARGET
 
-__all__ = ["capture_unsettled"]
+__all__ = ["MOST_UNSETTLED", "capture_unsettled"]
 
 Array = np.ndarray[Any, Any]
 
-_MOST = 0.05
+MOST_UNSETTLED = 0.05
 """Share of a value's elements that may be left out of a comparison."""
 _TURNABLE = frozenset({"bool", "float32", "float64", "int32", "int64", "uint8"})
 """Element types for which the host's runtime has the operators that turn a decision over."""
 
 
-def capture_unsettled(model: ir.Model, workshop: Workshop, values: ValueStore) -> None:
+def capture_unsettled(model: ir.Model, workshop: Workshop, values: ValueStore, most: float = MOST_UNSETTLED) -> None:
     """Finds out which elements of a reference run are unsettled, and keeps that with its values.
 
     Args:
         model: The model that was run.
         workshop: Runs it once more, if any decision is close. If that fails, everything is compared.
         values: All values of the run.
+        most: Share of a value's elements that may be left out of a comparison.
     """
 
     def value_of(value: ir.Value) -> Array | None:
@@ -50,7 +51,7 @@ def capture_unsettled(model: ir.Model, workshop: Workshop, values: ValueStore) -
 
     tolerance = model_tolerance(model, saturating=False)
     close = close_decisions(model.graph, value_of, tolerance)
-    decisions = [d for d in close if d.close.mean() <= _MOST and d.otherwise.dtype.name in _TURNABLE]
+    decisions = [d for d in close if d.close.mean() <= most and d.otherwise.dtype.name in _TURNABLE]
     if not decisions:
         return
     turned = ValueStore(values.folder.with_name(f"{values.folder.name}_turned"))
@@ -64,8 +65,9 @@ def capture_unsettled(model: ir.Model, workshop: Workshop, values: ValueStore) -
         for value in copy.graph.outputs:
             name = str(value.name)
             if name in values and name in turned and values.shape(name) == turned.shape(name):
-                unsettled = _differs(turned.get(name), values.get(name), tolerance)
-                if unsettled.any() and unsettled.mean() <= _MOST:
+                # Half of what is tolerated, so that no other half hides behind it.
+                unsettled = differing_elements(turned.get(name), values.get(name), tolerance / 2.0)
+                if unsettled.any() and unsettled.mean() <= most:
                     values.put_unsettled(name, unsettled)
         values.flush()
     except ToolchainError:
@@ -113,14 +115,3 @@ def _with_turns(model: ir.Model, decisions: Sequence[Decision], feeds: ValueStor
             if value.name in wanted and not isinstance(value.type, ir.SequenceType | ir.OptionalType):
                 copy.graph.outputs.append(value)
     return copy
-
-
-def _differs(new: Array, old: Array, tolerance: float) -> Array:
-    """Where values differ by so much that it counts: half of what is tolerated, so that no other half hides behind it."""
-    if old.dtype.kind in "OSUTiub" or "int" in old.dtype.name:
-        return np.asarray(new != old)
-    wide = np.complex128 if old.dtype.kind == "c" else np.float64
-    left, right = new.astype(wide), old.astype(wide)
-    with np.errstate(invalid="ignore"):
-        far = ~(np.abs(left - right) <= tolerance / 2.0 * largest_magnitude(right))
-    return np.asarray(far & (left != right) & ~(np.isnan(left) & np.isnan(right)))

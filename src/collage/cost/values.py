@@ -5,19 +5,22 @@ One raw file per value and one index, so that a worker maps just what its kernel
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes  # noqa: F401  registers bfloat16 and its kin with NumPy
 import numpy as np
 
-__all__ = ["ValueStore"]
+__all__ = ["ValueStore", "probe_folder", "probe_of"]
 
 _INDEX = "values.json"
+_PROBE = "probe_"
+_MARKS = ("unsettled", "unstable", "unrepeatable")
 
 
 class ValueStore:
@@ -60,14 +63,33 @@ class ValueStore:
         self._entries[name] = entry
 
     def put_unsettled(self, name: str, elements: np.ndarray[Any, Any]) -> None:
-        """Says which elements of a stored tensor hang on rounding: bool, of its shape. ``flush`` as after ``put``.
+        """Mark elements of a stored tensor that follow from close decisions: bool, of its shape. ``flush`` as after ``put``.
 
         Raises:
             KeyError: The tensor was not stored.
         """
-        file = hashlib.sha256(f"unsettled {name}".encode()).hexdigest()[:24]
+        self._put_mask(name, "unsettled", elements)
+
+    def put_unstable(self, name: str, elements: np.ndarray[Any, Any]) -> None:
+        """Mark elements of a stored tensor that rounding errors change by more than is tolerated, as ``put_unsettled``."""
+        self._put_mask(name, "unstable", elements)
+
+    def put_unrepeatable(self, names: Iterable[str]) -> None:
+        """Mark those of the stored tensors that depend on drawn random numbers. ``flush`` as after ``put``."""
+        for name in names:
+            if name in self._entries:
+                self._entries[name]["unrepeatable"] = True
+
+    def _put_mask(self, name: str, kind: str, elements: np.ndarray[Any, Any]) -> None:
+        file = hashlib.sha256(f"{kind} {name}".encode()).hexdigest()[:24]
         np.ascontiguousarray(elements, bool).tofile(self.folder / file)
-        self._entries[name]["unsettled"] = file
+        self._entries[name][kind] = file
+
+    def replace(self, name: str, value: np.ndarray[Any, Any]) -> None:
+        """Store another tensor of the same shape in a tensor's place; its marks stay. ``flush`` as after ``put``."""
+        marks = {kind: mark for kind, mark in self._entries[name].items() if kind in _MARKS}
+        self.put(name, value)
+        self._entries[name].update(marks)
 
     def flush(self) -> None:
         """Makes everything stored so far visible to other processes."""
@@ -88,11 +110,27 @@ class ValueStore:
         entry = self._entries[name]
         return math.prod(entry["shape"]) * np.dtype(entry["dtype"]).itemsize if "dtype" in entry else 0
 
+    def is_repeatable(self, name: str) -> bool:
+        """Return False if a tensor depends on drawn random numbers; KeyError if it was not stored."""
+        return "unrepeatable" not in self._entries[name]
+
     def unsettled(self, name: str) -> np.ndarray[Any, Any] | None:
-        """Which elements of a tensor hang on rounding and cannot be compared; None if all can. KeyError as for ``get``."""
-        if "unsettled" not in (entry := self._entries[name]):
+        """Return the elements of a tensor that cannot be compared, as bool of its shape, or None if all can.
+
+        Raises:
+            KeyError: It was not stored.
+        """
+        masks = [mask for kind in ("unsettled", "unstable") if (mask := self._mask(name, kind)) is not None]
+        return functools.reduce(np.logical_or, masks) if masks else None
+
+    def unstable(self, name: str) -> np.ndarray[Any, Any] | None:
+        """Return the elements of a tensor that rounding errors change, as ``unsettled``, without close decisions."""
+        return self._mask(name, "unstable")
+
+    def _mask(self, name: str, kind: str) -> np.ndarray[Any, Any] | None:
+        if kind not in (entry := self._entries[name]):
             return None
-        return np.fromfile(self.folder / entry["unsettled"], bool).reshape(entry["shape"])
+        return np.fromfile(self.folder / entry[kind], bool).reshape(entry["shape"])
 
     def get(self, name: str) -> np.ndarray[Any, Any]:
         """The tensor, mapped read-only.
@@ -110,3 +148,14 @@ class ValueStore:
         raw: np.ndarray[Any, Any] = np.memmap(self.folder / entry["file"], np.uint8, "r")
         tensor: np.ndarray[Any, Any] = raw.view(dtype).reshape(shape)
         return tensor
+
+
+def probe_folder(beside: ValueStore, kind: str) -> Path:
+    """Return the folder for the values of a kind of probing inputs."""
+    return beside.folder.with_name(f"{_PROBE}{kind.replace(' ', '_')}")
+
+
+def probe_of(folder: str | Path) -> str:
+    """Return ``on zeros: `` and its like for the values of probing inputs, an empty text for others."""
+    name = Path(folder).name
+    return f"on {name.removeprefix(_PROBE).replace('_', ' ')}: " if name.startswith(_PROBE) else ""

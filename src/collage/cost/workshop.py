@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,6 @@ class Workshop:
         workspace: Folder for kernels, with the model's weights file.
         threads: Threads that each kernel may use; 0 is the toolchains' default.
         remeasure: Do not look up what the database knows.
-        unrepeatable: Names of values that differ from run to run, and so cannot be checked.
         limits: What workers may use; None is what ``Limits`` says.
         workers: Worker processes to use and to leave running; None is the workshop's own.
         say: Told what is going on.
@@ -72,7 +71,6 @@ class Workshop:
         *,
         threads: int = 0,
         remeasure: bool = False,
-        unrepeatable: Collection[str] = (),
         limits: Limits | None = None,
         workers: dict[str, Worker] | None = None,
         say: Callable[[str], None] = lambda _: None,
@@ -81,7 +79,6 @@ class Workshop:
         self.workspace = workspace
         self.threads = threads
         self._remeasure = remeasure
-        self._unrepeatable = frozenset(unrepeatable)
         self._limits = limits = limits or Limits()
         self._say = say
         self._session: dict[str, Outcome] = {}
@@ -357,6 +354,28 @@ class Workshop:
         self._builds.relieve(model)
         values.reload()
 
+    def mark_unstable(self, model: ir.Model, target: Target, values: ValueStore, tolerance: float) -> None:
+        """Run a model with rounding errors on stored inputs, and mark there which elements change; see ``unstable``.
+
+        Raises:
+            ToolchainError: It could not be run.
+        """
+        file = self._builds.write(model)
+        with building_slot():
+            self._crew.call(
+                target,
+                "mark_unstable",
+                self._limits.compile_s + self._limits.run_s,
+                kernel=file,
+                target=str(target),
+                workspace=str(self.workspace),
+                values=str(values.folder),
+                inputs=[str(value.name) for value in model.graph.inputs],
+                tolerance=tolerance,
+            )
+        self._builds.relieve(model)
+        values.reload()
+
     def _recall(self, key: WorkloadKey) -> Outcome | None:
         """What is known already, from this session or from the database."""
         known = self._session.get(key.digest)
@@ -475,7 +494,7 @@ class Workshop:
             "values": self.value_folders,
             "lengths": [str(folder) for folder in self.length_folders],
             "inputs": list(job.inputs),
-            "expected": ["" if name in self._unrepeatable else name for name in job.outputs],
+            "expected": list(job.outputs),
             "unsettled": sorted(after_decisions(job.kernel.graph).intersection(job.outputs)),
             "tolerance": job.tolerance,
         }

@@ -14,19 +14,26 @@ from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, 
 from collage.frontend._lengths import cut, fix_lengths, other_lengths, single_lengths
 from collage.frontend._nodes import all_nodes, bodies_of
 from collage.frontend._occasions import Lengths, lengths_as_json, lengths_from_json, occasions
+from collage.frontend._opset import MIN_OPSET
+from collage.frontend._original import write_original
+from collage.frontend._probes import PROBES, Probe, probe_inputs
 from collage.frontend._proto import forget_claims, skeleton
-from collage.frontend._read import read_model
+from collage.frontend._read import as_onnx, read_model
 from collage.frontend._weights import WEIGHTS_FILE, place_weights
 from collage.frontend.contributed import has_contributed, is_contributed, opset_to_write_in, standard_form
 
 __all__ = [
     "FLOATS",
+    "MIN_OPSET",
+    "PROBES",
     "WEIGHTS_FILE",
     "Budgets",
     "Floats",
     "Lengths",
+    "Probe",
     "TensorSpec",
     "all_nodes",
+    "as_onnx",
     "bind_dims",
     "bodies_of",
     "check_given",
@@ -50,10 +57,12 @@ __all__ = [
     "opset_to_write_in",
     "other_lengths",
     "place_weights",
+    "probe_inputs",
     "read_model",
     "remove_unused",
     "single_lengths",
     "skeleton",
     "standard_form",
     "with_lengths_of",
+    "write_original",
 ]

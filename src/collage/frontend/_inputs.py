@@ -13,7 +13,7 @@ from collage.frontend._interface import bind_dims, describe_inputs
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["FLOATS", "Floats", "make_inputs"]
+__all__ = ["FLOATS", "Floats", "integer_range", "make_inputs"]
 
 Floats = Literal["normal", "fractions", "above one"]
 FLOATS: tuple[Floats, ...] = ("normal", "fractions", "above one")
@@ -81,7 +81,9 @@ def _make(
         return np.asarray(_floats(floats, shape, random)).astype(numpy_dtype)
     if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
         return np.asarray(random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(numpy_dtype)
-    low, high = _integer_range(value, dtype, lengths)
+    low, high = integer_range(value, dtype, lengths)
+    if low is None or high is None:
+        low, high = (0, 256) if dtype == ir.DataType.UINT8 else (0, min(_DEFAULT_INT_RANGE, 2 ** (dtype.bitwidth - 1)))
     return np.asarray(random.integers(low, high, shape)).astype(numpy_dtype)
 
 
@@ -91,15 +93,15 @@ def _floats(kind: Floats, shape: tuple[int, ...], random: np.random.Generator) -
     return random.uniform(_LEAST_FRACTION, 1.0, shape) + (1.0 if kind == "above one" else 0.0)
 
 
-def _integer_range(value: ir.Value, dtype: ir.DataType, lengths: Mapping[str, int]) -> tuple[int, int]:
-    """The half-open range of an integer input, by what it is used for."""
+def integer_range(
+    value: ir.Value, dtype: ir.DataType, lengths: Mapping[str, int]
+) -> tuple[int, int] | tuple[None, None]:
+    """Return the half-open range that an integer input must lie in by what it is used for; None twice if it may be any."""
     limits = set(_limits(value, lengths))
-    if limits:
-        low, high = max(low for low, _ in limits), min(high for _, high in limits)
-        return low, max(high, low + 1)
-    if dtype == ir.DataType.UINT8:
-        return 0, 256
-    return 0, min(_DEFAULT_INT_RANGE, 2 ** (dtype.bitwidth - 1))
+    if not limits:
+        return None, None
+    low, high = max(low for low, _ in limits), min(high for _, high in limits)
+    return low, max(high, low + 1)
 
 
 def _limits(value: ir.Value, lengths: Mapping[str, int]) -> list[tuple[int, int]]:

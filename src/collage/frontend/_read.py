@@ -33,7 +33,7 @@ from collage.frontend._tensors import TensorFacts
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["read_model"]
+__all__ = ["as_onnx", "read_model"]
 
 _LONGEST_REASON = 800
 """Characters; names in it may be as long as a model's author liked."""
@@ -44,6 +44,7 @@ def read_model(
     *,
     example_inputs: Sequence[Any] | None = None,
     budgets: Budgets = Budgets(),  # noqa: B008 (frozen)
+    convert_opset: bool = True,
 ) -> ir.Model:
     """Reads, bounds, validates and canonicalises a model.
 
@@ -54,6 +55,7 @@ def read_model(
         source: Path of an ONNX file, its bytes, a ``ModelProto``, an ``onnx_ir.Model``, or a ``torch.nn.Module``.
         example_inputs: Positional inputs with which a ``torch.nn.Module`` is exported.
         budgets: Upper bounds on size and nesting.
+        convert_opset: Bring older operator sets to the oldest that the whole menu reads, if the converter can.
 
     Returns:
         A model without functions other than those it started from being expanded, whose nodes are sorted, live and
@@ -64,24 +66,41 @@ def read_model(
         ModelError: The source is no valid, or no safe, model; the message names the file and the node.
     """
     if isinstance(source, ir.Model):
-        return _from_ir(source, budgets)
+        return _from_ir(source, budgets, convert_opset)
     if isinstance(source, onnx.ModelProto):
-        return _from_proto(source, None, budgets)
+        return _from_proto(source, None, budgets, convert_opset)
     if isinstance(source, (bytes, bytearray, memoryview)):
         data = bytes(source)
         check_framing(io.BytesIO(data), len(data), budgets)
-        return _from_proto(_parse(data, budgets), None, budgets)
+        return _from_proto(_parse(data, budgets), None, budgets, convert_opset)
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         try:
-            return _from_proto(_parse(_read_file(path, budgets), budgets), path.parent, budgets)
+            return _from_proto(_parse(_read_file(path, budgets), budgets), path.parent, budgets, convert_opset)
         except ModelError as error:
             raise ModelError(f"{path}: {str(error)[:_LONGEST_REASON]}") from None
-    if callable(getattr(source, "state_dict", None)):
-        from collage.frontend._torch import export_module
-
-        return _from_ir(export_module(source, example_inputs), budgets)
+    if is_module(source):
+        return _from_ir(as_onnx(source, example_inputs), budgets, convert_opset)
     raise UsageError(f"a model is a path, bytes, ModelProto, onnx_ir.Model or torch.nn.Module, not {type(source)}")
+
+
+def is_module(source: Any) -> bool:
+    """Return whether a source is a ``torch.nn.Module``."""
+    return callable(getattr(source, "state_dict", None))
+
+
+def as_onnx(source: Any, example_inputs: Sequence[Any] | None = None) -> Any:
+    """Return a source of ``read_model`` in the form of ONNX: a ``torch.nn.Module`` is exported, all else stays.
+
+    Raises:
+        UsageError: There are no example inputs for a module.
+        ModelError: PyTorch cannot export it.
+    """
+    if not is_module(source):
+        return source
+    from collage.frontend._torch import export_module
+
+    return export_module(source, example_inputs)
 
 
 def _read_file(path: Path, budgets: Budgets) -> bytes:
@@ -124,7 +143,7 @@ def _parse(data: bytes, budgets: Budgets) -> onnx.ModelProto:
         raise ModelError("is not an ONNX model, or is truncated or damaged") from None
 
 
-def _from_proto(proto: onnx.ModelProto, folder: Path | None, budgets: Budgets) -> ir.Model:
+def _from_proto(proto: onnx.ModelProto, folder: Path | None, budgets: Budgets, convert_opset: bool) -> ir.Model:
     check_external_data(_validate(proto, budgets), folder)
     try:
         model = ir.from_proto(proto)
@@ -132,10 +151,10 @@ def _from_proto(proto: onnx.ModelProto, folder: Path | None, budgets: Budgets) -
             set_folder(model, folder)
     except Exception as error:
         raise ModelError(f"cannot be read as a model: {_one_line(error)}") from error
-    return _finish(model, budgets)
+    return _finish(model, budgets, convert_opset)
 
 
-def _from_ir(source: ir.Model, budgets: Budgets) -> ir.Model:
+def _from_ir(source: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Model:
     try:
         model = source.clone()
         proto = skeleton(model)
@@ -143,7 +162,7 @@ def _from_ir(source: ir.Model, budgets: Budgets) -> ir.Model:
         raise ModelError(f"is not a well-formed onnx_ir.Model: {error}") from error
     check_external_tensors(model)
     _validate(proto, budgets)
-    return _finish(model, budgets)
+    return _finish(model, budgets, convert_opset)
 
 
 def _validate(proto: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]:
@@ -156,12 +175,13 @@ def _validate(proto: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]:
     return tensors
 
 
-def _finish(model: ir.Model, budgets: Budgets) -> ir.Model:
+def _finish(model: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Model:
     try:
         lift_constants(model)
         load_inner_tensors(model, budgets.inner_bytes)
         canonicalise(model)
-        raise_opset(model)
+        if convert_opset:
+            raise_opset(model)
         proto = skeleton(model)
     except ModelError:
         raise

@@ -40,6 +40,7 @@ from collage.toolchains._memory import ALIGNMENT_BYTES, aligned_bytes, size_byte
 from collage.toolchains._model_files import check_options, kernel_name, load_threads, save_kernel
 from collage.toolchains._registry import Registry, registry
 from collage.toolchains._revision import revision_of
+from collage.toolchains._unoptimised import UnoptimisedModel
 
 __all__ = [
     "ALIGNMENT_BYTES",
@@ -67,6 +68,7 @@ __all__ = [
     "ToolchainBase",
     "Tuner",
     "TuningSession",
+    "UnoptimisedModel",
     "Unsupported",
     "aligned_bytes",
     "availability_for",

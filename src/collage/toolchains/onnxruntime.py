@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collage.target import Target
     from collage.toolchains._contract import Kernel, Tensor
 
-__all__ = ["OnnxRuntimeToolchain"]
+__all__ = ["OnnxRuntimeToolchain", "from_ort", "narrow_type", "to_ort"]
 
 _LEVELS = {"0": "ORT_DISABLE_ALL", "1": "ORT_ENABLE_BASIC", "2": "ORT_ENABLE_EXTENDED", "3": "ORT_ENABLE_ALL"}
 _PROVIDERS = {"llvm": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -126,7 +126,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
         # Those that it starts with its vendor's defaults know their places.
         helpers = HelperThreads(() if options.exclusive else started)
         types = [port.type for port in (*session.get_inputs(), *session.get_outputs())]
-        if any(_narrow_type(name) for name in types):
+        if any(narrow_type(name) for name in types):
             return _NarrowSessionKernel(session, compiled, helpers)
         layouts = _layouts(session) if compiled.metadata.get("in_place") is True else None
         if layouts is None:
@@ -233,21 +233,22 @@ class _NarrowSessionKernel:
         for port in (*inputs, *outputs):
             if not port.type.startswith("tensor("):
                 raise Unsupported(f"{port.name}: onnxruntime cannot mix {port.type} with types that NumPy lacks")
-        self._inputs = [(name, _narrow_type(port.type)) for name, port in zip(compiled.inputs, inputs, strict=True)]
+        self._inputs = [(name, narrow_type(port.type)) for name, port in zip(compiled.inputs, inputs, strict=True)]
         self._outputs = list(compiled.outputs)
-        self._output_types = [_narrow_type(port.type) for port in outputs]
+        self._output_types = [narrow_type(port.type) for port in outputs]
         self._passed_on = [name in compiled.inputs for name in compiled.outputs]
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        feeds = {name: _to_ort(x, narrow) for (name, narrow), x in zip(self._inputs, inputs, strict=True)}
+        feeds = {name: to_ort(x, narrow) for (name, narrow), x in zip(self._inputs, inputs, strict=True)}
         self._keep_apart()
         results = self._run(feeds, self._outputs, None)
-        arrays = [_from_ort(value, narrow) for value, narrow in zip(results, self._output_types, strict=True)]
+        arrays = [from_ort(value, narrow) for value, narrow in zip(results, self._output_types, strict=True)]
         # An input that is an output too comes back in the caller's own memory.
         return [y.copy() if passed_on else y for y, passed_on in zip(arrays, self._passed_on, strict=True)]
 
 
-def _to_ort(x: Tensor, narrow: ir.DataType | None) -> Any:
+def to_ort(x: Tensor, narrow: ir.DataType | None) -> Any:
+    """Return an array as an ``OrtValue``; ``narrow`` is its type if NumPy lacks that."""
     from onnxruntime.capi import _pybind_state as binding
 
     x = np.asarray(x, order="C")
@@ -262,7 +263,8 @@ def _to_ort(x: Tensor, narrow: ir.DataType | None) -> Any:
     return binding.OrtValue.ortvalue_from_numpy_with_onnx_type(data, int(narrow))
 
 
-def _from_ort(value: Any, narrow: ir.DataType | None) -> Tensor:
+def from_ort(value: Any, narrow: ir.DataType | None) -> Tensor:
+    """Return an ``OrtValue`` as an array; ``narrow`` is its type if NumPy lacks that."""
     if narrow is None:
         array: Tensor = value.numpy()
         return array
@@ -293,8 +295,8 @@ def _unpacked(data: Tensor, bits: int, count: int) -> Tensor:
 
 
 @functools.cache
-def _narrow_type(name: str) -> ir.DataType | None:
-    """The type behind ONNX Runtime's name for it if NumPy has no such type, else None."""
+def narrow_type(name: str) -> ir.DataType | None:
+    """Return the type behind ONNX Runtime's name for it if NumPy has no such type, else None."""
     import onnx_ir as ir
 
     inner = name.removeprefix("tensor(").removesuffix(")").upper()

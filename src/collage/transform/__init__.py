@@ -41,7 +41,7 @@ from collage.transform._inspect import inspect_passes
 from collage.transform._instrument import PassInstrument
 from collage.transform._instruments import DumpIR, JsonLog, OpCountDiff, PassTimer
 from collage.transform._pass import FunctionPass, ModulePass, Pass
-from collage.transform._prepare import default_passes, prepare
+from collage.transform._prepare import code_digest, default_passes, prepare, simplifying_passes
 from collage.transform._print_ir import PrintIR, model_text
 from collage.transform._recognise import (
     RecogniseAttention,
@@ -106,6 +106,7 @@ __all__ = [
     "VerifyAfterEach",
     "bisect_passes",
     "build_config",
+    "code_digest",
     "create_function_pass",
     "create_module_pass",
     "create_sequential_pass",
@@ -124,6 +125,7 @@ __all__ = [
     "register_layout_request",
     "register_pass",
     "sequential",
+    "simplifying_passes",
 ]
 
 for _standard in (

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+from pathlib import Path
+
 import onnx_ir as ir
 
 from collage.transform._eliminate_common_subexpr import EliminateCommonSubexpr
@@ -20,7 +24,7 @@ from collage.transform._standard import (
     TopologicalSort,
 )
 
-__all__ = ["default_passes", "prepare"]
+__all__ = ["code_digest", "default_passes", "prepare", "simplifying_passes"]
 
 _MAX_ROUNDS = 5
 
@@ -46,6 +50,15 @@ def default_passes() -> Sequential:
     return Sequential([*members, Repeat(simplify, _MAX_ROUNDS)], name="prepare")
 
 
+def simplifying_passes() -> tuple[str, ...]:
+    """Return the names of the passes of the preparation that can be left out one by one, in order."""
+    kept = ("DeadCodeElimination", "InferType")
+    repeated = default_passes().passes[-1]
+    assert isinstance(repeated, Repeat)
+    assert isinstance(repeated.inner, Sequential)
+    return tuple(member.info.name for member in repeated.inner.passes if member.info.name not in kept)
+
+
 def prepare(model: ir.Model) -> ir.Model:
     """Simplifies a model without changing what it computes.
 
@@ -59,3 +72,14 @@ def prepare(model: ir.Model) -> ir.Model:
         A model in canonical form, with types and shapes as far as they can be inferred.
     """
     return default_passes()(model)
+
+
+@functools.cache
+def code_digest() -> str:
+    """Return a digest of the code that reads and prepares models."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for room in ("frontend", "pattern", "transform"):
+        for file in sorted((package / room).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]

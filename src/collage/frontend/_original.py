@@ -1,0 +1,52 @@
+"""The original model as a file, for evaluators that share nothing with the front door."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+__all__ = ["write_original"]
+
+_FILE = "original.onnx"
+_WEIGHTS = "original.data"
+_MOST_INLINE_BYTES = 1 << 30
+
+
+def write_original(source: Any, folder: Path) -> Path:
+    """Return the file of a model that ``read_model`` takes; what lies in memory is written first.
+
+    Args:
+        source: A path, which is returned as it is, bytes, a ``ModelProto`` or an ``onnx_ir.Model``, none of which is changed.
+        folder: An existing folder for what is written.
+
+    Raises:
+        ValueError: The model is too large for one file, or not well formed.
+    """
+    if isinstance(source, str | os.PathLike):
+        return Path(source).absolute()
+    path = folder / _FILE
+    if isinstance(source, bytes | bytearray | memoryview):
+        path.write_bytes(bytes(source))
+    elif isinstance(source, ir.Model):
+        _write_ir(source.clone(), path)
+    elif isinstance(source, onnx.ModelProto):
+        if source.ByteSize() < _MOST_INLINE_BYTES:
+            path.write_bytes(source.SerializeToString())
+        else:
+            _write_ir(ir.from_proto(source).clone(), path)
+    else:
+        raise ValueError(f"{type(source).__name__} has no form in ONNX")
+    return path
+
+
+def _write_ir(model: ir.Model, path: Path) -> None:
+    tensors = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
+    is_elsewhere = any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors)
+    if is_elsewhere or sum(tensor.nbytes for tensor in tensors) >= _MOST_INLINE_BYTES:
+        ir.save(model, path, external_data=_WEIGHTS)
+    else:
+        path.write_bytes(ir.to_proto(model).SerializeToString())

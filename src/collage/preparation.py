@@ -1,0 +1,95 @@
+"""The preparation of a model on trial: passes that change what the model computes are found and left out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from collage.cost.original import Mismatch
+from collage.frontend import lengths_as_json
+from collage.options import CompileOptions
+from collage.transform import simplifying_passes
+
+__all__ = ["OPSET_CONVERSION", "PreparationDiffers", "Verdict", "find_guilty", "preparation_fact"]
+
+OPSET_CONVERSION = "opset conversion"
+"""The step of the front door that can be left out as a pass can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is left out of a preparation.
+
+    Attributes:
+        left_out: Names of passes, or ``OPSET_CONVERSION``.
+        reasons: For each of these, what it changed.
+    """
+
+    left_out: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+    def without(self, names: Sequence[str], mismatch: Mismatch) -> Verdict:
+        """Return the verdict with more left out."""
+        return Verdict((*self.left_out, *names), (*self.reasons, *(str(mismatch) for _ in names)))
+
+
+class PreparationDiffers(Exception):
+    """The prepared model computes something else than the original.
+
+    Attributes:
+        mismatch: The first value that differs.
+        guilty: What to leave out; None if it differs without any pass.
+    """
+
+    def __init__(self, mismatch: Mismatch, guilty: tuple[str, ...] | None) -> None:
+        super().__init__(str(mismatch))
+        self.mismatch, self.guilty = mismatch, guilty
+
+
+def find_guilty(agrees: Callable[[Sequence[str]], bool], already: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the passes without which a prepared model computes what the original does.
+
+    One pass if leaving it out is enough, else the shortest beginning of the sequence; None if it is none of them.
+
+    Args:
+        agrees: Tries the preparation without some passes.
+        already: Passes that are left out in any case.
+    """
+    names = [name for name in simplifying_passes() if name not in already]
+    if not names or not agrees([*already, *names]):
+        return None
+    for name in names:
+        if agrees([*already, name]):
+            return (name,)
+    low, high = 1, len(names)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if agrees([*already, *names[:middle]]) else (middle + 1, high)
+    return tuple(names[:low])
+
+
+def preparation_fact(sha256: str, options: CompileOptions, code: str) -> dict[str, Any]:
+    """Return the name under which the verdict on a model's preparation is kept.
+
+    Args:
+        sha256: The digest of the model as it was read.
+        options: The inputs on which it was compared follow from them.
+        code: A digest of the code that prepares.
+    """
+    given = {
+        name: hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
+        for name, array in sorted(options.inputs.items())
+        if np.asarray(array).dtype != object
+    }
+    return {
+        "fact": "preparation-1",
+        "model": sha256,
+        "code": code,
+        "lengths": lengths_as_json({**options.dims, **options.fixed}),
+        "seed": options.seed,
+        "given": given,
+    }
