@@ -148,6 +148,6 @@ def test_which_lengths_a_model_takes_is_found_out_once(
     for tries in (first, again):
         runs.clear()
         executable = compiled(graph, "run:stuck", tmp_path, dims={"n": length})
-        kinds = [name.split("_lengths")[0] for name in runs]
+        kinds = [name.split("_lengths")[0] for name in runs if not name.startswith("probe_")]
         assert kinds == ["values", "other_values", *tries]
         assert ("at other lengths" in str(single(executable)["reason"])) == bool(again)

@@ -30,7 +30,6 @@ from collage.cost.reference import (
     inputs_at,
 )
 from collage.cost.sense import senseless_elements
-from collage.cost.unsettled import MOST_UNSETTLED
 from collage.cost.unstable import capture_unstable
 from collage.cost.values import ValueStore, probe_folder, probe_of
 from collage.cost.workshop import Workshop
@@ -217,7 +216,7 @@ def agrees_with_original(
     judge = _Judge(model, original, tolerance, in_between=True)
     is_probe = bool(probe_of(shown_on.folder))
     try:
-        capture_reference(model, inputs, workshop, values, most_unsettled=1.0 if is_probe else MOST_UNSETTLED)
+        capture_reference(model, inputs, workshop, values, exempt=is_probe)
         if is_probe:
             capture_unstable(model, workshop, values)
         judge.first(values)
@@ -267,7 +266,7 @@ def _capture_probe(
     model: ir.Model, inputs: Mapping[str, Any], kind: Probe, workshop: Workshop, judge: _Judge, values: ValueStore
 ) -> bool:
     try:
-        capture_reference(model, inputs, workshop, values, most_unsettled=1.0)
+        capture_reference(model, inputs, workshop, values, exempt=True)
         capture_unstable(model, workshop, values)
     except (NothingCanRun, ToolchainError):
         return False

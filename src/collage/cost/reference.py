@@ -19,7 +19,7 @@ import onnx_ir as ir
 from collage._errors import NothingCanRun, ToolchainError
 from collage.cost.decisions import followers
 from collage.cost.sense import senseless_elements
-from collage.cost.unsettled import MOST_UNSETTLED, capture_unsettled
+from collage.cost.unsettled import capture_unsettled
 from collage.cost.values import ValueStore
 from collage.cost.workshop import Workshop
 from collage.frontend import (
@@ -194,7 +194,7 @@ def capture_reference(
     workshop: Workshop,
     values: ValueStore | None = None,
     *,
-    most_unsettled: float = MOST_UNSETTLED,
+    exempt: bool = False,
 ) -> None:
     """Runs the model on the host, unoptimised, and stores all inputs and values, and which elements hang on rounding.
 
@@ -203,7 +203,7 @@ def capture_reference(
         inputs: One value per graph input, by name.
         workshop: Runs it in a worker process.
         values: Where to store them; the workshop's own store by default.
-        most_unsettled: Share of a value's elements that close decisions may exempt from comparison.
+        exempt: See ``capture_unsettled``.
 
     Raises:
         NothingCanRun: Not even the host can run the model.
@@ -220,7 +220,7 @@ def capture_reference(
         ) from error
     store.put_unrepeatable(unrepeatable_values(model))
     store.flush()
-    capture_unsettled(model, workshop, store, most_unsettled)
+    capture_unsettled(model, workshop, store, exempt=exempt)
 
 
 def unrepeatable_values(model: ir.Model) -> frozenset[str]:

@@ -33,14 +33,15 @@ _TURNABLE = frozenset({"bool", "float32", "float64", "int32", "int64", "uint8"})
 """Element types for which the host's runtime has the operators that turn a decision over."""
 
 
-def capture_unsettled(model: ir.Model, workshop: Workshop, values: ValueStore, most: float = MOST_UNSETTLED) -> None:
+def capture_unsettled(model: ir.Model, workshop: Workshop, values: ValueStore, *, exempt: bool = False) -> None:
     """Finds out which elements of a reference run are unsettled, and keeps that with its values.
 
     Args:
         model: The model that was run.
         workshop: Runs it once more, if any decision is close. If that fails, everything is compared.
         values: All values of the run.
-        most: Share of a value's elements that may be left out of a comparison.
+        exempt: Leave out all that follows from decisions most of which are close, as where probing inputs are all equal.
+            Else that is compared as if they were not.
     """
 
     def value_of(value: ir.Value) -> Array | None:
@@ -50,8 +51,13 @@ def capture_unsettled(model: ir.Model, workshop: Workshop, values: ValueStore, m
         return values.get(str(value.name)) if value.name in values else None
 
     tolerance = model_tolerance(model, saturating=False)
-    close = close_decisions(model.graph, value_of, tolerance)
-    decisions = [d for d in close if d.close.mean() <= most and d.otherwise.dtype.name in _TURNABLE]
+    close = list(close_decisions(model.graph, value_of, tolerance))
+    decisions = [d for d in close if d.close.mean() <= MOST_UNSETTLED and d.otherwise.dtype.name in _TURNABLE]
+    if exempt:
+        for name in followers(model.graph, (d.value for d in close if d.close.mean() > MOST_UNSETTLED)):
+            if name in values:
+                values.put_unsettled(name, np.ones(values.shape(name), bool))
+        values.flush()
     if not decisions:
         return
     turned = ValueStore(values.folder.with_name(f"{values.folder.name}_turned"))
@@ -67,7 +73,7 @@ def capture_unsettled(model: ir.Model, workshop: Workshop, values: ValueStore, m
             if name in values and name in turned and values.shape(name) == turned.shape(name):
                 # Half of what is tolerated, so that no other half hides behind it.
                 unsettled = differing_elements(turned.get(name), values.get(name), tolerance / 2.0)
-                if unsettled.any() and unsettled.mean() <= most:
+                if values.unsettled(name) is None and unsettled.any() and unsettled.mean() <= MOST_UNSETTLED:
                     values.put_unsettled(name, unsettled)
         values.flush()
     except ToolchainError:

@@ -95,5 +95,5 @@ def _floats(kind: Probe, shape: tuple[int, ...], random: np.random.Generator) ->
         return np.asarray(random.choice((-1.0, 1.0), shape) * 10.0 ** random.uniform(*_MAGNITUDES, shape))
     kept = shape[:-2] if len(shape) >= _PLANES_FROM_RANK else shape[:-1]
     count = int(np.prod(kept))
-    rows = np.resize(_ROWS, count).reshape(*kept, *(1 for _ in shape[len(kept) :]))
+    rows = np.resize(_ROWS, count).reshape((*kept, *(1 for _ in shape[len(kept) :])))
     return np.broadcast_to(rows, shape)
