@@ -175,7 +175,7 @@ def _tuning(
         "path": str(source) if isinstance(source, str | Path) else "",
         "sha256": model_digest(model),
     }
-    original = OriginalModel(write_original(source, workspace), LIMITS)
+    original = OriginalModel(write_original(source, workspace), LIMITS, workers)
     stack.callback(original.close)
     model = fix_lengths(model, options.fixed)
     options = _on_given_inputs(options, model)

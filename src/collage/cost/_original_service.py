@@ -17,21 +17,21 @@ __all__ = ["OriginalService"]
 
 
 class OriginalService:
-    """Serves one model file.
+    """Serves one model file at a time."""
 
-    Args:
-        model: Path of the file, which nothing of Collage has written over.
-    """
-
-    def __init__(self, model: str) -> None:
-        self._path = Path(model)
+    def __init__(self) -> None:
         self._model: UnoptimisedModel | None = None
         self._latest: dict[str, Any] = {}
 
-    def open(self) -> dict[str, Any]:
-        """Return the evaluator's name, and the names of all values that it can return."""
-        model = self._model = UnoptimisedModel(self._path)
-        return {"evaluator": model.evaluator, "outputs": model.outputs, "values": sorted(model.values)}
+    def open(self, model: str) -> dict[str, Any]:
+        """Load a model file; return the evaluator's name, and the names of all values that it can return."""
+        self.drop()
+        loaded = self._model = UnoptimisedModel(Path(model))
+        return {"evaluator": loaded.evaluator, "outputs": loaded.outputs, "values": sorted(loaded.values)}
+
+    def drop(self) -> None:
+        """Forget the model, and what it returned."""
+        self._model, self._latest = None, {}
 
     def run(self, values: str, names: Sequence[str]) -> int:
         """Run the model on the inputs in a store, and keep what it returns for ``settle``.

@@ -14,6 +14,7 @@ from collage.cost.worker import Worker
 __all__ = ["Mismatch", "OriginalModel"]
 
 _SERVICE = "collage.cost._original_service:OriginalService"
+_WORKER = "original model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +41,31 @@ class OriginalModel:
     Args:
         path: The model's file.
         limits: What the process may use.
+        workers: Worker processes lent by the caller, by name; one for originals is among them, or is added.
 
     Attributes:
         evaluator: What runs it; None until ``open`` has succeeded.
         failure: Why it cannot be run; None if it can, as far as is known.
     """
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, path: Path, limits: Limits, workers: dict[str, Worker] | None = None) -> None:
+        self._path = path
         self._limits = limits
-        self._worker = Worker(_SERVICE, {"model": str(path)}, memory_bytes=limits.memory_bytes)
+        self._is_lent = workers is not None
+        self._is_open = False
+        lent = {} if workers is None else workers
+        self._worker = lent.setdefault(_WORKER, Worker(_SERVICE, memory_bytes=limits.memory_bytes))
         self._values: frozenset[str] = frozenset()
         self._outputs: tuple[str, ...] = ()
         self.evaluator: str | None = None
         self.failure: str | None = None
 
     def close(self) -> None:
-        """End the process."""
-        self._worker.kill()
+        """End the process, or have one that is lent forget the model."""
+        if not self._is_lent:
+            self._worker.kill()
+        elif self._is_open and self._worker.alive:
+            self._worker.call("drop", self._limits.run_s)
 
     def run(self, values: ValueStore, names: Iterable[str] = ()) -> int:
         """Run the model on the inputs in a store; the results stay in the process.
@@ -72,8 +81,9 @@ class OriginalModel:
             ToolchainError: It cannot be run on these inputs, or takes too much memory or time.
         """
         with building_slot():
-            if not self._worker.alive:
-                opened = self._worker.call("open", self._limits.compile_s)
+            if not (self._is_open and self._worker.alive):
+                opened = self._worker.call("open", self._limits.compile_s, model=str(self._path))
+                self._is_open = True
                 self._values, self._outputs = frozenset(opened["values"]), tuple(opened["outputs"])
                 self.evaluator = str(opened["evaluator"])
             wanted = [name for name in names if name in self._values]

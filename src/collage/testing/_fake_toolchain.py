@@ -27,7 +27,7 @@ __all__ = ["FakeToolchain"]
 _SLOWER_S = 1e-3
 _TIRED_AFTER = 3
 _OF_RUNS = frozenset(
-    {"nan", "shape", "wrong", "later", "tired", "spoil", "slow", "stuck", "single", "choosy", "rough", "zero"}
+    {"nan", "shape", "wrong", "later", "tired", "spoil", "slow", "stuck", "single", "choosy", "rough", "zero", "black"}
 )
 _ROUGH = 3e-5
 
@@ -45,7 +45,8 @@ class FakeToolchain(ToolchainBase):
             ``later`` (right once, wrong later), ``tired`` (right three times, NaN later), ``spoil`` (writes over its
             inputs), ``slow`` (every run slower than the one before), ``stuck`` (wrong at other lengths than those that it
             meets first), ``choosy`` (refuses them), ``single`` (wrong where there is one of anything), ``rough`` (rounds its
-            inputs, by less than kernels may err) and ``zero`` (makes 0 of NaN). Empty: nothing.
+            inputs, by less than kernels may err), ``zero`` (makes 0 of NaN) and ``black`` (wrong where its first input is all 0).
+            Empty: nothing.
         seconds: Least time of a run; or of every operator of a kernel by type, the others taking none, and "" of each launch.
         name: What it is called, so that several may be on one menu.
         per_element_s: Further seconds for each element of a kernel's first input.
@@ -153,6 +154,7 @@ class _FakeKernel:
             "later": self._runs > 1,
             "stuck": is_elsewhere,
             "single": any(1 in shape for shape in shapes),
+            "black": bool(inputs) and not np.any(inputs[0]),
         }
         if is_wrong.get(self._what, False):
             return [output + np.ones_like(output) for output in outputs]
