@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ class ToolchainService:
         module, _, name = factory.partition(":")
         self._toolchain: Toolchain = getattr(importlib.import_module(module), name)(**(arguments or {}))
         self._loaded: dict[tuple[str, str], Kernel] = {}
+        self._capturing: dict[tuple[str, str, str], tuple[tuple[str, ...], Kernel]] = {}
 
     def availability(self, target: str) -> dict[str, Any]:
         """What the toolchain says of itself and one of its targets."""
@@ -226,12 +228,8 @@ class ToolchainService:
         Returns:
             The names that are in the store now.
         """
-        folder, goal = Path(workspace), Target.parse(target)
-        compiled = compile_for(self._toolchain, ir.load(folder / kernel), goal, folder)
-        callable_ = self._toolchain.load(compiled, goal, folder, LoadOptions())
         store = ValueStore(Path(values))
-        outputs = callable_([store.get(name) for name in inputs])
-        for name, value in zip(compiled.outputs, outputs, strict=True):
+        for name, value in self._captured(kernel, target, workspace, store, inputs):
             store.put(name, value)
         store.flush()
         return list(store)
@@ -240,12 +238,8 @@ class ToolchainService:
         self, kernel: str, target: str, workspace: str, values: str, inputs: Sequence[str], tolerance: float
     ) -> None:
         """Run a model with rounding errors, and mark in a store which elements change by more than a tolerance."""
-        folder, goal = Path(workspace), Target.parse(target)
-        compiled = compile_for(self._toolchain, ir.load(folder / kernel), goal, folder)
-        callable_ = self._toolchain.load(compiled, goal, folder, LoadOptions())
         store = ValueStore(Path(values))
-        outputs = callable_([store.get(name) for name in inputs])
-        for name, value in zip(compiled.outputs, outputs, strict=True):
+        for name, value in self._captured(kernel, target, workspace, store, inputs):
             if name not in store or not isinstance(value, np.ndarray) or value.shape != store.shape(name):
                 continue
             changed = differing_elements(value, store.get(name), tolerance)
@@ -256,7 +250,21 @@ class ToolchainService:
     def drop(self) -> None:
         """Forgets all loaded kernels, and gives their memory back."""
         self._loaded.clear()
+        self._capturing.clear()
         trim()
+
+    def _captured(
+        self, kernel: str, target: str, workspace: str, store: ValueStore, inputs: Sequence[str]
+    ) -> Iterator[tuple[str, Any]]:
+        """Run a model once; a model is loaded once for all sets of inputs that follow each other."""
+        folder, goal = Path(workspace), Target.parse(target)
+        key = kernel, target, hashlib.sha256((folder / kernel).read_bytes()).hexdigest()
+        if key not in self._capturing:
+            compiled = compile_for(self._toolchain, ir.load(folder / kernel), goal, folder)
+            loaded = self._toolchain.load(compiled, goal, folder, LoadOptions())
+            self._capturing = {**dict(list(self._capturing.items())[-1:]), key: (compiled.outputs, loaded)}
+        names, loaded = self._capturing[key]
+        return zip(names, loaded([store.get(name) for name in inputs]), strict=True)
 
     def _kernel(self, compiled: dict[str, Any], target: Target, workspace: Path, threads: int) -> Kernel:
         key = (compiled["files"][0] if compiled["files"] else repr(compiled), str(target))

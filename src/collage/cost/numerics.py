@@ -154,6 +154,8 @@ def differing_elements(actual: np.ndarray[Any, Any], expected: np.ndarray[Any, A
     """Return the elements in which two tensors of one shape differ, as bool: floats by more than the tolerance."""
     if expected.dtype.kind in "OSUTiub" or "int" in expected.dtype.name:
         return np.asarray(actual != expected)
+    if _compare_close(actual, expected, tolerance) is not None:
+        return np.zeros(expected.shape, bool)
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     left, right = actual.astype(wide), expected.astype(wide)
     with np.errstate(invalid="ignore"):
@@ -174,6 +176,8 @@ def _compare_exact(actual: Any, expected: Any) -> Difference:
 
 
 def _compare_floats(actual: Any, expected: Any, tolerance: float) -> Difference:
+    if (close := _compare_close(actual, expected, tolerance)) is not None:
+        return close
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     left, right = actual.astype(wide), expected.astype(wide)
     finite = np.isfinite(right)
@@ -190,6 +194,19 @@ def _compare_floats(actual: Any, expected: Any, tolerance: float) -> Difference:
     return _wrong(
         tolerance, f"differs by {relative:.1e} of the largest output, more than {tolerance:.0e}", worst, relative
     )
+
+
+def _compare_close(actual: Any, expected: Any, tolerance: float) -> Difference | None:
+    """Compare finite tensors of float32 as they are, which takes a fifth of the time; None if that does not settle it."""
+    if expected.dtype != np.float32:
+        return None
+    with np.errstate(all="ignore"):
+        worst = float(np.abs(actual - expected).max(initial=0.0))
+        largest = float(np.abs(expected).max(initial=0.0))
+    # Neither is finite if any element is not.
+    if not (0.0 <= worst < np.inf and 0.0 < largest < np.inf and worst <= tolerance * largest):
+        return None
+    return Difference(worst, worst / largest, tolerance)
 
 
 def _wrong(tolerance: float, reason: str, max_abs: float = 0.0, max_rel: float = 0.0) -> Difference:
