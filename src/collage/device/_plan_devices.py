@@ -26,7 +26,7 @@ from collage.device._kernels import planned_graphs
 from collage.device._places import Read
 from collage.device._plan import DevicePlan, PlannedCopy
 from collage.device._scope import ScopeLike, SEScope
-from collage.graph import NameSupply
+from collage.graph import NameSupply, tensor_handle
 from collage.transform import ModulePass, PassContext, PassInfo
 
 __all__ = ["PlanDevices", "clear_plan"]
@@ -159,7 +159,7 @@ class _Writer:
             node.metadata_props[DST_SE_SCOPE] = self._text(scope)
 
     def _settle_constant(self, value: ir.Value) -> None:
-        """A constant that several scopes read becomes one for each; they share a tensor."""
+        """A constant that several scopes read becomes one for each; they share its bytes."""
         home, *others = self._plan.scopes_of_constant(value)
         _note_constant(value, home)
         for scope in others:
@@ -173,7 +173,8 @@ class _Writer:
         name = self._names.fresh(f"{value.name}_on_{scope.storage}")
         node = value.producer()
         if node is None:
-            twin = ir.Value(name=name, type=value.type, shape=value.shape, const_value=value.const_value)
+            tensor = None if value.const_value is None else tensor_handle(value.const_value)
+            twin = ir.Value(name=name, type=value.type, shape=value.shape, const_value=tensor)
             graph.initializers.add(twin)
             return twin
         copy = ir.Node(node.domain, node.op_type, [], list(node.attributes.values()), name=self._names.fresh(name))

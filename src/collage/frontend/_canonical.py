@@ -16,6 +16,7 @@ import onnx_ir.passes.common as common
 from collage._errors import ModelError
 from collage.frontend._confined import convert_functions
 from collage.frontend._proto import reattach_weights, skeleton
+from collage.graph import copy_model
 
 __all__ = ["MAX_IR_VERSION", "MIN_IR_VERSION", "canonicalise", "lift_constants", "name_everything", "remove_unused"]
 
@@ -120,7 +121,7 @@ def _is_identity(function: ir.Function) -> bool:
 
 def _inline_with_conversion(model: ir.Model) -> None:
     """Lets ONNX expand functions of another operator set, which it converts on the way."""
-    weights = model.clone()
+    weights = copy_model(model)
     common.RemoveInitializersFromInputsPass()(weights)
     expanded = ir.from_proto(convert_functions(skeleton(weights)))
     reattach_weights(expanded, weights)

@@ -23,6 +23,10 @@ def skeleton(model: ir.Model, kept_bytes: int = KEPT_BYTES) -> onnx.ModelProto:
     inputs = list(graph.inputs)
     weights = [value for value in graph.initializers.values() if _is_weight(value, kept_bytes)]
     order = list(graph.initializers.values())
+    described = [(value, value.type, value.shape) for value in weights]
+    # Serialising names tensors after the values that hold them.
+    tensors = [value.const_value for part in model.graphs() for value in part.initializers.values()]
+    named = [(tensor, tensor.name) for tensor in tensors if tensor is not None]
     for value in weights:
         tensor = value.const_value
         assert tensor is not None and value.name is not None
@@ -37,6 +41,10 @@ def skeleton(model: ir.Model, kept_bytes: int = KEPT_BYTES) -> onnx.ModelProto:
         graph.initializers.clear()
         for value in order:
             graph.initializers.add(value)
+        for value, type_, shape in described:
+            value.type, value.shape = type_, shape
+        for tensor, name in named:
+            tensor.name = name
 
 
 def _is_weight(value: ir.Value, kept_bytes: int) -> bool:

@@ -29,6 +29,7 @@ from collage.frontend._opset import raise_opset
 from collage.frontend._proto import skeleton
 from collage.frontend._scopes import check_structure
 from collage.frontend._tensors import TensorFacts
+from collage.graph import copy_model
 
 if TYPE_CHECKING:
     import torch
@@ -48,8 +49,8 @@ def read_model(
 ) -> ir.Model:
     """Reads, bounds, validates and canonicalises a model.
 
-    Weights in external files are mapped, not loaded. An ``onnx_ir.Model`` is not changed, but shares its tensors with
-    the result.
+    Weights in external files are mapped, not loaded. An ``onnx_ir.Model`` is not changed, and neither is a
+    ``ModelProto``: the result shares the bytes of their tensors and nothing else.
 
     Args:
         source: Path of an ONNX file, its bytes, a ``ModelProto``, an ``onnx_ir.Model``, or a ``torch.nn.Module``.
@@ -146,7 +147,7 @@ def _parse(data: bytes, budgets: Budgets) -> onnx.ModelProto:
 def _from_proto(proto: onnx.ModelProto, folder: Path | None, budgets: Budgets, convert_opset: bool) -> ir.Model:
     check_external_data(_validate(proto, budgets), folder)
     try:
-        model = ir.from_proto(proto)
+        model = copy_model(ir.from_proto(proto))
         if folder is not None:
             set_folder(model, folder)
     except Exception as error:
@@ -156,7 +157,7 @@ def _from_proto(proto: onnx.ModelProto, folder: Path | None, budgets: Budgets, c
 
 def _from_ir(source: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Model:
     try:
-        model = source.clone()
+        model = copy_model(source)
         proto = skeleton(model)
     except Exception as error:
         raise ModelError(f"is not a well-formed onnx_ir.Model: {error}") from error
@@ -178,6 +179,7 @@ def _validate(proto: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]:
 def _finish(model: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Model:
     try:
         lift_constants(model)
+        _type_weights(model)
         load_inner_tensors(model, budgets.inner_bytes)
         canonicalise(model)
         if convert_opset:
@@ -194,6 +196,14 @@ def _finish(model: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Model:
         raise ModelError("is not a valid model: " + _one_line(error)) from None
     check_inferred_shapes(proto, budgets)
     return model
+
+
+def _type_weights(model: ir.Model) -> None:
+    """Gives weights the types and shapes of their tensors: a model that was built in memory may leave them out."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if (tensor := value.const_value) is not None:
+                value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
 
 
 def _one_line(error: Exception) -> str:

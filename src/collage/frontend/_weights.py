@@ -10,6 +10,7 @@ from typing import BinaryIO, cast
 import onnx_ir as ir
 
 from collage._errors import ModelError
+from collage.graph import copy_model
 
 __all__ = ["WEIGHTS_FILE", "place_weights"]
 
@@ -38,7 +39,7 @@ def place_weights(model: ir.Model, workspace: Path, min_bytes: int = 1024) -> ir
     Raises:
         ModelError: A tensor does not have the number of bytes that its type and shape promise.
     """
-    placed = model.clone()
+    placed = copy_model(model)
     written: dict[int, ir.ExternalTensor] = {}
     with tempfile.NamedTemporaryFile(dir=workspace, prefix=f".{WEIGHTS_FILE}-", delete=False) as file:
         try:

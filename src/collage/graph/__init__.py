@@ -5,8 +5,10 @@ a standalone model of one, :func:`structural_hash` names what it computes, and :
 into local functions of a new model.
 """
 
+from collage.graph._copy import Copier, copy_model
 from collage.graph._dataflow_graph import KERNEL_DOMAIN, Cut, DataflowGraph, value_nbytes
 from collage.graph._extract import COMPOSITE, extract
+from collage.graph._handle import tensor_handle
 from collage.graph._index_set import IndexSet, bits_of, first_bit, hash_bits, iterate_bits, last_bit
 from collage.graph._kernels import KernelCall, kernel_model, kernels_of
 from collage.graph._names import NameSupply
@@ -15,7 +17,7 @@ from collage.graph._partition import GLOBAL_SYMBOL, PRIMITIVE, KernelSpec, parti
 from collage.graph._quotient import NotAcyclic, quotient_order
 from collage.graph._structural_hash import structural_hash, weight_class
 from collage.graph._sub_graph import ANY_VALID, NestedSubGraph, SubGraph, SubGraphConfig
-from collage.graph._traversal import GraphLike, bodies, constant_tensor, used_values
+from collage.graph._traversal import GraphLike, bodies, constant_tensor, stored_tensor, used_values
 
 __all__ = [
     "ANY_VALID",
@@ -23,6 +25,7 @@ __all__ = [
     "GLOBAL_SYMBOL",
     "KERNEL_DOMAIN",
     "PRIMITIVE",
+    "Copier",
     "Cut",
     "DataflowGraph",
     "GraphLike",
@@ -38,6 +41,7 @@ __all__ = [
     "bits_of",
     "bodies",
     "constant_tensor",
+    "copy_model",
     "extract",
     "first_bit",
     "hash_bits",
@@ -51,7 +55,9 @@ __all__ = [
     "partition",
     "quotient_order",
     "register_op_kind",
+    "stored_tensor",
     "structural_hash",
+    "tensor_handle",
     "used_values",
     "value_nbytes",
     "weight_class",

@@ -1,4 +1,4 @@
-"""Copying nodes into new graphs. Tensors are shared, never copied."""
+"""Copying nodes into new graphs. Tensors share their bytes, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import TypeAlias
 
 import onnx_ir as ir
+
+from collage.graph._handle import tensor_handle
 
 __all__ = ["ValueMap", "clone_graph", "clone_node", "new_value"]
 
@@ -31,7 +33,7 @@ def new_value(value: ir.Value, tensor: ir.TensorProtocol | None = None, *, bind:
         name=value.name,
         shape=ir.Shape(tensor.shape.numpy()),
         type=ir.TensorType(tensor.dtype),
-        const_value=tensor if bind else None,
+        const_value=tensor_handle(tensor) if bind else None,
     )
 
 
@@ -93,4 +95,6 @@ def _clone_attribute(attribute: ir.Attr, values: ValueMap, clone_body: CloneBody
         return ir.AttrGraph(attribute.name, clone_body(attribute.as_graph(), values))
     if attribute.type == ir.AttributeType.GRAPHS:
         return ir.AttrGraphs(attribute.name, [clone_body(g, values) for g in attribute.as_graphs()])
+    if attribute.type == ir.AttributeType.TENSOR:
+        return ir.AttrTensor(attribute.name, tensor_handle(attribute.as_tensor()), doc_string=attribute.doc_string)
     return attribute

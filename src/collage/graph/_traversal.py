@@ -104,6 +104,19 @@ def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
     attribute = next(iter(node.attributes.values()), None)
     if attribute is None or attribute.is_ref() or attribute.type == ir.AttributeType.SPARSE_TENSOR:
         return None
+    return stored_tensor(value)
+
+
+def stored_tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    """Return the tensor that is known of a value, defaults of inputs included; None if there is none.
+
+    The function of ONNX IR for this renames the tensor of a Constant node, and so changes the model that it looks at.
+    """
+    node = value.producer()
+    if value.const_value is None and node is not None and node.op_identifier() == ("", "Constant", ""):
+        attribute = node.attributes.get("value")
+        if attribute is not None and not attribute.is_ref():
+            return attribute.as_tensor()
     return ir.convenience.get_const_tensor(value)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from collage.graph import used_values
+from collage.graph import stored_tensor, used_values
 from collage.pattern._match import Match
 from collage.pattern._replace import Edit
 from collage.pattern._rule import NotApplicable
@@ -58,7 +58,7 @@ def _inputs(nodes: Sequence[ir.Node], outputs: Sequence[ir.Value]) -> list[ir.Va
 
 
 def _content(value: ir.Value, index: int) -> np.ndarray[Any, Any]:
-    known = ir.convenience.get_const_tensor(value)
+    known = stored_tensor(value)
     if known is not None:
         return known.numpy()
     if value.dtype is None or value.shape is None:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import PatternError
-from collage.graph import OpKind, op_kind
+from collage.graph import OpKind, op_kind, stored_tensor
 from collage.pattern import _operators
 from collage.pattern._base import Predicate
 from collage.pattern._scope import Scope
@@ -131,7 +131,7 @@ def _shape_found(_scope: Scope, value: ir.Value, _node: ir.Node | None) -> str:
 
 def _content_is(value: ir.Value, wanted: Any) -> bool:
     """Numbers are compared in the constant's own type: integers exactly, others to its digits, five at most."""
-    tensor = ir.convenience.get_const_tensor(value)
+    tensor = stored_tensor(value)
     if tensor is None or tensor.dtype == ir.DataType.STRING:
         return False
     expected = np.asarray(wanted)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage._errors import CollageError, PatternError
-from collage.graph import PRIMITIVE, NameSupply, bodies
+from collage.graph import PRIMITIVE, NameSupply, bodies, copy_model
 from collage.pattern import _match, _numeric, _replace
 from collage.pattern._base import PatternLike
 from collage.pattern._plan import Plan, compile_pattern
@@ -114,7 +114,7 @@ def rewrite(
         if not isinstance(getattr(rule, "pattern", None), PatternLike):
             raise PatternError(f"rule {rule.label!r} has no pattern; set self.pattern in its __init__")
     wanted = _enabled(rules, disabled)
-    run = _Run(model.clone(), [(rule, compile_pattern(rule.pattern)) for rule in wanted], verify)
+    run = _Run(copy_model(model), [(rule, compile_pattern(rule.pattern)) for rule in wanted], verify)
     seen = {_fingerprint(run.model, run.tensors): 0}
     limit = GROWTH * _size(model) + 1000
     rounds = 0

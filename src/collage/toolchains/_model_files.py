@@ -66,13 +66,15 @@ def save_kernel(kernel: ir.Model, workspace: Path) -> tuple[str, ...]:
     """
     import onnx_ir as ir
 
+    from collage.graph import copy_model
+
     name = kernel_name(kernel)
     weights = _weight_files(kernel, workspace)
     spilled = f"{name}.data" if _embedded_bytes(kernel) > SPILL_BYTES else None
     final = workspace / model_file(name)
     draft = workspace / f"{name}.{os.getpid()}.draft.onnx"
     try:
-        ir.save(kernel, draft, external_data=spilled)
+        ir.save(copy_model(kernel), draft, external_data=spilled)
         draft.replace(final)
     finally:
         draft.unlink(missing_ok=True)

@@ -343,9 +343,10 @@ def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] 
     from onnx.external_data_helper import load_external_data_for_model
 
     _tvm()
+    from collage.graph import copy_model
     from collage.toolchains._tvm_importer import import_onnx
 
-    proto = ir.to_proto(kernel)
+    proto = ir.to_proto(copy_model(kernel))
     load_external_data_for_model(proto, str(workspace))
     try:
         with warnings.catch_warnings(action="ignore"):

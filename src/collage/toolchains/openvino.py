@@ -36,6 +36,7 @@ from collage.toolchains._model_files import (
     values_of,
 )
 from collage.toolchains._node_tokens import BODY, TokenisedKernel, input_token, tokenised, tokens_in
+from collage.toolchains._openvino_integers import LIMITS, PLACES, WIDE, computes_beyond
 from collage.toolchains._openvino_wrong import known_wrong
 
 if TYPE_CHECKING:
@@ -49,15 +50,11 @@ __all__ = ["OpenVinoToolchain"]
 _PRECISIONS = ("f32", "bf16", "f16")
 _NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16")}
 """Instruction sets, by /proc/cpuinfo's names, without which a precision is emulated, and slower than f32."""
-_INT32 = np.iinfo(np.int32)
-_AS_INT32 = ("int64", "uint64", "uint32")
-"""Types that the plugin computes in 32-bit signed integers, without a word where they do not fit."""
+_AS_INT32 = tuple(dtype.name.lower() for dtype in WIDE)
 
 _WATCHED = range(2, 5)
 """Which runs of a model are watched for threads that help; in the first one, others may just be starting."""
 
-_PLACES = {"Gather": 1, "GatherElements": 1, "GatherND": 1, "ScatterElements": 1, "ScatterND": 1}
-"""Operators that read an index, and where."""
 _OF_NO_PARTS = ("Concat", "ConstantOfShape")
 _TOLD_NOTHING = ("Expand", "Reduce", "Reshape", "Resize")
 """Beginnings of operators that do the right thing where an input after the first has no elements."""
@@ -90,13 +87,14 @@ class OpenVinoToolchain(ToolchainBase):
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Worth trying, unless a type speaks against it."""
-        return support_of(_refuse_misread, node, known_wrong)
+        return support_of(_refuse_misread, node, lambda node: known_wrong(node) or computes_beyond(node, LIMITS[-1]))
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Writes the kernel, converts it once, and asks the plugin whether it takes every operator."""
         _check(target)
         _refuse_misread(values_of(kernel.graph))
         refuse_operators(known_wrong, kernel.graph)
+        limit = _limit(kernel.graph)
         files = save_kernel(kernel, workspace)
         model = _read(workspace / files[0])
         _refuse_changed(model, kernel.graph)
@@ -105,7 +103,8 @@ class OpenVinoToolchain(ToolchainBase):
             _query(model)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
-        metadata = {"model": files[0], "indices": [i for i, v in enumerate(kernel.graph.inputs) if _is_index(v)]}
+        indices = [i for i, v in enumerate(kernel.graph.inputs) if _is_index(v)]
+        metadata = {"model": files[0], "indices": indices, "limit": limit}
         return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata=metadata)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
@@ -194,6 +193,12 @@ class _Request:
             for i, port in enumerate(self._ports)
             if port is not None and types[port] in _AS_INT32 and i not in indices
         ]
+        self._limit = int(compiled.metadata.get("limit", LIMITS[0]))
+        if self._limit < LIMITS[0]:
+            narrow = enumerate(self._ports)
+            self._checked += [
+                i for i, port in narrow if port is not None and types[port] == "int32" and i not in indices
+            ]
         self._is_static = [port is not None and model.inputs[port].partial_shape.is_static for port in self._ports]
 
     def infer(self, share_outputs: bool) -> Any:
@@ -209,7 +214,7 @@ class _Request:
     def read(self, inputs: Sequence[Tensor]) -> None:
         """Sets the inputs."""
         for i in self._checked:
-            _refuse_large(inputs[i])
+            _refuse_large(inputs[i], self._limit)
         for i, (x, known) in enumerate(zip(inputs, self._set, strict=True)):
             if x is not known:
                 self._read(i, x)
@@ -397,17 +402,31 @@ def _refuse_handed_through(model: Any, graph: ir.Graph) -> None:
 def _is_index(value: ir.Value) -> bool:
     """Whether a value only says where: what does not fit 32 bits is no place in any tensor."""
     uses = value.uses()
-    return bool(uses) and not value.is_graph_output() and all(_PLACES.get(node.op_type) == i for node, i in uses)
+    return bool(uses) and not value.is_graph_output() and all(PLACES.get(node.op_type) == i for node, i in uses)
 
 
-def _fits(x: Tensor) -> bool:
-    if x.size == 0 or 0 <= np.bitwise_or.reduce(x, axis=None) <= _INT32.max:
-        return True  # So are all of them: one look at each is enough.
-    return bool(x.max() <= _INT32.max and x.min() >= _INT32.min)
+def _limit(graph: ir.Graph) -> int:
+    """The largest magnitude of inputs with which no operator of a kernel goes beyond 32 bits.
+
+    Raises:
+        Unsupported: There is none that inputs can be held to.
+    """
+    for limit in LIMITS:
+        if not any(computes_beyond(node, limit) for node in graph.all_nodes()):
+            return limit
+    refuse_operators(lambda node: computes_beyond(node, LIMITS[-1]), graph)
+    raise AssertionError("what is refused at a limit is refused")
 
 
-def _refuse_large(x: Tensor) -> None:
-    if not _fits(x):
+def _fits(x: Tensor, limit: int = LIMITS[0]) -> bool:
+    # The bits of all of them together are no less than the largest: one look at each is enough.
+    if x.size == 0 or 0 <= np.bitwise_or.reduce(x, axis=None) <= limit:
+        return True
+    return bool(x.max() <= limit and x.min() >= ~limit)
+
+
+def _refuse_large(x: Tensor, limit: int) -> None:
+    if not _fits(x, limit):
         raise Unsupported(f"openvino's CPU plugin computes {x.dtype} in 32 bits, and an input has larger values")
 
 

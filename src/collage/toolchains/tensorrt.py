@@ -160,6 +160,8 @@ def _build(kernel: ir.Model, workspace: Path, target: Target) -> bytes:
     import onnx_ir as ir
     import tensorrt as trt
 
+    from collage.graph import copy_model
+
     try:
         builder = trt.Builder(_logger())
         # From TensorRT 11 on there are only strongly typed networks, and no flag to ask for them.
@@ -167,7 +169,8 @@ def _build(kernel: ir.Model, workspace: Path, target: Target) -> bytes:
         network = builder.create_network(0 if typed is None else 1 << int(typed))
         parser = trt.OnnxParser(network, _logger())
         # Weights in files are looked for beside the path.
-        if not parser.parse(_message(ir.to_proto(kernel), workspace, target), str(workspace / model_file(""))):
+        message = _message(ir.to_proto(copy_model(kernel)), workspace, target)
+        if not parser.parse(message, str(workspace / model_file(""))):
             reasons = [parser.get_error(i).desc() for i in range(parser.num_errors)]
             raise Unsupported(f"tensorrt: {one_line(ValueError(reasons[0] if reasons else _said()))}")
         config = builder.create_builder_config()

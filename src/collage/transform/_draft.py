@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import onnx_ir as ir
 
-from collage.transform._copy import Copier
+from collage.graph import Copier
 
 __all__ = ["Body", "Draft", "bodies_of", "functions_of", "has_operator", "main_graph_of", "source"]
 
@@ -66,7 +66,8 @@ class Draft(_Unfilled, ir.Model):
 
     Passes get a draft, so a pass that fails leaves the original unchanged; and a pass that looks at nothing costs
     nothing, however large the model. Its graphs and functions can be handed out before the copy is made; whoever looks
-    into one of them has the whole model copied. Weights are shared, not copied.
+    into one of them has the whole model copied. Weights share
+    their bytes with the original.
     """
 
     _copier: Copier

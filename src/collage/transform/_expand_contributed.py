@@ -14,6 +14,7 @@ from collage.frontend import (
     remove_unused,
     standard_form,
 )
+from collage.graph import bodies, tensor_handle
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
 from collage.transform._marks import marked_functions_hidden
@@ -73,7 +74,7 @@ def in_standard_operators(node: ir.Node) -> Sequence[ir.Node]:
     version = node.graph.opset_imports.get("", 1) if isinstance(node.graph, ir.Graph) else 1
     version = opset_to_write_in(version, [(node.op_type, len(node.outputs))])
     given = {
-        value: ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=value.const_value)
+        value: ir.Value(name=value.name, type=value.type, shape=value.shape, const_value=_handle(value))
         for value in node.inputs
         if value is not None
     }
@@ -86,7 +87,13 @@ def in_standard_operators(node: ir.Node) -> Sequence[ir.Node]:
     return [each for each in made if each.op_type != "Constant"]
 
 
+def _handle(value: ir.Value) -> ir.TensorProtocol | None:
+    return None if value.const_value is None else tensor_handle(value.const_value)
+
+
 def _written_out(node: ir.Node, given: Mapping[ir.Value, ir.Value], version: int) -> Sequence[ir.Node]:
+    if any(bodies(node)):
+        return ()  # No operator with bodies is written out, and serialising one names the tensors in it.
     known = {str(value.name): value for value in given.values()}
     wanted = ir.to_proto(node)
     wanted.output[:] = [str(value.name) if _is_wanted(value) else "" for value in node.outputs]

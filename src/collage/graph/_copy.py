@@ -1,4 +1,4 @@
-"""Copies of models that share nothing which can be changed but the weights."""
+"""Copies of models that share nothing which can be changed; weights share their bytes alone."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ import dataclasses
 
 import onnx_ir as ir
 
-__all__ = ["Copier"]
+from collage.graph._handle import tensor_handle
+
+__all__ = ["Copier", "copy_model"]
 
 _Store = ir.Model | ir.Graph | ir.Function | ir.Node | ir.Value | ir.Attr
+
+
+def copy_model(model: ir.Model) -> ir.Model:
+    """Return a copy of a model in which everything may be changed, in place too; the model stays as it is."""
+    made = ir.Model.__new__(ir.Model)
+    Copier().fill_model(made, model)
+    return made
 
 
 class Copier:
     """Copies one model, graph by graph.
 
     ``onnx_ir``'s ``clone`` wants sorted nodes, and shares types and attributes, which can be changed in place. This
-    one takes a model in any state that can be built, so that TopologicalSort gets to see one that needs it; tensors
-    alone are shared.
+    one takes a model in any state that can be built, so that TopologicalSort gets to see one that needs it. Tensors get
+    handles: their bytes alone are shared. Values that share a tensor share its handle.
 
     Attributes:
         graphs: For each graph of the original its copy; one that is entered before is filled instead of a new one.
@@ -30,6 +39,7 @@ class Copier:
         self.functions: dict[ir.Function, ir.Function] = {}
         self.nodes: dict[ir.Node, ir.Node] = {}
         self._values: dict[ir.Value, ir.Value] = {}
+        self._handles: dict[int, ir.TensorProtocol] = {}
 
     def fill_model(self, into: ir.Model, original: ir.Model) -> None:
         """Makes a model without fields a copy."""
@@ -103,7 +113,7 @@ class Copier:
                 shape=None if original.shape is None else original.shape.copy(),
                 type=None if original.type is None else _copy_type(original.type),
                 doc_string=original.doc_string,
-                const_value=original.const_value,
+                const_value=None if original.const_value is None else self._handle(original.const_value),
                 metadata_props=dict(original.metadata_props),
             )
             _copy_meta(original, made)
@@ -115,8 +125,18 @@ class Copier:
             content = self._graph(content)
         elif not original.is_ref() and original.type == ir.AttributeType.GRAPHS:
             content = [self._graph(graph) for graph in content]
+        elif not original.is_ref() and original.type == ir.AttributeType.TENSOR:
+            content = self._handle(content)
+        elif not original.is_ref() and original.type == ir.AttributeType.TENSORS:
+            content = [self._handle(tensor) for tensor in content]
         made = ir.Attr(original.name, original.type, content, original.ref_attr_name, doc_string=original.doc_string)
         _copy_meta(original, made)
+        return made
+
+    def _handle(self, original: ir.TensorProtocol) -> ir.TensorProtocol:
+        made = self._handles.get(id(original))
+        if made is None:
+            made = self._handles[id(original)] = tensor_handle(original)
         return made
 
     def _sharded(self, original: ir.NodeDeviceConfiguration) -> ir.NodeDeviceConfiguration:
