@@ -62,7 +62,7 @@ from collage.fusion import (
     collect_candidates,
     gather_fusion_specs,
 )
-from collage.graph import DataflowGraph, KernelSpec, NameSupply, SubGraph, is_view, kernels_of, partition
+from collage.graph import DataflowGraph, KernelSpec, NameSupply, SubGraph, copy_model, is_view, kernels_of, partition
 from collage.options import CompileOptions
 from collage.placement import DevicePlacement, place, prepare_and_place
 from collage.plans import Plan, single_plans
@@ -186,7 +186,7 @@ def _tuning(
         if OPSET_CONVERSION in verdict.left_out:
             model = fix_lengths(read_model(source, convert_opset=False), options.fixed)
         passes = [name for name in verdict.left_out if name != OPSET_CONVERSION]
-        prepared, placement = prepare_and_place(model.clone(), options.devices, passes)
+        prepared, placement = prepare_and_place(copy_model(model), options.devices, passes)
         if placement is not None and not options.threads:
             options = replace(options, threads=placement.threads)
         tuning = Tuning(
@@ -218,7 +218,7 @@ def _tuning(
 
 def _prepared_without(model: ir.Model, options: CompileOptions, left_out: Sequence[str]) -> ir.Model:
     names = [name for name in left_out if name != OPSET_CONVERSION]
-    return prepare_and_place(model.clone(), options.devices, names)[0]
+    return prepare_and_place(copy_model(model), options.devices, names)[0]
 
 
 def _left_out(found: PreparationDiffers, verdict: Verdict, model: ir.Model) -> Verdict:

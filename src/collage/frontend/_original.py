@@ -9,6 +9,8 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from collage.graph import copy_model
+
 __all__ = ["write_original"]
 
 _FILE = "original.onnx"
@@ -32,12 +34,12 @@ def write_original(source: Any, folder: Path) -> Path:
     if isinstance(source, bytes | bytearray | memoryview):
         path.write_bytes(bytes(source))
     elif isinstance(source, ir.Model):
-        _write_ir(source.clone(), path)
+        _write_ir(copy_model(source), path)
     elif isinstance(source, onnx.ModelProto):
         if source.ByteSize() < _MOST_INLINE_BYTES:
             path.write_bytes(source.SerializeToString())
         else:
-            _write_ir(ir.from_proto(source).clone(), path)
+            _write_ir(copy_model(ir.from_proto(source)), path)
     else:
         raise ValueError(f"{type(source).__name__} has no form in ONNX")
     return path
