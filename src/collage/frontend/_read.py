@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +41,20 @@ _LONGEST_REASON = 800
 
 
 def read_model(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | torch.nn.Module,
+    source: (
+        str
+        | os.PathLike[str]
+        | bytes
+        | onnx.ModelProto
+        | ir.Model
+        | torch.nn.Module
+        | torch.export.ExportedProgram
+        | torch.onnx.ONNXProgram
+    ),
     *,
     example_inputs: Sequence[Any] | None = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
     budgets: Budgets = Budgets(),  # noqa: B008 (frozen)
 ) -> ir.Model:
     """Reads, bounds, validates and canonicalises a model.
@@ -51,8 +63,11 @@ def read_model(
     the result.
 
     Args:
-        source: Path of an ONNX file, its bytes, a ``ModelProto``, an ``onnx_ir.Model``, or a ``torch.nn.Module``.
+        source: Path of an ONNX file, its bytes, a ``ModelProto``, an ``onnx_ir.Model``, a ``torch.nn.Module``, or what
+            PyTorch's exporters return: a ``torch.export.ExportedProgram`` or a ``torch.onnx.ONNXProgram``.
         example_inputs: Positional inputs with which a ``torch.nn.Module`` is exported.
+        example_kwargs: Its inputs by keyword.
+        dynamic_shapes: Dimensions of these that stay symbolic, as ``torch.export.export`` takes them.
         budgets: Upper bounds on size and nesting.
 
     Returns:
@@ -76,12 +91,33 @@ def read_model(
         try:
             return _from_proto(_parse(_read_file(path, budgets), budgets), path.parent, budgets)
         except ModelError as error:
-            raise ModelError(f"{path}: {str(error)[:_LONGEST_REASON]}") from None
-    if callable(getattr(source, "state_dict", None)):
-        from collage.frontend._torch import export_module
+            raise ModelError(f"{path}: {_torch_file_reason(path) or str(error)[:_LONGEST_REASON]}") from None
+    if sys.modules.get("torch") is not None:  # Nothing of it exists before it is imported.
+        from collage.frontend._torch import as_model
 
-        return _from_ir(export_module(source, example_inputs), budgets)
-    raise UsageError(f"a model is a path, bytes, ModelProto, onnx_ir.Model or torch.nn.Module, not {type(source)}")
+        model = as_model(source, example_inputs, example_kwargs, dynamic_shapes)
+        if model is not None:
+            return _from_ir(model, budgets)
+    raise UsageError(
+        "a model is a path, bytes, ModelProto, onnx_ir.Model, torch.nn.Module, torch.export.ExportedProgram or "
+        f"torch.onnx.ONNXProgram, not {type(source)}"
+    )
+
+
+def _torch_file_reason(path: Path) -> str | None:
+    """Return what to do with a file of PyTorch's, by the end of its name, or None for any other file."""
+    if path.suffix == ".pt2":
+        # Loading one unpickles objects, evaluates expressions and looks up functions by name.
+        return (
+            "is a program of torch.export, and loading it can run code that is in it; "
+            f"if you trust the file, write collage.compile(torch.export.load({str(path)!r}))"
+        )
+    if path.suffix in (".pt", ".pth"):
+        return (
+            "is a PyTorch file, not an ONNX model; make the module in Python and write "
+            "collage.compile(module, example_inputs=...), or convert it with torch.onnx.export"
+        )
+    return None
 
 
 def _read_file(path: Path, budgets: Budgets) -> bytes:
