@@ -141,11 +141,11 @@ class PureGraph:
                     raise ModelError("it has gradients computed; run it under torch.no_grad()")
 
     def _is_derived(self, position: int, fake: Any) -> bool:
-        """Return if an argument is the length of another one."""
+        """Return if an argument is the length of another one, or a length that turned out to be fixed."""
         if not isinstance(fake, torch.SymInt):
             return False
         where = self._symbols.get(fake.node.expr)
-        return where is not None and where[1] is not None
+        return not _varies(fake) or (where is not None and where[1] is not None)
 
     def _sharing(self) -> dict[int, int]:
         """Return which outputs lie in the memory of an argument, and of which."""
@@ -243,9 +243,11 @@ class _Outputs(torch.nn.Module):  # type: ignore[misc]
         for i, value in zip(pure.takes, arguments, strict=True):
             values[i] = value
         for i, fake in enumerate(pure._fakes):
-            if i not in pure.takes:
+            if i not in pure.takes and _varies(fake):
                 source, dim = pure._symbols[fake.node.expr]
                 values[i] = values[source].shape[dim]
+            elif i not in pure.takes:
+                values[i] = int(fake.node.expr)
         return pure.outputs_of(self._graph(*values))
 
 
@@ -368,7 +370,12 @@ def _dynamic(fake: Any) -> Any:
         return torch.export.Dim.DYNAMIC
     if not isinstance(fake, torch.Tensor):
         return None
-    return {dim: torch.export.Dim.DYNAMIC for dim, n in enumerate(fake.shape) if isinstance(n, torch.SymInt)} or None
+    return {dim: torch.export.Dim.DYNAMIC for dim, n in enumerate(fake.shape) if _varies(n)} or None
+
+
+def _varies(length: Any) -> bool:
+    """Return if a length is symbolic, and Dynamo did not find out later that it is fixed."""
+    return isinstance(length, torch.SymInt) and bool(length.node.expr.free_symbols)
 
 
 def _check_result(fake: Any) -> None:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
-from tests.unit.integrations.torch_modules import CASES, Counter, Normal, Rebound, Reshaping, Views
+from tests.unit.integrations.torch_modules import CASES, Broadcast, Counter, Normal, Rebound, Reshaping, Views
 
 import collage.collage
 from collage.runtime._tensors import as_numpy
@@ -129,6 +129,11 @@ def test_a_length_that_grows_is_compiled_twice_in_all(compiled_models: list[ir.M
     assert len(compiled_models) == 2  # Once for the first length, and once for all others.
     assert not compared(Views, lambda: [(torch.randn(n, 3),) for n in range(4, 9)], dynamic=True)
     assert len(compiled_models) == 3
+
+
+def test_a_length_that_the_graph_fixes_is_no_symbol(compiled_models: list[ir.Model]) -> None:
+    assert not compared(Broadcast, lambda: [(torch.randn(n, 3),) for n in range(4, 7)], dynamic=True)
+    assert len(compiled_models) == 1
 
 
 def test_lengths_that_are_fixed_are_left_to_pytorch_after_the_second(compiled_models: list[ir.Model]) -> None:

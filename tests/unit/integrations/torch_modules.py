@@ -209,6 +209,16 @@ class ChangesShape(nn.Module):
         return x + 1
 
 
+class Broadcast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3))
+
+    def forward(self, x):
+        self.total.add_(x.sum(0))
+        return x + self.total, x.shape[1]
+
+
 class Reshaping(nn.Module):
     def forward(self, x):
         return x.reshape(x.shape[0] * 2, -1).sum(1), x.shape[1]
@@ -283,5 +293,6 @@ CASES = {
     "changes shape": Case(ChangesShape, _times(1, (2, 3)), None),
     "lengths that grow": Case(Reshaping, lambda: [(_x(2, n),) for n in (4, 6, 8, 10)]),
     "state and lengths that grow": Case(Rebound, lambda: [(_x(n, 3),) for n in (2, 3, 4, 5)]),
+    "a length that broadcasting fixes": Case(Broadcast, lambda: [(_x(n, 3),) for n in (2, 4, 5)]),
     "views and lengths that grow": Case(Views, lambda: [(_x(n, 3),) for n in (2, 3, 4, 5)]),
 }
