@@ -53,9 +53,9 @@ class PureGraph:
         self._symbols = _symbols(self._fakes)
         self._known_layouts: dict[tuple[int, ...], list[_Layout | None]] = {}
         self._check_metadata(arguments)
-        self._shared = self._sharing()
         for fake in self._results:
             _check_result(fake)
+        self._shared = self._sharing()
         self._fresh = [
             i for i, fake in enumerate(self._results) if isinstance(fake, torch.Tensor) and i not in self._shared
         ]

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from collage._errors import CollageError, ModelError, UsageError, WrongAnswer
+from collage._errors import CollageError, InputError, ModelError, UsageError, WrongAnswer
+from collage.frontend._torch import reason_of
 from collage.integrations._torch_graph import PureGraph, exported_bound, weights_of
 from collage.options import CompileOptions
 from collage.runtime import Executable
@@ -155,7 +156,7 @@ class _Compiled:
                 _check_arguments(arguments)
                 _settings(*self._given)
                 self._check_lengths(arguments)
-                self._pure = PureGraph(self._graph, arguments)
+                self._pure = _pure(self._graph, arguments)
             pure = self._pure
             if not pure.has_work:
                 return None
@@ -212,8 +213,14 @@ class _Compiled:
             program, suits = exported_bound(pure, arguments, bound)
             model = read_model(program)
             varying = [i for i in pure.takes if i not in bound]
-            options = _with_lengths(settings.pop("options"), model, [arguments[i] for i in varying])
-            executable = compile(model, settings.pop("targets"), options=options, **settings)
+            wanted = settings.pop("options")
+            try:
+                options = _with_lengths(wanted, model, [arguments[i] for i in varying])
+                executable = compile(model, settings.pop("targets"), options=options, **settings)
+            except InputError as error:
+                if wanted.inputs or wanted.dims:
+                    raise
+                raise ModelError(f"its inputs cannot be measured with: {error}") from error
         tolerance = max(_SLACK * model_tolerance(model), options.accuracy_budget or 0)
         return _Variant(
             executable, varying, list(bound), [weakref.ref(arguments[i]) for i in bound], stamps, suits, tolerance
@@ -301,6 +308,15 @@ def _settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
     return {**own, "options": options}
 
 
+def _pure(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> PureGraph:
+    try:
+        return PureGraph(graph, arguments)
+    except CollageError:
+        raise
+    except Exception as error:  # PyTorch's, about tensors of kinds that have no memory of their own.
+        raise ModelError(f"PyTorch cannot take it apart: {reason_of(error)}") from error
+
+
 def _check_arguments(arguments: Sequence[Any]) -> None:
     for value in arguments:
         if _is_tensor(value) and (value.layout is not torch.strided or value.device.type != "cpu"):
@@ -316,7 +332,7 @@ def _with_lengths(options: CompileOptions, model: ir.Model, arguments: Sequence[
             inputs[str(port.name)] = np.int64(value)
             continue
         for dim, length in zip(port.shape or (), value.shape, strict=False):
-            if not isinstance(dim, int) and dim.value is not None and dim.value.isidentifier():
+            if not isinstance(dim, int) and dim.value is not None and dim.value.isidentifier() and length:
                 dims[dim.value] = length
         if not value.is_floating_point() and not value.is_complex():
             inputs[str(port.name)] = (

@@ -209,6 +209,11 @@ class ChangesShape(nn.Module):
         return x + 1
 
 
+class Sparse(nn.Module):
+    def forward(self, x):
+        return (x + 1).to_sparse()
+
+
 class Broadcast(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -293,6 +298,8 @@ CASES = {
     "changes shape": Case(ChangesShape, _times(1, (2, 3)), None),
     "lengths that grow": Case(Reshaping, lambda: [(_x(2, n),) for n in (4, 6, 8, 10)]),
     "state and lengths that grow": Case(Rebound, lambda: [(_x(n, 3),) for n in (2, 3, 4, 5)]),
+    "no elements": Case(Views, lambda: [(_x(0, 3),), (_x(4, 3),), (_x(5, 3),)], None),
+    "a sparse output": Case(Sparse, lambda: [(torch.eye(3),)], None),
     "a length that broadcasting fixes": Case(Broadcast, lambda: [(_x(n, 3),) for n in (2, 4, 5)]),
     "views and lengths that grow": Case(Views, lambda: [(_x(n, 3),) for n in (2, 3, 4, 5)]),
 }
