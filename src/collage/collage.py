@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -98,6 +98,8 @@ def compile(
     targets: Iterable[TargetLike] | None = None,
     *,
     example_inputs: Sequence[Any] | None = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
     options: CompileOptions | None = None,
     toolchains: Registry | None = None,
     workers: dict[str, Worker] | None = None,
@@ -106,9 +108,12 @@ def compile(
     """Compiles a model into the fastest measured mix of toolchains.
 
     Args:
-        source: A path, bytes, ``onnx.ModelProto``, ``onnx_ir.Model`` or ``torch.nn.Module``.
+        source: A path, bytes, ``onnx.ModelProto``, ``onnx_ir.Model``, ``torch.nn.Module``, ``torch.export.ExportedProgram``
+            or ``torch.onnx.ONNXProgram``.
         targets: The menu: targets or aliases, preferred ones first. None is what ``choose_menu`` says.
         example_inputs: Positional inputs with which a ``torch.nn.Module`` is exported.
+        example_kwargs: Its inputs by keyword.
+        dynamic_shapes: Dimensions of these that stay symbolic, as ``torch.export.export`` takes them.
         options: See ``CompileOptions``.
         toolchains: Where toolchains are found; the installed ones by default.
         workers: Worker processes to use and to leave running, for callers that compile many models.
@@ -129,7 +134,7 @@ def compile(
     menu = choose_menu(targets, toolchains)
     started = time.monotonic()
     say("reading the model")
-    source = as_onnx(source, example_inputs)
+    source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))

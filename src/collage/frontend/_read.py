@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +42,20 @@ _LONGEST_REASON = 800
 
 
 def read_model(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | torch.nn.Module,
+    source: (
+        str
+        | os.PathLike[str]
+        | bytes
+        | onnx.ModelProto
+        | ir.Model
+        | torch.nn.Module
+        | torch.export.ExportedProgram
+        | torch.onnx.ONNXProgram
+    ),
     *,
     example_inputs: Sequence[Any] | None = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
     budgets: Budgets = Budgets(),  # noqa: B008 (frozen)
     convert_opset: bool = True,
 ) -> ir.Model:
@@ -53,8 +65,11 @@ def read_model(
     ``ModelProto``: the result shares the bytes of their tensors and nothing else.
 
     Args:
-        source: Path of an ONNX file, its bytes, a ``ModelProto``, an ``onnx_ir.Model``, or a ``torch.nn.Module``.
+        source: Path of an ONNX file, its bytes, a ``ModelProto``, an ``onnx_ir.Model``, a ``torch.nn.Module``, or what
+            PyTorch's exporters return: a ``torch.export.ExportedProgram`` or a ``torch.onnx.ONNXProgram``.
         example_inputs: Positional inputs with which a ``torch.nn.Module`` is exported.
+        example_kwargs: Its inputs by keyword.
+        dynamic_shapes: Dimensions of these that stay symbolic, as ``torch.export.export`` takes them.
         budgets: Upper bounds on size and nesting.
         convert_opset: Bring older operator sets to the oldest that the whole menu reads, if the converter can.
 
@@ -79,29 +94,56 @@ def read_model(
         try:
             return _from_proto(_parse(_read_file(path, budgets), budgets), path.parent, budgets, convert_opset)
         except ModelError as error:
-            raise ModelError(f"{path}: {str(error)[:_LONGEST_REASON]}") from None
-    if is_module(source):
-        return _from_ir(as_onnx(source, example_inputs), budgets, convert_opset)
-    raise UsageError(f"a model is a path, bytes, ModelProto, onnx_ir.Model or torch.nn.Module, not {type(source)}")
+            raise ModelError(f"{path}: {_torch_file_reason(path) or str(error)[:_LONGEST_REASON]}") from None
+    model = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
+    if isinstance(model, ir.Model):
+        return _from_ir(model, budgets, convert_opset)
+    raise UsageError(
+        "a model is a path, bytes, ModelProto, onnx_ir.Model, torch.nn.Module, torch.export.ExportedProgram or "
+        f"torch.onnx.ONNXProgram, not {type(source)}"
+    )
 
 
-def is_module(source: Any) -> bool:
-    """Return whether a source is a ``torch.nn.Module``."""
-    return callable(getattr(source, "state_dict", None))
+def as_onnx(
+    source: Any,
+    example_inputs: Sequence[Any] | None = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> Any:
+    """Return a source of ``read_model`` in the form of ONNX: what is PyTorch's is exported, all else stays.
 
-
-def as_onnx(source: Any, example_inputs: Sequence[Any] | None = None) -> Any:
-    """Return a source of ``read_model`` in the form of ONNX: a ``torch.nn.Module`` is exported, all else stays.
+    Args:
+        source: See ``read_model``, also for the rest.
+        example_inputs: Positional inputs of a ``torch.nn.Module``.
+        example_kwargs: Its inputs by keyword.
+        dynamic_shapes: Dimensions that stay symbolic.
 
     Raises:
         UsageError: There are no example inputs for a module.
         ModelError: PyTorch cannot export it.
     """
-    if not is_module(source):
+    if sys.modules.get("torch") is None:  # Nothing of PyTorch's exists before it is imported.
         return source
-    from collage.frontend._torch import export_module
+    from collage.frontend._torch import as_model
 
-    return export_module(source, example_inputs)
+    model = as_model(source, example_inputs, example_kwargs, dynamic_shapes)
+    return source if model is None else model
+
+
+def _torch_file_reason(path: Path) -> str | None:
+    """Return what to do with a file of PyTorch's, by the end of its name, or None for any other file."""
+    if path.suffix == ".pt2":
+        # Loading one unpickles objects, evaluates expressions and looks up functions by name.
+        return (
+            "is a program of torch.export, and loading it can run code that is in it; "
+            f"if you trust the file, write collage.compile(torch.export.load({str(path)!r}))"
+        )
+    if path.suffix in (".pt", ".pth"):
+        return (
+            "is a PyTorch file, not an ONNX model; make the module in Python and write "
+            "collage.compile(module, example_inputs=...), or convert it with torch.onnx.export"
+        )
+    return None
 
 
 def _read_file(path: Path, budgets: Budgets) -> bytes:

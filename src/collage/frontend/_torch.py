@@ -1,35 +1,97 @@
-"""PyTorch modules, exported to ONNX."""
+"""PyTorch modules and exported programs as ONNX models."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import onnx_ir as ir
+import torch
 
 from collage._errors import ModelError, UsageError
 
-__all__ = ["export_module"]
+__all__ = ["as_model", "quiet_export", "reason_of"]
 
 
-def export_module(module: Any, example_inputs: Sequence[Any] | None) -> ir.Model:
-    """Exports a ``torch.nn.Module`` in evaluation mode with PyTorch's own exporter.
+def as_model(
+    source: Any,
+    example_inputs: Sequence[Any] | None = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> ir.Model | None:
+    """Return what PyTorch or its exporters hold as an ONNX model, or None if the source is nothing of PyTorch's.
+
+    Args:
+        source: A ``torch.nn.Module``, which is exported in evaluation mode, a ``torch.export.ExportedProgram``, or a
+            ``torch.onnx.ONNXProgram``.
+        example_inputs: Positional inputs of a module.
+        example_kwargs: Keyword inputs of a module.
+        dynamic_shapes: Dimensions of a module's inputs that stay symbolic, as ``torch.export.export`` takes them.
 
     Raises:
-        UsageError: There are no example inputs, or they are no sequence.
-        ModelError: PyTorch cannot export the module.
+        UsageError: A module without example inputs, or a program with them.
+        ModelError: PyTorch cannot export it.
     """
-    import torch
+    if isinstance(source, torch.onnx.ONNXProgram | torch.export.ExportedProgram):
+        if example_inputs is not None or example_kwargs is not None or dynamic_shapes is not None:
+            raise UsageError(f"example inputs and dynamic shapes are for a torch.nn.Module; {type(source)} has its own")
+        if isinstance(source, torch.export.ExportedProgram):
+            source = _exported("the program", source)
+        model: ir.Model = source.model
+        return model
+    if isinstance(source, torch.nn.Module):
+        return _export_module(source, example_inputs, example_kwargs, dynamic_shapes)
+    return None
 
-    if isinstance(example_inputs, torch.Tensor):
-        example_inputs = (example_inputs,)
-    if not isinstance(example_inputs, Sequence) or isinstance(example_inputs, str):
-        raise UsageError("a torch.nn.Module needs example inputs, in order: read_model(module, example_inputs=(x,))")
+
+@contextmanager
+def quiet_export() -> Iterator[None]:
+    """Keep PyTorch's exporters from printing what is no matter of the user's: packages that are not there, deprecations."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the first line of the error that was raised first: PyTorch wraps it in one for each of its steps."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
+
+
+def _export_module(
+    module: torch.nn.Module,
+    inputs: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+) -> ir.Model:
+    if isinstance(inputs, torch.Tensor):
+        inputs = (inputs,)
+    if inputs is None and kwargs is not None:
+        inputs = ()
+    if not isinstance(inputs, Sequence) or isinstance(inputs, str):
+        raise UsageError(
+            "a torch.nn.Module needs example inputs, in order: compile(module, example_inputs=(x,)); "
+            "those by keyword are example_kwargs={'mask': m}"
+        )
     modes = {part: part.training for part in module.modules()}
     try:
-        program = torch.onnx.export(module.eval(), tuple(example_inputs), dynamo=True, verbose=False)
-    except Exception as error:
-        raise ModelError(f"PyTorch cannot export {type(module).__name__}: {_reason(error)}") from error
+        program = _exported(
+            type(module).__name__,
+            module.eval(),
+            tuple(inputs),
+            kwargs=dict(kwargs or {}),
+            dynamic_shapes=dynamic_shapes,
+        )
     finally:
         for part, training in modes.items():
             part.training = training
@@ -37,9 +99,19 @@ def export_module(module: Any, example_inputs: Sequence[Any] | None) -> ir.Model
     return model
 
 
-def _reason(error: BaseException) -> str:
-    """What went wrong in the beginning: PyTorch wraps it in errors that say which of its steps it was."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+def _exported(name: str, *arguments: Any, **options: Any) -> Any:
+    """Return the ``torch.onnx.ONNXProgram`` of a module or program; warn of state that it writes to."""
+    try:
+        with quiet_export():
+            program = torch.onnx.export(*arguments, **options, dynamo=True, verbose=False)
+    except Exception as error:
+        raise ModelError(f"PyTorch cannot export {name}: {reason_of(error)}") from error
+    signature = program.exported_program.graph_signature
+    changed = sorted({*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()})
+    if changed:
+        warnings.warn(
+            f"{name} writes to {', '.join(changed)}; what is compiled does not: every run starts from the values of now",
+            RuntimeWarning,
+            stacklevel=6,
+        )
+    return program

@@ -1,23 +1,59 @@
 """``torch.compile(module, backend="collage")``: the graph is exported to ONNX, compiled here, and called with tensors.
 
-PyTorch finds it by entry point. It is for inference: where gradients are asked for, lengths are symbolic, or
-anything fails on the way, PyTorch runs the graph itself, and a warning says so and why.
+PyTorch finds it by entry point. It computes what PyTorch computes, effects on buffers and inputs included, or leaves the
+graph to PyTorch, and one warning says so and why: gradients, random numbers, what cannot be exported or compiled, and results
+that differ from PyTorch's. What the user asked for wrongly is raised to the caller.
 """
 
 from __future__ import annotations
 
+import difflib
+import sys
+import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from collage._errors import CollageError
+from collage._errors import CollageError, InputError, ModelError, UsageError, WrongAnswer
+from collage.frontend._torch import reason_of
+from collage.integrations._torch_graph import PureGraph, exported_bound, weights_of
+from collage.options import CompileOptions
 from collage.runtime import Executable
+from collage.runtime._tensors import as_numpy, as_torch
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 __all__ = ["collage_backend"]
 
 Call = Callable[..., Any]
+
+_TUNE_S = 60.0
+"""Seconds of tuning in the mode ``max-autotune``."""
+
+_PATIENCE_S = 3.0
+"""A line says what is going on when compiling takes longer."""
+
+_CHECKED_CALLS = 2
+"""The first calls with new lengths whose results are compared with PyTorch's."""
+
+_SLACK = 10
+"""How much further PyTorch's results may be from ours than those of two toolchains from each other."""
+
+_STATIC_LENGTHS = 2
+"""So many graphs of the same code are compiled that differ in nothing but fixed lengths."""
+
+_SEEN: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
+"""The lengths for which graphs of the same code, with the same weights, were compiled."""
+
+_OWN_OPTIONS = ("targets", "options", "toolchains", "workers", "say")
 
 
 def collage_backend(
@@ -27,98 +63,301 @@ def collage_backend(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Call:
-    """Compiles a graph for ``torch.compile``.
+    """Return what runs a graph for ``torch.compile``; it compiles when it is first called.
 
     Args:
         graph: What Dynamo traced.
-        example_inputs: Its arguments; those that are parameters are bound as constants.
-        options: Keyword arguments of ``collage.compile``, such as ``{"targets": ["llvm"]}``.
-        mode: Means nothing here.
-
-    Returns:
-        What PyTorch calls instead of the graph.
+        example_inputs: Its arguments, which the first call brings again.
+        options: ``targets``, ``toolchains``, ``workers`` and ``say`` of ``collage.compile``, and its ``options``, or single
+            fields of these, such as ``{"targets": ["llvm"], "threads": 2}``.
+        mode: ``max-autotune`` tunes kernels for a minute.
     """
-    refusal = _refusal(example_inputs)
-    if refusal is None:
-        try:
-            return _Compiled(graph, example_inputs, options or {})
-        except CollageError as error:
-            refusal = str(error)
-    warnings.warn(f"collage leaves a graph to PyTorch: {refusal}", RuntimeWarning, stacklevel=2)
-    forward: Call = graph.forward
-    return forward
+    return _Compiled(graph, options or {}, mode)
 
 
-def _refusal(example_inputs: Sequence[Any]) -> str | None:
-    """Why a graph cannot be taken, whatever is in it."""
-    for value in example_inputs:
-        if not isinstance(value, torch.Tensor):
-            return f"it takes {value!r}, which is no tensor; torch.compile(..., dynamic=False) avoids symbolic lengths"
-        if any(not isinstance(length, int) for length in value.shape):
-            return "its lengths are symbolic; torch.compile(..., dynamic=False) avoids that"
-        if value.device.type != "cpu":
-            return f"a tensor lies on {value.device}"
-        if value.requires_grad and torch.is_grad_enabled():
-            return "gradients may be asked for; run it under torch.no_grad() or torch.inference_mode()"
-    return None
+@dataclass(slots=True)
+class _Variant:
+    """A graph, compiled with the values of some of its arguments.
+
+    Attributes:
+        executable: What was compiled.
+        varying: Positions of the arguments that it takes.
+        positions: Positions of the arguments whose values it has.
+        bound: These arguments.
+        stamps: Their versions and places in memory when it was compiled.
+        suits: Tells if it was compiled for arguments of these lengths.
+        tolerance: How far results may be from PyTorch's, relative to the largest.
+        suited: The answers of ``suits``, by lengths.
+        checked: Sets of lengths at which results were compared.
+    """
+
+    executable: Executable
+    varying: list[int]
+    positions: list[int]
+    bound: list[weakref.ref[torch.Tensor]]
+    stamps: list[tuple[int, int]]
+    suits: Call
+    tolerance: float
+    suited: dict[tuple[int, ...], bool] = field(default_factory=dict)
+    checked: set[tuple[int, ...]] = field(default_factory=set)
+
+    def changed(self, arguments: Sequence[Any]) -> list[int]:
+        """Return positions of arguments that have other values than it was compiled with."""
+        were = zip(self.positions, self.bound, self.stamps, strict=True)
+        return [i for i, ref, was in were if ref() is not arguments[i] or _stamp(arguments[i]) != was]
+
+    def gone(self) -> list[int]:
+        """Return positions of arguments that are no more: tensors that others took the place of."""
+        return [i for i, ref in zip(self.positions, self.bound, strict=True) if ref() is None]
 
 
 class _Compiled:
     """A graph, compiled once for each set of weights that it is called with.
 
     Dynamo makes a module's parameters and buffers arguments of the graph, and calls the same graph for another module of
-    the same code. They are constants of what is compiled here, so another set, or the same changed in place, is compiled
-    for itself.
+    the same code. Those that the graph does not write to become constants. When one was changed since, by anything that
+    PyTorch counts as a change, or replaced, the graph is compiled again. One that was changed twice stays an input.
     """
 
-    def __init__(self, graph: torch.fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any]) -> None:
-        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    def __init__(self, graph: torch.fx.GraphModule, options: Mapping[str, Any], mode: str | None) -> None:
         self._graph = graph
-        self._options = options
-        self._bound = [i for i, node in enumerate(placeholders) if _is_weight(node, example_inputs[i])]
-        self._varying = [i for i in range(len(placeholders)) if i not in self._bound]
-        self._executables: dict[tuple[tuple[int, int], ...], tuple[Executable, list[torch.Tensor]]] = {}
-        self._executable(example_inputs)
+        self._frame = getattr(torch._guards.CompileContext.current_compile_id(), "frame_id", None)
+        self._given = options, mode
+        self._lock = threading.RLock()
+        self._is_left = False
+        self._said: set[str] = set()
+        self._pure: PureGraph | None = None
+        self._changes: Counter[int] = Counter()
+        self._variants: dict[tuple[int, ...], _Variant] = {}
 
-    def __call__(self, *arguments: Any) -> tuple[Any, ...]:
-        """Runs the graph."""
-        executable = self._executable(arguments)
-        return tuple(executable.run([arguments[i] for i in self._varying]).values())
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the graph.
 
-    def _executable(self, arguments: Sequence[Any]) -> Executable:
-        weights = [arguments[i] for i in self._bound]
-        key = tuple((id(tensor), 0 if tensor.is_inference() else tensor._version) for tensor in weights)
-        if key not in self._executables:
-            # The tensors are kept with it, so that no other can have their identity.
-            self._executables[key] = self._compile(arguments), weights
-        return self._executables[key][0]
+        Raises:
+            UsageError: Options that make no sense.
+        """
+        if not self._is_left:
+            try:
+                results = self._run(arguments)
+                if results is not None:
+                    return results
+            except UsageError:
+                raise
+            except CollageError as error:
+                self._is_left = True
+                self._variants.clear()
+                self._warn(str(error))
+        return self._graph.forward(*arguments)
 
-    def _compile(self, arguments: Sequence[Any]) -> Executable:
+    def _run(self, arguments: Sequence[Any]) -> list[Any] | None:
+        """Return the graph's outputs, or None if PyTorch is to run it this time."""
+        with self._lock:
+            if self._pure is None:
+                _check_arguments(arguments)
+                _settings(*self._given)
+                self._check_lengths(arguments)
+                self._pure = _pure(self._graph, arguments)
+            pure = self._pure
+            if not pure.has_work:
+                return None
+            if pure.overlaps(arguments):
+                self._warn("it writes to memory that another of its inputs has too")
+                return None
+            variant = self._variant(pure, arguments)
+            lengths = pure.lengths(arguments)
+            if lengths not in variant.suited:
+                variant.suited[lengths] = pure.allows(arguments) and variant.suits(arguments)
+        if not variant.suited[lengths]:
+            self._warn("what was exported does not stand for these lengths")
+            return None
+        computed = self._computed(pure, variant, arguments)
+        self._check(pure, variant, arguments, computed)
+        return pure.finish(arguments, computed)
+
+    def _variant(self, pure: PureGraph, arguments: Sequence[Any]) -> _Variant:
+        bound = self._bound(pure, arguments)
+        key = tuple(id(arguments[i]) for i in bound)
+        if key in self._variants:
+            changes = {key: self._variants[key].changed(arguments)}
+        else:
+            changes = {known: variant.gone() for known, variant in self._variants.items()}
+        stale = {known: positions for known, positions in changes.items() if positions}
+        for known, positions in stale.items():
+            self._changes.update(positions)
+            del self._variants[known]
+        if stale:
+            return self._variant(pure, arguments)
+        if key not in self._variants:
+            self._variants[key] = self._compile(pure, arguments, bound)
+        return self._variants[key]
+
+    def _bound(self, pure: PureGraph, arguments: Sequence[Any]) -> list[int]:
+        """Return which arguments are constants."""
+        return [
+            i
+            for i in pure.takes
+            if pure.is_weight(i)
+            and i not in pure.written
+            and self._changes[i] < 2
+            and not arguments[i].is_inference()  # Their changes are not counted.
+        ]
+
+    def _compile(self, pure: PureGraph, arguments: Sequence[Any], bound: Sequence[int]) -> _Variant:
         from collage.collage import compile
+        from collage.cost.estimator import model_tolerance
         from collage.frontend import read_model
 
-        module = _WithWeights(self._graph, {i: arguments[i] for i in self._bound}, len(arguments))
-        model = read_model(module, example_inputs=[arguments[i] for i in self._varying])
-        return compile(model, **self._options)
+        settings = _settings(*self._given)
+        stamps = [_stamp(arguments[i]) for i in bound]
+        with _progress(len(self._graph.graph.nodes), "say" in settings):
+            program, suits = exported_bound(pure, arguments, bound)
+            model = read_model(program)
+            varying = [i for i in pure.takes if i not in bound]
+            wanted = settings.pop("options")
+            try:
+                options = _with_lengths(wanted, model, [arguments[i] for i in varying])
+                executable = compile(model, settings.pop("targets"), options=options, **settings)
+            except InputError as error:
+                if wanted.inputs or wanted.dims:
+                    raise
+                raise ModelError(f"its inputs cannot be measured with: {error}") from error
+        tolerance = max(_SLACK * model_tolerance(model), options.accuracy_budget or 0)
+        return _Variant(
+            executable, varying, list(bound), [weakref.ref(arguments[i]) for i in bound], stamps, suits, tolerance
+        )
+
+    def _computed(self, pure: PureGraph, variant: _Variant, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        inputs = [arguments[i] for i in variant.varying]
+        try:
+            results = variant.executable.run([value if _is_tensor(value) else np.int64(value) for value in inputs])
+        except UsageError as error:
+            raise ModelError(f"what was exported does not take its inputs: {error}") from error
+        return pure.restored([as_torch(value) for value in results.values()])
+
+    def _check(self, pure: PureGraph, variant: _Variant, arguments: Sequence[Any], computed: Sequence[Any]) -> None:
+        """Compare results with PyTorch's in the first calls.
+
+        Raises:
+            WrongAnswer: They differ.
+        """
+        lengths = pure.lengths(arguments)
+        if lengths in variant.checked or len(variant.checked) >= _CHECKED_CALLS:
+            return
+        from collage.cost.numerics import compare
+
+        own = [value.clone() if i in pure.written else value for i, value in enumerate(arguments)]
+        outputs = pure.outputs_of(self._graph.forward(*own))
+        for value, expected in zip(computed, [*(own[i] for i in pure.written), *outputs], strict=True):
+            if value.dtype != expected.dtype:
+                raise WrongAnswer(f"what was compiled returns {value.dtype}, not {expected.dtype}")
+            found = compare(as_numpy(value), as_numpy(expected), variant.tolerance)
+            if not found.ok:
+                raise WrongAnswer(f"what was compiled computes something else: {found.reason}")
+        variant.checked.add(lengths)
+
+    def _check_lengths(self, arguments: Sequence[Any]) -> None:
+        """Raise ModelError if the same code was compiled for several other lengths, and so will be for more."""
+        nodes = list(self._graph.graph.nodes)
+        weights = weights_of(self._graph, arguments)
+        if any(isinstance(value, int) for value in arguments):
+            return  # Its lengths are symbolic.
+        family = (
+            self._frame,
+            tuple((node.op, str(node.target)) for node in nodes),
+            tuple(id(arguments[i]) for i in sorted(weights)),
+        )
+        seen = _SEEN.setdefault(family, set())
+        lengths = tuple(tuple(value.shape) for i, value in enumerate(arguments) if i not in weights)
+        if lengths not in seen and len(seen) >= _STATIC_LENGTHS:
+            raise ModelError(
+                f"it was compiled for {len(seen)} other sets of lengths; without dynamic=False, one compilation does for all"
+            )
+        seen.add(lengths)
+
+    def _warn(self, reason: str) -> None:
+        if reason not in self._said:
+            self._said.add(reason)
+            warnings.warn(f"collage leaves a graph to PyTorch: {reason}", RuntimeWarning, stacklevel=4)
 
 
-class _WithWeights(torch.nn.Module):  # type: ignore[misc]
-    """A graph whose weights are its own again."""
+def _settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
+    """Return keyword arguments of ``collage.compile``.
 
-    def __init__(self, graph: torch.fx.GraphModule, weights: Mapping[int, torch.Tensor], count: int) -> None:
-        super().__init__()
-        self._forward = graph.forward
-        self._count = count
-        for i, tensor in weights.items():
-            self.register_buffer(f"weight_{i}", tensor.detach())
+    Raises:
+        UsageError: An option or a mode that there is not, or an unknown target.
+    """
+    from collage.collage import choose_menu
+    from collage.toolchains import registry
 
-    def forward(self, *varying: Any) -> Any:
-        """Calls the graph."""
-        waiting = iter(varying)
-        names = (f"weight_{i}" for i in range(self._count))
-        return self._forward(*[getattr(self, name) if hasattr(self, name) else next(waiting) for name in names])
+    own = {name: given[name] for name in given if name in _OWN_OPTIONS}
+    names = [field.name for field in fields(CompileOptions)]
+    for name in given:
+        if name not in own and name not in names:
+            near = difflib.get_close_matches(str(name), [*_OWN_OPTIONS, *names], n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join([*_OWN_OPTIONS, *names])}"
+            raise UsageError(f"torch.compile with backend='collage' has no option {name!r}; {hint}")
+    options = own.get("options", CompileOptions())
+    if not isinstance(options, CompileOptions):
+        raise UsageError(f"the option 'options' is a collage.CompileOptions, not {options!r}")
+    options = replace(options, **{name: given[name] for name in given if name not in own})
+    if mode == "max-autotune":
+        options = replace(options, tune_s=options.tune_s or _TUNE_S)
+    elif mode not in (None, "default"):
+        raise UsageError(f"mode {mode!r}: backend='collage' has 'default' and 'max-autotune'")
+    own["targets"] = choose_menu(own.get("targets"), own.get("toolchains") or registry())
+    return {**own, "options": options}
 
 
-def _is_weight(node: torch.fx.Node, value: Any) -> bool:
-    # Dynamo marks parameters and buffers so, for the sake of CUDA graphs.
-    return isinstance(value, torch.nn.Parameter) or "_dynamo_static_input_type" in node.meta.get("tensor_dict", ())
+def _pure(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> PureGraph:
+    try:
+        return PureGraph(graph, arguments)
+    except CollageError:
+        raise
+    except Exception as error:  # PyTorch's, about tensors of kinds that have no memory of their own.
+        raise ModelError(f"PyTorch cannot take it apart: {reason_of(error)}") from error
+
+
+def _check_arguments(arguments: Sequence[Any]) -> None:
+    for value in arguments:
+        if _is_tensor(value) and (value.layout is not torch.strided or value.device.type != "cpu"):
+            raise ModelError(f"it takes a {value.layout} tensor on {value.device}")
+
+
+def _with_lengths(options: CompileOptions, model: ir.Model, arguments: Sequence[Any]) -> CompileOptions:
+    """Return options with the lengths of these arguments as representative ones, and with integers as they are in these."""
+    dims: dict[str, int] = {}
+    inputs: dict[str, Any] = {}
+    for port, value in zip(model.graph.inputs, arguments, strict=True):
+        if not _is_tensor(value):
+            inputs[str(port.name)] = np.int64(value)
+            continue
+        for dim, length in zip(port.shape or (), value.shape, strict=False):
+            if not isinstance(dim, int) and dim.value is not None and dim.value.isidentifier() and length:
+                dims[dim.value] = length
+        if not value.is_floating_point() and not value.is_complex():
+            inputs[str(port.name)] = (
+                value.detach().numpy().copy()
+            )  # Such as positions, for which any number will not do.
+    return replace(options, dims={**dims, **options.dims}, inputs={**inputs, **options.inputs})
+
+
+@contextmanager
+def _progress(count: int, is_told: bool) -> Iterator[None]:
+    """Say on stderr that a graph is being compiled, once, if that takes long and the user has no other report of it."""
+    line = f"collage: compiling a graph of {count} operators for torch.compile, which can take minutes"
+    timer = threading.Timer(_PATIENCE_S, lambda: print(line, file=sys.stderr, flush=True))
+    timer.daemon = True
+    if not is_told:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _stamp(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor._version, tensor.data_ptr()

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import time
 import warnings
 
 import pytest
 import torch
+from tests.unit.integrations.torch_modules import Cache, Rebound
 
+import collage.collage
+from collage._errors import NothingCanRun, TargetError, UsageError
 from collage.cost.worker import Worker
+from collage.integrations import torch_compile
 from collage.options import CompileOptions
 
 WORKERS: dict[str, Worker] = {}
@@ -21,6 +26,11 @@ def workers_end():
     yield
     for worker in WORKERS.values():
         worker.kill()
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
 
 
 class Block(torch.nn.Module):
@@ -43,6 +53,7 @@ def no_fall_back():
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_fall_back")
 def test_modules_of_the_same_code_keep_their_own_weights() -> None:
     x = torch.randn(1, 3, 6, 6)
@@ -56,8 +67,25 @@ def test_modules_of_the_same_code_keep_their_own_weights() -> None:
         torch.testing.assert_close(compiled(x)[0], block(x)[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_fall_back")
+def test_state_and_lengths_that_grow_go_through_the_whole_compiler() -> None:
+    plain, inner = Cache(), Cache()
+    compiled = torch.compile(inner, backend="collage", options=OPTIONS)
+    with torch.no_grad():
+        for n in range(4):
+            x, position = torch.randn(1, 1, 4), torch.tensor([n])
+            torch.testing.assert_close(compiled(x, position), plain(x, position))
+            torch.testing.assert_close(inner.keys, plain.keys)
+        counter, other = Rebound(), Rebound()
+        compiled = torch.compile(counter, backend="collage", options=OPTIONS, dynamic=True)
+        for n in range(4, 8):
+            x = torch.randn(n, 3)
+            torch.testing.assert_close(compiled(x), other(x))
+            torch.testing.assert_close(counter.total, other.total)
+
+
 def test_where_gradients_are_asked_for_pytorch_runs_and_says_so() -> None:
-    torch._dynamo.reset()
     layer = torch.nn.Linear(3, 2)
     compiled = torch.compile(layer, backend="collage", options=OPTIONS, dynamic=False)
     with pytest.warns(RuntimeWarning, match="gradients"):
@@ -66,7 +94,60 @@ def test_where_gradients_are_asked_for_pytorch_runs_and_says_so() -> None:
 
 
 def test_what_cannot_be_exported_is_left_to_pytorch_and_said() -> None:
-    torch._dynamo.reset()
     compiled = torch.compile(lambda x: torch.linalg.eigvals(x).real, backend="collage", options=OPTIONS, dynamic=False)
     with pytest.warns(RuntimeWarning, match="collage leaves a graph to PyTorch"):
         torch.testing.assert_close(compiled(torch.eye(3)), torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"targets": ["onnxruntim"]}, TargetError, "did you mean 'onnxruntime'"),
+        ({"target": ["onnxruntime"]}, UsageError, "no option 'target'; did you mean 'targets'"),
+        ({"tune": 3}, UsageError, "no option 'tune'; did you mean 'tune_s'"),
+        ({"qqq": 3}, UsageError, "no option 'qqq'; known: targets, "),
+        ({"options": {"threads": 2}}, UsageError, "is a collage.CompileOptions"),
+        ({"search": "quick"}, UsageError, "search 'quick'"),
+        ({"targets": []}, TargetError, "empty"),
+    ],
+)
+def test_wrong_options_are_raised_at_every_call(options: dict, error: type[Exception], said: str) -> None:
+    compiled = torch.compile(torch.nn.ReLU(), backend="collage", options=options)
+    for _ in range(2):
+        with pytest.raises(error, match=said):
+            compiled(torch.ones(2))
+
+
+def test_an_unknown_mode_is_raised() -> None:
+    compiled = torch.compile(torch.nn.ReLU(), backend="collage", mode="reduce-overhead")
+    with pytest.raises(UsageError, match=r"'reduce-overhead'.*'max-autotune'"):
+        compiled(torch.ones(2))
+
+
+def test_modes_and_single_options_become_those_of_compile(monkeypatch) -> None:
+    seen = []
+
+    def compile(model, targets, *, options, **_):
+        seen.append((targets, options))
+        raise NothingCanRun("enough")
+
+    monkeypatch.setattr(collage.collage, "compile", compile)
+    for how in ({"mode": "max-autotune"}, {"options": {"targets": ["llvm"], "threads": 2, "tune_s": 5.0}}):
+        torch._dynamo.reset()
+        with pytest.warns(RuntimeWarning, match="enough"):
+            torch.compile(torch.nn.Tanh(), backend="collage", **how)(torch.ones(2))
+    assert seen[0][1].tune_s > 0
+    assert ([str(target) for target in seen[1][0]], seen[1][1].threads, seen[1][1].tune_s) == (["llvm"], 2, 5.0)
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_one_line_says_that_it_takes_long(monkeypatch, capsys, is_told: bool) -> None:
+    monkeypatch.setattr(torch_compile, "_PATIENCE_S", 0.01)
+    with torch_compile._progress(3, is_told):
+        time.sleep(0.2)
+    with torch_compile._progress(3, is_told):
+        pass
+    said = capsys.readouterr().err.splitlines()
+    assert said == (
+        [] if is_told else ["collage: compiling a graph of 3 operators for torch.compile, which can take minutes"]
+    )
