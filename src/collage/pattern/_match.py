@@ -13,7 +13,7 @@ from collage.pattern import _domains, _symmetry
 from collage.pattern._base import Pattern, PatternLike
 from collage.pattern._nodes import OpPattern
 from collage.pattern._plan import Plan, compile_pattern, is_node_pattern
-from collage.pattern._scope import GraphLike, Scope, label, scopes_of
+from collage.pattern._scope import GraphLike, Scope, label, scope_of, scopes_of
 from collage.pattern._solver import ABSENT, Budget, MatchBudgetExceeded, Solver
 
 if TYPE_CHECKING:
@@ -72,7 +72,13 @@ class Match:
         return f"<match of {', '.join(f'{node.op_type} {label(node)!r}' for node in self.nodes)}>"
 
 
-def match(pattern: PatternLike, at: ir.Node | ir.Value, fuzzy_ops: Iterable[str], budget: int | None) -> Match | None:
+def match(
+    pattern: PatternLike,
+    at: ir.Node | ir.Value,
+    fuzzy_ops: Iterable[str],
+    budget: int | None,
+    within: GraphLike | ir.Model | None,
+) -> Match | None:
     """See ``PatternLike.match``."""
     if not isinstance(at, ir.Node | ir.Value):
         raise PatternError(
@@ -84,7 +90,7 @@ def match(pattern: PatternLike, at: ir.Node | ir.Value, fuzzy_ops: Iterable[str]
     if graph is None:
         raise PatternError(f"{at!r} belongs to no graph, so that nothing is known about who uses it")
     plan = compile_pattern(pattern)
-    scope = Scope(graph, fuzzy_ops)
+    scope = scope_of(graph, fuzzy_ops, within)
     solver = Solver(plan, scope, Budget(pattern, scope, budget))
     found = matches_at(solver, value, isinstance(at, ir.Node))
     return min(found, key=lambda m: _rank(m, solver.scope), default=None)
@@ -96,13 +102,14 @@ def find_all(
     mode: str,
     fuzzy_ops: Iterable[str],
     budget: int | None,
+    within: GraphLike | ir.Model | None,
 ) -> list[Match]:
     """See ``PatternLike.find_all``."""
     if mode not in MODES:
         raise PatternError(f"unknown mode {mode!r}; known are {', '.join(MODES)}")
     plan = compile_pattern(pattern)
     found: list[Match] = []
-    for scope in scopes_of(where, fuzzy_ops):
+    for scope in scopes_of(where, fuzzy_ops, within):
         found += find_in(plan, scope, mode, Budget(pattern, scope, budget))
     return found
 

@@ -10,6 +10,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from collage._errors import PatternError
+
 COMMUTATIVE_OPS: frozenset[tuple[str, str]] = frozenset(
     ("", op)
     for op in (
@@ -56,6 +58,28 @@ def _defaults(domain: str, op_type: str, version: int) -> Mapping[str, Any]:
     return defaults
 
 
+@lru_cache(maxsize=4096)
+def _agreed_defaults(domain: str, op_type: str) -> Mapping[str, Any]:
+    """The defaults that an operator has in every opset, for graphs of which the opset is not known.
+
+    Raises:
+        PatternError: Opsets differ in them.
+    """
+    known = [
+        _defaults(domain, op_type, version)
+        for version in range(1, onnx.defs.onnx_opset_version() + 1)
+        if onnx.defs.has(op_type, version, domain)
+    ]
+    for name in dict.fromkeys(name for defaults in known for name in defaults):
+        values = [defaults[name] for defaults in known if name in defaults]
+        if any(value != values[0] for value in values):
+            raise PatternError(
+                f"the default of {name!r} of {op_type} depends on the opset, and nothing leads from this graph to its "
+                "opset: search the model, or name it with within=model"
+            )
+    return known[-1] if known else {}
+
+
 def plain(value: Any) -> Any:
     """An attribute's value in a form that compares by ``==``: sequences as tuples, text as str, floats as float32."""
     if isinstance(value, bytes):
@@ -75,8 +99,9 @@ def plain(value: Any) -> Any:
 
 def attributes(node: ir.Node, opset_imports: Mapping[str, int]) -> dict[str, Any]:
     """The node's attributes with the schema's defaults filled in."""
-    version = node.version or opset_imports.get(node.domain) or opset_imports.get("", onnx.defs.onnx_opset_version())
-    found = dict(_defaults(normal_domain(node.domain), node.op_type, version))
+    version = node.version or opset_imports.get(node.domain) or opset_imports.get("")
+    domain = normal_domain(node.domain)
+    found = dict(_defaults(domain, node.op_type, version) if version else _agreed_defaults(domain, node.op_type))
     for name, attribute in node.attributes.items():
         found[name] = f"@{attribute.ref_attr_name}" if attribute.is_ref() else plain(attribute.value)
     return found

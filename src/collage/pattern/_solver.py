@@ -290,12 +290,14 @@ class Solver:
     def _is_refused(self, pattern: NotPattern, value: ir.Value, any_output: bool) -> bool:
         return self.plan.is_closed(pattern.refused) and self.matches_anew(pattern.refused, value, any_output)
 
-    def matches_anew(self, pattern: Pattern, value: ir.Value, any_output: bool = False) -> bool:
+    def matches_anew(
+        self, pattern: Pattern, value: ir.Value, any_output: bool = False, scope: Scope | None = None
+    ) -> bool:
         """Whether an inner pattern (refused, excluded, path) matches at a value, given what is bound already."""
         if pattern in self.bound:
             return self._is_at(pattern, value, any_output)
         plan = self.plan.inner[pattern]
-        inner = Solver(plan, self.scope, self.budget)
+        inner = Solver(plan, scope or self.scope, self.budget)
         inner.given = {shared for shared in plan.order if shared in self.bound}
         for shared in plan.order:
             if shared in self.bound:
