@@ -21,6 +21,7 @@ from collage.pattern._plan import Plan, compile_pattern
 from collage.pattern._rule import Builder, NotApplicable, RewriteRule
 from collage.pattern._scope import Scope, label, scopes_of
 from collage.pattern._solver import Budget, Solver
+from collage.pattern._types import Types
 
 MAX_DEPTH = 100
 """How often what replaced something may be replaced in turn before a rewrite is held to have no end.
@@ -148,6 +149,7 @@ class _Run:
     def __init__(self, model: ir.Model, rules: list[tuple[RewriteRule, Plan]], verify: bool) -> None:
         self.model = model
         self.verify = verify
+        self.types = Types(model)
         self.rules = rules
         self.applied: list[Application] = []
         self.refused: dict[Application, None] = {}
@@ -192,7 +194,7 @@ class _Run:
             replaced = _replacement(rule, match, builder)
             if not replaced:
                 raise NotApplicable("the rule makes no change here")
-            edit = _replace.plan_edit(rule, match, builder, replaced, scope)
+            edit = _replace.plan_edit(rule, match, builder, replaced, scope, self.types)
             if self.verify:
                 _numeric.check(edit, match, scope)
             return edit
@@ -208,7 +210,8 @@ class _Run:
         self.deepest = max(self.deepest, depth)
         for node in (*match.nodes, *edit.new_nodes):
             self._depths[node] = max(depth, self._depths.get(node, 0))
-        scope = _replace.commit(edit, rule.label, imports, self.names.fresh, scope)
+        scope = _replace.commit(edit, rule.label, imports, self.names.fresh, scope, self.model.ir_version >= 4)
+        self.types.forget_calls(edit.new_nodes)
         self.applied.append(Application(rule.label, names, _names_of(edit.new_nodes)))
         return scope
 

@@ -48,6 +48,11 @@ class Scope:
         return Scope(self._given, self.fuzzy_ops, self._outer)
 
     @property
+    def outermost(self) -> Scope:
+        """The scope of the main graph or function that this one belongs to."""
+        return self if self._outer is None else self._outer.outermost
+
+    @property
     def is_function(self) -> bool:
         """Whether this is a function, which holds no initializers."""
         return isinstance(self._given, ir.Function)
