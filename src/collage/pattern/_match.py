@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from collage.pattern._solver import Agenda
 
 MODES = ("all", "disjoint", "maximal")
+
+
+class NotInMatch(PatternError, KeyError):
+    """A match is asked for a name or a pattern that takes no part in it."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,9 +54,17 @@ class Match:
     node_of: Mapping[Pattern, ir.Node]
 
     def __getitem__(self, key: str | PatternLike) -> ir.Value:
-        """The value of a capture or pattern; of a node, its first output."""
+        """The value of a capture or pattern; of a node, its first output.
+
+        Raises:
+            NotInMatch: No such name or pattern takes part in this match.
+        """
         if isinstance(key, str):
+            if key not in self.captures:
+                raise NotInMatch(_no_capture(key, self.captures))
             return self.captures[key]
+        if key.last not in self.bound:
+            raise NotInMatch(f"{key!r} takes no part in {self!r}")
         return self.bound[key.last]
 
     def __contains__(self, key: object) -> bool:
@@ -59,8 +75,13 @@ class Match:
         """The node of a node pattern.
 
         Raises:
-            KeyError: The pattern stands for a value, or takes no part in this match.
+            NotInMatch: The pattern stands for a value, or takes no part in this match.
         """
+        if isinstance(pattern, str):
+            raise NotInMatch(f"node() takes a pattern; match[{pattern!r}].producer() is the node behind a name")
+        if pattern.last not in self.node_of:
+            why = "stands for a value, not for a node" if pattern.last in self.bound else f"takes no part in {self!r}"
+            raise NotInMatch(f"{pattern!r} {why}")
         return self.node_of[pattern.last]
 
     @property
@@ -70,6 +91,12 @@ class Match:
 
     def __repr__(self) -> str:
         return f"<match of {', '.join(f'{node.op_type} {label(node)!r}' for node in self.nodes)}>"
+
+
+def _no_capture(name: str, captures: Mapping[str, ir.Value]) -> str:
+    near = difflib.get_close_matches(name, captures, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(map(repr, captures)) or 'none'}"
+    return f"no capture of this match is called {name!r}{hint}"
 
 
 def match(

@@ -37,7 +37,10 @@ class Scope:
         self._outer = outer
         around = {} if outer is None else outer.opset_imports  # bodies have no imports of their own
         self.opset_imports: dict[str, int] = self.graph.opset_imports or around
-        self.fuzzy_ops = frozenset(fuzzy_ops)
+        self.fuzzy_ops = frozenset([fuzzy_ops] if isinstance(fuzzy_ops, str) else fuzzy_ops)
+        for op_type in self.fuzzy_ops:
+            if not isinstance(op_type, str):
+                raise PatternError(f"fuzzy_ops are operator types such as 'Cast', not {op_type!r}")
         self._attributes: dict[ir.Node, dict[str, Any]] = {}
         self._makers: dict[ir.Node, tuple[ir.Node, ...]] = {}
         self._users: dict[ir.Value, tuple[ir.Node, ...]] = {}

@@ -309,7 +309,7 @@ def test_what_is_refused(build, words) -> None:
         (lambda p, match, op: {p: op.Add(match.root, "1")}, "a str is no value; op.constant"),
         (lambda p, match, op: {p: op.Neg(match.node(p))}, r"a Node is no value; match\[pattern\]"),
         (lambda p, match, op: {p: op.relu(match.root)}, "begin with a capital"),
-        (lambda p, match, op: {p: op.Neg(match["nope"])}, "KeyError: 'nope'"),
+        (lambda p, match, op: {p: op.Neg(match["nope"])}, "no capture of this match is called 'nope'; there are none"),
     ],
 )
 def test_what_raises(build, words) -> None:
