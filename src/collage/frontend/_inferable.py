@@ -1,4 +1,4 @@
-"""What ONNX's shape inference knows nothing of, put in terms that it knows."""
+"""Operators of which ONNX's shape inference knows nothing, put in terms that it knows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIKE_FIRST = frozenset(("GroupNormalization", "MeanVarianceNormalization"))
 
 
 def inferable(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same model to inference; it is changed: operators that ONNX does not know become some that it does.
+    """Change a model into one that infers alike: operators that ONNX does not know become some that it does.
 
     A single one in the middle of a model would leave everything behind it without a shape, and without the toolchains
     that need one.

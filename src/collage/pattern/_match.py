@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collage.pattern._solver import Agenda
 
 MODES = ("all", "disjoint", "maximal")
+SETS = "sets"
+"""As ``all``, but of matches that differ only in the places of interchangeable patterns only one."""
 
 
 class NotInMatch(PatternError, KeyError):
@@ -150,8 +152,11 @@ def find_in(plan: Plan, scope: Scope, mode: str, budget: Budget) -> list[Match]:
     try:
         if not all(_possible(part, plan, scope, domains, budget) for part in plan.parts()):
             return found
-        orders = None if mode == "all" else _symmetry.orders(plan)
-        solver = Solver(plan, scope, budget, domains, orders=orders)
+        orders, rooms = None, None
+        if mode != "all":
+            orders, rooms = _symmetry.orders(plan), _symmetry.rooms(plan)
+            domains = _domains.in_order(domains, _symmetry.classes(plan), scope)
+        solver = Solver(plan, scope, budget, domains, orders=orders, rooms=rooms)
         found.extend(_matches(solver, _starts(solver, plan.always)))
     except MatchBudgetExceeded as error:
         error.found = found
@@ -213,7 +218,7 @@ def ranked(found: Iterable[Match], scope: Scope) -> list[Match]:
 
 
 def _select(found: list[Match], mode: str, scope: Scope) -> list[Match]:
-    if mode == "all":
+    if mode in ("all", SETS):
         return sorted(found, key=lambda m: _order(m, scope))
     found = ranked(found, scope)
     kept: list[Match] = []

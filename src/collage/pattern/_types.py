@@ -24,7 +24,7 @@ Dims = tuple[int | str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What is known of a value.
+    """Type and dimensions of a value, as far as they are known.
 
     Attributes:
         type: Its type, None if unknown.
@@ -93,7 +93,7 @@ class Context:
 
 
 Found = tuple[tuple[Context, Mapping[ir.Value, Fact]], ...]
-"""What inference found about the values of a replacement, in every context."""
+"""Facts that inference found about the values of a replacement, in every context."""
 
 
 class Types:
