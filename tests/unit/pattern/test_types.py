@@ -455,7 +455,7 @@ def test_equal_replacements_are_accepted(seed: int) -> None:
         return {anything: op.Identity(again)}
 
     nodes = [node.op_type for node in model.graph.all_nodes() if node.op_type != "If"]
-    rule = Replace(is_op(*set(nodes) - {"F"}) | is_op("F", domain="my"), build)
+    rule = Replace(is_op("Identity", *set(nodes) - {"F"}) | is_op("F", domain="my"), build)
     anything = rule.pattern
     result = rewrite(model, rule, iterative=False)
     assert len(result.applied) == len(nodes) and not result.refused
