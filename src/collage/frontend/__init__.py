@@ -9,6 +9,7 @@ from collage.frontend._confined import infer_shapes
 from collage.frontend._digest import model_digest
 from collage.frontend._given import check_given, with_lengths_of
 from collage.frontend._holes import has_large_holes
+from collage.frontend._inferable import inferable
 from collage.frontend._inputs import FLOATS, Floats, make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs
 from collage.frontend._lengths import cut, fix_lengths, other_lengths, single_lengths
@@ -46,6 +47,7 @@ __all__ = [
     "has_contributed",
     "has_large_holes",
     "infer_shapes",
+    "inferable",
     "is_contributed",
     "lengths_as_json",
     "lengths_from_json",

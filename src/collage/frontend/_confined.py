@@ -34,16 +34,25 @@ _ANSWER_GROWTH = 8
 """An answer may have so many bytes, and so many times those of the request: a byte of it may become fifty here."""
 
 
-def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+def infer_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
     """``onnx.shape_inference.infer_shapes``, with the contents of shapes propagated where that is little.
 
     Contents are propagated of whatever is a vector, element by element, at some fifty bytes each. No shape is as long
     as the vectors that make that much.
 
+    Args:
+        model: The model.
+        strict: Fail where an operator is given what it does not take. Otherwise its results are left unknown.
+
     Raises:
         RuntimeError: It failed.
         ModelError: It takes more memory or time than any real model needs.
     """
+    if strict:
+        try:
+            return _call("check", model, int(_longest_vector(model.graph) <= _LONGEST_SHAPE))
+        except ModelError:
+            return _call("check", model, 0)
     plain = _call("infer", model, 0)
     if _longest_vector(plain.graph) > _LONGEST_SHAPE:
         return plain

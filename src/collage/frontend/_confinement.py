@@ -60,8 +60,9 @@ def _load(path: str) -> Any:
 
 
 def _run(onnx: Any, operation: str, data: bytes, argument: int) -> bytes:
-    if operation == "infer":
-        result = onnx.shape_inference.infer_shapes(data, False, False, bool(argument))
+    if operation in ("infer", "check"):
+        strict = operation == "check"
+        result = onnx.shape_inference.infer_shapes(data, strict, strict, bool(argument))
     elif operation == "convert":
         result = onnx.version_converter.convert_version(data, argument)
     else:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from collage.fusion._rule import Found, FusionReport, FusionRule
 from collage.graph import DataflowGraph, IndexSet, OpKind, SubGraph, constant_tensor
+from collage.pattern import MatchBudgetExceeded
 from collage.toolchains import Support
 
 __all__ = [
@@ -61,11 +62,20 @@ class DFPatternFusionRule(FusionRule):
         """The nodes of every match that the predicate takes."""
         searched = graph.graph.graph if isinstance(graph.graph, ir.Function) else graph.graph
         found = []
-        for match in self.pattern.find_all(searched):
+        for match in self._matches(searched, report):
             inside = _nodes_inside(graph, match)
             if inside and not inside.bits & graph.kernel_call_bits and (not self.predicate or self.predicate(match)):
                 found.append(Found(SubGraph(graph, inside), (self.name,)))
         return sorted(found, key=lambda f: (f.sub_graph.inside.first, f.sub_graph.inside))
+
+    def _matches(self, graph: ir.Graph, report: FusionReport) -> Iterable[PatternMatch]:
+        """The matches; those that were found before the search was stopped, if it was."""
+        try:
+            return self.pattern.find_all(graph)
+        except MatchBudgetExceeded as error:
+            found: list[PatternMatch] = error.found
+            report.cap(self.name, len(found))
+            return found
 
 
 def _nodes_inside(graph: DataflowGraph, match: PatternMatch) -> IndexSet:

@@ -5,9 +5,10 @@ a standalone model of one, :func:`structural_hash` names what it computes, and :
 into local functions of a new model.
 """
 
+from collage.graph._clone import clone_node
 from collage.graph._copy import Copier, copy_model
 from collage.graph._dataflow_graph import KERNEL_DOMAIN, Cut, DataflowGraph, value_nbytes
-from collage.graph._extract import COMPOSITE, extract
+from collage.graph._extract import COMPOSITE, extract, needed_functions
 from collage.graph._handle import tensor_handle
 from collage.graph._index_set import IndexSet, bits_of, first_bit, hash_bits, iterate_bits, last_bit
 from collage.graph._kernels import KernelCall, kernel_model, kernels_of
@@ -40,6 +41,7 @@ __all__ = [
     "SubGraphConfig",
     "bits_of",
     "bodies",
+    "clone_node",
     "constant_tensor",
     "copy_model",
     "extract",
@@ -51,6 +53,7 @@ __all__ = [
     "kernels_of",
     "known_operators",
     "last_bit",
+    "needed_functions",
     "op_kind",
     "partition",
     "quotient_order",

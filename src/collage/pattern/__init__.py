@@ -14,7 +14,7 @@ from collage.pattern import library
 from collage.pattern._base import Pattern, PatternLike
 from collage.pattern._constraints import NonLeafExternUse
 from collage.pattern._explain import Explanation, closest, explain
-from collage.pattern._match import Match
+from collage.pattern._match import Match, NotInMatch
 from collage.pattern._nodes import (
     absent,
     any_op,
@@ -43,6 +43,7 @@ __all__ = [
     "MatchBudgetExceeded",
     "NonLeafExternUse",
     "NotApplicable",
+    "NotInMatch",
     "Pattern",
     "PatternLike",
     "PdomSeq",

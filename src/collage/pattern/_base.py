@@ -245,7 +245,12 @@ class PatternLike:
     # ------------------------------------------------------------------ matching
 
     def match(
-        self, at: ir.Node | ir.Value, *, fuzzy_ops: Iterable[str] = (), budget: int | None = None
+        self,
+        at: ir.Node | ir.Value,
+        *,
+        fuzzy_ops: Iterable[str] = (),
+        budget: int | None = None,
+        within: GraphLike | ir.Model | None = None,
     ) -> Match | None:
         """Matches with this pattern (the last one of a sequence) at a node or value.
 
@@ -253,6 +258,8 @@ class PatternLike:
             at: Where the pattern's root is to lie. A node stands for its first output.
             fuzzy_ops: Operator types that may be skipped, such as ``Cast``; only their first input is followed.
             budget: Search steps allowed; None takes the default.
+            within: The model, or a graph around. It is needed only for a body of a control-flow node that captures
+                nothing and so does not lead to the graphs around it, which have its opset.
 
         Returns:
             The match with the most nodes, ties broken by the nodes' order in the graph, or None.
@@ -262,7 +269,7 @@ class PatternLike:
         """
         from collage.pattern import _match
 
-        return _match.match(self, at, fuzzy_ops, budget)
+        return _match.match(self, at, fuzzy_ops, budget, within)
 
     def find_all(
         self,
@@ -271,6 +278,7 @@ class PatternLike:
         *,
         fuzzy_ops: Iterable[str] = (),
         budget: int | None = None,
+        within: GraphLike | ir.Model | None = None,
     ) -> list[Match]:
         """Every match in a graph; in a model, in its graph, bodies and functions, each for itself.
 
@@ -280,13 +288,14 @@ class PatternLike:
                 nodes that is not part of a larger match. ``disjoint``: no node twice, larger matches first.
             fuzzy_ops: As for ``match``.
             budget: Search steps allowed per graph; None takes the default.
+            within: As for ``match``, where ``graph`` is a body.
 
         Raises:
             MatchBudgetExceeded: The search grew beyond its budget; its ``found`` holds the matches so far.
         """
         from collage.pattern import _match
 
-        return _match.find_all(self, graph, mode, fuzzy_ops, budget)
+        return _match.find_all(self, graph, mode, fuzzy_ops, budget, within)
 
 
 class Pattern(PatternLike):

@@ -121,16 +121,18 @@ def _external_uses_are_as_wanted(solver: Solver) -> bool:
 
 
 def external_users(solver: Solver, values: tuple[ir.Value, ...], inside: Any) -> list[ir.Node | str]:
-    """Who uses values outside a set of nodes: nodes, and ``graph output``."""
+    """List the users of values outside a set of nodes: nodes, those of other graphs too, and ``graph output``."""
     found: list[ir.Node | str] = [u for value in values for u in solver.scope.users(value) if u not in inside]
+    found += [user for value in values for user in solver.scope.outsiders(value)]
     found += ["graph output" for value in values if solver.scope.leaves(value)]
     return list(dict.fromkeys(found))
 
 
 def excluded_user(solver: Solver, constraint: NoConsumer) -> ir.Node | None:
-    """The first user of a value that matches what is excluded."""
-    for user in dict.fromkeys(u for value in solver.sources(constraint.value) for u in solver.scope.users(value)):
-        if solver.matches_anew(constraint.excluded, user.outputs[0], any_output=True):
+    """The first user of a value that matches what is excluded; one of another graph is judged there."""
+    values, scope = solver.sources(constraint.value), solver.scope
+    for user in dict.fromkeys(u for value in values for u in (*scope.users(value), *scope.outsiders(value))):
+        if solver.matches_anew(constraint.excluded, user.outputs[0], any_output=True, scope=scope.of(user)):
             return user
     return None
 
@@ -176,7 +178,7 @@ def _only_ways(solver: Solver, edge: OnlyUsedBy) -> Path | None:
     between: dict[ir.Node, None] = {}
     pending = list(solver.sources(edge.producer))
     for value in pending:
-        if solver.scope.leaves(value):
+        if solver.scope.leaves(value) or solver.scope.outsiders(value):
             return None
         for other in solver.scope.users(value):
             if other is user or other in between:

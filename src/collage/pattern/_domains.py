@@ -7,7 +7,7 @@ follows rarely has to go back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -49,6 +49,19 @@ def find_domains(plan: Plan, scope: Scope) -> dict[Pattern, Domain] | None:
     if _keep_used_as_wanted(plan, scope, domains, known) and not _narrow(arcs, domains):
         return None
     return domains if all(domains.values()) else None
+
+
+def in_order(
+    domains: dict[Pattern, Domain], groups: Iterable[Sequence[Pattern]], scope: Scope
+) -> dict[Pattern, Domain]:
+    """Narrow the domains of interchangeable patterns that are to lie one behind the other: each leaves room for the rest."""
+    narrowed = dict(domains)
+    for group in groups:
+        for rank, pattern in enumerate(group):
+            if pattern in domains:
+                places = sorted(domains[pattern], key=scope.position.__getitem__)
+                narrowed[pattern] = dict.fromkeys(places[rank : max(rank, len(places) - len(group) + 1 + rank)])
+    return narrowed
 
 
 def _keep_used_as_wanted(

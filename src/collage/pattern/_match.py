@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,13 +14,22 @@ from collage.pattern import _domains, _symmetry
 from collage.pattern._base import Pattern, PatternLike
 from collage.pattern._nodes import OpPattern
 from collage.pattern._plan import Plan, compile_pattern, is_node_pattern
-from collage.pattern._scope import GraphLike, Scope, label, scopes_of
+from collage.pattern._scope import GraphLike, Scope, label, scope_of, scopes_of
 from collage.pattern._solver import ABSENT, Budget, MatchBudgetExceeded, Solver
 
 if TYPE_CHECKING:
     from collage.pattern._solver import Agenda
 
 MODES = ("all", "disjoint", "maximal")
+SETS = "sets"
+"""As ``all``, but of matches that differ only in the places of interchangeable patterns only one."""
+
+
+class NotInMatch(PatternError, KeyError):
+    """A match is asked for a name or a pattern that takes no part in it."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,9 +56,17 @@ class Match:
     node_of: Mapping[Pattern, ir.Node]
 
     def __getitem__(self, key: str | PatternLike) -> ir.Value:
-        """The value of a capture or pattern; of a node, its first output."""
+        """The value of a capture or pattern; of a node, its first output.
+
+        Raises:
+            NotInMatch: No such name or pattern takes part in this match.
+        """
         if isinstance(key, str):
+            if key not in self.captures:
+                raise NotInMatch(_no_capture(key, self.captures))
             return self.captures[key]
+        if key.last not in self.bound:
+            raise NotInMatch(f"{key!r} takes no part in {self!r}")
         return self.bound[key.last]
 
     def __contains__(self, key: object) -> bool:
@@ -59,8 +77,13 @@ class Match:
         """The node of a node pattern.
 
         Raises:
-            KeyError: The pattern stands for a value, or takes no part in this match.
+            NotInMatch: The pattern stands for a value, or takes no part in this match.
         """
+        if isinstance(pattern, str):
+            raise NotInMatch(f"node() takes a pattern; match[{pattern!r}].producer() is the node behind a name")
+        if pattern.last not in self.node_of:
+            why = "stands for a value, not for a node" if pattern.last in self.bound else f"takes no part in {self!r}"
+            raise NotInMatch(f"{pattern!r} {why}")
         return self.node_of[pattern.last]
 
     @property
@@ -72,7 +95,19 @@ class Match:
         return f"<match of {', '.join(f'{node.op_type} {label(node)!r}' for node in self.nodes)}>"
 
 
-def match(pattern: PatternLike, at: ir.Node | ir.Value, fuzzy_ops: Iterable[str], budget: int | None) -> Match | None:
+def _no_capture(name: str, captures: Mapping[str, ir.Value]) -> str:
+    near = difflib.get_close_matches(name, captures, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(map(repr, captures)) or 'none'}"
+    return f"no capture of this match is called {name!r}{hint}"
+
+
+def match(
+    pattern: PatternLike,
+    at: ir.Node | ir.Value,
+    fuzzy_ops: Iterable[str],
+    budget: int | None,
+    within: GraphLike | ir.Model | None,
+) -> Match | None:
     """See ``PatternLike.match``."""
     if not isinstance(at, ir.Node | ir.Value):
         raise PatternError(
@@ -84,7 +119,7 @@ def match(pattern: PatternLike, at: ir.Node | ir.Value, fuzzy_ops: Iterable[str]
     if graph is None:
         raise PatternError(f"{at!r} belongs to no graph, so that nothing is known about who uses it")
     plan = compile_pattern(pattern)
-    scope = Scope(graph, fuzzy_ops)
+    scope = scope_of(graph, fuzzy_ops, within)
     solver = Solver(plan, scope, Budget(pattern, scope, budget))
     found = matches_at(solver, value, isinstance(at, ir.Node))
     return min(found, key=lambda m: _rank(m, solver.scope), default=None)
@@ -96,13 +131,14 @@ def find_all(
     mode: str,
     fuzzy_ops: Iterable[str],
     budget: int | None,
+    within: GraphLike | ir.Model | None,
 ) -> list[Match]:
     """See ``PatternLike.find_all``."""
     if mode not in MODES:
         raise PatternError(f"unknown mode {mode!r}; known are {', '.join(MODES)}")
     plan = compile_pattern(pattern)
     found: list[Match] = []
-    for scope in scopes_of(where, fuzzy_ops):
+    for scope in scopes_of(where, fuzzy_ops, within):
         found += find_in(plan, scope, mode, Budget(pattern, scope, budget))
     return found
 
@@ -116,8 +152,11 @@ def find_in(plan: Plan, scope: Scope, mode: str, budget: Budget) -> list[Match]:
     try:
         if not all(_possible(part, plan, scope, domains, budget) for part in plan.parts()):
             return found
-        orders = None if mode == "all" else _symmetry.orders(plan)
-        solver = Solver(plan, scope, budget, domains, orders=orders)
+        orders, rooms = None, None
+        if mode != "all":
+            orders, rooms = _symmetry.orders(plan), _symmetry.rooms(plan)
+            domains = _domains.in_order(domains, _symmetry.classes(plan), scope)
+        solver = Solver(plan, scope, budget, domains, orders=orders, rooms=rooms)
         found.extend(_matches(solver, _starts(solver, plan.always)))
     except MatchBudgetExceeded as error:
         error.found = found
@@ -179,7 +218,7 @@ def ranked(found: Iterable[Match], scope: Scope) -> list[Match]:
 
 
 def _select(found: list[Match], mode: str, scope: Scope) -> list[Match]:
-    if mode == "all":
+    if mode in ("all", SETS):
         return sorted(found, key=lambda m: _order(m, scope))
     found = ranked(found, scope)
     kept: list[Match] = []

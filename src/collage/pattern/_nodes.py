@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import EllipsisType
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from collage._errors import PatternError
@@ -235,6 +236,10 @@ def is_op(*op_types: str, domain: str = "", commutative: bool | None = None) -> 
     """
     if not op_types:
         raise PatternError("is_op() needs an operator type, such as is_op('Conv'); any_op() matches every node")
+    for op_type in op_types:
+        if not isinstance(op_type, str):
+            meant = ", ".join(map(repr, op_type if isinstance(op_type, list | tuple | set) else ["Conv"]))
+            raise PatternError(f"is_op() takes operator types, not {op_type!r}; write is_op({meant})")
     return OpPattern(op_types, domain, None, commutative)
 
 
@@ -256,6 +261,15 @@ def is_const(value: Any = None, name: str | None = None) -> LeafPattern:
             compared exactly, others to five digits, or to what the constant's type can tell apart.
         name: Name of the capture.
     """
+    try:
+        is_number = (
+            value is None or np.asarray(value).dtype.kind in "biufcV"
+        )  # V: NumPy's view of bfloat16 and the like
+    except ValueError:  # lists of different lengths
+        is_number = False
+    if not is_number:
+        hint = f"is_const(name={value!r}) names a capture" if isinstance(value, str) else "give equally long lists"
+        raise PatternError(f"is_const() takes a number, or a list or array of numbers, not {value!r}; {hint}")
     predicate = _predicates.constant_is(value)
     return LeafPattern(predicate.text, name, (predicate,))
 

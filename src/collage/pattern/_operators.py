@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+
+from collage._errors import PatternError
 
 COMMUTATIVE_OPS: frozenset[tuple[str, str]] = frozenset(
     ("", op)
@@ -38,6 +40,63 @@ def normal_domain(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
 
 
+_STANDARD = frozenset(("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training"))
+
+
+def is_standard(domain: str) -> bool:
+    """Return True for ONNX's own domains, whose operators all have schemas."""
+    return domain in _STANDARD
+
+
+def version_of(domain: str, opset_imports: Mapping[str, int]) -> int:
+    """Return the version of a domain that a model imports, or would have to import for a first node of it."""
+    spellings = ("", "ai.onnx") if normal_domain(domain) == "" else (domain,)
+    imported = next((opset_imports[name] for name in spellings if name in opset_imports), None)
+    if imported is not None or not is_standard(domain):
+        return imported or 1
+    return max((s.since_version for s in onnx.defs.get_all_schemas() if s.domain == normal_domain(domain)), default=1)
+
+
+def schema_of(node: ir.Node, opset_imports: Mapping[str, int]) -> onnx.defs.OpSchema | None:
+    """Return the schema of a node's operator; None if ONNX, or the version that is imported, has none."""
+    try:
+        version = version_of(node.domain, opset_imports)
+        return onnx.defs.get_schema(node.op_type, version, normal_domain(node.domain))
+    except onnx.defs.SchemaError:
+        return None
+
+
+def formal_types(node: ir.Node, opset_imports: Mapping[str, int]) -> list[tuple[str, frozenset[ir.DataType] | None]]:
+    """For each operand its type variable, empty if it has none, and the types that it may have; None if any."""
+    schema = schema_of(node, opset_imports)
+    found: list[tuple[str, frozenset[ir.DataType] | None]] = []
+    for index in range(len(node.inputs)):
+        if schema is None or not schema.inputs:
+            found.append(("", None))
+            continue
+        formal = schema.inputs[min(index, len(schema.inputs) - 1)]
+        is_variable = (
+            any(formal.type_str == c.type_param_str for c in schema.type_constraints) and formal.is_homogeneous
+        )
+        allowed = frozenset(_BY_NAME[text] for text in formal.types if text in _BY_NAME)
+        found.append((formal.type_str if is_variable else "", allowed))
+    return found
+
+
+_BY_NAME = {f"tensor({dtype.name.lower()})": dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED}
+
+
+def type_fault(node: ir.Node, dtypes: Sequence[ir.DataType | None], opset_imports: Mapping[str, int]) -> str:
+    """Return what is wrong with the types of a node's operands, None among them if unknown; empty if nothing is."""
+    seen: dict[str, ir.DataType] = {}
+    for index, (dtype, (variable, allowed)) in enumerate(zip(dtypes, formal_types(node, opset_imports), strict=True)):
+        if dtype is not None and allowed is not None and dtype not in allowed:
+            return f"{node.op_type} takes no {dtype.name} as operand {index}"
+        if dtype is not None and variable and seen.setdefault(variable, dtype) != dtype:
+            return f"{node.op_type} takes no {dtype.name} as operand {index} beside {seen[variable].name}"
+    return ""
+
+
 def commutes(node: ir.Node) -> bool:
     """Whether the operator table declares the node's operator commutative."""
     return (normal_domain(node.domain), node.op_type) in COMMUTATIVE_OPS
@@ -54,6 +113,28 @@ def _defaults(domain: str, op_type: str, version: int) -> Mapping[str, Any]:
         if attribute.default_value.type:
             defaults[name] = plain(onnx.helper.get_attribute_value(attribute.default_value))
     return defaults
+
+
+@lru_cache(maxsize=4096)
+def _agreed_defaults(domain: str, op_type: str) -> Mapping[str, Any]:
+    """The defaults that an operator has in every opset, for graphs of which the opset is not known.
+
+    Raises:
+        PatternError: Opsets differ in them.
+    """
+    known = [
+        _defaults(domain, op_type, version)
+        for version in range(1, onnx.defs.onnx_opset_version() + 1)
+        if onnx.defs.has(op_type, version, domain)
+    ]
+    for name in dict.fromkeys(name for defaults in known for name in defaults):
+        values = [defaults[name] for defaults in known if name in defaults]
+        if any(value != values[0] for value in values):
+            raise PatternError(
+                f"the default of {name!r} of {op_type} depends on the opset, and nothing leads from this graph to its "
+                "opset: search the model, or name it with within=model"
+            )
+    return known[-1] if known else {}
 
 
 def plain(value: Any) -> Any:
@@ -75,8 +156,9 @@ def plain(value: Any) -> Any:
 
 def attributes(node: ir.Node, opset_imports: Mapping[str, int]) -> dict[str, Any]:
     """The node's attributes with the schema's defaults filled in."""
-    version = node.version or opset_imports.get(node.domain) or opset_imports.get("", onnx.defs.onnx_opset_version())
-    found = dict(_defaults(normal_domain(node.domain), node.op_type, version))
+    version = node.version or opset_imports.get(node.domain) or opset_imports.get("")
+    domain = normal_domain(node.domain)
+    found = dict(_defaults(domain, node.op_type, version) if version else _agreed_defaults(domain, node.op_type))
     for name, attribute in node.attributes.items():
         found[name] = f"@{attribute.ref_attr_name}" if attribute.is_ref() else plain(attribute.value)
     return found

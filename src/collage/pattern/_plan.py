@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from collage._errors import PatternError
 from collage.pattern._base import Pattern, PatternLike
 from collage.pattern._constraints import Constraint, Dominates, NoConsumer, NonLeafExternUse, Together, UsedBy
-from collage.pattern._nodes import AndPattern, NotPattern, OpPattern, OrPattern, OutputPattern
+from collage.pattern._nodes import AndPattern, LeafPattern, NotPattern, OpPattern, OrPattern, OutputPattern
 
 Alternative = tuple[OrPattern, int]
 
@@ -27,6 +28,8 @@ class Plan:
         non_leaf: Whether inner nodes must or must not be used outside; None may.
         order: All patterns that may take part, for messages and for comparing matches.
         inner: Plans of the patterns that are matched anew: refused, excluded, and path patterns.
+        plain: Wildcards that are one operand of one operator and nothing else: which value each gets decides nothing.
+        groups: Interchangeable patterns, found when they are first asked for.
     """
 
     root: Pattern
@@ -38,6 +41,8 @@ class Plan:
     non_leaf: bool | None = None
     order: tuple[Pattern, ...] = ()
     inner: dict[Pattern, Plan] = field(default_factory=dict)
+    plain: frozenset[Pattern] = frozenset()
+    groups: list[list[Pattern]] | None = None
 
     def edges(self, pattern: Pattern) -> Iterator[UsedBy]:
         """The use constraints that a pattern takes part in."""
@@ -100,6 +105,7 @@ def compile_pattern(pattern: PatternLike, known: dict[Pattern, Plan] | None = No
     plan.claims = _claims(everything)
     plan.non_leaf = _non_leaf(everything)
     plan.inner = {p: compile_pattern(p, known) for p in _matched_anew(everything)}
+    plan.plain = frozenset(_plain(plan))
     names = [p.name for p in plan.always if p.name]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
@@ -184,6 +190,16 @@ def _non_leaf(everything: Iterable[Pattern]) -> bool | None:
     if len(modes) > 1:
         raise PatternError("NonLeafExternUse(True) and NonLeafExternUse(False) contradict each other")
     return modes.pop() if modes else None
+
+
+def _plain(plan: Plan) -> Iterator[Pattern]:
+    uses = Counter(child for pattern in plan.order for child in inner_patterns_in_match(pattern))
+    elsewhere = {pattern for inner in plan.inner.values() for pattern in (inner.root, *inner.order)}
+    for pattern in plan.order:
+        is_free = isinstance(pattern, LeafPattern) and not pattern.predicates and not pattern.constraints
+        is_operand = uses[pattern] == 1 and pattern in plan.parents and pattern is not plan.root
+        if is_free and is_operand and pattern not in elsewhere:
+            yield pattern
 
 
 def _matched_anew(everything: Iterable[Pattern]) -> Iterator[Pattern]:

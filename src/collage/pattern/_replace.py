@@ -13,10 +13,13 @@ import onnx
 import onnx_ir as ir
 
 from collage._errors import PatternError
-from collage.graph import used_values
+from collage.graph import constant_tensor, used_values
+from collage.pattern import _operators
+from collage.pattern._constants import settle
 from collage.pattern._match import Match
 from collage.pattern._rule import Builder, NotApplicable, RewriteRule
 from collage.pattern._scope import Scope, label
+from collage.pattern._types import Fact, Found, Types, conclude, refused_if_invalid
 
 RULE_KEY = "collage.rewrite.rule"
 """Metadata of new nodes: the rule that made them."""
@@ -36,6 +39,8 @@ class Edit:
         removed: Nodes to take out.
         after: The last node of the graph that the new nodes depend on, None if on none.
         breaks_order: True if a user of a replaced value comes before that node in the graph.
+        found: What the new values are, in each context of the graph.
+        imports: Versions of the domains of the new nodes.
     """
 
     graph: ir.Graph
@@ -45,6 +50,8 @@ class Edit:
     removed: tuple[ir.Node, ...]
     after: ir.Node | None
     breaks_order: bool
+    found: Found
+    imports: Mapping[str, int]
 
     @property
     def touched(self) -> set[ir.Value]:
@@ -54,7 +61,12 @@ class Edit:
 
 
 def plan_edit(
-    rule: RewriteRule, match: Match, builder: Builder, replaced: Mapping[ir.Value, ir.Value], scope: Scope
+    rule: RewriteRule,
+    match: Match,
+    builder: Builder,
+    replaced: Mapping[ir.Value, ir.Value],
+    scope: Scope,
+    types: Types,
 ) -> Edit:
     """Checks a replacement.
 
@@ -63,14 +75,17 @@ def plan_edit(
         PatternError: It uses a value that is neither in the graph nor built by the callback.
     """
     inside = dict.fromkeys(match.nodes)
-    for old, new in replaced.items():
+    for old in replaced:
         if old.producer() not in inside:
             raise NotApplicable(f"value {old.name!r} is to be replaced, but no matched node makes it")
-        _check_type(old, new)
     builder.keep_only(replaced.values())
     _check_visible(rule, builder, replaced, scope)
+    imports = dict(scope.opset_imports)
+    for domain in dict.fromkeys(node.domain for node in builder.nodes):
+        imports.setdefault(domain, _operators.version_of(domain, imports))
     for node in builder.nodes:
-        _check_operator(node, scope)
+        _check_operator(node, imports)
+    replaced = _with_typed_constants(builder, replaced, imports, scope, types)
     removed = _removable(match, builder, replaced, scope)
     if not rule.keeps_used_nodes:
         _check_external_uses(match, builder, replaced, removed, scope)
@@ -80,24 +95,53 @@ def plan_edit(
     after = _check_order(builder, replaced, removed, scope)
     users = [u for old in replaced for u in scope.users(old) if u in scope.position and u not in removed]
     breaks_order = after is not None and any(scope.position[u] <= scope.position[after] for u in users)
-    return Edit(scope.graph, tuple(builder.nodes), tuple(builder.constants), replaced, removed, after, breaks_order)
+    found = conclude(types, builder.nodes, replaced, scope, imports)
+    nodes, constants = tuple(builder.nodes), tuple(builder.constants)
+    return Edit(scope.graph, nodes, constants, replaced, removed, after, breaks_order, found, imports)
+
+
+def _with_typed_constants(
+    builder: Builder, replaced: Mapping[ir.Value, ir.Value], imports: Mapping[str, int], scope: Scope, types: Types
+) -> Mapping[ir.Value, ir.Value]:
+    if not builder.plain:
+        return replaced
+    context = types.contexts(scope)[0]
+    made = {value for node in builder.nodes for value in node.outputs}
+    known: dict[int, Mapping[ir.Value, Fact]] = {}
+
+    def dtype_of(value: ir.Value, count: int) -> ir.DataType | None:
+        if value not in made:
+            return context.of(value).dtype
+        if count not in known:
+            with refused_if_invalid("the new nodes are not valid"):
+                known[count] = types.infer(builder.nodes[:count], context, imports)
+        return known[count].get(value, Fact()).dtype
+
+    replaced = settle(builder, replaced, imports, dtype_of)
+    builder.keep_only(replaced.values())
+    return replaced
 
 
 def commit(
-    edit: Edit, rule: str, opset_imports: Iterable[dict[str, int]], fresh: Callable[[str], str], scope: Scope
+    edit: Edit,
+    rule: str,
+    opset_imports: Iterable[dict[str, int]],
+    fresh: Callable[[str], str],
+    scope: Scope,
+    has_initializers: bool,
 ) -> Scope:
     """Carries out a checked replacement. Returns a scope of the changed graph."""
     graph = edit.graph
     sources = ",".join(label(node) for node in edit.removed)
     nodes = list(edit.new_nodes)
     replaced = dict(edit.replaced)
+    _learn(edit, scope)
     for old, new in edit.replaced.items():
-        _inherit(old, new)
         if old.is_graph_output() and not _can_take_name(new, nodes, replaced):
             copy = ir.Value(name=fresh(f"{rule}_output"), type=old.type, shape=old.shape)
             nodes.append(ir.Node("", "Identity", [new], outputs=[copy], name=fresh(f"{rule}_Identity")))
             replaced[old] = copy
-    if scope.is_function:
+    if scope.is_function or not has_initializers:
         nodes[:0] = [_constant_node(value, fresh) for value in edit.constants]
     else:
         for constant in edit.constants:
@@ -105,18 +149,47 @@ def commit(
     for node in nodes:
         node.metadata_props.update({RULE_KEY: rule, SOURCE_KEY: sources})
         for imports in opset_imports:
-            imports.setdefault(node.domain, 1)
+            imports.setdefault(node.domain, edit.imports.get(node.domain, 1))
     if edit.after is not None:
         graph.insert_after(edit.after, nodes)
     elif len(graph):
         graph.insert_before(graph[0], nodes)
     _redirect(replaced, set(nodes), graph, fresh)
+    read = dict.fromkeys(value for node in edit.removed for value in used_values(node))
     graph.remove(edit.removed, safe=True)
+    removed = [*edit.removed, *_remove_unread(read, graph)]
     if edit.breaks_order:
         graph.sort()
         return scope.renewed()
-    scope.record(edit.after, nodes, edit.removed, {*edit.touched, *(v for node in nodes for v in node.outputs)})
+    scope.record(edit.after, nodes, removed, {*edit.touched, *(v for node in nodes for v in node.outputs)})
     return scope
+
+
+def _learn(edit: Edit, scope: Scope) -> None:
+    """Enter what was inferred of new values, on which nothing else is written; of outputs what is declared stays."""
+    for context, facts in edit.found:
+        context.known.update(facts)
+    if len(edit.found) == 1 and not scope.outermost.is_function:
+        ((_, facts),) = edit.found
+        for value in (value for node in edit.new_nodes for value in node.outputs):
+            fact = facts.get(value, Fact())
+            value.type = value.type or fact.type
+            value.shape = fact.shape if value.shape is None else value.shape
+
+
+def _remove_unread(values: Iterable[ir.Value], graph: ir.Graph) -> list[ir.Node]:
+    """Take out constants that nothing reads any more. Returns the Constant nodes among them."""
+    removed: list[ir.Node] = []
+    for value in values:
+        if value.uses() or value.is_graph_output() or constant_tensor(value) is None:
+            continue
+        node = value.producer()
+        if node is None and value.graph is not None:
+            del value.graph.initializers[str(value.name)]
+        elif node is not None and node.graph is graph:
+            removed.append(node)
+    graph.remove(removed, safe=True)
+    return removed
 
 
 def _constant_node(value: ir.Value, fresh: Callable[[str], str]) -> ir.Node:
@@ -136,6 +209,8 @@ def _redirect(
             name = old.name
             old.name = fresh(f"{name}_replaced")
             new.name = name
+            new.type = old.type or new.type
+            new.shape = new.shape if old.shape is None else old.shape.copy()
             owner = old.graph or graph
             owner.outputs[:] = [new if value is old else value for value in owner.outputs]
 
@@ -143,25 +218,6 @@ def _redirect(
 def _can_take_name(new: ir.Value, nodes: list[ir.Node], replaced: Mapping[ir.Value, ir.Value]) -> bool:
     made_here = new.producer() in nodes
     return made_here and not new.is_graph_output() and list(replaced.values()).count(new) == 1
-
-
-def _inherit(old: ir.Value, new: ir.Value) -> None:
-    if new.type is None:
-        new.type = old.type
-    if new.shape is None and old.shape is not None:
-        new.shape = old.shape.copy()
-
-
-def _check_type(old: ir.Value, new: ir.Value) -> None:
-    if old.dtype is not None and new.dtype is not None and old.dtype != new.dtype:
-        raise NotApplicable(f"value {old.name!r} is {old.dtype.name}, its replacement {new.dtype.name}")
-    if old.shape is None or new.shape is None:
-        return
-    clash = len(old.shape) != len(new.shape) or any(
-        isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(old.shape, new.shape, strict=True)
-    )
-    if clash:
-        raise NotApplicable(f"value {old.name!r} has shape {old.shape}, its replacement {new.shape}")
 
 
 def _check_visible(rule: RewriteRule, builder: Builder, replaced: Mapping[ir.Value, ir.Value], scope: Scope) -> None:
@@ -174,15 +230,15 @@ def _check_visible(rule: RewriteRule, builder: Builder, replaced: Mapping[ir.Val
             )
 
 
-def _check_operator(node: ir.Node, scope: Scope) -> None:
+def _check_operator(node: ir.Node, imports: Mapping[str, int]) -> None:
     """Refuses nodes that the opset does not know in this form."""
-    version = scope.opset_imports.get("") or scope.opset_imports.get("ai.onnx")
-    if node.domain not in ("", "ai.onnx") or version is None:
+    if not _operators.is_standard(node.domain):
         return
-    try:
-        schema = onnx.defs.get_schema(node.op_type, version, "")
-    except onnx.defs.SchemaError:
-        raise NotApplicable(f"opset {version} of the model has no operator {node.op_type}") from None
+    schema = _operators.schema_of(node, imports)
+    version = imports[node.domain] if node.domain in imports else _operators.version_of(node.domain, imports)
+    if schema is None or schema.deprecated:
+        of = f" of {node.domain}" if node.domain else ""
+        raise NotApplicable(f"opset {version}{of} of the model has no operator {node.op_type}")
     operator = f"{node.op_type} of opset {version}"
     unknown = sorted(set(node.attributes) - set(schema.attributes))
     missing = sorted(name for name, a in schema.attributes.items() if a.required and name not in node.attributes)
@@ -190,8 +246,15 @@ def _check_operator(node: ir.Node, scope: Scope) -> None:
         raise NotApplicable(f"{operator} has no attribute {unknown[0]!r}")
     if missing:
         raise NotApplicable(f"{operator} needs the attribute {missing[0]!r}")
+    for name, attribute in node.attributes.items():
+        wanted = schema.attributes[name].type.name
+        if attribute.type.name != wanted:
+            raise NotApplicable(f"attribute {name!r} of {operator} is of type {wanted}, not {attribute.type.name}")
     if not schema.min_input <= len(node.inputs) <= schema.max_input:
         raise NotApplicable(f"{operator} does not take {len(node.inputs)} operands")
+    for index, (formal, value) in enumerate(zip(schema.inputs, node.inputs, strict=False)):
+        if value is None and formal.option != onnx.defs.OpSchema.FormalParameterOption.Optional:
+            raise NotApplicable(f"operand {index} of {operator}, {formal.name}, may not be absent")
     if not schema.min_output <= len(node.outputs) <= schema.max_output:
         raise NotApplicable(f"{operator} does not give {len(node.outputs)} outputs")
 

@@ -15,12 +15,14 @@ import onnx_ir as ir
 
 from collage._errors import CollageError, PatternError
 from collage.graph import PRIMITIVE, NameSupply, bodies, copy_model
-from collage.pattern import _match, _numeric, _replace
-from collage.pattern._base import PatternLike
+from collage.pattern import _match, _numeric, _replace, _symmetry
+from collage.pattern._base import Pattern, PatternLike
+from collage.pattern._nodes import OpPattern
 from collage.pattern._plan import Plan, compile_pattern
 from collage.pattern._rule import Builder, NotApplicable, RewriteRule
 from collage.pattern._scope import Scope, label, scopes_of
-from collage.pattern._solver import Budget, Solver
+from collage.pattern._solver import Budget, MatchBudgetExceeded, Solver
+from collage.pattern._types import Types
 
 MAX_DEPTH = 100
 """How often what replaced something may be replaced in turn before a rewrite is held to have no end.
@@ -29,6 +31,9 @@ The model's own nodes have depth 0, and what replaces a match is one deeper than
 are finitely many nodes of each depth, so a rewrite without end gets ever deeper; one that moves through a large model
 slowly does not.
 """
+
+MAX_ORDERS = 24
+"""The most assignments of interchangeable patterns to one set of nodes that a rule is asked about."""
 
 GROWTH = 4
 """How many times larger a model may get before a rewrite is held to have no end."""
@@ -91,6 +96,7 @@ def rewrite(
     iterative: bool = True,
     disabled: Iterable[str] = (),
     verify: bool = False,
+    budget: int | None = None,
 ) -> RewriteResult:
     """Applies rules to every graph, body and function of a model.
 
@@ -100,6 +106,8 @@ def rewrite(
         iterative: True repeats until no rule changes anything; False goes over the model once.
         disabled: Labels of rules to leave out.
         verify: True runs what is cut out and what replaces it on random inputs, and refuses what computes otherwise.
+        budget: Search steps allowed for each rule in each graph, None takes the default. A search that needs more is
+            stopped: what it found is rewritten, and an entry of ``refused`` says so.
 
     Raises:
         RewriteLoop: The rules have no fixed point.
@@ -114,7 +122,7 @@ def rewrite(
         if not isinstance(getattr(rule, "pattern", None), PatternLike):
             raise PatternError(f"rule {rule.label!r} has no pattern; set self.pattern in its __init__")
     wanted = _enabled(rules, disabled)
-    run = _Run(copy_model(model), [(rule, compile_pattern(rule.pattern)) for rule in wanted], verify)
+    run = _Run(copy_model(model), [(rule, compile_pattern(rule.pattern)) for rule in wanted], verify, budget)
     seen = {_fingerprint(run.model, run.tensors): 0}
     limit = GROWTH * _size(model) + 1000
     rounds = 0
@@ -145,9 +153,13 @@ def _enabled(rules: list[RewriteRule], disabled: Iterable[str]) -> list[RewriteR
 class _Run:
     """The state of one rewrite."""
 
-    def __init__(self, model: ir.Model, rules: list[tuple[RewriteRule, Plan]], verify: bool) -> None:
+    def __init__(
+        self, model: ir.Model, rules: list[tuple[RewriteRule, Plan]], verify: bool, budget: int | None
+    ) -> None:
         self.model = model
         self.verify = verify
+        self.budget = budget
+        self.types = Types(model)
         self.rules = rules
         self.applied: list[Application] = []
         self.refused: dict[Application, None] = {}
@@ -168,22 +180,43 @@ class _Run:
         if scope.nodes != tuple(scope.graph):
             scope.graph.sort()
             scope = scope.renewed()
-        budget = Budget(rule.pattern, scope)
-        touched: set[ir.Value] = set()
-        rewritten: set[ir.Node] = set()
-        # Not only disjoint matches: where one is refused, others that overlap with it may still apply.
-        for found in _match.ranked(_match.find_in(plan, scope, "all", budget), scope):
-            if not rewritten.isdisjoint(found.nodes):
-                continue
-            current: _match.Match | None = found
-            if touched and touched.intersection(_values_of(found)):
-                current = _again(found, plan, scope, budget)
-            if current is not None:
-                edit = self._checked(rule, current, scope)
-                if edit is not None:
-                    touched |= edit.touched
-                    rewritten.update(found.nodes)
-                    scope = self._commit(rule, current, edit, scope)
+        budget = Budget(rule.pattern, scope, self.budget)
+        rewritten: set[ir.Node] = set()  # with what replaced them
+        tried: set[tuple[object, ...]] = set()
+        # One match for each set of nodes first: where that is refused, another assignment may still apply.
+        modes = (_match.SETS, "all") if _symmetry.classes(plan) else ("all",)
+        for mode in modes:
+            touched: set[ir.Value] = set()
+            orders: Counter[frozenset[ir.Node]] = Counter()
+            # Not only disjoint matches: where one is refused, others that overlap with it may still apply.
+            for found in self._found(rule, plan, scope, budget, mode):
+                assignment = (found.root, *map(found.node_of.get, plan.order))
+                places = frozenset(found.nodes)
+                is_enough = len(modes) > 1 and orders[places] >= MAX_ORDERS
+                if is_enough or assignment in tried or not rewritten.isdisjoint(places):
+                    continue
+                tried.add(assignment)
+                orders[places] += 1
+                current: _match.Match | None = found
+                if touched and touched.intersection(_values_of(found)):
+                    current = _again(found, plan, scope)
+                if current is not None:
+                    edit = self._checked(rule, current, scope)
+                    if edit is not None:
+                        touched |= edit.touched
+                        rewritten.update(found.nodes, edit.new_nodes)
+                        scope = self._commit(rule, current, edit, scope)
+
+    def _found(self, rule: RewriteRule, plan: Plan, scope: Scope, budget: Budget, mode: str) -> list[_match.Match]:
+        """The matches in the order in which they are tried; those before the budget was spent, if it was."""
+        try:
+            matches = _match.find_in(plan, scope, mode, budget)
+        except MatchBudgetExceeded as error:
+            matches = error.found
+            which = "the search" if mode == _match.SETS or not matches else "the search for further assignments"
+            reason = f"{which} was stopped after {budget.steps} steps, with {len(matches)} matches found"
+            self.refused[Application(rule.label, (), reason=reason)] = None
+        return _match.ranked(matches, scope)
 
     def _checked(self, rule: RewriteRule, match: _match.Match, scope: Scope) -> _replace.Edit | None:
         """The replacement of one match, or None if the rule or a check refuses it."""
@@ -192,7 +225,7 @@ class _Run:
             replaced = _replacement(rule, match, builder)
             if not replaced:
                 raise NotApplicable("the rule makes no change here")
-            edit = _replace.plan_edit(rule, match, builder, replaced, scope)
+            edit = _replace.plan_edit(rule, match, builder, replaced, scope, self.types)
             if self.verify:
                 _numeric.check(edit, match, scope)
             return edit
@@ -208,7 +241,8 @@ class _Run:
         self.deepest = max(self.deepest, depth)
         for node in (*match.nodes, *edit.new_nodes):
             self._depths[node] = max(depth, self._depths.get(node, 0))
-        scope = _replace.commit(edit, rule.label, imports, self.names.fresh, scope)
+        scope = _replace.commit(edit, rule.label, imports, self.names.fresh, scope, self.model.ir_version >= 4)
+        self.types.forget_calls(edit.new_nodes)
         self.applied.append(Application(rule.label, names, _names_of(edit.new_nodes)))
         return scope
 
@@ -253,13 +287,19 @@ def _replacement(rule: RewriteRule, match: _match.Match, builder: Builder) -> di
     return replaced
 
 
-def _again(found: _match.Match, plan: Plan, scope: Scope, budget: Budget) -> _match.Match | None:
+def _again(found: _match.Match, plan: Plan, scope: Scope) -> _match.Match | None:
     """The same match in the graph as it is now, or None if it is no more."""
     if any(node.graph is not scope.graph for node in found.nodes):
         return None
-    solver = Solver(plan, scope, budget)
-    matches = _match.matches_at(solver, found.root)
-    return next((m for m in matches if m.node_of == found.node_of), None)
+    places: dict[Pattern, dict[ir.Node, None]] = {
+        pattern: {node: None} for pattern, node in found.node_of.items() if isinstance(pattern, OpPattern)
+    }
+    solver = Solver(plan, scope, Budget(plan.root, scope), places)
+    try:
+        matches = _match.matches_at(solver, found.root)
+        return next((m for m in matches if m.node_of == found.node_of), None)
+    except MatchBudgetExceeded:
+        return None
 
 
 def _values_of(found: _match.Match) -> set[ir.Value]:

@@ -17,6 +17,8 @@ from collage.pattern._match import Match
 if TYPE_CHECKING:
     from collage.pattern._rewrite import RewriteResult
 
+_Number = np.ndarray[Any, Any] | np.generic | Sequence[Any] | float
+
 Replacement = Mapping[PatternLike | ir.Value, ir.Value] | Iterable[tuple[PatternLike | ir.Value, ir.Value]]
 """What stands in for what: for a pattern, its node's first output is replaced; for a value, that value."""
 
@@ -74,11 +76,18 @@ class RewriteRule(ABC):
 
 
 class Builder:
-    """Makes the nodes of one replacement. They join the graph only if the whole replacement passes its checks."""
+    """Makes the nodes of one replacement. They join the graph only if the whole replacement passes its checks.
+
+    Attributes:
+        nodes: The new nodes, in order.
+        constants: The new initializers.
+        plain: Those that come from numbers without an element type, with the number and the wish for a name.
+    """
 
     def __init__(self, label: str, fresh: Callable[[str], str]) -> None:
         self.nodes: list[ir.Node] = []
         self.constants: list[ir.Value] = []
+        self.plain: dict[ir.Value, tuple[Any, str]] = {}
         self._label = label
         self._fresh = fresh
 
@@ -90,7 +99,7 @@ class Builder:
     def node(
         self,
         op_type: str,
-        *inputs: ir.Value | None,
+        *inputs: ir.Value | _Number | None,
         domain: str = "",
         outputs: int = 1,
         like: ir.Node | None = None,
@@ -100,7 +109,7 @@ class Builder:
 
         Args:
             op_type: Operator type.
-            inputs: Its operands; None for an absent one.
+            inputs: Its operands; None for an absent one. Numbers, lists and arrays become constants.
             domain: Domain of the operator.
             outputs: Number of outputs.
             like: A node whose attributes are taken over; ``attributes`` come on top.
@@ -109,30 +118,42 @@ class Builder:
         Returns:
             The output's value, or a tuple of values if there are several.
         """
-        for value in inputs:
-            if value is not None and not isinstance(value, ir.Value):
-                hint = (
-                    "match[pattern] gives a node's value"
-                    if isinstance(value, ir.Node)
-                    else "op.constant(...) makes one"
-                )
-                raise PatternError(f"op.{op_type}: a {type(value).__name__} is no value; {hint}")
+        operands = [self._operand(op_type, value) for value in inputs]
         attrs = dict(like.attributes) if like is not None else {}
         attrs.update({a.name: a for a in ir.convenience.convert_attributes(attributes)})
         made = [ir.Value(name=self._fresh(f"{self._label}_{op_type}")) for _ in range(outputs)]
         node = ir.Node(
-            domain, op_type, inputs, list(attrs.values()), outputs=made, name=self._fresh(f"{self._label}_{op_type}")
+            domain, op_type, operands, list(attrs.values()), outputs=made, name=self._fresh(f"{self._label}_{op_type}")
         )
         self.nodes.append(node)
         return made[0] if outputs == 1 else tuple(made)
 
-    def constant(self, content: np.ndarray[Any, Any] | Sequence[Any] | float, name: str = "constant") -> ir.Value:
-        """A new initializer; its name is made unique."""
-        unique = self._fresh(f"{self._label}_{name}")
-        tensor = ir.tensor(np.asarray(content), name=unique)
+    def _operand(self, op_type: str, value: Any) -> ir.Value | None:
+        if value is None or isinstance(value, ir.Value):
+            return value
+        if isinstance(value, bool | int | float | list | tuple | np.ndarray | np.generic):
+            return self.constant(value)
+        hint = "match[pattern] gives a node's value" if isinstance(value, ir.Node) else "op.constant(...) makes one"
+        raise PatternError(f"op.{op_type}: a {type(value).__name__} is no value; {hint}")
+
+    def constant(self, content: _Number, name: str = "constant") -> ir.Value:
+        """A new initializer; its name is made unique.
+
+        Args:
+            content: An array, whose element type is kept; or a number or lists of numbers, which take the element type
+                of the operands beside them, or of the value that they replace.
+            name: A wish for its name.
+        """
+        array, unique = np.asarray(content), self._fresh(f"{self._label}_{name}")
+        is_plain = _is_plain(content)
+        if is_plain and array.dtype.kind == "f":
+            array = array.astype(np.float32)
+        tensor = ir.tensor(array, name=unique)
         value = ir.Value(name=unique, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype))
         value.const_value = tensor
         self.constants.append(value)
+        if is_plain:
+            self.plain[value] = content, name
         return value
 
     def keep_only(self, results: Iterable[ir.Value]) -> None:
@@ -152,6 +173,13 @@ class Builder:
         """Takes back what was built: the graph's values forget that it used them."""
         for node in self.nodes:
             _forget_inputs(node)
+
+
+def _is_plain(content: Any) -> bool:
+    """Return True for Python's numbers, and lists of them, which have no element type of their own."""
+    if isinstance(content, list | tuple):
+        return all(_is_plain(item) for item in content)
+    return isinstance(content, bool | int | float) and not isinstance(content, np.generic)
 
 
 def _forget_inputs(node: ir.Node) -> None:

@@ -1,13 +1,15 @@
 """One graph as the matcher sees it: who uses which value, in which order, and what lies between them.
 
-A scope is a graph, the body of a control-flow node, or a function. Patterns match inside one scope; a use inside a
-nested body counts as a use by the node that owns the body.
+A scope is a graph, the body of a control-flow node, or a function. Patterns match inside one scope. A use inside a
+nested body counts as a use by the node that owns the body. A use in a graph around the scope, or in a body beside it,
+counts as a use outside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import onnx_ir as ir
@@ -35,7 +37,10 @@ class Scope:
         self._outer = outer
         around = {} if outer is None else outer.opset_imports  # bodies have no imports of their own
         self.opset_imports: dict[str, int] = self.graph.opset_imports or around
-        self.fuzzy_ops = frozenset(fuzzy_ops)
+        self.fuzzy_ops = frozenset([fuzzy_ops] if isinstance(fuzzy_ops, str) else fuzzy_ops)
+        for op_type in self.fuzzy_ops:
+            if not isinstance(op_type, str):
+                raise PatternError(f"fuzzy_ops are operator types such as 'Cast', not {op_type!r}")
         self._attributes: dict[ir.Node, dict[str, Any]] = {}
         self._makers: dict[ir.Node, tuple[ir.Node, ...]] = {}
         self._users: dict[ir.Value, tuple[ir.Node, ...]] = {}
@@ -46,13 +51,18 @@ class Scope:
         return Scope(self._given, self.fuzzy_ops, self._outer)
 
     @property
+    def outermost(self) -> Scope:
+        """The scope of the main graph or function that this one belongs to."""
+        return self if self._outer is None else self._outer.outermost
+
+    @property
     def is_function(self) -> bool:
         """Whether this is a function, which holds no initializers."""
         return isinstance(self._given, ir.Function)
 
     def sees(self, value: ir.Value) -> bool:
         """Whether nodes of this graph may use a value: one of this graph, or of one around it."""
-        return value.graph is self.graph or (self._outer is not None and self._outer.sees(value))
+        return home_of(value) is self.graph or (self._outer is not None and self._outer.sees(value))
 
     @cached_property
     def nodes(self) -> tuple[ir.Node, ...]:
@@ -152,9 +162,23 @@ class Scope:
             found = self._makers[node] = tuple(maker for maker in made if maker is not None)
         return found
 
+    def outsiders(self, value: ir.Value) -> tuple[ir.Node, ...]:
+        """Nodes that use a captured value elsewhere: in the graphs around this one, or in other bodies of theirs."""
+        if home_of(value) is self.graph:
+            return ()
+        users = dict.fromkeys(use.node for use in value.uses() if use.node.graph is not None)
+        return tuple(user for user in users if self._owner(user) is None)
+
     def leaves(self, value: ir.Value) -> bool:
-        """Whether a value is an output of this graph."""
-        return value.is_graph_output() and value in self.graph.outputs
+        """Return True if a value is an output of this graph, or of one that is not inside this one."""
+        return value.is_graph_output() and value.graph not in self._owners
+
+    def of(self, node: ir.Node) -> Scope:
+        """Return the scope of a node's own graph, which may be another one than this."""
+        scope: Scope | None = self
+        while scope is not None and scope.graph is not node.graph:
+            scope = scope._outer
+        return scope or (self if node.graph is None else scope_of(node.graph, self.fuzzy_ops))
 
     def attributes(self, node: ir.Node) -> dict[str, Any]:
         """The node's attributes with defaults applied."""
@@ -205,7 +229,9 @@ def _spelled(node: ir.Node) -> str:
     return f"{domain}::{node.op_type}" if domain else node.op_type
 
 
-def scopes_of(where: GraphLike | ir.Model, fuzzy_ops: Iterable[str] = ()) -> Iterator[Scope]:
+def scopes_of(
+    where: GraphLike | ir.Model, fuzzy_ops: Iterable[str] = (), within: GraphLike | ir.Model | None = None
+) -> Iterator[Scope]:
     """One graph or function; of a model the main graph, functions, and every body nested in them, outer ones first."""
     if not isinstance(where, ir.Model | ir.Graph | ir.Function):
         hint = "; ir.from_proto() makes one of it" if hasattr(where, "SerializeToString") else ""
@@ -213,11 +239,48 @@ def scopes_of(where: GraphLike | ir.Model, fuzzy_ops: Iterable[str] = ()) -> Ite
             f"patterns match in an onnx_ir Model, Graph or Function, not in a {type(where).__name__}{hint}"
         )
     if not isinstance(where, ir.Model):
-        yield Scope(where, fuzzy_ops)
+        yield scope_of(where, fuzzy_ops, within)
         return
     tops: list[GraphLike] = [where.graph, *where.functions.values()]
     for top in tops:
         yield from _nested(Scope(top, fuzzy_ops))
+
+
+def scope_of(graph: GraphLike, fuzzy_ops: Iterable[str] = (), within: GraphLike | ir.Model | None = None) -> Scope:
+    """Return the scope of one graph together with the scopes around it.
+
+    Args:
+        graph: The graph, body or function.
+        fuzzy_ops: Operator types that an edge may skip.
+        within: A model or graph that holds it. Without one, graphs around a body are found by what it captures: a body
+            has no link to its owner.
+
+    Raises:
+        PatternError: ``within`` does not hold the graph.
+    """
+    own = graph.graph if isinstance(graph, ir.Function) else graph
+    around = _outermost(own) if within is None else within
+    if around is own:
+        return Scope(graph, fuzzy_ops)
+    for scope in scopes_of(around, fuzzy_ops) if isinstance(around, ir.Model) else _nested(Scope(around, fuzzy_ops)):
+        if scope.graph is own:
+            return scope
+    if within is None:
+        return Scope(graph, fuzzy_ops)
+    raise PatternError(f"{own.name!r} is no graph, body or function of what is given as within=")
+
+
+def _outermost(graph: ir.Graph) -> ir.Graph:
+    """The graph itself, or the outermost graph that it captures values from, directly or by way of others."""
+    while True:
+        own = {graph, *graph.subgraphs()}
+        used = (value for node in graph.all_nodes() for value in node.inputs)
+        outputs = (value for body in own for value in body.outputs)
+        outer = (home_of(value) for value in chain(used, outputs) if value is not None)
+        found = next((other for other in outer if other is not None and other not in own), None)
+        if found is None:
+            return graph
+        graph = found
 
 
 def _nested(scope: Scope) -> Iterator[Scope]:
@@ -244,6 +307,12 @@ def _sorted(listed: tuple[ir.Node, ...]) -> tuple[ir.Node, ...]:
                 entered.add(following)
                 stack.append((following, iter(following.predecessors())))
     return tuple(order)
+
+
+def home_of(value: ir.Value) -> ir.Graph | None:
+    """Return the graph that defines a value. ``value.graph`` is that of which it is an output, if it is one."""
+    producer = value.producer()
+    return value.graph if producer is None else producer.graph
 
 
 def label(node: ir.Node) -> str:

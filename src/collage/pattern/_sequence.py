@@ -125,6 +125,8 @@ def dup(pattern: PatternLike, share: Iterable[PatternLike] = ()) -> Any:
         pattern: A pattern or a sequence; the copy is of the same type.
         share: Patterns that the copy has in common with the original, such as a common input.
     """
+    if not isinstance(pattern, PatternLike):
+        raise PatternError(f"{pattern!r} is no pattern to copy; write dup(is_op(...)) or make(3, is_op(...))")
     copies: dict[Pattern, Pattern] = {shared.last: shared.last for shared in share}
     fixed = set(copies)
 

@@ -8,6 +8,7 @@ recursion over the pattern, so its size is not bounded by the interpreter's stac
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,7 @@ class Solver:
         trace: Gets told about every failure; None costs nothing.
         only: Looks for these patterns alone; what only a whole match can tell is then not asked.
         orders: By pattern, pairs of patterns of which the first lies before the second in the graph.
+        rooms: By pattern of a group that lies in order, a pattern that all of it use, its rank, and the group's size.
     """
 
     def __init__(
@@ -101,10 +103,12 @@ class Solver:
         trace: Trace | None = None,
         only: tuple[Pattern, ...] | None = None,
         orders: Mapping[Pattern, list[tuple[Pattern, Pattern]]] | None = None,
+        rooms: Mapping[Pattern, tuple[Pattern, int, int]] | None = None,
     ) -> None:
         self.plan, self.scope, self.budget, self.trace = plan, scope, budget, trace
         self.domains = domains or {}
         self.orders = orders or {}
+        self.rooms = (rooms or {}) if not scope.fuzzy_ops else {}
         self.bound: dict[Pattern, ir.Value] = {}
         self.node_of: dict[Pattern, ir.Node] = {}
         self.claimed: dict[ir.Node, Pattern] = {}
@@ -262,6 +266,8 @@ class Solver:
         self._set(self.claimed, node, claim)
         if not self._bind(pattern, node.outputs[0], node) or not self._is_in_order(pattern):
             return None
+        if not self._leaves_room(pattern, node):
+            return None
         return rest if pattern.operands is None else self._operands(pattern, node, rest)
 
     def _is_in_order(self, pattern: Pattern) -> bool:
@@ -271,6 +277,16 @@ class Solver:
             for first, second in self.orders.get(pattern, ())
             if first in node_of and second in node_of
         )
+
+    def _leaves_room(self, pattern: OpPattern, node: ir.Node) -> bool:
+        """Return True if the rest of the pattern's group finds users enough before and behind a node."""
+        hub, rank, size = self.rooms.get(pattern, (None, 0, 0))
+        if hub is None or hub not in self.bound:
+            return True
+        users = dict.fromkeys(user for value in self.sources(hub) for user in self.scope.users(value))
+        places = sorted(self.scope.position[user] for user in users if pattern.accepts_type(user))
+        index = bisect_left(places, self.scope.position[node])
+        return rank <= index <= len(places) - size + rank
 
     def _bind(self, pattern: Pattern, value: ir.Value, node: ir.Node | None) -> bool:
         producer = node or (None if value is ABSENT else value.producer())
@@ -290,12 +306,14 @@ class Solver:
     def _is_refused(self, pattern: NotPattern, value: ir.Value, any_output: bool) -> bool:
         return self.plan.is_closed(pattern.refused) and self.matches_anew(pattern.refused, value, any_output)
 
-    def matches_anew(self, pattern: Pattern, value: ir.Value, any_output: bool = False) -> bool:
+    def matches_anew(
+        self, pattern: Pattern, value: ir.Value, any_output: bool = False, scope: Scope | None = None
+    ) -> bool:
         """Whether an inner pattern (refused, excluded, path) matches at a value, given what is bound already."""
         if pattern in self.bound:
             return self._is_at(pattern, value, any_output)
         plan = self.plan.inner[pattern]
-        inner = Solver(plan, self.scope, self.budget)
+        inner = Solver(plan, scope or self.scope, self.budget)
         inner.given = {shared for shared in plan.order if shared in self.bound}
         for shared in plan.order:
             if shared in self.bound:
@@ -371,9 +389,14 @@ class Solver:
     ) -> Outcome:
         if not operands:
             return rest
+        are_plain = all(operand in self.plan.plain and operand not in self.bound for operand in operands)
+        if are_plain and not self.scope.fuzzy_ops:  # which of them gets which value makes no other match
+            for operand, value in zip(reversed(operands), reversed(values), strict=True):
+                rest = (("operand", operand, value), rest)
+            return rest
         distinct = [value for n, value in enumerate(values) if value not in values[:n]]
         fitting = {operand: [v for v in distinct if self._may_lie_on(operand, v)] for operand in operands}
-        chosen = min(operands, key=lambda operand: (len(fitting[operand]), operand not in self.bound))
+        chosen = min(operands, key=lambda o: (o in self.plan.plain, len(fitting[o]), o not in self.bound))
         at = operands.index(chosen)
         others = operands[:at] + operands[at + 1 :]
 

@@ -18,25 +18,59 @@ from collage.pattern._nodes import LeafPattern, OpPattern, OutputPattern
 from collage.pattern._plan import Plan
 from collage.pattern._sequence import inner_patterns
 
-_MOST_NODES = 32
+_MOST_NODES = 256
 """Larger patterns are taken as they are: looking for symmetries takes time that grows with the square of the size."""
 _UNORDERED = (AttrEq, Distinct, SameShape, Together)
 
 
 def orders(plan: Plan) -> dict[Pattern, list[tuple[Pattern, Pattern]]]:
     """By pattern, the pairs that it belongs to of which the first may be asked to lie before the second."""
-    found: dict[tuple[Pattern, Pattern], None] = {}
-    nodes = [pattern for pattern in plan.always if isinstance(pattern, OpPattern)]
-    for one, other in combinations(nodes if len(nodes) <= _MOST_NODES else (), 2):
-        exchange = _exchange(one, other)
-        if exchange is not None and _is_symmetry(plan, exchange):
-            first = next(pattern for pattern in nodes if exchange.get(pattern, pattern) is not pattern)
-            found[first, exchange[first]] = None
     by_pattern: dict[Pattern, list[tuple[Pattern, Pattern]]] = {}
-    for pair in found:
-        for pattern in pair:
-            by_pattern.setdefault(pattern, []).append(pair)
+    for group in classes(plan):
+        for pair in combinations(group, 2):
+            for pattern in pair:
+                by_pattern.setdefault(pattern, []).append(pair)
     return by_pattern
+
+
+def classes(plan: Plan) -> list[list[Pattern]]:
+    """Groups of patterns of which any two may change places, with what hangs on them, in the pattern's order."""
+    if plan.groups is None:
+        plan.groups = _found_classes(plan)
+    return plan.groups
+
+
+def _found_classes(plan: Plan) -> list[list[Pattern]]:
+    nodes: list[Pattern] = [pattern for pattern in plan.always if isinstance(pattern, OpPattern)]
+    group_of: dict[Pattern, list[Pattern]] = {}
+    for index, other in enumerate(nodes if len(nodes) <= _MOST_NODES else ()):
+        # The nearest one is enough: exchanges of a with b and of b with c make one of a with c.
+        for one in reversed(nodes[:index]):
+            exchange = _exchange(one, other)
+            if exchange is not None and _is_symmetry(plan, exchange):
+                first = next(pattern for pattern in nodes if exchange.get(pattern, pattern) is not pattern)
+                _join(group_of, first, exchange[first])
+                break
+    groups = {id(group): group for group in group_of.values()}.values()
+    return [sorted(group, key=nodes.index) for group in groups]
+
+
+def rooms(plan: Plan) -> dict[Pattern, tuple[Pattern, int, int]]:
+    """By interchangeable pattern, what all of its group use, its rank in the group, and the group's size."""
+    found: dict[Pattern, tuple[Pattern, int, int]] = {}
+    for group in classes(plan):
+        used = [{*p.children, *(e.producer for e in plan.edges(p) if e.user is p)} for p in group]
+        hub = next((pattern for pattern in plan.order if all(pattern in some for some in used)), None)
+        if hub is not None:
+            found.update((pattern, (hub, rank, len(group))) for rank, pattern in enumerate(group))
+    return found
+
+
+def _join(group_of: dict[Pattern, list[Pattern]], one: Pattern, other: Pattern) -> None:
+    mine, theirs = group_of.get(one, [one]), group_of.get(other, [other])
+    if mine is not theirs:
+        joined = [*mine, *theirs]
+        group_of.update(dict.fromkeys(joined, joined))
 
 
 def _exchange(one: Pattern, other: Pattern) -> dict[Pattern, Pattern] | None:

@@ -30,7 +30,7 @@ from collage.fusion import (
     regions,
 )
 from collage.graph import DataflowGraph, IndexSet, KernelSpec, OpKind, SubGraph, SubGraphConfig, partition
-from collage.pattern import is_const, is_op, wildcard
+from collage.pattern import is_const, is_op, together, wildcard
 from collage.target import Target
 from collage.toolchains import PatternEntry, Support
 
@@ -75,6 +75,16 @@ def test_a_pattern_rule_finds_every_match_and_its_predicate_refuses_some():
     wide = DFPatternFusionRule(CONV_ADD_RELU, lambda match: match.root.shape[1] == 16)
     assert len(find(wide, graph)) == 1
     assert len(find(only_patterns([CONV_ADD_RELU, DENSE_ADD]), graph)) == 3
+
+
+def test_a_pattern_with_too_many_matches_gives_those_found_and_says_so():
+    b = Builder()
+    x = b.input("x")
+    graph = DataflowGraph(b.model([x], [b.op("Relu", x) for _ in range(20)]))
+    report = FusionReport()
+    found = list(DFPatternFusionRule(together(*(is_op("Relu") for _ in range(10))), name="hub").find(graph, report))
+    assert found and all(len(f.sub_graph.inside) == 10 for f in found)
+    assert report.capped == ["hub"]
 
 
 def test_a_match_of_which_a_part_reaches_no_output_is_none():

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
 from collage.pattern import (
     NonLeafExternUse,
+    NotApplicable,
     PatternLike,
+    RewriteRule,
     attr_eq,
     fork_to,
     is_const,
     is_op,
     library,
     make,
+    rewrite,
     together,
     wildcard,
 )
@@ -95,3 +99,96 @@ def test_the_library_needs_few_steps_per_node() -> None:
         assert (
             len(found) == (399 if name in ("linear_gelu", "gelu", "gemm_activation") else 0) or name == "residual_add"
         )
+
+
+@pytest.mark.parametrize("op", ["Sum", "Max", "Mean"])
+def test_many_wildcards_of_one_operator(op: str) -> None:
+    g = graph("y = " + op + "(" + ", ".join("xzuvwpqr") + ")", inputs=" ".join("xzuvwpqr"))
+    pattern = is_op(op)(*(wildcard(name) for name in "abcdefgh"))
+    (match,) = pattern.find_all(g, budget=100)
+    assert [match[name].name for name in "abcdefgh"] == list("xzuvwpqr")
+    shared = wildcard("s")  # a wildcard that stands elsewhere too is looked for
+    both = is_op(op)(*(wildcard() for _ in range(7)), shared) ^ is_op("Neg")(shared)
+    g = graph("y = " + op + "(" + ", ".join("xzuvwpqr") + ")\nn = Neg(v)", inputs=" ".join("xzuvwpqr"), outputs="y n")
+    assert both.find_all(g) == []
+    both = together(is_op(op)(*(wildcard() for _ in range(7)), shared), is_op("Neg")(shared))
+    (match,) = both.find_all(g, budget=1000)
+    assert match["s"].name == "v"
+
+
+def test_a_balanced_sum() -> None:
+    def tree(level: int, name: str) -> tuple[str, list[str]]:
+        if level == 0:
+            return f"x{name}", []
+        (a, before), (b, more) = tree(level - 1, name + "l"), tree(level - 1, name + "r")
+        return f"s{name}", [*before, *more, f"s{name} = Add({a}, {b})"]
+
+    def pattern(level: int) -> PatternLike:
+        return wildcard() if level == 0 else is_op("Add")(pattern(level - 1), pattern(level - 1))
+
+    root, lines = tree(4, "")
+    inputs = sorted({part for line in lines for part in line.split("(")[1].strip(")").split(", ") if part[0] == "x"})
+    g = graph("\n".join(lines), inputs=" ".join(inputs), outputs=root)
+    assert len(pattern(4).find_all(g)) == 2**7  # the two halves of each inner sum may change places
+    assert len(pattern(4).find_all(g, "disjoint", budget=10_000)) == 1
+
+
+class MergeParallel(RewriteRule):
+    """The rule of the tutorial, for any number of branches."""
+
+    def __init__(self, count: int) -> None:
+        self.branches = make(count, is_op("MatMul")(wildcard(), is_const()) >> is_op("Relu"))
+        self.pattern = fork_to(attr_eq(self.branches))
+
+    def callback(self, match, op):
+        weights = [match.node(m).inputs[1].const_value.numpy() for m, _ in self.branches]
+        relu = op.Relu(op.MatMul(match.root, op.constant(np.concatenate(weights, axis=1))))
+        parts = op.node("Split", relu, outputs=len(weights), axis=1, num_outputs=len(weights))
+        return [(relu, part) for (_, relu), part in zip(self.branches, parts, strict=True)]
+
+
+def forks(branches: int, hubs: int = 1) -> ir.Model:
+    weights = " ".join(f"w{h}_{i}" for h in range(hubs) for i in range(branches))
+    lines = []
+    for h in range(hubs):
+        lines.append(f"h{h} = Tanh(x)")
+        lines += [f"m{h}_{i} = MatMul(h{h}, w{h}_{i})\nr{h}_{i} = Relu(m{h}_{i})" for i in range(branches)]
+    outputs = " ".join(f"r{h}_{i}" for h in range(hubs) for i in range(branches))
+    g = graph("\n".join(lines), outputs=outputs, initializers=weights)
+    for value in (*g.inputs, *g.outputs):
+        value.dtype, value.shape = ir.DataType.FLOAT, ir.Shape([2, 2])
+    for value in g.initializers.values():
+        value.const_value = ir.tensor(np.ones((2, 2), np.float32), name=value.name)
+    return ir.Model(g, ir_version=10)
+
+
+@pytest.mark.parametrize(("branches", "hubs"), [(4, 6), (16, 3), (32, 1)])
+def test_parallel_branches_merge_whatever_their_number(branches: int, hubs: int) -> None:
+    result = rewrite(forks(branches, hubs), MergeParallel(branches))
+    assert [node.op_type for node in result.model.graph].count("MatMul") == len(result.applied) == hubs
+
+
+def test_more_users_than_branches() -> None:
+    result = rewrite(forks(20), MergeParallel(16), budget=20_000)
+    assert len(result.applied) == 1
+
+
+def test_a_spent_budget_is_an_entry_and_other_rules_go_on() -> None:
+    hub = together(*(is_op("Relu") for _ in range(12)))
+
+    class Hub(RewriteRule):
+        pattern = hub
+
+        def callback(self, match, op):
+            raise NotApplicable("never")
+
+    class Other(RewriteRule):
+        pattern = is_op("Tanh")(wildcard("x"))
+
+        def callback(self, match, op):
+            return {self.pattern: op.Sin(match["x"])}
+
+    result = rewrite(forks(30), [Hub(), Other()], budget=2000)
+    assert [a.rule for a in result.applied] == ["Other"]
+    stopped = [a for a in result.refused if not a.nodes]
+    assert stopped and all(a.rule == "Hub" and "was stopped after 2000 steps" in a.reason for a in stopped)

@@ -515,3 +515,39 @@ def test_misuse_is_explained() -> None:
     with pytest.raises(PatternError, match="contradict"):
         pattern = is_op("Conv").add_graph_constraint(NonLeafExternUse(True))
         pattern.add_graph_constraint(NonLeafExternUse(False)).find_all(cbr())
+
+
+@pytest.mark.parametrize(
+    ("misuse", "words"),
+    [
+        (lambda m, g: m["sourse"], "no capture of this match is called 'sourse'; did you mean 'source'"),
+        (lambda m, g: m["q"], "no capture of this match is called 'q'; there are 'source'"),
+        (lambda m, g: m[is_op("Tanh")], "<Tanh> takes no part in <match of Relu"),
+        (lambda m, g: m.node(is_op("Tanh")), "<Tanh> takes no part in <match of Relu"),
+        (lambda m, g: m.node("source"), "node\\(\\) takes a pattern"),
+        (lambda m, g: is_op(("Relu", "Mul")), "write is_op\\('Relu', 'Mul'\\)"),
+        (lambda m, g: is_op("Relu", 3), "write is_op\\('Conv'\\)"),
+        (lambda m, g: is_const("abc"), "is_const\\(name='abc'\\) names a capture"),
+        (lambda m, g: is_const([[1], [2, 3]]), "give equally long lists"),
+        (lambda m, g: dup("x"), "'x' is no pattern to copy"),
+        (lambda m, g: make(2, "x"), "'x' is no pattern to copy"),
+        (lambda m, g: is_op("Relu").find_all(g, fuzzy_ops=[is_op("Cast")]), "operator types such as 'Cast'"),
+    ],
+)
+def test_misuse_of_a_part_is_explained(misuse, words) -> None:
+    g = graph("y = Relu(x)")
+    (match,) = is_op("Relu")(wildcard("source")).find_all(g)
+    with pytest.raises(PatternError, match=words):
+        misuse(match, g)
+
+
+def test_what_is_not_in_a_match_is_a_key_error_too() -> None:
+    (match,) = is_op("Relu").find_all(graph("y = Relu(x)"))
+    with pytest.raises(KeyError, match="no capture"):
+        match["x"]
+
+
+def test_one_fuzzy_operator_may_be_given_as_text() -> None:
+    g = graph("a = Relu(x)\nb = Cast{to=1}(a)\ny = Neg(b)")
+    (match,) = (is_op("Relu") ^ is_op("Neg")).find_all(g, fuzzy_ops="Cast")
+    assert len(match.nodes) == 3

@@ -238,7 +238,7 @@ def test_operators_that_the_opset_lacks_are_refused() -> None:
 
 
 def test_initializers_are_never_overwritten() -> None:
-    m = model("a = Mul(x, w)\ny = Mul(a, w)", initializers="w")
+    m = model("a = Mul(x, w)\nb = Mul(a, w)\ny = Sub(b, w)", initializers="w")
     product = is_op("Mul")(wildcard("x"), is_const())
     rule = Fold(product, lambda match, op: {product: op.Add(match["x"], op.constant(np.float32([7.0]), "w"))}, "")
     result = rule(m)
@@ -306,10 +306,10 @@ def test_what_is_refused(build, words) -> None:
         (lambda p, match, op: op.Neg(match.root), "must return pairs"),
         (lambda p, match, op: [match.root], "must return pairs"),
         (lambda p, match, op: {is_op("Tanh"): op.Neg(match.root)}, "takes no part in the match"),
-        (lambda p, match, op: {p: op.Add(match.root, 1.0)}, "a float is no value; op.constant"),
+        (lambda p, match, op: {p: op.Add(match.root, "1")}, "a str is no value; op.constant"),
         (lambda p, match, op: {p: op.Neg(match.node(p))}, r"a Node is no value; match\[pattern\]"),
         (lambda p, match, op: {p: op.relu(match.root)}, "begin with a capital"),
-        (lambda p, match, op: {p: op.Neg(match["nope"])}, "KeyError: 'nope'"),
+        (lambda p, match, op: {p: op.Neg(match["nope"])}, "no capture of this match is called 'nope'; there are none"),
     ],
 )
 def test_what_raises(build, words) -> None:
@@ -402,7 +402,7 @@ def test_verify_refuses_what_computes_otherwise() -> None:
     unknown = lambda p, match, op: {p: op.node("New", match.node(p).inputs[0], domain="my")}  # noqa: E731
     assert "could not be run" in refusal(unknown, verify=True)
     other = lambda p, match, op: {p: op.ReduceSum(match.node(p).inputs[0])}  # noqa: E731
-    assert "float32[2, 3], its replacement float32[1, 1]" in refusal(other, verify=True)
+    assert "shape [2,3], its replacement [1,1]" in refusal(other, verify=True)
 
 
 def test_verify_follows_what_stays() -> None:
