@@ -84,6 +84,8 @@ class _Folder(optimizer.constant_folding.FoldConstantsPass):  # type: ignore[mis
             if isinstance(same, ir.Value):
                 node.replace_input_with(index, same)
                 self._modified = True
+        if any(value is not None and value.is_graph_input() and value.const_value is not None for value in node.inputs):
+            return None  # callers may give another value
         if node.op_type == "CastLike" and node.attributes:
             return None  # the library's Cast has neither ``saturate`` nor ``round_mode``
         folded = self._folded(node, is_function)
@@ -103,7 +105,7 @@ class _Folder(optimizer.constant_folding.FoldConstantsPass):  # type: ignore[mis
         if node.domain != "" or node.op_type == "Constant" or len(node.outputs) != 1:
             return None
         given = [value for value in node.inputs if value is not None]
-        if not given or any(value.const_value is None or value.is_graph_input() for value in given):
+        if not given or any(value.const_value is None for value in given):
             return None
         if any(attribute.is_ref() for attribute in node.attributes.values()) or any(True for _ in bodies(node)):
             return None

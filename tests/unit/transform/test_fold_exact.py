@@ -33,32 +33,41 @@ OPERANDS = {
 }
 
 
-def folded_and_not(node: onnx.NodeProto, operands: list[np.ndarray | None], opset: int = 20):
-    """The array that a node of constants is folded to, and the one that ONNX Runtime makes; None where one is missing."""
+def fold(node: onnx.NodeProto, operands: list[np.ndarray | None], opset: int = 20) -> tuple[onnx.ModelProto, ir.Model]:
+    """A model that applies a node to constants, before and after folding."""
     names = [f"c{index}" if operand is not None else "" for index, operand in enumerate(operands)]
     del node.input[:], node.output[:]
     node.input.extend(names)
-    node.output.extend(["made"])
-    is_short = node.op_type == "Cast" and node.attribute[0].i == TensorProto.BFLOAT16  # which Python cannot be given
-    last = helper.make_node("Cast", ["made"], ["y"], to=TensorProto.FLOAT) if is_short else None
+    node.output.append("made")
     weights = [
         numpy_helper.from_array(np.asarray(operand), name)
         for operand, name in zip(operands, names, strict=True)
         if operand is not None
     ]
-    graph = helper.make_graph(
-        [node, last or helper.make_node("Identity", ["made"], ["y"])], "g", [], [onnx.ValueInfoProto(name="y")], weights
-    )
+    last = helper.make_node("Identity", ["made"], ["y"])
+    if _makes_bfloat16(node):
+        last = helper.make_node("Cast", ["made"], ["y"], to=TensorProto.FLOAT)
+    graph = helper.make_graph([node, last], "g", [], [onnx.ValueInfoProto(name="y")], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-    result = Sequential([InferType(), FoldConstant()])(ir.from_proto(model))
+    return model, Sequential([InferType(), FoldConstant()])(ir.from_proto(model))
+
+
+def _makes_bfloat16(node: onnx.NodeProto) -> bool:
+    """It cannot be handed to Python."""
+    return node.op_type == "Cast" and node.attribute[0].i == TensorProto.BFLOAT16
+
+
+def folded_and_not(node: onnx.NodeProto, operands: list[np.ndarray | None], opset: int = 20):
+    """The array that a node of constants is folded to, and the one that ONNX Runtime makes; None where one is missing."""
+    model, result = fold(node, operands, opset)
     if len(result.graph) != 1:
         return None, None  # what is undefined may end the process that computes it
     (constant,) = result.graph.initializers.values()
     try:
         made, (expected,) = constant.const_value.numpy(), run(model, {})
-        return made, expected.astype(made.dtype) if is_short else expected
     except Exception:
         return None, None
+    return made, expected.astype(made.dtype) if _makes_bfloat16(node) else expected
 
 
 def within_rounding(made: np.ndarray, expected: np.ndarray, ulps: int = 4) -> bool:
@@ -162,7 +171,8 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_runtimes_differ_on_is_not_folded(case):
     op_type, operands, attributes = REFUSED[case]
-    assert folded_and_not(helper.make_node(op_type, [], [], **attributes), operands) == (None, None)
+    _, result = fold(helper.make_node(op_type, [], [], **attributes), operands)
+    assert [node.op_type for node in result.graph] == [op_type, "Identity"]
 
 
 def outputs_agree(text: str, inputs: dict[str, np.ndarray]) -> ir.Model:
@@ -222,6 +232,13 @@ def test_what_is_split_at_places_keeps_its_axis():
         <int64[2] sizes = {1, 1}> { y = SplitToSequence <axis = 0, keepdims = 0> (x, sizes) }""",
         {"x": np.arange(6, dtype=np.float32).reshape(2, 3)},
     )
+
+
+def test_a_default_that_callers_may_override_is_no_constant():
+    proto = parser.parse_model("""
+    <ir_version: 10, opset_import: ["" : 18]> g (float[2, 3] x, int64[2] shape) => (float[a, b] y)
+    <int64[2] shape = {2, 3}> { y = Reshape (x, shape) }""")
+    assert [node.op_type for node in FoldConstant()(ir.from_proto(proto)).graph] == ["Reshape"]
 
 
 @settings(max_examples=30, deadline=None)

@@ -130,12 +130,12 @@ def draw_moves(data: st.DataObject) -> None:
         elif kind == "Slice":
             axis = data.draw(st.integers(-now.ndim, now.ndim - 1)) if now.ndim else 0
             start = data.draw(st.sampled_from([0, 0, 0, 1, -1, -100]))
-            end = data.draw(st.sampled_from([2**63 - 1, 2**31 - 1, 3, 2, -1, 0, -(2**63)]))
             step = data.draw(st.sampled_from([1, 1, 1, 2, -1]))
+            # Of the greatest end ONNX Runtime makes the other end where it steps back.
+            greatest = [2**63 - 1, 2**31 - 1] if step > 0 else []
+            end = data.draw(st.sampled_from([*greatest, 3, 2, -1, 0, -(2**63)]))
             operands += [ints([start]), ints([end]), ints([axis]), ints([step])]
-            chosen = [slice(None)] * now.ndim
-            chosen[axis] = _slice_of(start, end, step, now.shape[axis])
-            now = now[tuple(chosen)]
+            now = now.take(_places(start, end, step, now.shape[axis]), axis)
         elif kind == "Reshape":
             wanted = list(data.draw(st.sampled_from(_reshapes(now.shape))))
             given = [
@@ -154,11 +154,11 @@ def draw_moves(data: st.DataObject) -> None:
     assert compare(model_of(nodes, weights, dtype, declared), x) is not None
 
 
-def _slice_of(start: int, end: int, step: int, length: int) -> slice:
-    """Python's slice, which clamps as ONNX does, but for a step back to the very beginning."""
-    if step < 0 and end < -length:
-        return slice(start, None, step)
-    return slice(start, end, step)
+def _places(start: int, end: int, step: int, length: int) -> list[int]:
+    """What a Slice takes of an axis, as ONNX words it."""
+    start, end = (place + length if place < 0 else place for place in (start, end))
+    least, most = (0, length) if step > 0 else (-1, length - 1)
+    return list(range(min(max(start, least + (step < 0)), most), min(max(end, least), most), step))
 
 
 def _reshapes(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -179,14 +179,14 @@ def test_random_moves(data):
 
 
 @pytest.mark.slow
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=1500, deadline=None)
 @given(st.data())
 def test_much_random_arithmetic(data):
     draw_arithmetic(data)
 
 
 @pytest.mark.slow
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=1500, deadline=None)
 @given(st.data())
 def test_many_random_moves(data):
     draw_moves(data)
