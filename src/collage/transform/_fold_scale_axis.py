@@ -8,12 +8,14 @@ out of that range are not folded, nor are negative ones through what they would 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
+from collage.frontend import name_everything
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
 from collage.transform._linear import add_constant, constant_of, keeps_range, own_weight, scale_inputs, scale_outputs
@@ -50,12 +52,7 @@ class BackwardFoldScaleAxis(FunctionPass):
 
     def transform_function(self, function: FunctionLike, model: ir.Model, context: PassContext) -> FunctionLike:
         """Folds in place."""
-        if isinstance(function, ir.Graph):
-            for node in list(function):
-                scale = _scale_of(node)
-                if scale is not None:
-                    _fold_backward(function, scale)
-        return function
+        return _fold_all(function, model, _fold_backward)
 
 
 class ForwardFoldScaleAxis(FunctionPass):
@@ -70,12 +67,20 @@ class ForwardFoldScaleAxis(FunctionPass):
 
     def transform_function(self, function: FunctionLike, model: ir.Model, context: PassContext) -> FunctionLike:
         """Folds in place."""
-        if isinstance(function, ir.Graph):
-            for node in list(function):
-                scale = _scale_of(node)
-                if scale is not None:
-                    _fold_forward(function, scale)
-        return function
+        return _fold_all(function, model, _fold_forward)
+
+
+def _fold_all(function: FunctionLike, model: ir.Model, fold: Callable[[ir.Graph, _Scale], None]) -> FunctionLike:
+    if not isinstance(function, ir.Graph):
+        return function  # a function has no initializers to fold into
+    constants = len(function.initializers)
+    for node in list(function):
+        scale = _scale_of(node)
+        if scale is not None:
+            fold(function, scale)
+    if len(function.initializers) > constants:
+        name_everything(model)
+    return function
 
 
 @dataclass(frozen=True, slots=True)

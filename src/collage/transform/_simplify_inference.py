@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from collage.frontend import name_everything
 from collage.transform._context import PassContext
 from collage.transform._draft import has_operator
 from collage.transform._info import PassInfo
@@ -46,10 +47,13 @@ class SimplifyInference(FunctionPass):
             return function  # a function has no initializers to fold into
         if not has_operator(function, ("BatchNormalization",)):
             return function
+        constants = len(function.initializers)
         for node in list(function):
             linear = _foldable_into(node)
             if linear is not None:
                 _fold(function, linear, node)
+        if len(function.initializers) > constants:
+            name_everything(model)
         return function
 
 
