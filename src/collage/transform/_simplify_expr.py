@@ -44,7 +44,7 @@ class SimplifyExpr(FunctionPass):
 
     | rule | applies where |
     |---|---|
-    | arithmetic with a constant | all of it is the neutral number to the bit, and it does not widen ``x`` |
+    | arithmetic with a constant | it is the neutral number to the bit, and has no more axes than ``x`` |
     | ``Transpose`` | the permutation is the identity |
     | ``Transpose(Transpose(x))`` | only the second reads the first, or both cancel |
     | ``Unsqueeze(Unsqueeze(x))`` | the axes are constants and count from the front |
@@ -77,32 +77,28 @@ def _arithmetic(function: FunctionLike, node: ir.Node) -> None:
         return  # before operator set 7, attributes told which axes are repeated
     for kept, other in ((0, 1), (1, 0)) if commutes else ((0, 1),):
         x, operand = node.inputs[kept], node.inputs[other]
-        if x is not None and operand is not None and _is_all(operand, neutral) and not _widens(operand, x):
+        if x is not None and operand is not None and _is_one(operand, neutral) and not _widens(operand, x):
             _become_identity(node, x)
             return
 
 
-def _is_all(value: ir.Value, number: float) -> bool:
-    """If a constant is made of one number, bit by bit."""
+def _is_one(value: ir.Value, number: float) -> bool:
+    """If a constant is one number, to the bit.
+
+    Several of them are left: the norms of fresh networks have them, and should be what those of trained networks are.
+    """
     tensor = constant_tensor(value)
-    if tensor is None or tensor.nbytes > _LARGEST_BYTES:
-        return False
-    if tensor.dtype not in _FLOATS and not tensor.dtype.is_integer():
+    if tensor is None or tensor.size != 1 or not (tensor.dtype in _FLOATS or tensor.dtype.is_integer()):
         return False
     array = tensor.numpy()
     return array.tobytes() == np.full(array.shape, number).astype(array.dtype).tobytes()
 
 
 def _widens(constant: ir.Value, x: ir.Value) -> bool:
-    """If broadcasting against a constant may change the shape of ``x``."""
+    """If a constant of one element may have more axes than ``x``."""
     tensor = constant_tensor(constant)
-    assert tensor is not None
-    lengths = tuple(tensor.shape.numpy())
-    if not lengths:
-        return False
-    if x.shape is None or len(x.shape) < len(lengths):
-        return True
-    return any(length not in (1, dim) for length, dim in zip(lengths[::-1], tuple(x.shape)[::-1], strict=False))
+    rank = 0 if tensor is None else len(tensor.shape)
+    return rank > 0 and (x.shape is None or len(x.shape) < rank)
 
 
 def _transpose(function: FunctionLike, node: ir.Node) -> None:

@@ -224,7 +224,7 @@ def test_the_epsilon_of_a_layer_norm_stays(epsilon):
 
 
 def test_a_neutral_constant_that_widens_is_kept():
-    for shape, constant in (([2], (1, 1)), ([1], (3,)), (["n"], (3,)), ([2, 1], (2, 3)), ([1], (0,))):
+    for shape, constant in (([2], (1, 1)), ([1], (3,)), (["n"], (3,)), ([2, 1], (2, 3)), ([1], (0,)), ([], (1,))):
         model = model_of(
             [helper.make_node("Mul", ["x", "c"], ["y"])],
             {"c": np.ones(constant, np.float32)},
@@ -234,8 +234,8 @@ def test_a_neutral_constant_that_widens_is_kept():
         assert operators(SimplifyExpr()(ir.from_proto(model))) == ["Mul"], (shape, constant)
 
 
-def test_a_neutral_constant_of_the_same_length_goes():
-    for shape, constant in (([2, 3], (3,)), (["n", 3], (1, 3)), (["n", 3], (1, 1)), ([0, 3], (0, 3)), ([2], ())):
+def test_a_neutral_constant_that_widens_nothing_goes():
+    for shape, constant in (([2, 3], (1,)), (["n", 3], (1, 1)), ([0, 3], (1,)), ([2], ()), (None, ()), ([], ())):
         model = model_of(
             [helper.make_node("Mul", ["x", "c"], ["y"])],
             {"c": np.ones(constant, np.float32)},
@@ -245,16 +245,24 @@ def test_a_neutral_constant_of_the_same_length_goes():
         assert operators(SimplifyExpr()(ir.from_proto(model))) == ["Identity"], (shape, constant)
 
 
-def test_a_length_that_the_file_claims_wrongly_decides_nothing():
-    """The first sum is claimed to be of three, and is of one, so the product does widen it."""
+def test_several_neutral_numbers_are_left():
+    """Norms of fresh networks have them, and should be what those of trained ones are."""
+    model = model_of(
+        [helper.make_node("Mul", ["x", "c"], ["y"])], {"c": np.ones(3, np.float32)}, np.dtype("float32"), [3]
+    )
+    assert operators(SimplifyExpr()(ir.from_proto(model))) == ["Mul"]
+
+
+def test_a_shape_that_the_file_claims_wrongly_decides_nothing():
+    """The first result is claimed to have two axes, and has one, so the product does widen it."""
     proto = parser.parse_model("""
-    <ir_version: 10, opset_import: ["" : 18]> g (float[1] x) => (float[n] y) <float[3] ones = {1, 1, 1}> {
+    <ir_version: 10, opset_import: ["" : 18]> g (float[3] x) => (float[m, n] y) <float[1, 1] one = {1}> {
         a = Neg (x)
-        y = Mul (a, ones)
+        y = Mul (a, one)
     }""")
-    proto.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [3]))
-    x = np.float32([2])
-    assert same_bits(run(prepare(read_model(proto)), {"x": x})[0], np.float32([-2, -2, -2]))
+    proto.graph.value_info.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, [1, 3]))
+    x = np.float32([2, 3, -0.0])
+    assert same_bits(run(prepare(read_model(proto)), {"x": x})[0], np.float32([[-2, -3, 0.0]]))
 
 
 def test_an_initializer_that_callers_may_override_is_no_constant():
