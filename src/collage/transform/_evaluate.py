@@ -242,7 +242,7 @@ _ROUNDED = frozenset(
             "Sin",
         ),
         *("Sinh", "Tan", "Tanh"),
-        *("CumSum", "MatMul", "Mean", "ReduceL2", "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Sum"),
+        *("CumSum", "MatMul", "ReduceL2", "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
         *_WINDOWS,
     }
 )

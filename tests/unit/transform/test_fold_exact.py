@@ -164,6 +164,7 @@ REFUSED = {
     "zeros of both signs": ("Max", [np.float32([0.0]), np.float32([-0.0])], {}),
     "NaN clipped": ("Clip", [np.float32([np.nan]), np.float32(0), np.float32(1)], {}),
     "a range that rounding decides": ("Range", [np.float32(0), np.float32(1), np.float32(0.1)], {}),
+    "a sum of one, whose zero keeps its sign": ("Sum", [np.float32(-0.0)], {}),
     "what is computed in many ways": ("Softmax", [np.float32([1, 2])], {"axis": 0}),
 }
 
