@@ -122,7 +122,7 @@ def test_the_default_preparation_changes_no_bit(data):
 
 
 @pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(st.data())
 def test_the_default_preparation_changes_no_bit_of_many(data):
     check(data)
