@@ -53,11 +53,11 @@ from collage.transform._recognise import (
 from collage.transform._registry import ENTRY_POINT_GROUP, get_pass, list_passes, register_pass
 from collage.transform._resolve_sequences import ResolveSequences
 from collage.transform._sequential import Attempt, Repeat, Sequential, sequential
+from collage.transform._simplify_expr import SimplifyExpr
 from collage.transform._simplify_inference import SimplifyInference
 from collage.transform._standard import (
     DeadCodeElimination,
     InlineFunctions,
-    SimplifyExpr,
     ToANormalForm,
     TopologicalSort,
 )

@@ -22,6 +22,8 @@ class EliminateCommonSubexpr(FunctionPass):
 
     Random operators, operators of unknown domains and control flow are never merged, nor are two nodes that both
     make an output of the graph: each output keeps a node and a name of its own.
+
+    Exact: attributes and constants are equal to the bit, and of the same type, so -0.0 and 0.0 are two numbers.
     """
 
     def __init__(self) -> None:
@@ -60,7 +62,11 @@ def _attribute_key(attribute: ir.Attr) -> Hashable:
         return "ref", attribute.ref_attr_name
     if attribute.type == ir.AttributeType.TENSOR:
         return _tensor_key(attribute.as_tensor())
-    return attribute.type, repr(attribute.value)
+    if attribute.type == ir.AttributeType.TENSORS:
+        return tuple(map(_tensor_key, attribute.as_tensors()))
+    if attribute.type in (ir.AttributeType.SPARSE_TENSOR, ir.AttributeType.SPARSE_TENSORS):
+        return id(attribute.value)
+    return attribute.type, repr(attribute.value)  # of numbers, it tells -0.0 from 0.0
 
 
 def _tensor_key(tensor: ir.TensorProtocol) -> Hashable:

@@ -19,7 +19,7 @@ class EliminateIdentity(FunctionPass):
     """Drops Identity nodes, and what does as much: a sum, mean, largest or least of one tensor.
 
     One that makes an output of the graph is dropped only where the node that computes the value can make the output
-    in its place; an output that is an input, a constant, or equal to another output keeps an Identity.
+    in its place; an output that is an input, a constant, or equal to another output keeps an Identity. Exact.
     """
 
     def __init__(self) -> None:

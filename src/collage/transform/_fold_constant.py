@@ -12,6 +12,7 @@ from onnxscript import optimizer
 from collage.frontend import lift_constants
 from collage.transform._context import PassContext
 from collage.transform._effects import bodies, is_pure
+from collage.transform._evaluate import evaluate
 from collage.transform._info import PassInfo
 from collage.transform._marks import marked_functions_hidden
 from collage.transform._outputs import output_names, restore_outputs
@@ -43,11 +44,15 @@ _NO_TENSORS = (ir.SequenceType, ir.OptionalType)
 
 
 class FoldConstant(ModulePass):
-    """Folds constants with onnxscript's optimizer, under rules that keep models small.
+    """Folds constants, under rules that keep models small and what they compute the same.
 
     A node is folded if its result is small, or no larger than the constants that only it reads. Random operators,
     operators of unknown domains, those whose result is an output of a graph, quantisation, and what only makes tensors
-    larger, beyond the size of a shape, stay.
+    larger, beyond the size of a shape, stay. Results are exact or bounded as the table of ``_evaluate`` says.
+
+    Around that, onnxscript's optimizer follows shapes: a Shape of known lengths is a constant, a Reshape or Expand to the
+    shape that a tensor has is the tensor, an If with a known condition is its branch, a Dropout that does not train is its
+    input, as is a Cast to the same type, and a Concat needs no empty operand. All that is exact.
     """
 
     def __init__(self) -> None:
@@ -61,7 +66,7 @@ class FoldConstant(ModulePass):
                 shape_inference=True,
                 input_size_limit=_SMALL_BYTES,
                 output_size_limit=_SMALL_BYTES,
-                should_fold=_is_worth_folding,
+                should_fold=lambda node: False,
             )(model)
             _forget_untyped_shapes(model)
             lift_constants(model)
@@ -70,17 +75,75 @@ class FoldConstant(ModulePass):
 
 
 class _Folder(optimizer.constant_folding.FoldConstantsPass):  # type: ignore[misc]
-    """The library's, but that one node which it cannot handle does not keep it from all others."""
+    """The library's, but that constants are computed here, and some of its rules are left out."""
 
     def process_node(self, node: ir.Node, is_function: bool) -> Any:
-        """What replaces the node; None to keep it."""
+        """Return what replaces the node; None to keep it."""
+        for index, value in enumerate(node.inputs):
+            same = self._state.get_sym_value(value)
+            if isinstance(same, ir.Value):
+                node.replace_input_with(index, same)
+                self._modified = True
+        if any(value is not None and value.is_graph_input() and value.const_value is not None for value in node.inputs):
+            return None  # callers may give another value
         if node.op_type == "CastLike" and node.attributes:
             return None  # the library's Cast has neither ``saturate`` nor ``round_mode``
+        folded = self._folded(node, is_function)
+        if folded is not None:
+            return folded
+        if node.domain == "" and _is_misjudged(node):
+            self._do_inference(node)
+            return None
         try:
             return super().process_node(node, is_function)
-        except RuntimeError as error:
+        except RuntimeError as error:  # one node that it cannot handle does not keep it from all others
             _logger.debug("node %r is kept as it is: %s", node.name, error)
             return None
+
+    def _folded(self, node: ir.Node, is_function: bool) -> Any:
+        """What replaces a node of constants."""
+        if node.domain != "" or node.op_type == "Constant" or len(node.outputs) != 1:
+            return None
+        given = [value for value in node.inputs if value is not None]
+        if not given or any(value.const_value is None for value in given):
+            return None
+        if any(attribute.is_ref() for attribute in node.attributes.values()) or any(True for _ in bodies(node)):
+            return None
+        self._do_inference(node)
+        if not _is_worth_folding(node):
+            return None
+        operands = [
+            None if value is None else optimizer.constant_folding._get_numpy_value(value) for value in node.inputs
+        ]
+        array = evaluate(node, self._opset_imports.get("", 1), operands)
+        if array is None:
+            return None
+        if is_function:
+            constant = self.new_constant(node, array)
+            return None if constant is None else optimizer.constant_folding.Replacement(constant.outputs, [constant])
+        initializer = self.new_initializer(node, array)
+        if initializer is None or node.graph is None:
+            return None
+        node.graph.register_initializer(initializer)
+        return optimizer.constant_folding.Replacement([initializer], [])
+
+
+_UNTRUSTED = frozenset({"Abs", "Add", "ConcatFromSequence", "SplitToSequence"})
+"""Operators whose rules in the library are wrong in places.
+
+It takes a sum of symbols for a symbol of that name, and such a sum for positive where a number in it is negative. It squeezes
+what is split at given places, which ``keepdims`` must not, and writes attributes of a newer operator set.
+``ResolveSequences`` does what the latter two are for.
+"""
+
+
+def _is_misjudged(node: ir.Node) -> bool:
+    """If the library's rule for an operator is not sound for this node."""
+    if node.op_type == "Gather":
+        # It gathers from the elements of a shape, though a Reshape may have given them more axes.
+        data = node.inputs[0]
+        return data is None or data.shape is None or len(data.shape) != 1
+    return node.op_type in _UNTRUSTED
 
 
 def _forget_untyped_shapes(model: ir.Model) -> None:

@@ -11,6 +11,12 @@ from collage.transform._pass import ModulePass
 
 __all__ = ["InferType"]
 
+_MADE_UP = "unk__"
+"""Beginning of the symbols that inference makes up, one for each unknown length."""
+
+_MOST_DOUBTS = 8
+"""How often lengths that a Loop changes may cast doubt on others; they are fewer each time."""
+
 
 class InferType(ModulePass):
     """Finds types and shapes, with the values of small shape computations propagated.
@@ -18,6 +24,7 @@ class InferType(ModulePass):
     What was known is refined, never forgotten: a number beats a symbol, and a symbol of the model one that inference
     made up. Where a file claims one number and another follows from its inputs, the claim is wrong: people change the batch
     of their inputs, and runtimes go by these. A claim counts where nothing follows, as of what foreign operators return.
+    What a Loop carries has a length in its body only if it begins with that and each turn hands the same on.
     """
 
     def __init__(self) -> None:
@@ -32,7 +39,36 @@ class InferType(ModulePass):
             value.shape is None or not value.shape.is_static() for graph in model.graphs() for value in _values(graph)
         ):
             _learn(model, ir.from_proto(infer_shapes(inferable(skeleton(model)))))
+        loops = [node for node in model.graph.all_nodes() if node.op_type == "Loop" and node.domain == ""]
+        for _ in range(_MOST_DOUBTS):
+            if not any([_doubt_carried(loop) for loop in loops]):
+                break
+            _learn(model, ir.from_proto(infer_shapes(inferable(skeleton(model)))))
         return model
+
+
+def _doubt_carried(loop: ir.Node) -> bool:
+    """Forgets lengths of what a Loop carries that change on the way, and all that was found in its body by them."""
+    body, doubted = loop.attributes["body"].as_graph(), False
+    for begun, carried, handed_on in zip(loop.inputs[2:], body.inputs[2:], body.outputs[1:], strict=False):
+        claimed, next_one = carried.shape, handed_on.shape
+        if claimed is None or next_one is None:
+            continue
+        first = begun.shape if begun is not None and begun.shape is not None else claimed
+        if len(next_one) != len(claimed) or len(first) != len(claimed):
+            carried.shape, doubted = None, True
+            continue
+        changes = [
+            _is_known(dim) and not str(dim).startswith(_MADE_UP) and not dim == after == before
+            for dim, after, before in zip(claimed, next_one, first, strict=True)
+        ]
+        if any(changes):
+            dims = (None if changed else dim for dim, changed in zip(claimed, changes, strict=True))
+            carried.shape, doubted = ir.Shape(dims), True
+    if doubted:
+        for value in (value for node in body.all_nodes() for value in node.outputs):
+            value.shape = None
+    return doubted
 
 
 def _learn(model: ir.Model, inferred: ir.Model) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["add_constant", "constant_of", "own_weight", "scale_inputs", "scale_outputs"]
+__all__ = ["add_constant", "constant_of", "keeps_range", "own_weight", "scale_inputs", "scale_outputs"]
 
 
 def constant_of(value: ir.Value | None) -> Array | None:
@@ -66,6 +67,29 @@ def scale_inputs(linear: ir.Node, weight: Array, factor: Array) -> Array | None:
     if linear.op_type == "ConvTranspose":
         return _scale_axis(weight, factor, 0)
     return _scale_axis(weight, factor, 1 if _is_transposed(linear) else max(weight.ndim - 2, 0))
+
+
+def keeps_range(before: Array, wide: Array, rounded: Array) -> bool:
+    """If a scaled constant lost nothing by rounding but digits.
+
+    No number may have become infinite, and of no axis may a whole slice, such as the weights of a channel, have fallen among
+    the subnormal numbers, which have no digits to lose.
+
+    Args:
+        before: The constant.
+        wide: It scaled, in double precision.
+        rounded: That in the constant's type.
+    """
+    if not np.isfinite(rounded.astype(np.float64)).all():
+        return False
+    least = float(ml_dtypes.finfo(rounded.dtype).tiny)
+    sizes = [np.abs(np.broadcast_to(array, wide.shape).astype(np.float64)) for array in (before, wide, rounded)]
+    for axis in range(wide.ndim):
+        others = tuple(other for other in range(wide.ndim) if other != axis)
+        was, wanted, now = (size.max(axis=others, initial=0.0) for size in sizes)
+        if ((was >= least) & (wanted > 0) & (now < least)).any():
+            return False
+    return True
 
 
 def add_constant(graph: ir.Graph, name: str, array: Array) -> ir.Value:

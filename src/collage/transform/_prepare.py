@@ -16,11 +16,11 @@ from collage.transform._infer_type import InferType
 from collage.transform._recognise import RecogniseOperators
 from collage.transform._resolve_sequences import ResolveSequences
 from collage.transform._sequential import Attempt, Repeat, Sequential
+from collage.transform._simplify_expr import SimplifyExpr
 from collage.transform._simplify_inference import SimplifyInference
 from collage.transform._standard import (
     DeadCodeElimination,
     InlineFunctions,
-    SimplifyExpr,
     TopologicalSort,
 )
 

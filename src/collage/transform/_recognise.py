@@ -1,5 +1,21 @@
 """What exporters write out in many operators becomes the one operator that ONNX has for it.
 
+Numbers in the pieces that define the operator must be those of its definition: exponents, halves and ones to the bit, and
+irrational numbers such as the root of 2 within one rounding of the type that they are written in. What the operator takes as
+a parameter, such as an epsilon, is carried over to the bit.
+
+The operator rounds less often than its pieces. In the type's units in the last place, results stay within
+
+| operator | units |
+|---|---|
+| LayerNormalization | 16 of ``(1 + max(abs(x)) / deviation) * abs(scale) + abs(bias)``, row by row |
+| RMSNormalization | 16 of the result |
+| Gelu | 8 of ``x`` |
+
+as long as nothing in the pieces leaves the range of the type. In float16 a square does so from 256 on. Attention, which is not
+part of the default preparation, is as precise as the toolchain's kernel. Of a row that a mask hides wholly by minus infinity,
+the pieces make NaN, and a kernel may make zeros.
+
 Applied where the model's opset has the operator. The default preparation does it from level 3 only: the pieces can be
 spread over several kernels, and the toolchains that gain most by the whole recognise it themselves.
 """
@@ -9,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -112,8 +129,8 @@ class _ErfGelu(RewriteRule):
 
     def __init__(self) -> None:
         x = wildcard("x")
-        root = is_op("Div")(x, is_const(math.sqrt(2))) | is_op("Mul")(x, is_const(math.sqrt(0.5)))
-        self.pattern = _closed(_gated(x, is_op("Add")(is_op("Erf")(root), is_const(1.0))))
+        root = is_op("Div")(x, _about(math.sqrt(2))) | is_op("Mul")(x, _about(math.sqrt(0.5)))
+        self.pattern = _closed(_gated(x, is_op("Add")(is_op("Erf")(root), _exactly(1.0))))
 
     def callback(self, match: Match, op: Builder) -> _Replacement:
         """Gelu of ``x``."""
@@ -126,11 +143,11 @@ class _TanhGelu(RewriteRule):
 
     def __init__(self) -> None:
         x = wildcard("x")
-        square = is_op("Mul")(x, x) | is_op("Pow")(x, is_const(2.0))
-        cube = is_op("Pow")(x, is_const(3.0)) | is_op("Mul")(square, x)
-        inner = is_op("Add")(x, is_op("Mul")(cube, is_const(0.044715)))
-        tanh = is_op("Tanh")(is_op("Mul")(inner, is_const(math.sqrt(2 / math.pi))))
-        self.pattern = _closed(_gated(x, is_op("Add")(tanh, is_const(1.0))))
+        square = is_op("Mul")(x, x) | is_op("Pow")(x, _exactly(2.0))
+        cube = is_op("Pow")(x, _exactly(3.0)) | is_op("Mul")(square, x)
+        inner = is_op("Add")(x, is_op("Mul")(cube, _about(0.044715)))
+        tanh = is_op("Tanh")(is_op("Mul")(inner, _about(math.sqrt(2 / math.pi))))
+        self.pattern = _closed(_gated(x, is_op("Add")(tanh, _exactly(1.0))))
 
     def callback(self, match: Match, op: Builder) -> _Replacement:
         """Gelu of ``x``, approximated as it was."""
@@ -195,8 +212,30 @@ def _closed(pattern: Pattern) -> Pattern:
     return pattern
 
 
+def _exactly(number: float) -> Pattern:
+    """A constant of one element, which is that number to the bit."""
+    return is_const().where(lambda value: _distance(value, number) == 0, f"exactly {number}")
+
+
+def _about(number: float) -> Pattern:
+    """A constant of one element, which is that number but for one rounding of its type."""
+    return is_const().where(lambda value: _distance(value, number) <= 1, f"{number} but for rounding")
+
+
+def _distance(value: ir.Value, number: float) -> float:
+    """How far a constant of one element is off the nearest that its type has, in its relative precision."""
+    tensor = constant_tensor(value)
+    if tensor is None or tensor.size != 1 or not (tensor.dtype.is_floating_point() or tensor.dtype.is_integer()):
+        return math.inf
+    array = tensor.numpy().reshape(-1)
+    found, nearest = float(array[0]), float(np.asarray(number).astype(array.dtype))
+    if found == nearest or not tensor.dtype.is_floating_point():
+        return 0.0 if found == number or tensor.dtype.is_floating_point() else math.inf
+    return abs(found - nearest) / (abs(nearest) * float(ml_dtypes.finfo(array.dtype).eps))
+
+
 def _square_of(value: Pattern) -> Pattern:
-    return is_op("Pow")(value, is_const(2.0)) | is_op("Mul")(value, value)
+    return is_op("Pow")(value, _exactly(2.0)) | is_op("Mul")(value, value)
 
 
 def _root_of(value: Pattern) -> Pattern:
@@ -204,7 +243,7 @@ def _root_of(value: Pattern) -> Pattern:
 
 
 def _divided(value: Pattern, by: Pattern) -> Pattern:
-    inverse = is_op("Reciprocal")(by) | is_op("Div")(is_const(1.0), by)
+    inverse = is_op("Reciprocal")(by) | is_op("Div")(_exactly(1.0), by)
     return is_op("Div")(value, by) | is_op("Mul")(value, inverse)
 
 
@@ -215,7 +254,7 @@ def _scaled(value: Pattern, *, with_bias: bool) -> Pattern:
 
 def _gated(value: Pattern, gate: Pattern) -> Pattern:
     """``value / 2 * gate``, in whichever order it is multiplied."""
-    half = is_const(0.5)
+    half = _exactly(0.5)
     return (
         is_op("Mul")(is_op("Mul")(value, gate), half)
         | is_op("Mul")(is_op("Mul")(value, half), gate)

@@ -34,7 +34,7 @@ class ResolveSequences(ModulePass):
     Exporters split a tensor into a sequence, of which parts are taken one by one, or collect tensors in one that is joined
     at last. Few toolchains take such values, and what is computed is a ``Split`` or a ``Concat``. A sequence is followed
     from where it is made through what inserts into it and erases from it, as long as places are constants and the length
-    along which a tensor is split is known. Sequences that a loop or a branch makes, or that are inputs, stay.
+    along which a tensor is split is known. Sequences that a loop or a branch makes, or that are inputs, stay. Exact.
     """
 
     def __init__(self) -> None:
@@ -161,16 +161,17 @@ def _parts(x: ir.Value, sizes: Sequence[int], axis: int, *, squeezed: bool) -> l
 
 
 def _sizes(length: int, told: ir.Value | None) -> list[int] | None:
-    """The lengths of the parts of a tensor; None if they are not constants."""
+    """The lengths of the parts of a tensor; None if they are not constants, or too many."""
     if told is None:
-        return [1] * length
-    if told.const_value is None:
+        return [1] * length if length <= _MOST_PARTS else None
+    if told.const_value is None or told.is_graph_input():
         return None
     array = told.const_value.numpy()
     if array.ndim:
         return [int(size) for size in array]
     size = int(array)
-    return None if size <= 0 else [min(size, length - start) for start in range(0, length, size)]
+    fits = size > 0 and length <= size * _MOST_PARTS
+    return [min(size, length - start) for start in range(0, length, size)] if fits else None
 
 
 def _place(
@@ -188,7 +189,7 @@ def _place(
     value = node.inputs[index] if index < len(node.inputs) else None
     if value is None:
         place = default
-    elif value.const_value is None or value.const_value.size != 1:
+    elif value.const_value is None or value.is_graph_input() or value.const_value.size != 1:
         return None
     else:
         place = int(value.const_value.numpy().reshape(()))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from collage.frontend import name_everything
 from collage.transform._context import PassContext
 from collage.transform._draft import has_operator
 from collage.transform._info import PassInfo
@@ -29,6 +30,12 @@ class SimplifyInference(FunctionPass):
 
     ``scale * (W x + b - mean) / sqrt(var + epsilon) + shift`` is linear in x again. It is folded where the linear
     node feeds nothing else, its weights are constants that nobody shares, and the normalisation is not training.
+
+    Weights and bias are folded in double precision and rounded once. So a result differs from the one before by at most
+    ``n + 4`` units in the last place of ``sum(|W x factor|) + |b factor| + |mean factor| + |shift|``, where ``factor`` is
+    ``scale / sqrt(var + epsilon)`` and ``n`` the number of terms. Weights and factors that are subnormal add the smallest
+    such number times the sizes of what they multiply: ``x``, ``W x + b`` and ``mean``. That holds as long as nothing in
+    between overflows. Parameters that fold to infinities, as where ``var + epsilon`` is 0, are not folded.
     """
 
     def __init__(self) -> None:
@@ -40,10 +47,13 @@ class SimplifyInference(FunctionPass):
             return function  # a function has no initializers to fold into
         if not has_operator(function, ("BatchNormalization",)):
             return function
+        constants = len(function.initializers)
         for node in list(function):
             linear = _foldable_into(node)
             if linear is not None:
                 _fold(function, linear, node)
+        if len(function.initializers) > constants:
+            name_everything(model)
         return function
 
 

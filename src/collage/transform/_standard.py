@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import chain
-
 import onnx_ir as ir
 import onnx_ir.passes.common as common
-from onnxscript.rewriter import RewritePass
-from onnxscript.rewriter.rules import common as rules
 
 from collage.frontend import remove_unused
 from collage.transform._context import PassContext
-from collage.transform._draft import source
 from collage.transform._info import PassInfo
 from collage.transform._marks import is_marked, marked_functions_hidden
-from collage.transform._outputs import output_names, restore_outputs
 from collage.transform._pass import ModulePass
 from collage.transform._sequential import Sequential
 
 __all__ = [
     "DeadCodeElimination",
     "InlineFunctions",
-    "SimplifyExpr",
     "ToANormalForm",
     "TopologicalSort",
 ]
@@ -65,42 +58,6 @@ class TopologicalSort(ModulePass):
         return model
 
 
-class SimplifyExpr(ModulePass):
-    """Collapses what exporters emit: chains of Reshape, Transpose, Unsqueeze and Slice, and arithmetic with 0 and 1."""
-
-    def __init__(self) -> None:
-        super().__init__(PassInfo("SimplifyExpr", opt_level=2))
-
-    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Rewrites in place."""
-        looked_at = source(model)
-        nodes = chain(looked_at.graph.all_nodes(), *(function.all_nodes() for function in looked_at.functions.values()))
-        if not any(node.op_type in _COLLAPSIBLE for node in nodes):
-            return model
-        names = output_names(model)
-        with marked_functions_hidden(model):
-            RewritePass(_COLLAPSING)(model)
-            remove_unused(model)
-        restore_outputs(model, names)
-        return model
-
-
 def ToANormalForm() -> Sequential:
     """Every operator bound to a name, in order: what ONNX is, once sorted and named."""
     return Sequential([TopologicalSort(), common.NameFixPass()], name="ToANormalForm")
-
-
-_COLLAPSIBLE = frozenset({"Add", "Div", "Mul", "Reshape", "Slice", "Sub", "Transpose", "Unsqueeze"})
-"""What the rules below collapse."""
-
-_COLLAPSING = [
-    rules.mul_by_1_rule,
-    rules.add_0_rule,
-    rules.sub_0_rule,
-    rules.div_by_1_rule,
-    rules.reshape_reshape_rule,
-    rules.transpose_transpose_rule,
-    rules.no_op_transpose_rule,
-    rules.unsqueeze_unsqueeze_rule,
-    rules.collapse_slice_rule,
-]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx.reference
@@ -28,6 +29,9 @@ Evaluate = Callable[[ir.Model, Mapping[str, Any]], Sequence[Any]]
 """Runs a model on inputs by name, and gives its outputs in order."""
 
 _ABSOLUTE = 1e-6
+_GIVEN, _RANDOM = "given inputs", "random inputs"
+_Outputs = dict[str, Sequence[Any]]
+"""Outputs by the kind of inputs."""
 _Interface = tuple[list[tuple[str | None, str]], list[tuple[str | None, str]]]
 
 
@@ -37,11 +41,15 @@ class VerifyAfterEach(PassInstrument):
     The model must pass ONNX's checker, which wants every node after what it reads; its types must fit each other; its
     inputs and outputs must keep their names and types; and its outputs must be those that it had before the pass.
 
+    Outputs are compared on several sets of inputs, since a small constant counts only where all else is zero or equal:
+    random ones, and the same with other numbers in the floating-point inputs. These are zeros, one number all along each row,
+    and a cycle of zeros of both signs, of subnormal, small and large numbers.
+
     Args:
-        numeric: Compare outputs on random inputs. Models with random operators are not compared, nor are those that
-            ``evaluate`` cannot run to begin with: ``not_compared`` says why.
+        numeric: Compare outputs. Models with random operators are not compared, nor are those that ``evaluate`` cannot run
+            on random inputs to begin with: ``not_compared`` says why. Of the other sets, one that it cannot run is left out.
         tolerance: How far an output may be off, relative to the largest number in it. Integers must be equal.
-        inputs: Inputs to use; made up where not given.
+        inputs: The one set of inputs to use; made up where not given.
         evaluate: Runs the model; ONNX's reference implementation by default, which is slow on large ones.
 
     Attributes:
@@ -61,8 +69,8 @@ class VerifyAfterEach(PassInstrument):
         self._inputs = inputs
         self._evaluate = evaluate or _by_reference
         self.not_compared: list[tuple[str, str]] = []
-        self._before: list[tuple[_Interface, Sequence[Any] | str]] = []
-        self._latest: tuple[ir.Model, Sequence[Any] | str] | None = None
+        self._before: list[tuple[_Interface, _Outputs | str]] = []
+        self._latest: tuple[ir.Model, _Outputs | str] | None = None
 
     def enter_pass_ctx(self, context: PassContext) -> None:
         """Forgets models of earlier blocks."""
@@ -91,10 +99,11 @@ class VerifyAfterEach(PassInstrument):
         if isinstance(expected, str):
             self.not_compared.append((info.name, expected))
             return
-        actual = self._outputs(model)
+        actual = self._outputs(model, expected)
         if isinstance(actual, str):
             raise PassError(f"after pass {info.name!r} the model cannot be run any more: {actual}")
-        self._compare(model, info, expected, actual)
+        for kind, outputs in expected.items():
+            self._compare(model, info, kind, outputs, actual[kind])
         self._latest = (model, actual)
 
     def on_error(self, model: ir.Model, info: PassInfo, error: BaseException) -> None:
@@ -102,25 +111,75 @@ class VerifyAfterEach(PassInstrument):
         self._before.pop()
         self._latest = None
 
-    def _outputs(self, model: ir.Model) -> Sequence[Any] | str:
-        """The outputs, or why there are none to compare."""
+    def _outputs(self, model: ir.Model, wanted: Collection[str] | None = None) -> _Outputs | str:
+        """The outputs for each kind of inputs, or for those wanted; or why there are none to compare."""
         if not self._numeric:
             return "comparing outputs is switched off"
         if any(is_random(node) for graph in model.graphs() for node in graph):
             return "the model has random operators"
+        found: _Outputs = {}
         try:
             # Made up anew each time, since they are the same for the same interface.
-            return self._evaluate(model, self._inputs or make_inputs(model))
+            sets = {_GIVEN: self._inputs} if self._inputs is not None else _kinds_of_inputs(make_inputs(model))
         except Exception as error:
             return f"{type(error).__name__}: {error}"
+        for kind, inputs in sets.items():
+            if wanted is not None and kind not in wanted:
+                continue
+            try:
+                found[kind] = self._evaluate(model, inputs)
+            except Exception as error:
+                if wanted is not None or not found:
+                    return f"{type(error).__name__}: {error}"
+        return found
 
-    def _compare(self, model: ir.Model, info: PassInfo, expected: Sequence[Any], actual: Sequence[Any]) -> None:
+    def _compare(
+        self, model: ir.Model, info: PassInfo, kind: str, expected: Sequence[Any], actual: Sequence[Any]
+    ) -> None:
         for value, before, after in zip(model.graph.outputs, expected, actual, strict=True):
             if not (isinstance(before, np.ndarray) and isinstance(after, np.ndarray)):
                 continue
             reason = _difference(before, after, self._tolerance)
             if reason is not None:
-                raise PassError(f"pass {info.name!r} changed what the model computes: output {value.name!r} {reason}")
+                output = (
+                    f"output {value.name!r}, for {kind}," if kind not in (_GIVEN, _RANDOM) else f"output {value.name!r}"
+                )
+                raise PassError(f"pass {info.name!r} changed what the model computes: {output} {reason}")
+
+
+def _kinds_of_inputs(inputs: Mapping[str, Array]) -> dict[str, Mapping[str, Array]]:
+    """Sets of inputs by what is in the floating-point ones; all others are the same in each."""
+    kinds: dict[str, Callable[[Array], Array]] = {
+        "zeros": np.zeros_like,
+        "equal rows": _equal_rows,
+        "extremes": _extremes,
+    }
+    if not any(_is_float(array) for array in inputs.values()):
+        return {_RANDOM: inputs}
+    return {
+        _RANDOM: inputs,
+        **{
+            kind: {name: make(array) if _is_float(array) else array for name, array in inputs.items()}
+            for kind, make in kinds.items()
+        },
+    }
+
+
+def _is_float(array: Array) -> bool:
+    return array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
+
+
+def _equal_rows(array: Array) -> Array:
+    """The first number of each row, all along it."""
+    return np.broadcast_to(array[..., :1], array.shape).copy() if array.ndim and array.size else array
+
+
+def _extremes(array: Array) -> Array:
+    """Numbers of all sizes that a type has, but for those whose fourth power it has not."""
+    info = ml_dtypes.finfo(array.dtype)
+    large = 2.0 ** (info.maxexp // 4)
+    sizes = [0.0, float(info.smallest_subnormal), float(info.tiny), float(info.eps), 1.0, large]
+    return np.resize(np.array([sign * size for size in sizes for sign in (1, -1)]), array.shape).astype(array.dtype)
 
 
 def _by_reference(model: ir.Model, inputs: Mapping[str, Any]) -> Sequence[Any]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, parser
+from tests.unit.transform.graphs import run
 
 from collage._errors import ModelError
 from collage.frontend import Budgets, read_model
-from collage.transform import InferType, prepare
+from collage.transform import InferType, Repeat, default_passes, prepare
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21, "com.example" : 1, "com.microsoft" : 1]>'
 
@@ -90,3 +92,26 @@ def test_false_claims_do_not_decide_how_contributed_operators_are_understood() -
     )
     found = shapes(model_of(text, v=[7]))
     assert found["v"] == "[2,3,4]" and found["u"] == "[2,3,5]" and found["t"] == found["y"] == "[2,4,5]"
+
+
+CARRIED = """<ir_version: 10, opset_import: ["" : 18]> g (float[1] x, int64 turns) => (float[k] y, int64[turns, 1] lengths)
+<bool yes = {1}> {
+    y, lengths = Loop (turns, yes, x) <body = b (int64 i, bool c, float[%s] held) => (bool d, float[%s] next, int64[1] length) {
+        d = Identity (c)
+        next = %s
+        length = Shape (held)
+    }>
+}"""
+
+
+@pytest.mark.parametrize("claim", ["1", "same"])
+def test_what_a_loop_carries_has_the_length_that_it_keeps_only(claim: str) -> None:
+    """Whatever the body claims: the first turn's length is not the second's."""
+    feeds = {"x": np.float32([2]), "turns": np.asarray(3)}
+    growing = parser.parse_model(CARRIED % (claim, claim, "Concat <axis = 0> (held, x)"))
+    prepared = default_passes()
+    assert [array.tolist() for array in run(prepared(read_model(growing)), feeds)] == [[2.0] * 4, [[1], [2], [3]]]
+    assert all(member.converged for member in prepared.passes if isinstance(member, Repeat))
+    kept = prepare(read_model(parser.parse_model(CARRIED % (claim, claim, "Add (held, x)"))))
+    body = next(node for node in kept.graph if node.op_type == "Loop").attributes["body"].as_graph()
+    assert claim == "same" or list(body.inputs[2].shape) == [1]

@@ -112,3 +112,77 @@ def test_inputs_and_evaluator_can_be_given(model):
     with PassContext(instruments=[VerifyAfterEach(inputs=given, evaluate=evaluate)]):
         InferType()(model)
     assert seen == [given, given]
+
+
+AWKWARD = {
+    "zeros": "a = Add (x, small)  y = Log (a)",
+    "equal rows": """mean = ReduceMean (x, last)  centred = Sub (x, mean)  square = Mul (centred, centred)
+        a = Add (square, small)  y = Reciprocal (a)""",
+}
+
+
+@pytest.mark.parametrize("kind", AWKWARD)
+def test_small_constants_are_missed_where_all_else_is_zero_or_equal(kind):
+    """On random inputs alone no output is off by more than rounding."""
+    text = f"""<ir_version: 10, opset_import: ["" : 18]> g (float[2, 3] x) => (float[2, 3] y)
+    <int64[1] last = {{-1}}, float small = {{1e-9}}> {{ {AWKWARD[kind]} }}"""
+    model = read_model(parser.parse_model(text))
+
+    def drop_constant(mod, node):
+        (add,) = [each for each in mod.graph if each.op_type == "Add"]
+        add.outputs[0].replace_all_uses_with(add.inputs[0])
+        mod.graph.remove(add, safe=True)
+
+    x = {"x": np.float32([[-3, 1, 2], [5, 6, 9]]) ** 2}
+    with PassContext(instruments=[VerifyAfterEach(inputs=x)]):
+        with_node(0, drop_constant)(model)
+    with (
+        PassContext(instruments=[VerifyAfterEach()]),
+        pytest.raises(PassError, match="output 'y', for zeros,"),
+    ):
+        with_node(0, drop_constant)(model)
+
+
+def test_extremes_are_compared_too():
+    """A factor of 1.0001 is within the tolerance on every number but those that a limit cuts off."""
+    text = """<ir_version: 10, opset_import: ["" : 18]> g (float[2, 6] x) => (float[2, 6] y) <float limit = {1000}> {
+        y = Min (x, limit)
+    }"""
+    model = read_model(parser.parse_model(text))
+
+    def drop_limit(mod, node):
+        node.resize_inputs(1)
+
+    with (
+        PassContext(instruments=[VerifyAfterEach()]),
+        pytest.raises(PassError, match="'y', for extremes, is off by up to"),
+    ):
+        with_node(0, drop_limit)(model)
+
+
+def test_models_that_cannot_take_other_numbers_are_compared_on_random_ones(model):
+    calls = []
+
+    def evaluate(mod, inputs):
+        calls.append(inputs["x"])
+        if not inputs["x"].any():
+            raise ValueError("no zeros")
+        return [inputs["x"]]
+
+    verify = VerifyAfterEach(evaluate=evaluate)
+    with PassContext(instruments=[verify]):
+        InferType()(model)
+    assert verify.not_compared == [] and len(calls) == 4 + 3
+    assert any((np.ptp(x, axis=1) == 0).all() and x.any() for x in calls)
+
+
+def test_integers_alone_have_one_set_of_inputs():
+    model = ir.from_proto(
+        parser.parse_model(
+            """<ir_version: 10, opset_import: ["" : 18]> g (int64[3] x) => (int64[3] y) { y = Neg (x) }"""
+        )
+    )
+    calls = []
+    with PassContext(instruments=[VerifyAfterEach(evaluate=lambda mod, inputs: calls.append(1) or [inputs["x"]])]):
+        InferType()(model)
+    assert len(calls) == 2
