@@ -50,13 +50,19 @@ def cast(case: Case) -> Array:
     return case.inputs[0].astype(helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(case.attributes["to"])))
 
 
+def pooled(case: Case) -> Array:
+    p = case.attributes.get("p", 2.0)
+    return (np.abs(np.asarray(case.inputs[0])) ** p).sum((2, 3), keepdims=True) ** (1 / p)
+
+
 BY_DEFINITION: dict[str, tuple[int, Callable[[Case], Array]]] = {
     "Add": (7, laid(np.add)),
     "And": (7, laid(np.logical_and)),
     "Cast": (6, cast),
     "Concat": (4, lambda case: np.concatenate([np.asarray(x) for x in case.inputs], case.attributes.get("axis", 1))),
-    "Div": (7, laid(np.divide)),
+    "Div": (7, laid(lambda a, b: (a / b if a.dtype.kind == "f" else a // b).astype(a.dtype))),
     "Equal": (7, laid(np.equal)),
+    "GlobalLpPool": (2, pooled),
     "Greater": (7, laid(np.greater)),
     "Less": (7, laid(np.less)),
     "Mul": (7, laid(np.multiply)),
