@@ -74,13 +74,6 @@ def linked_file(folder):
 
 
 @attack
-def linked_file_inside(folder):
-    (folder / "real.bin").write_bytes(bytes(16))
-    (folder / "w.bin").symlink_to("real.bin")
-    return save(external("w.bin"), folder)
-
-
-@attack
 def linked_folder(folder):
     outside = folder.parent / f"{folder.name}-outside"
     outside.mkdir()
@@ -90,9 +83,77 @@ def linked_folder(folder):
 
 
 @attack
-def hard_link(folder):
-    os.link(secret(folder), folder / "w.bin")
+def linked_in_a_circle(folder):
+    (folder / "w.bin").symlink_to("v.bin")
+    (folder / "v.bin").symlink_to("w.bin")
     return save(external("w.bin"), folder)
+
+
+@attack
+def link_to_nothing(folder):
+    (folder / "w.bin").symlink_to("nothing.bin")
+    return save(external("w.bin"), folder)
+
+
+@attack
+def link_to_the_folder(folder):
+    (folder / "w.bin").symlink_to(".")
+    return save(external("w.bin"), folder)
+
+
+@attack
+def link_to_the_environment(folder):
+    (folder / "w.bin").symlink_to("/proc/self/environ")
+    return save(external("w.bin"), folder)
+
+
+@attack
+def link_to_a_device(folder):
+    (folder / "w.bin").symlink_to("/dev/zero")
+    return save(external("w.bin"), folder)
+
+
+@attack
+def link_to_a_pipe_inside(folder):
+    os.mkfifo(folder / "pipe")
+    (folder / "w.bin").symlink_to("pipe")
+    return save(external("w.bin"), folder)
+
+
+def in_a_cache(folder: Path, target: str) -> Path:
+    """A model that is a link into a folder of blobs, beside a link to whatever else."""
+    blobs = folder / "blobs"
+    snapshot = folder / "snapshots" / "0a1b"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    save(external("w.bin"), blobs).rename(blobs / "m")
+    (snapshot / "model.onnx").symlink_to("../../blobs/m")
+    (snapshot / "w.bin").symlink_to(target)
+    return snapshot / "model.onnx"
+
+
+@attack
+def cached_model_with_a_link_elsewhere(folder):
+    secret(folder / "blobs")
+    return in_a_cache(folder, "../../blobs-secret.bin")
+
+
+@attack
+def cached_model_with_a_link_through_another_one(folder):
+    outside = folder / "outside"
+    outside.mkdir()
+    (outside / "w.bin").write_bytes(bytes(16))
+    path = in_a_cache(folder, "../../blobs/w.bin")
+    (folder / "blobs" / "w.bin").symlink_to("../outside/w.bin")
+    return path
+
+
+@attack
+def cached_model_with_a_parent_path(folder):
+    path = in_a_cache(folder, "../../blobs/w.bin")
+    (folder / "w.bin").write_bytes(bytes(16))
+    save(external("../w.bin"), folder).rename(folder / "blobs" / "m")
+    return path
 
 
 @attack

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from collage._errors import CollageError, UsageError
-from collage.cli._arguments import read_dims, read_lengths, read_pairs, read_seconds
+from collage.cli._arguments import read_dims, read_files, read_lengths, read_seconds
 from collage.cli._console import print_json, printable, progress
 from collage.cli._db import db as db_commands
 
@@ -153,7 +153,7 @@ def compile_(
         db=db,
         dims=read_lengths(dim),
         fixed=read_dims(fix, "--fix"),
-        inputs=read_arrays(read_pairs(input_, "--input", "NAME=FILE.npy")),
+        inputs=read_arrays(read_files(input_, "--input", "NAME=FILE.npy")),
         time_budget_s=read_seconds(time_budget),
         tune_s=read_seconds(tune) or 0.0,
         use_tuned=use_tuned,
@@ -211,7 +211,7 @@ def run(
 
     found = run_once(
         artefact,
-        read_pairs(input_, "--input", "NAME=FILE.npy"),
+        read_files(input_, "--input", "NAME=FILE.npy"),
         output_dir,
         read_dims(dim),
         trace=profile,
@@ -257,7 +257,7 @@ def bench(
     from collage.cli._report import print_bench
     from collage.cli._run import read_arrays
 
-    inputs = read_arrays(read_pairs(input_, "--input", "NAME=FILE.npy"))
+    inputs = read_arrays(read_files(input_, "--input", "NAME=FILE.npy"))
     dims = read_lengths(dim) if dim else None
     with progress(quiet=False) as say:
         table = bench_(artefact, against, rounds=rounds, dims=dims, inputs=inputs, say=say)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from collage._errors import UsageError
 
-__all__ = ["read_dims", "read_lengths", "read_pairs", "read_seconds"]
+__all__ = ["read_dims", "read_files", "read_lengths", "read_pairs", "read_seconds"]
 
 
 def read_pairs(items: Sequence[str] | None, option: str, form: str) -> dict[str, str]:
@@ -17,6 +18,19 @@ def read_pairs(items: Sequence[str] | None, option: str, form: str) -> dict[str,
         if not equals or not name or not value:
             raise UsageError(f"cannot read {option} {item!r}; write {form}")
         pairs[name] = value
+    return pairs
+
+
+def read_files(items: Sequence[str] | None, option: str, form: str) -> dict[str, str]:
+    """Reads ``NAME=FILE``; both may hold further equals signs, and the sign is meant after which a file is there.
+
+    If there is none, or several such signs, it is the last one, or the first of these.
+    """
+    pairs: dict[str, str] = {}
+    for item in items or ():
+        ends = [place for place, letter in enumerate(item) if letter == "=" and place]
+        end = next((place for place in ends if Path(item[place + 1 :]).is_file()), None)
+        pairs |= read_pairs([item], option, form) if end is None else {item[:end]: item[end + 1 :]}
     return pairs
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
+import unicodedata
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,9 @@ from collage._errors import InputError, UsageError
 from collage.runtime import Executable, load
 
 __all__ = ["read_arrays", "run_once"]
+
+_LONGEST_STEM = 200
+"""Bytes; file systems take 255."""
 
 
 def run_once(
@@ -51,8 +56,12 @@ def run_once(
     if profile is not None and trace is not None:
         with _writing(trace):
             profile.to_chrome_trace(trace)
+    files_of = dict(zip(outputs, _file_names(outputs), strict=True))
     return {
-        "outputs": [_describe(name, value, output_dir) for name, value in outputs.items()],
+        "outputs": [
+            _describe(name, value, None if output_dir is None else output_dir / files_of[name])
+            for name, value in outputs.items()
+        ],
         "notes": executable.notes,
         "profile": profile,
     }
@@ -96,7 +105,25 @@ def _made_up(executable: Executable, dims: Mapping[str, int]) -> dict[str, Any]:
     return make_inputs(model, 0, dims)
 
 
-def _describe(name: str, value: Any, output_dir: Path | None) -> dict[str, Any]:
+def _file_names(names: Iterable[str]) -> list[str]:
+    """Names of files for outputs: letters and digits of any script stay, and those that would meet are numbered.
+
+    Names meet regardless of case, because some file systems know none.
+    """
+    taken: set[str] = set()
+    files = []
+    for name in names:
+        stem = re.sub(r"[^\w.-]", "_", unicodedata.normalize("NFC", name))
+        while len(stem.encode()) > _LONGEST_STEM:
+            stem = stem[:-1]
+        choices = itertools.chain([stem], (f"{stem}_{number}" for number in itertools.count(2)))
+        free = next(choice for choice in choices if choice.casefold() not in taken)
+        taken.add(free.casefold())
+        files.append(f"{free}.npy")
+    return files
+
+
+def _describe(name: str, value: Any, file: Path | None) -> dict[str, Any]:
     row: dict[str, Any] = {"name": name, "dtype": None, "shape": None, "min": None, "max": None, "file": None}
     if not isinstance(value, np.ndarray):
         return row
@@ -105,8 +132,7 @@ def _describe(name: str, value: Any, output_dir: Path | None) -> dict[str, Any]:
         finite = value.astype(np.float64)[np.isfinite(value.astype(np.float64))]
         if finite.size:
             row |= {"min": float(finite.min()), "max": float(finite.max())}
-    if output_dir is not None and value.dtype != object:
-        file = output_dir / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.npy"
+    if file is not None and value.dtype != object:
         with _writing(file):
             np.save(file, value, allow_pickle=False)
         row["file"] = str(file)

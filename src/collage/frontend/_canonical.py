@@ -35,7 +35,7 @@ def canonicalise(model: ir.Model) -> None:
     """
     forget_sharding(model)
     inline_functions(model)
-    forget_negative_dims(model)
+    forget_nameless_dims(model)
     common.RemoveInitializersFromInputsPass()(model)
     lift_constants(model)
     write_padding_out(model)
@@ -137,12 +137,21 @@ def forget_sharding(model: ir.Model) -> None:
             node.device_configurations = ()
 
 
-def forget_negative_dims(model: ir.Model) -> None:
-    """Takes a dimension of -1 for what its exporter meant: unknown."""
+def forget_nameless_dims(model: ir.Model) -> None:
+    """Takes dimensions of -1, and those called "", "?" or the like, for what their exporter meant: unknown.
+
+    Two dimensions of one such name need not be of one length.
+    """
     for graph in model.graphs():
         for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
-            if value.shape is not None and any(isinstance(dim, int) and dim < 0 for dim in value.shape):
-                value.shape = ir.Shape(None if isinstance(dim, int) and dim < 0 else dim for dim in value.shape)
+            if value.shape is not None and any(map(_is_nameless, value.shape)):
+                value.shape = ir.Shape(None if _is_nameless(dim) else dim for dim in value.shape)
+
+
+def _is_nameless(dim: int | ir.SymbolicDim) -> bool:
+    if isinstance(dim, int):
+        return dim < 0
+    return dim.value is not None and not any(letter.isalnum() for letter in str(dim.value))
 
 
 def lift_constants(model: ir.Model) -> None:

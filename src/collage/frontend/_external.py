@@ -1,99 +1,179 @@
-"""External weights: plain relative regular files inside the model's folder, and nothing else.
-
-A path is opened one component at a time, each relative to the folder opened before and never through a link, so that
-what was checked is what is read. A file with a second hard link is refused: it may be a secret that somebody linked
-into the folder. So is a file of gigabytes that were never written: it costs its author nothing, and whoever reads it
-minutes.
-"""
+"""External weights: bytes of checked files beside the model, mapped when they are needed."""
 
 from __future__ import annotations
 
+import mmap
 import os
-import re
-import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO, cast
 
+import numpy as np
 import onnx_ir as ir
 
 from collage._errors import ModelError
-from collage.frontend._holes import has_large_holes
+from collage.frontend._places import CheckedFile, Place, find_file
+from collage.frontend._proto import KEPT_BYTES
 from collage.frontend._tensors import TensorFacts
 
-__all__ = ["check_external_data", "check_external_tensors", "load_inner_tensors", "set_folder"]
+__all__ = ["CheckedTensor", "check_external_data", "check_external_tensors", "load_small_tensors", "loaded", "pin"]
 
-_PLAIN = re.compile(r"[^\x00-\x1f*?\"<>|:\\/]+(/[^\x00-\x1f*?\"<>|:\\/]+)*")
-"""Relative, without drive letters, wild cards or control characters: runtimes keep private markers in such strings."""
+_PIECE_BYTES = 2**20
 
 
-def check_external_data(tensors: Iterable[TensorFacts], folder: Path | None) -> None:
-    """Refuses tensors whose bytes lie anywhere but in a plain file of ``folder``.
+class CheckedTensor(ir.ExternalTensor):
+    """An external tensor whose file is, at every opening, the one that was checked."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, tensor: ir.ExternalTensor, file: CheckedFile) -> None:
+        super().__init__(
+            file.parts[-1],
+            tensor.offset,
+            tensor.nbytes,
+            tensor.dtype,
+            shape=ir.Shape(tensor.shape.numpy()),
+            name=str(tensor.name),
+            doc_string=tensor.doc_string,
+            metadata_props=dict(tensor.metadata_props),
+            base_dir=os.fspath(file.root.joinpath(*file.parts[:-1])),
+        )
+        self._file = file
+
+    def _load(self) -> None:
+        dtype = self.dtype.numpy()
+        if self.nbytes == 0:
+            self._array = np.empty(self.shape.numpy(), dtype)
+            return
+        with self._file.opened() as descriptor:
+            self.raw = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        data = np.frombuffer(self.raw, np.uint8, self.nbytes, self.offset or 0)
+        if self.dtype.bitwidth < 8:
+            self._array = ir.PackedTensor(data, self.dtype, shape=self.shape).numpy()
+        else:
+            self._array = data.view(np.dtype(dtype).newbyteorder("<")).reshape(self.shape.numpy())
+
+    def tobytes(self) -> bytes:
+        """Return the bytes of the tensor, read into memory."""
+        return b"".join(self._pieces())
+
+    def tofile(self, file: BinaryIO) -> None:
+        """Write the bytes of the tensor to a file, piece by piece: what is mapped would stay in memory."""
+        for piece in self._pieces():
+            file.write(piece)
+
+    def _pieces(self) -> Iterator[bytes]:
+        position = self.offset or 0
+        end = position + self.nbytes
+        with self._file.opened() as descriptor:
+            while position < end:
+                piece = os.pread(descriptor, min(_PIECE_BYTES, end - position), position)
+                if not piece:
+                    raise ModelError(f"weights in {self.path!r} were cut short since the model was read")
+                yield piece
+                position += len(piece)
+
+
+def check_external_data(tensors: Iterable[TensorFacts], place: Place | None) -> dict[str, CheckedFile]:
+    """Refuses tensors whose bytes lie anywhere but in a plain file at the place of the model.
+
+    Returns:
+        The files by location.
 
     Raises:
-        ModelError: A path escapes the folder, is a link, is missing, or is shorter than the tensor needs.
+        ModelError: A path escapes the folders of the model, is missing, or is shorter than the tensor needs.
     """
-    sizes: dict[str, int] = {}
+    files: dict[str, CheckedFile] = {}
     for tensor in tensors:
         location = tensor.location
         if location is None:
             continue
-        if folder is None:
-            raise ModelError(
-                f"{tensor.where} keeps its data in {location[:80]!r}, but a model without a file has no folder; "
-                f"pass the path of the model instead"
-            )
-        if location not in sizes:
-            sizes[location] = _file_size(folder, location, tensor.where)
-        if tensor.offset + tensor.nbytes > sizes[location]:
+        shown = f"{tensor.where} keeps its data in {location[:80]!r}"
+        if place is None:
+            raise ModelError(f"{shown}, but a model without a file has no folder; pass the path of the model instead")
+        if location not in files:
+            files[location] = find_file(place, location, shown)
+        if tensor.offset + tensor.nbytes > files[location].size:
             raise ModelError(
                 f"{tensor.where} needs {tensor.nbytes:,} bytes at offset {tensor.offset:,} of {location[:80]!r}, "
-                f"which has {sizes[location]:,}"
+                f"which has {files[location].size:,}"
             )
+    return files
+
+
+def pin(model: ir.Model, files: Mapping[str, CheckedFile]) -> None:
+    """Binds the external tensors of a model that was just parsed to the files that were checked."""
+    _exchange(model, lambda tensor, _: CheckedTensor(tensor, files[os.fspath(tensor.location)]))
 
 
 def check_external_tensors(model: ir.Model) -> None:
-    """The same for a model in memory, each of whose external tensors knows its own folder."""
-    for tensor in _tensors(model):
-        if isinstance(tensor, ir.ExternalTensor):
-            where = f"tensor {tensor.name!r}"
-            facts = TensorFacts(where, tensor.nbytes, os.fspath(tensor.location), tensor.offset or 0)
-            check_external_data([facts], Path(tensor.base_dir) if tensor.base_dir else None)
+    """Checks and binds those of a model in memory, each of whose external tensors knows its own folder."""
+
+    def check(tensor: ir.ExternalTensor, _: bool) -> ir.TensorProtocol:
+        if isinstance(tensor, CheckedTensor):
+            return tensor
+        location = os.fspath(tensor.location)
+        facts = TensorFacts(f"tensor {tensor.name!r}", tensor.nbytes, location, tensor.offset or 0)
+        place = Place(Path(tensor.base_dir)) if tensor.base_dir else None
+        return CheckedTensor(tensor, check_external_data([facts], place)[location])
+
+    _exchange(model, check)
 
 
-def load_inner_tensors(model: ir.Model, most_bytes: int) -> None:
+def load_small_tensors(model: ir.Model, most_bytes: int) -> None:
     """Loads external tensors that are no initializers of the main graph: only those are worth mapping.
 
+    So are initializers of the main graph that are as small as those that others keep in the model file: they may be
+    shapes and axes, which passes and shape inference read.
+
     Raises:
-        ModelError: They are too large to be loaded.
+        ModelError: Those of bodies and attributes are too large to be loaded.
     """
     left = most_bytes
+
+    def load_inner(tensor: ir.ExternalTensor, inner: bool) -> ir.TensorProtocol:
+        nonlocal left
+        if not inner:
+            return tensor
+        if tensor.nbytes > left:
+            raise ModelError(
+                f"constant {str(tensor.name)[:80]!r} of a function or body has {tensor.nbytes:,} bytes in an external "
+                f"file; keep weights in the main graph"
+            )
+        left -= tensor.nbytes
+        return loaded(tensor)
+
+    def load_small(tensor: ir.ExternalTensor, _: bool) -> ir.TensorProtocol:
+        nonlocal left
+        if tensor.nbytes > min(KEPT_BYTES, left):
+            return tensor
+        left -= tensor.nbytes
+        return loaded(tensor)
+
+    _exchange(model, load_inner)
+    _exchange(model, load_small)
+
+
+def loaded(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    """A copy of an external tensor in memory."""
+    return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=tensor.name)
+
+
+def _exchange(model: ir.Model, change: Callable[[ir.ExternalTensor, bool], ir.TensorProtocol]) -> None:
+    """Puts others in the place of all external tensors. ``change`` is told if one is no initializer of the main graph."""
     for graph in _all_graphs(model):
-        for value in graph.initializers.values() if graph is not model.graph else ():
+        for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = _loaded(value.const_value, left)
-                left -= value.const_value.nbytes
+                value.const_value = change(value.const_value, graph is not model.graph)
         for node in graph:
             for attribute in list(node.attributes.values()):
                 if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
-                    tensor = _loaded(attribute.value, left)
-                    node.attributes[attribute.name] = ir.AttrTensor(attribute.name, tensor)
-                    left -= tensor.nbytes
-
-
-def _loaded(tensor: ir.ExternalTensor, most_bytes: int) -> ir.TensorProtocol:
-    if tensor.nbytes > most_bytes:
-        raise ModelError(
-            f"constant {str(tensor.name)[:80]!r} of a function or body has {tensor.nbytes:,} bytes in an external file; "
-            f"keep weights in the main graph"
-        )
-    return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
-
-
-def set_folder(model: ir.Model, folder: Path) -> None:
-    """Says where the external tensors of a model that was just parsed are."""
-    for tensor in _tensors(model):
-        if isinstance(tensor, ir.ExternalTensor):
-            tensor.base_dir = os.fspath(folder.absolute())
+                    node.attributes[attribute.name] = ir.AttrTensor(attribute.name, change(attribute.value, True))
+                elif attribute.type == ir.AttributeType.TENSORS and attribute.value is not None:
+                    tensors = cast("list[ir.TensorProtocol]", list(attribute.value))
+                    if any(isinstance(tensor, ir.ExternalTensor) for tensor in tensors):
+                        changed = [change(t, True) if isinstance(t, ir.ExternalTensor) else t for t in tensors]
+                        node.attributes[attribute.name] = ir.AttrTensors(attribute.name, changed)
 
 
 def _all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
@@ -102,45 +182,3 @@ def _all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     for function in model.functions.values():
         yield function.graph
         yield from function.graph.subgraphs()
-
-
-def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    for graph in _all_graphs(model):
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                yield value.const_value
-        for node in graph:
-            for attribute in node.attributes.values():
-                if attribute.type == ir.AttributeType.TENSOR and attribute.value is not None:
-                    yield attribute.value
-
-
-def _file_size(folder: Path, location: str, where: str) -> int:
-    parts = location.removeprefix("./").split("/")
-    if not _PLAIN.fullmatch("/".join(parts)) or any(part in (".", "..") for part in parts):
-        raise ModelError(f"{where} keeps its data in {location[:80]!r}, which is no plain relative path")
-    shown = f"{where} keeps its data in {location[:80]!r}"
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    opened = [os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
-    try:
-        for part in parts[:-1]:
-            opened.append(os.open(part, flags | os.O_DIRECTORY, dir_fd=opened[-1]))
-        opened.append(os.open(parts[-1], flags, dir_fd=opened[-1]))
-        status = os.fstat(opened[-1])
-        _refuse_unusual(status, opened[-1], shown)
-    except OSError as error:
-        reason = error.strerror or "cannot be opened"
-        raise ModelError(f"{shown}: {reason} (links are not followed)") from None
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
-    return status.st_size
-
-
-def _refuse_unusual(status: os.stat_result, descriptor: int, shown: str) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise ModelError(f"{shown}, which is no regular file")
-    if status.st_nlink != 1:
-        raise ModelError(f"{shown}, which has a second hard link; copy the file")
-    if has_large_holes(descriptor):
-        raise ModelError(f"{shown}, which has large holes: most of it was never written")

@@ -1,16 +1,22 @@
-"""Raising old operator sets to one that the whole menu reads."""
+"""Raising old operator sets to one that the whole menu reads.
+
+ONNX's converter does most of it. What it passes on as it is, though it means something else in the newer set, is written
+otherwise here, before or after.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+import numpy as np
 import onnx_ir as ir
 
 from collage._errors import ModelError
 from collage.frontend._canonical import canonicalise
 from collage.frontend._checker import check_model
 from collage.frontend._confined import convert_version
+from collage.frontend._opset_7 import raise_to_7
 from collage.frontend._proto import reattach_weights, skeleton
 from collage.frontend.contributed import give_domain, take_domain
 
@@ -22,67 +28,157 @@ MIN_OPSET = 13
 _CHANGED_SILENTLY = ("Scan",)
 """Operators that meant something else in an older set, which the converter passes on as they are."""
 
-_SLOPES_ARE_BROADCAST = 7
+_BROADCASTS_LIKE_NUMPY = 7
+_RESIZES_UP_AND_DOWN = 10
+_PLACES_PIXELS = 11
+_MASKS_ARE_TRUE = 12
 
 _logger = logging.getLogger(__name__)
 
 
 def raise_opset(model: ir.Model) -> None:
-    """Converts a model of an older operator set to ``MIN_OPSET``, in place, where the converter can.
+    """Raises a model of an older operator set to ``MIN_OPSET``, in place, if each of its operators has an equal there.
 
-    A model that cannot be converted is left as it is: some toolchain may still read it.
+    A model that cannot be raised is left as it is, or at set 7 if it is older: some toolchain may still read it.
 
     Raises:
         ModelError: To convert it takes more than any real model needs.
     """
-    version = model.opset_imports.get("", MIN_OPSET)
-    if version >= MIN_OPSET:
+    if model.opset_imports.get("", MIN_OPSET) >= MIN_OPSET:
         return
-    inputs, outputs = _interface(model.graph.inputs), _interface(model.graph.outputs)
     try:
-        if any(node.op_type in _CHANGED_SILENTLY for node in model.graph.all_nodes()):
-            raise ValueError(f"the converter gets {', '.join(_CHANGED_SILENTLY)} wrong")
-        proto = skeleton(model)
-        give_domain(proto)
-        proto = convert_version(proto, MIN_OPSET)
-        take_domain(proto)
-        check_model(proto)
-        converted = ir.from_proto(proto)
-        if version < _SLOPES_ARE_BROADCAST:
-            _lay_slopes_along_channels(converted)
+        if model.opset_imports[""] < _BROADCASTS_LIKE_NUMPY:
+            older = model.clone()
+            raise_to_7(older)
+            check_model(skeleton(older))
+            _replace(model, older)
+        _replace(model, _converted(model))
     except ModelError:
         raise
     except Exception as error:
         _logger.info("left at operator set %s: %s", model.opset_imports.get(""), error)
-        return
-    graph = converted.graph
-    reattach_weights(converted, model)
-    if _interface(graph.inputs) != inputs or _interface(graph.outputs) != outputs:
-        _logger.info("left at operator set %s: the converter changed the interface", model.opset_imports.get(""))
-        return
-    canonicalise(converted)
-    model.graph = graph
 
 
-def _lay_slopes_along_channels(model: ir.Model) -> None:
-    """The slopes of an old PRelu lie along axis 1; later ones are broadcast, so that theirs would lie along the last.
+def _converted(model: ir.Model) -> ir.Model:
+    """A copy of a model of set 7 to 12 in set 13.
 
     Raises:
-        ValueError: Nobody knows which axis that is.
+        ModelError: To convert it takes more than any real model needs.
+        Exception: It cannot be converted.
     """
-    for node in list(model.graph.all_nodes()):
-        if node.op_type != "PRelu" or node.domain:
-            continue
-        x, slope = node.inputs
-        if x is None or slope is None or x.shape is None or slope.shape is None:
-            raise ValueError(f"the rank of what {node.name!r} reads is not known")
-        if len(slope.shape) == 1 and slope.shape[0] != 1 and len(x.shape) > 2:
-            axes = ir.node("Constant", [], {"value": ir.tensor(range(1, len(x.shape) - 1), ir.DataType.INT64)})
-            laid = ir.node("Unsqueeze", [slope, axes.outputs[0]])
-            assert isinstance(node.graph, ir.Graph)
-            node.graph.insert_before(node, [axes, laid])
-            node.replace_input_with(1, laid.outputs[0])
+    if any(node.op_type in _CHANGED_SILENTLY for node in model.graph.all_nodes()):
+        raise ValueError(f"the converter gets {', '.join(_CHANGED_SILENTLY)} wrong")
+    older = model.clone()
+    for node in _standard_nodes(older):
+        if node.op_type == "Hardmax":
+            _flatten_hardmax(node)
+        elif node.op_type == "Pad" and node.attributes.get_string("mode", "constant") != "constant":
+            node.attributes.pop("value", None)
+    proto = skeleton(older)
+    give_domain(proto)
+    proto = convert_version(proto, MIN_OPSET)
+    take_domain(proto)
+    check_model(proto)
+    converted: ir.Model = ir.from_proto(proto)
+    reattach_weights(converted, older)
+    version = model.opset_imports[""]
+    for node in _standard_nodes(converted):
+        if node.op_type == "Resize" and version < _PLACES_PIXELS:
+            _place_pixels(node, version)
+        elif node.op_type == "Dropout" and version < _MASKS_ARE_TRUE:
+            _clear_mask(node, version)
+    return converted
 
 
-def _interface(values: Iterable[ir.Value]) -> list[tuple[str | None, str, str]]:
-    return [(value.name, str(value.type), str(value.shape)) for value in values]
+def _replace(model: ir.Model, raised: ir.Model) -> None:
+    """Puts the graph of a raised copy into a model, with the interface that it had.
+
+    Raises:
+        ValueError: Inputs or outputs have other names or types.
+    """
+    for was, now in ((model.graph.inputs, raised.graph.inputs), (model.graph.outputs, raised.graph.outputs)):
+        if _interface(was) != _interface(now):
+            raise ValueError("the converter changed the interface")
+        for old, new in zip(was, now, strict=True):
+            new.shape = old.shape
+    canonicalise(raised)
+    model.graph = raised.graph
+
+
+def _interface(values: Iterable[ir.Value]) -> list[tuple[str | None, str]]:
+    return [(value.name, str(value.type)) for value in values]
+
+
+def _standard_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    yield from [node for node in model.graph.all_nodes() if not node.domain]
+
+
+def _flatten_hardmax(node: ir.Node) -> None:
+    """Before set 13 the axis of a Hardmax parts two groups of axes; since then it is the one axis that is looked at."""
+    x, axis = node.inputs[0], node.attributes.get_int("axis", 1)
+    assert x is not None
+    if x.shape is not None and axis in (-1, len(x.shape) - 1):
+        node.attributes["axis"] = ir.AttrInt64("axis", axis)
+        return
+    result = node.outputs[0]
+    flat = ir.node("Flatten", [x], {"axis": axis})
+    maximum = ir.node("Hardmax", [flat.outputs[0]], {"axis": 1})
+    lengths = ir.node("Shape", [x])
+    whole = ir.node("Reshape", [maximum.outputs[0], lengths.outputs[0]])
+    _exchange(node, [flat, maximum, lengths, whole], {result: whole.outputs[0]})
+
+
+def _place_pixels(node: ir.Node, version: int) -> None:
+    """Says what was so before set 11: pixel 0 lies at 0, and the nearest pixel is the one before, or after if shrinking.
+
+    Raises:
+        ValueError: It depends on scales that are computed.
+    """
+    node.attributes["coordinate_transformation_mode"] = ir.AttrString("coordinate_transformation_mode", "asymmetric")
+    if node.attributes.get_string("mode", "nearest") != "nearest":
+        return
+    node.attributes["nearest_mode"] = ir.AttrString("nearest_mode", "floor")
+    if version < _RESIZES_UP_AND_DOWN:
+        return
+    scales = node.inputs[2]
+    if scales is None or scales.const_value is None:
+        raise ValueError(f"the scales of {node.name!r} are computed")
+    factors = scales.const_value.numpy()
+    if (factors < 1).any():
+        # One node rounds along all axes alike: the first shrinks, and the other one enlarges.
+        shrunk = ir.node("Constant", [], {"value": ir.tensor(np.minimum(factors, 1))})
+        enlarged = ir.node("Constant", [], {"value": ir.tensor(np.maximum(factors, 1))})
+        modes = {**node.attributes, "nearest_mode": ir.AttrString("nearest_mode", "ceil")}
+        first = ir.Node("", "Resize", [*node.inputs[:2], shrunk.outputs[0]], list(modes.values()))
+        assert isinstance(node.graph, ir.Graph)
+        node.graph.insert_before(node, [shrunk, enlarged, first])
+        node.replace_input_with(0, first.outputs[0])
+        node.replace_input_with(2, enlarged.outputs[0])
+
+
+def _clear_mask(node: ir.Node, version: int) -> None:
+    """Takes a mask for what runtimes answer before set 12, when nothing is dropped: zeros, of the data's type before 10.
+
+    Raises:
+        ValueError: That type is not known.
+    """
+    if len(node.outputs) < 2 or not (node.outputs[1].uses() or node.outputs[1].is_graph_output()):
+        return
+    x, mask = node.inputs[0], node.outputs[1]
+    assert x is not None
+    dtype = ir.DataType.BOOL if version >= _RESIZES_UP_AND_DOWN else x.dtype
+    if dtype is None:
+        raise ValueError(f"the type of what {node.name!r} reads is not known")
+    same = ir.node("Identity", [x])
+    lengths = ir.node("Shape", [x])
+    zeros = ir.node("ConstantOfShape", [lengths.outputs[0]], {"value": ir.tensor([0], dtype)})
+    mask.type = ir.TensorType(dtype)
+    _exchange(node, [same, lengths, zeros], {node.outputs[0]: same.outputs[0], mask: zeros.outputs[0]})
+
+
+def _exchange(node: ir.Node, others: list[ir.Node], results: dict[ir.Value, ir.Value]) -> None:
+    """Puts other nodes in the place of a node, and their results in that of its own."""
+    assert isinstance(node.graph, ir.Graph)
+    ir.convenience.replace_nodes_and_values(
+        node.graph, node, [node], others, list(results.keys()), list(results.values())
+    )

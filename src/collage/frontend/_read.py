@@ -23,10 +23,11 @@ from collage._errors import ModelError, UsageError
 from collage.frontend._budget import Budgets, check_budgets, check_inferred_shapes
 from collage.frontend._canonical import canonicalise, lift_constants
 from collage.frontend._checker import check_model
-from collage.frontend._external import check_external_data, check_external_tensors, load_inner_tensors, set_folder
+from collage.frontend._external import check_external_data, check_external_tensors, load_small_tensors, pin
 from collage.frontend._framing import check_framing
 from collage.frontend._holes import has_large_holes
 from collage.frontend._opset import raise_opset
+from collage.frontend._places import Place
 from collage.frontend._proto import skeleton
 from collage.frontend._scopes import check_structure
 from collage.frontend._tensors import TensorFacts
@@ -61,8 +62,8 @@ def read_model(
 ) -> ir.Model:
     """Reads, bounds, validates and canonicalises a model.
 
-    Weights in external files are mapped, not loaded. An ``onnx_ir.Model`` is not changed, and neither is a
-    ``ModelProto``: the result shares the bytes of their tensors and nothing else.
+    Weights in external files are mapped, not loaded, unless they are small. An ``onnx_ir.Model`` is not changed, and neither
+    is a ``ModelProto``: the result shares the bytes of their tensors and nothing else.
 
     Args:
         source: Path of an ONNX file, its bytes, a ``ModelProto``, an ``onnx_ir.Model``, a ``torch.nn.Module``, or what
@@ -92,7 +93,8 @@ def read_model(
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         try:
-            return _from_proto(_parse(_read_file(path, budgets), budgets), path.parent, budgets, convert_opset)
+            data, place = _read_file(path, budgets)
+            return _from_proto(_parse(data, budgets), place, budgets, convert_opset)
         except ModelError as error:
             raise ModelError(f"{path}: {_torch_file_reason(path) or str(error)[:_LONGEST_REASON]}") from None
     model = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
@@ -146,7 +148,7 @@ def _torch_file_reason(path: Path) -> str | None:
     return None
 
 
-def _read_file(path: Path, budgets: Budgets) -> bytes:
+def _read_file(path: Path, budgets: Budgets) -> tuple[bytes, Place]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -168,7 +170,7 @@ def _read_file(path: Path, budgets: Budgets) -> bytes:
         with open(descriptor, "rb", closefd=False) as file:
             file.seek(0)
             check_framing(file, status.st_size, budgets)
-            return file.read(status.st_size + 1)
+            return file.read(status.st_size + 1), Place.of(path, status)
     except OSError as error:
         raise ModelError(f"cannot be read: {error.strerror}") from None
     finally:
@@ -186,12 +188,11 @@ def _parse(data: bytes, budgets: Budgets) -> onnx.ModelProto:
         raise ModelError("is not an ONNX model, or is truncated or damaged") from None
 
 
-def _from_proto(proto: onnx.ModelProto, folder: Path | None, budgets: Budgets, convert_opset: bool) -> ir.Model:
-    check_external_data(_validate(proto, budgets), folder)
+def _from_proto(proto: onnx.ModelProto, place: Place | None, budgets: Budgets, convert_opset: bool) -> ir.Model:
+    files = check_external_data(_validate(proto, budgets), place)
     try:
         model = copy_model(ir.from_proto(proto))
-        if folder is not None:
-            set_folder(model, folder)
+        pin(model, files)
     except Exception as error:
         raise ModelError(f"cannot be read as a model: {_one_line(error)}") from error
     return _finish(model, budgets, convert_opset)
@@ -222,7 +223,7 @@ def _finish(model: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Model:
     try:
         lift_constants(model)
         _type_weights(model)
-        load_inner_tensors(model, budgets.inner_bytes)
+        load_small_tensors(model, budgets.inner_bytes)
         canonicalise(model)
         if convert_opset:
             raise_opset(model)

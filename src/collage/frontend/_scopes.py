@@ -41,6 +41,11 @@ def check_structure(model: onnx.ModelProto) -> None:
                 raise ModelError(f"an {kind} of the main graph has no name")
             if not value.HasField("type"):
                 raise ModelError(f"{kind} {value.name!r} of the main graph has no type")
+            if _holds_maps(value.type):
+                raise ModelError(
+                    f"{kind} {value.name!r} of the main graph is made of maps, which are not supported; export the model "
+                    f"with tensors instead (sklearn-onnx does with the option zipmap=False)"
+                )
     if not graph.output:
         raise ModelError("the main graph has no outputs")
     _Checker(functions, imports).check_graph(graph, (), "the main graph")
@@ -177,6 +182,12 @@ def _refuse_cycles(nodes: Sequence[onnx.NodeProto], scope: _Scope, place: str) -
     if done < len(nodes):
         stuck = next(index for index, count in enumerate(waiting) if count)
         raise ModelError(f"{node_label(nodes[stuck])} of {place} depends on its own result: the graph has a cycle")
+
+
+def _holds_maps(kind: onnx.TypeProto) -> bool:
+    while kind.HasField("sequence_type") or kind.HasField("optional_type"):
+        kind = (kind.sequence_type if kind.HasField("sequence_type") else kind.optional_type).elem_type
+    return kind.HasField("map_type")
 
 
 def _defined(name: str, scopes: _Visible) -> bool:

@@ -10,6 +10,7 @@ from typing import BinaryIO, cast
 import onnx_ir as ir
 
 from collage._errors import ModelError
+from collage.frontend._external import loaded
 from collage.graph import copy_model
 
 __all__ = ["WEIGHTS_FILE", "place_weights"]
@@ -25,13 +26,13 @@ def place_weights(model: ir.Model, workspace: Path, min_bytes: int = 1024) -> ir
     """Writes a model's larger initializers once to a workspace and refers to them from there.
 
     Tensors above 64 KiB begin on a page (runtimes map them), the rest on a cache line. Strings stay in the model, and
-    so do the constants of control-flow bodies. The file is replaced in one step: arrays that are mapped from an
-    earlier one stay valid.
+    so do the constants of control-flow bodies. Smaller ones are in the model afterwards, even if they were in a file.
+    The file is replaced in one step: arrays that are mapped from an earlier one stay valid.
 
     Args:
         model: Any model; it is not changed.
         workspace: An existing folder.
-        min_bytes: Smaller initializers stay in the model.
+        min_bytes: Smaller initializers are kept in the model.
 
     Returns:
         A copy whose larger initializers are ``onnx_ir.ExternalTensor`` of ``<workspace>/weights.bin``.
@@ -45,7 +46,11 @@ def place_weights(model: ir.Model, workspace: Path, min_bytes: int = 1024) -> ir
         try:
             for value in placed.graph.initializers.values():
                 tensor = value.const_value
-                if tensor is None or tensor.dtype == ir.DataType.STRING or tensor.nbytes < max(min_bytes, 1):
+                if tensor is None or tensor.dtype == ir.DataType.STRING:
+                    continue
+                if tensor.nbytes < max(min_bytes, 1):
+                    # The file of an external one is not where kernels look for it.
+                    value.const_value = loaded(tensor) if isinstance(tensor, ir.ExternalTensor) else tensor
                     continue
                 if id(tensor) not in written:
                     written[id(tensor)] = _write(tensor, str(value.name), cast(BinaryIO, file), workspace)

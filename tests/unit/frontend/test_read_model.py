@@ -200,6 +200,27 @@ def test_dimension_of_minus_one_is_unknown():
     assert isinstance(dim, ir.SymbolicDim) and dim.value is None
 
 
+@pytest.mark.parametrize("name", ["", "?", "*", "??"])
+def test_dimensions_without_a_name_are_unknown_each_for_itself(name):
+    proto = tiny()
+    shape = [name, name, "batch", "?x"]
+    proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, shape))
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, shape))
+    for value in (*(model := read_model(proto)).graph.inputs, *model.graph.outputs):
+        assert [dim.value for dim in value.shape] == [None, None, "batch", "?x"]
+
+
+@pytest.mark.parametrize("wrap", [lambda kind: kind, helper.make_sequence_type_proto, helper.make_optional_type_proto])
+def test_outputs_made_of_maps_are_refused_with_the_remedy(wrap):
+    nodes = [helper.make_node("ZipMap", ["x"], ["y"], classlabels_strings=["a", "b"], domain="ai.onnx.ml")]
+    maps = wrap(helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, [])))
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 2])]
+    graph = helper.make_graph(nodes, "g", inputs, [helper.make_value_info("y", maps)])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    with pytest.raises(ModelError, match=r"'y' .* maps.*zipmap=False"):
+        read_model(helper.make_model(graph, ir_version=8, opset_imports=opsets))
+
+
 def test_strings_are_read():
     proto = parser.parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from tests.unit.runtime.conftest import expected
 
+from collage._errors import UsageError
 from collage.cli._app import _main
+from collage.cli._arguments import read_files
+from collage.cli._run import _file_names
 from collage.runtime import Executable
 
 
@@ -32,3 +35,37 @@ def test_a_zip_runs_and_is_profiled(small: Executable, tmp_path: Path, capsys: p
 def test_what_was_rebuilt_is_said(artefact: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _main(["run", str(artefact), "--rebuild"]) == 0
     assert capsys.readouterr().err.count("note: rebuilt") == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "files"),
+    [
+        (["y", "z.1"], ["y", "z.1"]),
+        (["\u7c7b\u522b", "\u5206\u6570"], ["\u7c7b\u522b", "\u5206\u6570"]),
+        (["a/b", "a:b", "A_b", "a_b_2"], ["a_b", "a_b_2", "A_b_3", "a_b_2_2"]),
+        (["..", "../../x", "\0"], ["..", ".._.._x", "_"]),
+        (["n" * 500, "n" * 501], ["n" * 200, "n" * 200 + "_2"]),
+        (["\u7c7b" * 100], ["\u7c7b" * 66]),
+    ],
+)
+def test_outputs_have_files_of_their_own(names: list[str], files: list[str]) -> None:
+    assert _file_names(names) == [f"{file}.npy" for file in files]
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("x", "x.npy"), ("x", "date=1/x.npy"), ("x=0", "x.npy"), ("x=0", "date=1/a=b/x.npy"), ("x", "none.npy")],
+)
+def test_equals_signs_may_be_in_names_and_in_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, file: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if file != "none.npy":
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_bytes(b"")
+    assert read_files([f"{name}={file}", f"{name}2={tmp_path / file}"], "--input", "NAME=FILE.npy") == {
+        name: file,
+        f"{name}2": str(tmp_path / file),
+    }
+    with pytest.raises(UsageError, match="write NAME=FILE"):
+        read_files(["=x"], "--input", "NAME=FILE.npy")
