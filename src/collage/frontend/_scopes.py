@@ -187,7 +187,7 @@ def _refuse_cycles(nodes: Sequence[onnx.NodeProto], scope: _Scope, place: str) -
 def _holds_maps(kind: onnx.TypeProto) -> bool:
     while kind.HasField("sequence_type") or kind.HasField("optional_type"):
         kind = (kind.sequence_type if kind.HasField("sequence_type") else kind.optional_type).elem_type
-    return kind.HasField("map_type")
+    return bool(kind.HasField("map_type"))
 
 
 def _defined(name: str, scopes: _Visible) -> bool:
