@@ -46,7 +46,6 @@ class UnoptimisedModel:
     def __init__(self, path: Path) -> None:
         import onnx
 
-        folder = Path(os.path.realpath(path)).parent
         try:
             proto = onnx.load(path, load_external_data=False)
         except Exception as error:
@@ -55,7 +54,7 @@ class UnoptimisedModel:
         made = [name for node in proto.graph.node for name in node.output if name]
         self._evaluator: _OnnxRuntime | _Reference
         try:
-            self._evaluator = _OnnxRuntime(proto, [name for name in made if name not in self.outputs], folder)
+            self._evaluator = _OnnxRuntime(path, proto, [name for name in made if name not in self.outputs])
         except Exception as refusal:
             try:
                 self._evaluator = _Reference(path)
@@ -75,25 +74,24 @@ class UnoptimisedModel:
 class _OnnxRuntime:
     """A session without graph optimisations, whose outputs are all values where ONNX Runtime takes them as outputs."""
 
-    def __init__(self, proto: onnx.ModelProto, more: Sequence[str], folder: Path) -> None:
+    def __init__(self, path: Path, proto: onnx.ModelProto, more: Sequence[str]) -> None:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
         options.log_severity_level = _SILENT
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.add_session_config_entry(_WEIGHTS_FOLDER, os.fspath(folder))
         providers = ["CPUExecutionProvider"]
         self.name = f"onnxruntime {ort.__version__} without graph optimisations"
-        declared = len(proto.graph.output)
         proto.graph.output.extend(type(proto.graph.output[0])(name=name) for name in more)
-        self.more = list(more)
         try:
+            options.add_session_config_entry(_WEIGHTS_FOLDER, os.fspath(path.parent))
             self._session = ort.InferenceSession(proto.SerializeToString(), options, providers=providers)
+            self.more = list(more)
         except Exception:
-            # Some operators have results that are declared and never made.
-            del proto.graph.output[declared:]
+            # Some operators declare results that they never make, and weights behind links are found from the file alone.
+            options.add_session_config_entry(_WEIGHTS_FOLDER, "")
+            self._session = ort.InferenceSession(path, options, providers=providers)
             self.more = []
-            self._session = ort.InferenceSession(proto.SerializeToString(), options, providers=providers)
         self._session.disable_fallback()
         self.inputs = [port.name for port in self._session.get_inputs()]
         self.inputs += [port.name for port in self._session.get_overridable_initializers()]
