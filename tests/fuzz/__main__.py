@@ -35,7 +35,7 @@ from tests.fuzz.children import Child, outcomes
 from tests.fuzz.draft import Sample
 from tests.fuzz.kinds import KINDS
 from tests.fuzz.shrink import shrunk, text_of
-from tests.fuzz.verdicts import BAD, CAUGHT, DISPUTED, NAMED, REFUSED, RIGHT, SKIPPED, Outcome
+from tests.fuzz.verdicts import BAD, CAUGHT, DISPUTED, EDGE, NAMED, REFUSED, RIGHT, SKIPPED, Outcome
 
 DEFAULT_KINDS = tuple(KINDS)
 DEFAULT_TARGETS = "onnxruntime,openvino,llvm"
@@ -153,18 +153,14 @@ def keep(outcome: Outcome, options: argparse.Namespace, folder: Path, until: flo
     """Shrink, print and write a model, as far as that was asked for."""
     if not (options.shrink or options.save or options.case):
         return
-    home = folder / f"shrinking{outcome.kind}{outcome.number}"
-    home.mkdir()
+    home = folder / f"{outcome.kind}{outcome.number}"
     child = Child(options.targets.split(","), home)
     given = child.draw(outcome.kind, outcome.number, options.timeout)
+    child.close()
     if given is None:
-        child.close()
         return
     if options.shrink and outcome.worst.how in BAD:
-        child.close()
         given = smaller(given, outcome, options, home, until)
-    else:
-        child.close()
     if options.case is not None:
         print(text_of(given))
     if options.save is not None:
@@ -179,9 +175,7 @@ def smaller(given: Sample, outcome: Outcome, options: argparse.Namespace, home: 
 
     def is_as_bad(candidate: Sample) -> bool:
         if not children or not children[-1].alive:
-            place = home / f"{len(children)}"
-            place.mkdir()
-            children.append(Child(targets, place))
+            children.append(Child(targets, home / f"{len(children)}"))
         found = children[-1].judge(outcome.kind, outcome.number, options.timeout, candidate)
         return found.worst.how == worst.how
 
@@ -189,8 +183,7 @@ def smaller(given: Sample, outcome: Outcome, options: argparse.Namespace, home: 
         return shrunk(given, is_as_bad, until)
     finally:
         for child in children:
-            if child.alive:
-                child.close()
+            child.close()
 
 
 def write(given: Sample, outcome: Outcome, folder: Path) -> None:
@@ -204,7 +197,7 @@ def write(given: Sample, outcome: Outcome, folder: Path) -> None:
 
 def summarise(found: Sequence[Outcome]) -> None:
     """Print counts of each kind, and reasons of refusals."""
-    hows = (RIGHT, CAUGHT, NAMED, DISPUTED, REFUSED, SKIPPED, *BAD)
+    hows = (RIGHT, EDGE, CAUGHT, NAMED, DISPUTED, REFUSED, SKIPPED, *BAD)
     print(f"{'kind':<22}{'models':>7}" + "".join(f"{how:>10}" for how in hows))
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for outcome in found:

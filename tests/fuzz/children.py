@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import time
@@ -14,7 +15,7 @@ from typing import Any
 from tests.fuzz.draft import Sample
 from tests.fuzz.references import one_line
 from tests.fuzz.session import Session
-from tests.fuzz.verdicts import DIED, FAILED, HUNG, SKIPPED, Outcome, Verdict
+from tests.fuzz.verdicts import BAD, CAUGHT, DIED, FAILED, HUNG, SKIPPED, Outcome, Verdict
 
 CHUNK = 150
 """Models for each child."""
@@ -25,14 +26,18 @@ class Child:
 
     Args:
         targets: The menu.
-        folder: A folder for its files.
+        folder: A folder for its files, made here.
+        compiles_only: Judge no kernels that ``collage.compile`` has not checked.
     """
 
-    def __init__(self, targets: Sequence[str], folder: Path) -> None:
+    def __init__(self, targets: Sequence[str], folder: Path, compiles_only: bool = False) -> None:
+        folder.mkdir()
         context = multiprocessing.get_context("fork")  # Nothing here has started a thread.
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(Session(targets, folder), theirs, self._pipe), daemon=False
+            target=_serve,
+            args=(Session(targets, folder, compiles_only=compiles_only), theirs, self._pipe),
+            daemon=False,
         )
         self._process.start()
         theirs.close()
@@ -65,10 +70,10 @@ class Child:
         except (EOFError, OSError):
             died, reason = DIED, f"{what}: the process died"
         self.close()
-        return [Verdict(SKIPPED if how == SKIPPED else died, reason)]
+        return [Verdict(how if how in (SKIPPED, CAUGHT) else died, reason)]
 
     def close(self) -> None:
-        """End the process. Its workers end with it."""
+        """End the process, if it lives. Its workers end with it."""
         self.alive = False
         self._pipe.close()
         self._process.kill()
@@ -121,23 +126,22 @@ def outcomes(
         until: When to stop, by ``time.monotonic``.
     """
     child: Child | None = None
-    count = 0
+    count = itertools.count()
     try:
         for kind, number in jobs:
-            left = until - time.monotonic()
-            if left <= 0:
-                return
             if child is None or not child.alive or child.judged >= CHUNK:
-                if child is not None and child.alive:
+                if child is not None:
                     child.close()
-                count += 1
-                home = folder / f"child{count}"
-                home.mkdir()
-                child = Child(targets, home)
-            outcome = child.judge(kind, number, min(timeout_s, left))
-            if time.monotonic() >= until and not child.alive:
+                child = Child(targets, folder / f"child{next(count)}")
+            outcome = child.judge(kind, number, min(timeout_s, until - time.monotonic()))
+            if not child.alive and outcome.worst.how == CAUGHT:
+                child = Child(targets, folder / f"child{next(count)}", compiles_only=True)
+                checked = child.judge(kind, number, min(timeout_s, until - time.monotonic()))
+                outcome = checked if checked.worst.how in BAD else outcome
+                child.close()
+            if time.monotonic() >= until:
                 return
             yield outcome
     finally:
-        if child is not None and child.alive:
+        if child is not None:
             child.close()

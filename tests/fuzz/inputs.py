@@ -127,6 +127,8 @@ OF_FLOATS: Mapping[str, Change] = {
     "some infinity": _with(np.inf),
     "some minus infinity": _with(-np.inf),
 }
+EDGES = frozenset({"denormal", "some NaN", "some infinity", "some minus infinity"})
+"""Sets of numbers that vendors' kernels are known to drop."""
 OF_INTEGERS: Mapping[str, Change] = {
     "integers of 0": np.zeros_like,
     "integers of 1": np.ones_like,

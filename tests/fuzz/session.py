@@ -17,12 +17,14 @@ class Session:
         folder: A folder for files of this process.
         stage: Told what begins, and what is to be thought of a process that dies of it.
         workers: Worker processes of ``collage.compile``.
+        compiles_only: Judge only what ``collage.compile`` returns: an unchecked kernel has ended a process like this.
     """
 
     targets: Sequence[str]
     folder: Path
     stage: Callable[[str, str], None] = lambda how, what: None
     workers: dict[str, Any] = field(default_factory=dict)
+    compiles_only: bool = False
 
     @property
     def database(self) -> str:

@@ -12,11 +12,13 @@ NAMED = "named"
 """An output differs, and the report of the compilation says that it may."""
 DISPUTED = "disputed"
 """An output differs where the references differ too, or where the last digits of inputs decide."""
+EDGE = "edge"
+"""A vendor's kernel drops NaN, infinity or denormals that the inputs hold, and the prepared model does not."""
 CAUGHT = "caught"
 """A kernel that was not checked is bad, and what ``collage.compile`` returns is not."""
 BAD = (WRONG, FAILED, DIED, HUNG)
 """Verdicts that make the command fail."""
-_FROM_BEST = (RIGHT, SKIPPED, REFUSED, DISPUTED, CAUGHT, NAMED, FAILED, HUNG, DIED, WRONG)
+_FROM_BEST = (RIGHT, SKIPPED, REFUSED, DISPUTED, CAUGHT, EDGE, NAMED, FAILED, HUNG, DIED, WRONG)
 
 
 @dataclass(frozen=True)
