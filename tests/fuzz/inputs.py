@@ -129,6 +129,7 @@ OF_FLOATS: Mapping[str, Change] = {
 }
 EDGES = frozenset({"denormal", "some NaN", "some infinity", "some minus infinity"})
 """Sets of numbers that vendors' kernels are known to drop."""
+LARGE, SMALL = frozenset({"large", "huge"}), frozenset({"small", "tiny"})
 OF_INTEGERS: Mapping[str, Change] = {
     "integers of 0": np.zeros_like,
     "integers of 1": np.ones_like,
