@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -158,4 +160,9 @@ def shapes_of(feeds: Mapping[str, Any]) -> str:
 
 
 def one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
+    """Return type and text of an error, and where it was raised if it is none of Collage's own."""
+    import collage
+
+    frames = [] if isinstance(error, collage.CollageError) else traceback.extract_tb(error.__traceback__)[-3:]
+    place = " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames))
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400] + (f" at {place}" if place else "")
