@@ -127,7 +127,7 @@ OF_FLOATS: Mapping[str, Change] = {
     "some infinity": _with(np.inf),
     "some minus infinity": _with(-np.inf),
 }
-EDGES = frozenset({"denormal", "some NaN", "some infinity", "some minus infinity"})
+EDGES = frozenset({"negative zeros", "both zeros", "denormal", "some NaN", "some infinity", "some minus infinity"})
 """Sets of numbers that vendors' kernels are known to drop."""
 LARGE, SMALL = frozenset({"large", "huge"}), frozenset({"small", "tiny"})
 OF_INTEGERS: Mapping[str, Change] = {

@@ -98,12 +98,14 @@ def reference(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
 
 def tolerance(model: onnx.ModelProto) -> float:
     """Return what outputs may differ by, relative to their largest element, given the types in a model."""
-    from collage.cost.numerics import tolerance_of
+    from collage.cost.numerics import QUANTISED_TOLERANCE, tolerance_of
 
     inferred = onnx.shape_inference.infer_shapes(model).graph
     types = {v.type.tensor_type.elem_type for v in (*inferred.value_info, *inferred.input, *inferred.output)}
     types |= {weight.data_type for weight in inferred.initializer}
-    return SLACK * tolerance_of(onnx.helper.tensor_dtype_to_np_dtype(each).name for each in types if each)
+    allowed = SLACK * tolerance_of(onnx.helper.tensor_dtype_to_np_dtype(each).name for each in types if each)
+    is_quantised = any("Quantize" in node.op_type for node in model.graph.node)
+    return max(allowed, QUANTISED_TOLERANCE) if is_quantised else allowed
 
 
 def difference(names: Sequence[str], got: Sequence[Any], wanted: Sequence[Any], allowed: float) -> str | None:

@@ -301,6 +301,7 @@ ENDS = {"s": np.array([0]), "e": np.array([2])}
         ("(float[2,3] x) => (float[2,1] y) {y = ReduceL1 <axes = [1]> (x)}", {}, False),
         ("(float[2,3] x) => (float[2,1] y) {y = ReduceLogSumExp <axes = [-1]> (x)}", {}, False),
         ("(float[2,3] x) => (float[2,1] y) {y = ReduceL2 <axes = [1]> (x)}", {}, True),
+        ("(float[2,3] x) => (float[2,3] y) {y = LpNormalization <p = 2> (x)}", {}, False),
         (TRANSPOSED % ("N", ""), {}, True),
         (TRANSPOSED % ("N", ", pads = [1, 0]"), {}, True),
         (TRANSPOSED % ("N", ', auto_pad = "SAME_LOWER"'), {}, False),

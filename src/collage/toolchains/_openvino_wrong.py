@@ -70,6 +70,8 @@ def known_wrong(node: ir.Node) -> str | None:
         return "openvino cuts a ConvTranspose to its output_shape, or to SAME, in other places than ONNX"
     if node.op_type == "If" and any(value.is_graph_output() for value in used_values(node)[1:]):
         return "openvino's reader takes an output that a branch of If reads for what If makes"
+    if node.op_type == "LpNormalization":
+        return "openvino adds a millionth and more to the norms that LpNormalization divides by"
     if node.op_type == "MaxPool" and _pools_padding(node):
         return "openvino adds windows to MaxPool with ceil_mode that begin in the padding"
     if node.op_type == "QuantizeLinear" and _scales_another_axis(node):
