@@ -107,6 +107,29 @@ def test_sums_of_bytes_are_refused_since_it_saturates_them(op_type: str, dtype: 
         OpenVinoToolchain().compile(model, TARGET, tmp_path)
 
 
+def test_the_negative_of_the_least_byte_is_left_to_others() -> None:
+    model = kernel("k", "(int8[2] x) => (int8[2] y) {y = Neg (x)}")
+    assert not OpenVinoToolchain().supports(model.graph.node(0), TARGET).ok
+
+
+@pytest.mark.parametrize(
+    ("dtype", "operator", "taken"),
+    [
+        ("int32", "Relu (x)", False),
+        ("int64", "Relu (x)", False),
+        ("float", "Relu (x)", True),
+        ("int32", "Pow (x, x)", False),
+        ("float", "Pow (x, x)", True),
+        ("int32", "MatMul (x, x)", False),
+        ("int64", "MatMul (x, x)", False),
+        ("float", "MatMul (x, x)", True),
+    ],
+)
+def test_integers_are_refused_that_it_computes_in_float32(dtype: str, operator: str, taken: bool) -> None:
+    model = kernel("k", f"({dtype}[2,2] x) => ({dtype}[2,2] y) {{y = {operator}}}")
+    assert OpenVinoToolchain().supports(model.graph.node(0), TARGET).ok is taken
+
+
 @pytest.mark.parametrize(
     ("attributes", "outputs", "reason"),
     [
@@ -287,7 +310,7 @@ ENDS = {"s": np.array([0]), "e": np.array([2])}
     [
         ("(uint8[2] x, uint8[2] z) => (uint8[2] y) {y = Pow (x, z)}", {}, False),
         ("(uint16[2] x, uint16[2] z) => (uint16[2] y) {y = Pow (x, z)}", {}, False),
-        ("(int32[2] x, int32[2] z) => (int32[2] y) {y = Pow (x, z)}", {}, True),
+        ("(int32[2] x, int32[2] z) => (int32[2] y) {y = Pow (x, z)}", {}, False),
         ('(uint8[2] x, uint8[2] z) => (uint8[2] y) {y = BitShift <direction = "LEFT"> (x, z)}', {}, False),
         ('(uint8[2] x, uint8[2] z) => (uint8[2] y) {y = BitShift <direction = "RIGHT"> (x, z)}', {}, True),
         ('(uint16[2] x) => (uint16[2] y) {y = BitShift <direction = "LEFT"> (x, n)}', {"n": np.uint16(15)}, True),

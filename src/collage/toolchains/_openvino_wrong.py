@@ -24,7 +24,11 @@ _OF_SEQUENCES = frozenset(
     {"ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"}
     | {"SequenceLength", "SequenceMap", "SplitToSequence"}
 )
-_SATURATED = ("Add", "Mul", "Sub", "Sum")
+_SATURATED = ("Add", "Mul", "Neg", "Sub", "Sum")
+_IN_FLOAT = ("MatMul", "Pow", "Relu")
+"""Operators of integers that few models have, so that it costs nothing to leave all of them to others."""
+_WIDE = 32
+"""Bits of the smallest integers that float32 does not hold."""
 _MASKED = 2
 """The mode in which Attention returns its scores with mask and bias."""
 _RECURRENT = ("GRU", "LSTM", "RNN")
@@ -225,6 +229,8 @@ def _wrong_of_integers(node: ir.Node, bits: int) -> str | None:
     shifts_left = node.op_type == "BitShift" and _text(node, "direction", "") == "LEFT"
     if (bits == 8 and (node.op_type in _SATURATED or shifts_left)) or (bits < 32 and node.op_type == "Pow"):
         return f"openvino's CPU plugin saturates {node.op_type} of {bits}-bit integers, which wrap around in ONNX"
+    if node.op_type in _IN_FLOAT and bits >= _WIDE:
+        return f"openvino's CPU plugin computes {node.op_type} of {bits}-bit integers in float32"
     if node.op_type == "Div" and bits == 8 and not all(x is not None and _is_fixed(x) for x in node.inputs):
         return "openvino's CPU plugin rounds Div of 8-bit integers where shapes vary"
     if node.op_type == "BitShift" and _shifts_out(node, bits):
