@@ -107,8 +107,29 @@ def test_sums_of_bytes_are_refused_since_it_saturates_them(op_type: str, dtype: 
         OpenVinoToolchain().compile(model, TARGET, tmp_path)
 
 
-def test_the_negative_of_the_least_byte_is_left_to_others() -> None:
-    model = kernel("k", "(int8[2] x) => (int8[2] y) {y = Neg (x)}")
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("(int32[2] x) => (int16[2] y) {y = Cast <to = 5> (x)}", True),
+        ("(int32[2] x) => (int32[2] y) {a = Cast <to = 5> (x) y = Cast <to = 6> (a)}", False),
+        ("(uint16[2] x) => (int32[2] y) {a = Add (x, x) y = Cast <to = 6> (a)}", False),
+        ("(uint16[2] x) => (int32[2] y) {a = Identity (x) y = Cast <to = 6> (a)}", True),
+    ],
+)
+def test_integers_of_16_bits_that_may_wrap_are_refused_between_operators(text: str, taken: bool) -> None:
+    assert OpenVinoToolchain().supports(kernel("k", text).graph.node(0), TARGET).ok is taken
+
+
+@pytest.mark.parametrize(("start", "delta", "taken"), [(0, 1, True), (-2, 3, True), (5, 1, False), (0, -1, False)])
+def test_a_range_that_may_be_empty_is_refused(start: int, delta: int, taken: bool) -> None:
+    ends = {"s": np.int64(start), "d": np.int64(delta)}
+    model = kernel("k", "(int64 n) => (int64[N] y) {y = Range (s, n, d)}", {k: np.asarray(v) for k, v in ends.items()})
+    assert OpenVinoToolchain().supports(model.graph.node(0), TARGET).ok is taken
+
+
+@pytest.mark.parametrize("op_type", ["Abs", "Neg"])
+def test_the_negative_of_the_least_byte_is_left_to_others(op_type: str) -> None:
+    model = kernel("k", f"(int8[2] x) => (int8[2] y) {{y = {op_type} (x)}}")
     assert not OpenVinoToolchain().supports(model.graph.node(0), TARGET).ok
 
 
