@@ -6,10 +6,10 @@ OUT ?= .cache/demo
 MODELS ?=
 # Two at a time: no test asserts what a busy machine decides. Those that compile stay with the others of their file, which share
 # what was compiled, and are three at a time: one of them waits for another's measurements most of the time.
-SMALL := -n 2 tests/unit tests/hostile tests/toolchain
+SMALL := -n 2 tests/unit tests/hostile tests/toolchain tests/fuzz
 WHOLE := -n 3 --dist loadfile tests/crash tests/e2e
 
-.PHONY: demo test test-all lint bench gpu clean
+.PHONY: demo test test-all fuzz lint bench gpu clean
 
 demo: $(VENV)/demo.stamp  ## compile, run and bench two real models
 	$(BIN)/python examples/demo.py $(OUT)
@@ -21,6 +21,9 @@ test: $(VENV)/dev.stamp lint  ## the default tests
 test-all: $(VENV)/dev.stamp lint  ## the long ones too, and random graphs that are new each time
 	$(BIN)/python -m pytest --hypothesis-profile=fresh $(SMALL)
 	$(BIN)/python -m pytest --hypothesis-profile=fresh $(WHOLE)
+
+fuzz: $(VENV)/dev.stamp  ## random models of all kinds against the original files; SEED=1 TIME=10m
+	$(BIN)/python -m tests.fuzz --seed $(or $(SEED),0) --time-limit $(or $(TIME),10m)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

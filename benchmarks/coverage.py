@@ -56,9 +56,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import onnx.numpy_helper
-from _random_lengths import with_named_lengths
 from backend_suite import Case, cases, same
 from joined_cases import grouped, joined
+from named_lengths import with_named_lengths
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -46,6 +46,17 @@ def test_the_reference_implementation_is_the_last_resort(tmp_path: Path) -> None
     assert y[0, 0, 0, 0] == pytest.approx(np.sqrt(0 + 1 + 16 + 25))
 
 
+def test_nothing_is_rewritten(tmp_path: Path) -> None:
+    # ONNX Runtime's optimiser makes one operator of these two, and so pads with minus infinity where zeros are meant.
+    pads = {"p": np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64)}
+    body = "a = Pad (x, p) y = MaxPool <kernel_shape = [2,2], pads = [1,1,1,1]> (a)"
+    model = kernel("k", f"(float[1,1,2,2] x) => (float[A,B,C,D] y) {{{body}}}", pads)
+    toolchain, x = HostToolchain(), np.full((1, 1, 2, 2), -3, np.float32)
+    (y,) = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())([x])
+    assert y.shape == (1, 1, 5, 5)
+    assert y[0, 0].tolist() == [[0.0] * 5, [0.0] * 5, [0.0, 0.0, -3.0, 0.0, 0.0], [0.0] * 5, [0.0] * 5]
+
+
 def test_a_view_copies_nothing(tmp_path: Path) -> None:
     model = kernel("k", "(float[4,6] x) => (float[6,4] y) {y = Reshape (x, s)}", {"s": np.array([6, 4], np.int64)})
     toolchain, x = HostToolchain(), np.zeros((4, 6), np.float32)

@@ -109,6 +109,50 @@ def test_sums_of_bytes_are_refused_since_it_saturates_them(op_type: str, dtype: 
 
 
 @pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("(int32[2] x) => (int16[2] y) {y = Cast <to = 5> (x)}", True),
+        ("(int32[2] x) => (int32[2] y) {a = Cast <to = 5> (x) y = Cast <to = 6> (a)}", False),
+        ("(uint16[2] x) => (int32[2] y) {a = Add (x, x) y = Cast <to = 6> (a)}", False),
+        ("(uint16[2] x) => (int32[2] y) {a = Identity (x) y = Cast <to = 6> (a)}", True),
+    ],
+)
+def test_integers_of_16_bits_that_may_wrap_are_refused_between_operators(text: str, taken: bool) -> None:
+    assert OpenVinoToolchain().supports(kernel("k", text).graph.node(0), TARGET).ok is taken
+
+
+@pytest.mark.parametrize(("start", "delta", "taken"), [(0, 1, True), (-2, 3, True), (5, 1, False), (0, -1, False)])
+def test_a_range_that_may_be_empty_is_refused(start: int, delta: int, taken: bool) -> None:
+    ends = {"s": np.int64(start), "d": np.int64(delta)}
+    model = kernel("k", "(int64 n) => (int64[N] y) {y = Range (s, n, d)}", {k: np.asarray(v) for k, v in ends.items()})
+    assert OpenVinoToolchain().supports(model.graph.node(0), TARGET).ok is taken
+
+
+@pytest.mark.parametrize("op_type", ["Abs", "Neg"])
+def test_the_negative_of_the_least_byte_is_left_to_others(op_type: str) -> None:
+    model = kernel("k", f"(int8[2] x) => (int8[2] y) {{y = {op_type} (x)}}")
+    assert not OpenVinoToolchain().supports(model.graph.node(0), TARGET).ok
+
+
+@pytest.mark.parametrize(
+    ("dtype", "operator", "taken"),
+    [
+        ("int32", "Relu (x)", False),
+        ("int64", "Relu (x)", False),
+        ("float", "Relu (x)", True),
+        ("int32", "Pow (x, x)", False),
+        ("float", "Pow (x, x)", True),
+        ("int32", "MatMul (x, x)", False),
+        ("int64", "MatMul (x, x)", False),
+        ("float", "MatMul (x, x)", True),
+    ],
+)
+def test_integers_are_refused_that_it_computes_in_float32(dtype: str, operator: str, taken: bool) -> None:
+    model = kernel("k", f"({dtype}[2,2] x) => ({dtype}[2,2] y) {{y = {operator}}}")
+    assert OpenVinoToolchain().supports(model.graph.node(0), TARGET).ok is taken
+
+
+@pytest.mark.parametrize(
     ("attributes", "outputs", "reason"),
     [
         ("left_window_size = 1", "y", "windows"),
@@ -288,7 +332,7 @@ ENDS = {"s": np.array([0]), "e": np.array([2])}
     [
         ("(uint8[2] x, uint8[2] z) => (uint8[2] y) {y = Pow (x, z)}", {}, False),
         ("(uint16[2] x, uint16[2] z) => (uint16[2] y) {y = Pow (x, z)}", {}, False),
-        ("(int32[2] x, int32[2] z) => (int32[2] y) {y = Pow (x, z)}", {}, True),
+        ("(int32[2] x, int32[2] z) => (int32[2] y) {y = Pow (x, z)}", {}, False),
         ('(uint8[2] x, uint8[2] z) => (uint8[2] y) {y = BitShift <direction = "LEFT"> (x, z)}', {}, False),
         ('(uint8[2] x, uint8[2] z) => (uint8[2] y) {y = BitShift <direction = "RIGHT"> (x, z)}', {}, True),
         ('(uint16[2] x) => (uint16[2] y) {y = BitShift <direction = "LEFT"> (x, n)}', {"n": np.uint16(15)}, True),
@@ -302,6 +346,7 @@ ENDS = {"s": np.array([0]), "e": np.array([2])}
         ("(float[2,3] x) => (float[2,1] y) {y = ReduceL1 <axes = [1]> (x)}", {}, False),
         ("(float[2,3] x) => (float[2,1] y) {y = ReduceLogSumExp <axes = [-1]> (x)}", {}, False),
         ("(float[2,3] x) => (float[2,1] y) {y = ReduceL2 <axes = [1]> (x)}", {}, True),
+        ("(float[2,3] x) => (float[2,3] y) {y = LpNormalization <p = 2> (x)}", {}, False),
         (TRANSPOSED % ("N", ""), {}, True),
         (TRANSPOSED % ("N", ", pads = [1, 0]"), {}, True),
         (TRANSPOSED % ("N", ', auto_pad = "SAME_LOWER"'), {}, False),

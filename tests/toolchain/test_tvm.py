@@ -428,6 +428,15 @@ def test_scales_that_make_no_whole_lengths_are_refused(length: int | str, scale:
 
 
 @pytest.mark.parametrize(
+    ("dtype", "taken"), [("float", True), ("uint8", True), ("int32", False), ("int64", False), ("double", False)]
+)
+def test_a_resize_is_refused_of_what_is_wider_than_float32(dtype: str, taken: bool) -> None:
+    text = f'({dtype}[1,1,4] x) => ({dtype}[A,B,C] y) {{y = Resize <mode = "nearest"> (x, , s)}}'
+    (node,) = parsed_kernel("k", text, {"s": np.float32([1, 1, 2])}).graph
+    assert TvmToolchain().supports(node, TARGET).ok is taken
+
+
+@pytest.mark.parametrize(
     ("shape", "attributes", "sizes", "ignored"),
     [
         ("1,2,4,4", 'mode = "linear"', [1, 2, 3, 2], None),
@@ -447,6 +456,18 @@ def test_a_resize_is_refused_of_which_tvm_ignores_something(
     support = TvmToolchain().supports(node, TARGET)
     assert support.ok is (ignored is None)
     assert (ignored or "") in (support.reason or "")
+
+
+@pytest.mark.parametrize(("dtype", "taken"), [("float", True), ("int32", False), ("int64", False)])
+def test_a_mean_of_integers_is_refused(dtype: str, taken: bool) -> None:
+    (node,) = parsed_kernel("k", f"({dtype}[3] x) => ({dtype}[1] y) {{y = ReduceMean (x)}}").graph
+    assert TvmToolchain().supports(node, TARGET).ok is taken
+
+
+def test_a_quantisation_by_what_comes_is_refused() -> None:
+    text = "(float[3] x) => (uint8[3] y, float s, uint8 z) {y, s, z = DynamicQuantizeLinear (x)}"
+    (node,) = parsed_kernel("k", text).graph
+    assert not TvmToolchain().supports(node, TARGET).ok
 
 
 @pytest.mark.parametrize(("dtype", "taken"), [("float", False), ("int64", True)])

@@ -24,7 +24,13 @@ _OF_SEQUENCES = frozenset(
     {"ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"}
     | {"SequenceLength", "SequenceMap", "SplitToSequence"}
 )
-_SATURATED = ("Add", "Mul", "Sub", "Sum")
+_SATURATED = ("Abs", "Add", "Mul", "Neg", "Sub", "Sum")
+_WRAPPED = (*_SATURATED, "BitShift", "BitwiseNot", "Cast", "CastLike", "CumSum", "Div")
+"""Operators that may make numbers which do not fit their type, and wrap around."""
+_IN_FLOAT = ("MatMul", "Pow", "Relu")
+"""Operators of integers that few models have, so that it costs nothing to leave all of them to others."""
+_WIDE = 32
+"""Bits of the smallest integers that float32 does not hold."""
 _MASKED = 2
 """The mode in which Attention returns its scores with mask and bias."""
 _RECURRENT = ("GRU", "LSTM", "RNN")
@@ -52,6 +58,10 @@ def known_wrong(node: ir.Node) -> str | None:
             return f"openvino's CPU plugin rounds and saturates {node.op_type} of signed bytes on this processor"
         if (reason := _wrong_of_integers(node, dtype.bitwidth)) is not None:
             return reason
+    if node.op_type in _WRAPPED and _makes_16_bits(node) and node.outputs[0].uses():
+        return f"openvino's CPU plugin holds 16-bit integers in 32 bits, in which those of {node.op_type} do not wrap"
+    if node.op_type == "Range" and not _counts_up_from_zero(node):
+        return "openvino's Range is not empty where its limit lies on the other side"
     if node.op_type in _NO_MERE_COPIES and node.attributes.get_int("noop_with_empty_axes") and not _has_axes(node):
         return f"openvino's {node.op_type} copies its input where it is given no axes"
     if node.op_type in _OF_NO_AXES and node.attributes.get_ints("axes"):
@@ -70,6 +80,8 @@ def known_wrong(node: ir.Node) -> str | None:
         return "openvino cuts a ConvTranspose to its output_shape, or to SAME, in other places than ONNX"
     if node.op_type == "If" and any(value.is_graph_output() for value in used_values(node)[1:]):
         return "openvino's reader takes an output that a branch of If reads for what If makes"
+    if node.op_type == "LpNormalization":
+        return "openvino adds a millionth and more to the norms that LpNormalization divides by"
     if node.op_type == "MaxPool" and _pools_padding(node):
         return "openvino adds windows to MaxPool with ceil_mode that begin in the padding"
     if node.op_type == "QuantizeLinear" and _scales_another_axis(node):
@@ -96,6 +108,20 @@ def known_wrong(node: ir.Node) -> str | None:
     if node.op_type == "Tile" and not _has_known_repeats(node):
         return "openvino's CPU plugin leaves outputs of Tile unwritten where it is told the repeats when it runs"
     return None
+
+
+def _makes_16_bits(node: ir.Node) -> bool:
+    """Whether a node makes integers of 16 bits, as far as its output, its attributes or its first input say."""
+    to = node.attributes.get_int("to") if node.op_type == "Cast" else None
+    first = node.inputs[0] if node.inputs else None
+    told = (elem_type(node.outputs[0]), to and ir.DataType(to), elem_type(first) if first is not None else None)
+    return next(filter(None, told), None) in (ir.DataType.INT16, ir.DataType.UINT16)
+
+
+def _counts_up_from_zero(node: ir.Node) -> bool:
+    """Whether constants say that a Range begins at 0 or below, and grows: up to a length it is never empty."""
+    start, _, delta = (None if value is None else value.const_value for value in node.inputs)
+    return start is not None and delta is not None and float(start.numpy()) <= 0 < float(delta.numpy())
 
 
 def _wrong_of_resize(node: ir.Node) -> str | None:
@@ -223,6 +249,8 @@ def _wrong_of_integers(node: ir.Node, bits: int) -> str | None:
     shifts_left = node.op_type == "BitShift" and _text(node, "direction", "") == "LEFT"
     if (bits == 8 and (node.op_type in _SATURATED or shifts_left)) or (bits < 32 and node.op_type == "Pow"):
         return f"openvino's CPU plugin saturates {node.op_type} of {bits}-bit integers, which wrap around in ONNX"
+    if node.op_type in _IN_FLOAT and bits >= _WIDE:
+        return f"openvino's CPU plugin computes {node.op_type} of {bits}-bit integers in float32"
     if node.op_type == "Div" and bits == 8 and not all(x is not None and _is_fixed(x) for x in node.inputs):
         return "openvino's CPU plugin rounds Div of 8-bit integers where shapes vary"
     if node.op_type == "BitShift" and _shifts_out(node, bits):

@@ -67,10 +67,12 @@ _WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
         "takes training for inference",
     ),
     "Dropout": (lambda node: _is_given(node, 2), "takes training for inference"),
+    "DynamicQuantizeLinear": (lambda node: True, "divides by 0 where all numbers are 0"),
     "Expand": (lambda node: _is_input(node, 1), "does not keep lengths where a shape that is an input says 1"),
     "LayerNormalization": (lambda node: _uses_more_than_first(node), "makes nothing of its outputs but the first"),
     "NonMaxSuppression": (lambda node: _varies(node, 2), "takes a number of boxes that is computed for none"),
     "OneHot": (lambda node: _gives_floats(node), "makes doubles of its floats"),
+    "ReduceMean": (lambda node: _is_of_integers(node), "makes wider integers of integers"),
     "Resize": (lambda node: _scales_to_fractions(node), "takes lengths for its scales where these make no whole ones"),
     "RoiAlign": (lambda node: node.attributes.get_string("mode", "avg") == "max", "finds other maxima than ONNX"),
     "ScatterElements": (lambda node: not _covers_other_axes(node), "writes elsewhere where indices are not as many"),
@@ -81,6 +83,9 @@ _NO_MERE_COPIES = frozenset(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumS
 """Reductions that change what they do not reduce."""
 
 _SUMS = frozenset(("Einsum", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "MatMul", "MatMulInteger", "QLinearMatMul"))
+
+_WIDE = 32
+"""Bits of the smallest integers that float32 does not hold."""
 
 _ALIGNMENT = 64
 """Bytes; TVM refuses tensors that begin elsewhere."""
@@ -201,6 +206,8 @@ def _known_wrong(node: ir.Node) -> str | None:
         return "tvm's IsInf detects both signs, whatever its attributes say"
     if node.op_type == "Resize" and node.domain == "" and (ignored := _ignored_of_resize(node)):
         return f"tvm's Resize ignores {ignored}"
+    if node.op_type == "Resize" and node.inputs[0] is not None and _is_wider_than_float(node.inputs[0]):
+        return "tvm's Resize makes float32 of its input, also of what has more digits or a wider range"
     values = (*node.inputs, *node.outputs)
     if node.op_type in ("Concat", "Split") and any(value is not None and 0 in (value.shape or ()) for value in values):
         return f"tvm's {node.op_type} loses its place at parts that have no elements"
@@ -284,6 +291,17 @@ def _uses_more_than_first(node: ir.Node) -> bool:
 def _is_half(value: ir.Value) -> bool:
     dtype = elem_type(value)
     return dtype is not None and dtype.name == "FLOAT16"
+
+
+def _is_of_integers(node: ir.Node) -> bool:
+    dtype = elem_type(node.inputs[0]) if node.inputs and node.inputs[0] is not None else None
+    return dtype is not None and dtype.is_integer()
+
+
+def _is_wider_than_float(value: ir.Value) -> bool:
+    """Whether numbers of a value's type may be none of float32."""
+    dtype = elem_type(value)
+    return dtype is not None and dtype.bitwidth >= _WIDE and dtype.name != "FLOAT"
 
 
 def _refuse_types(values: Iterable[ir.Value]) -> None:

@@ -1,12 +1,13 @@
-"""Recipes of ``_random_models.py``: arithmetic, reductions and products."""
+"""Recipes of ``draft.py``: arithmetic, reductions and products."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import numpy as np
-from _random_models import INTEGERS, Draft, Rejected, recipe
 from onnx import helper
+
+from tests.fuzz.draft import INTEGERS, Draft, Rejected, recipe
 
 ANY, SMALL, POSITIVE, UNIT, ABOVE_ONE = "any", "small", "positive", "unit", "above one"
 UNARY: Mapping[str, tuple[int, str]] = {

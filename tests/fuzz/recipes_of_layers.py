@@ -1,4 +1,4 @@
-"""Recipes of ``_random_models.py``: layers of networks, quantised operators, and control flow."""
+"""Recipes of ``draft.py``: layers of networks, quantised operators, and control flow."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import _random_moves  # noqa: F401  registers its recipes
 import numpy as np
-from _random_models import Draft, Rejected, recipe, typed
-from _random_operators import within
 from onnx import helper
+
+import tests.fuzz.recipes_of_moves  # noqa: F401  registers its recipes
+from tests.fuzz.draft import Draft, Rejected, recipe, typed
+from tests.fuzz.recipes_of_arithmetic import within
 
 
 def window(d: Draft, sizes: Sequence[int], dilated: bool = True) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Random valid ONNX models by seed: what ``random_graphs.py`` gives to toolchains.
+"""Random valid ONNX models by seed.
 
 A model grows operator by operator. Each is drawn from recipes (those of operators, moves and layers, in their files), reads
 what is there already, and is computed at once by ONNX's reference implementation, so that what comes next knows shapes and
@@ -405,13 +405,19 @@ def recipe(since: int = 13, times: int = 1) -> Callable[[Callable[[Draft], objec
     return register
 
 
-def sample(seed: int, wide: bool = False) -> Sample:
-    """The model of a seed, the same every time; ``wide``: of such lengths (see ``Draft``)."""
+def sample(seed: int, wide: bool = False, single: bool = False) -> Sample:
+    """Return the model of a seed, the same every time.
+
+    Args:
+        seed: Which one.
+        wide: Lengths are such as kernels have vectors, tiles and threads for (see ``Draft``).
+        single: As few operators as a recipe makes, and each type of numbers as often as others.
+    """
     rng = random.Random(seed)
-    dtype = rng.choices(FLOATS, (0.88, 0.06, 0.06))[0]
+    dtype = rng.choices(FLOATS, (0.34, 0.33, 0.33) if single else (0.88, 0.06, 0.06))[0]
     draft = Draft(rng, np.random.default_rng(seed), rng.choice(OPSETS), dtype, wide=wide)
     able = [each for each in RECIPES if each.since <= draft.opset]
-    goal = rng.randint(3, 8)
+    goal = 1 if single else rng.randint(3, 8)
     while len(draft.nodes) < goal:
         with draft.attempt():
             rng.choice(able).grow(draft)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 import onnx
-from _random_models import Sample
+
+from tests.fuzz.draft import Sample
 
 __all__ = ["oddly_named"]
 

@@ -1,4 +1,4 @@
-"""Recipes of ``_random_models.py``: what moves elements about."""
+"""Recipes of ``draft.py``: what moves elements about."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from _random_models import Draft, Rejected, recipe
-from _random_operators import partner
 from onnx import TensorProto, helper
+
+from tests.fuzz.draft import Draft, Rejected, recipe
+from tests.fuzz.recipes_of_arithmetic import partner
 
 
 @recipe(times=2)

@@ -1,14 +1,15 @@
-"""Recipes of ``_random_models.py``: operators that few models have, and values that are no tensors."""
+"""Recipes of ``draft.py``: operators that few models have, and values that are no tensors."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import _random_layers  # noqa: F401  registers its recipes
 import numpy as np
-from _random_layers import groups
-from _random_models import Draft, Rejected, recipe
 from onnx import NodeProto, helper
+
+import tests.fuzz.recipes_of_layers  # noqa: F401  registers its recipes
+from tests.fuzz.draft import Draft, Rejected, recipe
+from tests.fuzz.recipes_of_layers import groups
 
 
 @recipe(since=20)
