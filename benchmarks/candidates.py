@@ -59,7 +59,7 @@ def on_xnnpack(model: ir.Model, folder: Path) -> Run:
     from executorch.extension.pybindings import portable_lib
     from executorch.runtime import Runtime
 
-    from collage.toolchains._torch_ops import Program
+    from collage.toolchains.torch.ops import Program
 
     zeros = [torch.from_numpy(np.zeros(value.shape.numpy(), value.dtype.numpy())) for value in model.graph.inputs]
     exported = torch.export.export(Program(model), tuple(zeros), strict=False)

@@ -158,7 +158,7 @@ def table_itself(model: onnx.ModelProto, compile_it: Callable[[Any, Sequence[Any
     import torch
 
     from collage.frontend import read_model
-    from collage.toolchains._torch_ops import Program, from_array, to_array
+    from collage.toolchains.torch.ops import Program, from_array, to_array
     from collage.transform import prepare
 
     program = Program(prepare(read_model(model)))
@@ -253,14 +253,14 @@ def taken(name: str, chosen: Sequence[Case]) -> set[str]:
 
 def computes_shapes(kernel: ir.Model) -> bool:
     """Whether the table of torch calls would compute a shape from what is in an input."""
-    from collage.toolchains._torch_ops import Program
+    from collage.toolchains.torch.ops import Program
 
     return Program(kernel).reads_values_on_host
 
 
 def with_constants(case: Case) -> Case:
     """The case with what says how as constants: what the table of torch calls reads before it computes."""
-    from collage.toolchains._torch_ops import OPS
+    from collage.toolchains.torch.ops import OPS
 
     given = [value.name for value in case.model.graph.input]
     says_how = {

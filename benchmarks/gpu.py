@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import bench  # noqa: E402
 
 from collage.inspection import describe_targets  # noqa: E402
-from collage.toolchains import _cuda  # noqa: E402
+from collage.toolchains.torch import cuda_support  # noqa: E402
 
 QUICK = "mobilenet_v2,super_resolution,ocr"
 """Models that fit into ten minutes of a borrowed device."""
@@ -29,8 +29,8 @@ QUICK = "mobilenet_v2,super_resolution,ocr"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the script; its arguments are those of ``bench.py``."""
-    gpu = _cuda.find_gpu()
-    if isinstance(gpu, _cuda.Absence):
+    gpu = cuda_support.find_gpu()
+    if isinstance(gpu, cuda_support.Absence):
         print(f"no device: {gpu.reason}; {gpu.remedy}", file=sys.stderr)
         return 2
     print(gpu)

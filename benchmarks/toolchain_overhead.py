@@ -22,8 +22,8 @@ import onnx_ir as ir
 from collage.target import Target
 from collage.testing._toolchain_kernels import kernel
 from collage.toolchains import LoadOptions, Toolchain
-from collage.toolchains.onnxruntime import OnnxRuntimeToolchain
-from collage.toolchains.openvino import OpenVinoToolchain
+from collage.toolchains.onnxruntime.toolchain import OnnxRuntimeToolchain
+from collage.toolchains.openvino.toolchain import OpenVinoToolchain
 
 
 def onnxruntime_itself(path: Path, inputs: list[np.ndarray]) -> Callable[[], object]:

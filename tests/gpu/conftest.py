@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collage.toolchains import _cuda
+from collage.toolchains.torch import cuda_support
 
 _HERE = Path(__file__).parent
 _FAILED: set[str] = set()
@@ -16,12 +16,12 @@ _PASSED: set[str] = set()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    found = _cuda.find_gpu()
+    found = cuda_support.find_gpu()
     for item in items:
         if _HERE not in item.path.parents:
             continue
         item.add_marker(pytest.mark.gpu)
-        if isinstance(found, _cuda.Absence):
+        if isinstance(found, cuda_support.Absence):
             item.add_marker(pytest.mark.skip(reason=f"{found.reason}; {found.remedy}"))
 
 
@@ -38,10 +38,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 def pytest_sessionfinish() -> None:
     """Keeps which targets' contract tests all passed, and where; whoever ran them commits the file."""
-    found = _cuda.find_gpu()
-    if not _PASSED or isinstance(found, _cuda.Absence):
+    found = cuda_support.find_gpu()
+    if not _PASSED or isinstance(found, cuda_support.Absence):
         return
-    record = _cuda.RECORD
+    record = cuda_support.RECORD
     runs = json.loads(record.read_text())
     today = datetime.date.today().isoformat()
     runs |= {stem: f"{found}, {today}" for stem in _PASSED - _FAILED}

@@ -17,13 +17,13 @@ from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase, _load
 from collage.testing._toolchain_kernels import COMMON, SYMBOLIC, KernelCase, kernel
 from collage.toolchains import DeviceKernel
-from collage.toolchains.cublas import CublasToolchain
-from collage.toolchains.cudnn import CudnnToolchain
-from collage.toolchains.cutlass import CutlassToolchain
-from collage.toolchains.inductor import InductorToolchain
-from collage.toolchains.onnxruntime import OnnxRuntimeToolchain
-from collage.toolchains.tensorrt import TensorRtToolchain
-from collage.toolchains.tvm import TvmToolchain
+from collage.toolchains.cuda.cublas import CublasToolchain
+from collage.toolchains.cuda.cudnn import CudnnToolchain
+from collage.toolchains.cuda.cutlass import CutlassToolchain
+from collage.toolchains.cuda.tensorrt import TensorRtToolchain
+from collage.toolchains.onnxruntime.toolchain import OnnxRuntimeToolchain
+from collage.toolchains.torch.inductor.toolchain import InductorToolchain
+from collage.toolchains.tvm.toolchain import TvmToolchain
 
 
 class OnDevice:

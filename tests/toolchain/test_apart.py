@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from collage.toolchains import _apart
-from collage.toolchains._apart import HelperThreads, computed_meanwhile, own_threads, started_meanwhile
+from collage.toolchains.sdk import thread_affinity
+from collage.toolchains.sdk.thread_affinity import HelperThreads, computed_meanwhile, own_threads, started_meanwhile
 
 PROCESSORS = sorted(os.sched_getaffinity(0))
 SEVERAL = pytest.mark.skipif(len(PROCESSORS) < 2, reason="there is one processor")
@@ -129,13 +129,13 @@ def test_who_computes_is_told_from_who_sleeps(idle: Idle) -> None:
 
 
 def call_from(helpers: HelperThreads, processor: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_apart, "_current_processor", lambda: lambda: processor)
+    monkeypatch.setattr(thread_affinity, "_current_processor", lambda: lambda: processor)
     helpers.keep_apart()
 
 
 @SEVERAL
 def test_helpers_may_run_wherever_their_caller_is_not(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_apart, "_REST_S", 0.0)
+    monkeypatch.setattr(thread_affinity, "_REST_S", 0.0)
     helpers = HelperThreads([idle.number])
     for processor in (PROCESSORS[0], PROCESSORS[-1], PROCESSORS[-1], PROCESSORS[0]):
         call_from(helpers, processor, monkeypatch)
@@ -145,7 +145,7 @@ def test_helpers_may_run_wherever_their_caller_is_not(idle: Idle, monkeypatch: p
 
 @SEVERAL
 def test_helpers_rest_between_two_moves(idle: Idle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_apart, "_REST_S", 0.2)
+    monkeypatch.setattr(thread_affinity, "_REST_S", 0.2)
     helpers = HelperThreads([idle.number])
     call_from(helpers, PROCESSORS[0], monkeypatch)
     there = idle.processors

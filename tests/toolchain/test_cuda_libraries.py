@@ -23,10 +23,11 @@ from collage.runtime._device_chain import executor_of
 from collage.target import HOST_TARGET, Target
 from collage.testing._toolchain_case import _reference
 from collage.testing._toolchain_kernels import COMMON, kernel
-from collage.toolchains import DeviceKernel, LoadOptions, _cuda, registry
-from collage.toolchains._cuda_library import TorchCudaLibrary
-from collage.toolchains.cublas import CublasToolchain
-from collage.toolchains.cudnn import CudnnToolchain
+from collage.toolchains import DeviceKernel, LoadOptions, registry
+from collage.toolchains.cuda.cublas import CublasToolchain
+from collage.toolchains.cuda.cudnn import CudnnToolchain
+from collage.toolchains.torch import cuda_support
+from collage.toolchains.torch.cuda_library import TorchCudaLibrary
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -71,9 +72,9 @@ def cuda_calls_on_the_processor() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def processor_as_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = _cuda.Gpu("none", (9, 0), 132, "13.0")
-    monkeypatch.setattr(_cuda, "require_gpu", lambda: gpu)
-    monkeypatch.setattr(_cuda, "cuda_device", lambda: _cuda.TorchDevice("cpu"))
+    gpu = cuda_support.Gpu("none", (9, 0), 132, "13.0")
+    monkeypatch.setattr(cuda_support, "require_gpu", lambda: gpu)
+    monkeypatch.setattr(cuda_support, "cuda_device", lambda: cuda_support.TorchDevice("cpu"))
 
 
 def numbers(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:

@@ -10,9 +10,9 @@ import pytest
 from collage._errors import Unsupported
 from collage.target import Target
 from collage.testing._toolchain_kernels import COMMON, kernel
-from collage.toolchains import _cuda
-from collage.toolchains._cutlass_source import Build, find_headers, find_nvcc
-from collage.toolchains.cutlass import CutlassToolchain
+from collage.toolchains.cuda.cutlass import CutlassToolchain
+from collage.toolchains.cuda.cutlass_source import Build, find_headers, find_nvcc
+from collage.toolchains.torch import cuda_support
 
 TOOLCHAIN = CutlassToolchain()
 TARGET = Target.parse("cuda -compiler=cutlass")
@@ -61,7 +61,7 @@ def test_the_rest_is_refused(body: str, tmp_path: Path) -> None:
         TOOLCHAIN.compile(kernel("k", f"(float[3,8] x) => (float[3,4] y) {{{body}}}", used), TARGET, tmp_path)
 
 
-@pytest.mark.skipif(isinstance(_cuda.find_gpu(), _cuda.Gpu), reason="there is a device")
+@pytest.mark.skipif(isinstance(cuda_support.find_gpu(), cuda_support.Gpu), reason="there is a device")
 def test_without_a_device_it_says_so(tmp_path: Path) -> None:
     found = TOOLCHAIN.availability()
     assert not found.available and found.reason and found.remedy

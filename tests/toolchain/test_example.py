@@ -42,7 +42,7 @@ def model(tmp_path: Path) -> Path:
 
 def test_it_is_found_by_its_entry_point_and_shares_a_model_with_others(model: Path, tmp_path: Path) -> None:
     point = EntryPoint("numexpr", "collage_numexpr:NumexprToolchain", GROUP)
-    host = EntryPoint("host", "collage.toolchains.host:HostToolchain", GROUP)
+    host = EntryPoint("host", "collage.toolchains.host.toolchain:HostToolchain", GROUP)
     toolchains = Registry([point, host])
     assert str(toolchains.parse_target("numexpr")) == "llvm -libs=numexpr"
     options = collage.CompileOptions(db=str(tmp_path / "t.sqlite"), finals=False)

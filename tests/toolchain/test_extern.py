@@ -33,8 +33,8 @@ from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase
 from collage.testing._toolchain_kernels import kernel
 from collage.toolchains import LoadOptions, Support
-from collage.toolchains._extern_functions import ExternFunction, ExternLibraries, ExternLibrary, extern_libraries
-from collage.toolchains.extern import ExternToolchain
+from collage.toolchains.tvm.extern.functions import ExternFunction, ExternLibraries, ExternLibrary, extern_libraries
+from collage.toolchains.tvm.extern.toolchain import ExternToolchain
 
 pytest.importorskip("tvm")
 pytest.importorskip("torch")
@@ -233,8 +233,8 @@ def test_other_shapes_than_the_kernels_are_an_error_and_no_crash(tmp_path: Path)
 
 
 def test_nothing_is_transposed_between_two_functions_that_want_channels_last(tmp_path: Path) -> None:
-    from collage.toolchains._extern_lowering import outlined, reader
-    from collage.toolchains._tvm_kernels import import_kernel
+    from collage.toolchains.tvm.extern.lowering import outlined, reader
+    from collage.toolchains.tvm.kernels import import_kernel
 
     body = f"a = Conv <{PAD}> (x, w) c = Conv <{PAD}> (a, w) d = Conv <{PAD}> (c, w) s = Add (d, a) y = Relu (s)"
     rest, calls = outlined(model_of(text_of((1, 4, 9, 9), body, 4), w=numbers(4, 4, 3, 3)), extern_libraries())
@@ -303,7 +303,7 @@ import numpy as np
 from collage.target import Target
 from collage.testing._toolchain_kernels import kernel
 from collage.toolchains import LoadOptions, registry
-from collage.toolchains._extern_functions import extern_libraries
+from collage.toolchains.tvm.extern.functions import extern_libraries
 
 target, workspace = Target.parse("llvm -libs=extern"), Path(sys.argv[1])
 toolchain = registry().get("extern")

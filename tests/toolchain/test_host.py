@@ -13,7 +13,7 @@ from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase
 from collage.testing._toolchain_kernels import kernel
 from collage.toolchains import LoadOptions
-from collage.toolchains.host import HostToolchain
+from collage.toolchains.host.toolchain import HostToolchain
 
 TARGET = Target.parse("llvm -compiler=host")
 
@@ -69,7 +69,7 @@ def test_views_are_what_onnx_says(order: list[int], shape: list[int], axis: int)
     from onnx.reference import ReferenceEvaluator
     from onnx_ir import to_proto
 
-    from collage.toolchains.host import _views
+    from collage.toolchains.host.toolchain import _views
 
     text = f"""(float{shape} x) => (float[A,B] y) {{
         a = Transpose <perm = {list(order)}> (x) b = Unsqueeze (a, ends) c = Squeeze (b, ends)

@@ -14,15 +14,16 @@ import pytest
 
 from collage.target import Target
 from collage.testing._toolchain_kernels import COMMON
-from collage.toolchains import LoadOptions, Toolchain, _imports
-from collage.toolchains._imports import import_failure, importing_here
-from collage.toolchains.extern import ExternToolchain
-from collage.toolchains.host import HostToolchain
-from collage.toolchains.inductor import InductorToolchain
-from collage.toolchains.onednn import OneDnnToolchain
-from collage.toolchains.onnxruntime import OnnxRuntimeToolchain
-from collage.toolchains.openvino import OpenVinoToolchain
-from collage.toolchains.tvm import TvmToolchain
+from collage.toolchains import LoadOptions, Toolchain
+from collage.toolchains.host.toolchain import HostToolchain
+from collage.toolchains.onnxruntime.toolchain import OnnxRuntimeToolchain
+from collage.toolchains.openvino.toolchain import OpenVinoToolchain
+from collage.toolchains.sdk import import_probe
+from collage.toolchains.sdk.import_probe import import_failure, importing_here
+from collage.toolchains.torch.inductor.toolchain import InductorToolchain
+from collage.toolchains.torch.onednn.toolchain import OneDnnToolchain
+from collage.toolchains.tvm.extern.toolchain import ExternToolchain
+from collage.toolchains.tvm.toolchain import TvmToolchain
 
 IMPORTED: list[tuple[Toolchain, str]] = [
     (OnnxRuntimeToolchain(), "onnxruntime"),
@@ -54,14 +55,14 @@ ODD = {
 
 @pytest.fixture(autouse=True)
 def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_imports, "_failures", {})
+    monkeypatch.setattr(import_probe, "_failures", {})
 
 
 def break_package(name: str, how: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Puts a broken package before the real one; what is to be said of it."""
     program, said = BROKEN[how]
     if how == "hangs":
-        monkeypatch.setattr(_imports, "IMPORT_S", 1.0)
+        monkeypatch.setattr(import_probe, "IMPORT_S", 1.0)
     (folder / name).mkdir()
     (folder / name / "__init__.py").write_text(program)
     monkeypatch.syspath_prepend(folder)
@@ -154,7 +155,7 @@ def test_an_import_that_hangs_ends_with_who_waits_for_it(tmp_path: Path) -> None
     )
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        "from collage.toolchains._imports import import_failure; import_failure('hanging')"
+        "from collage.toolchains.sdk.import_probe import import_failure; import_failure('hanging')"
     )
     with subprocess.Popen([sys.executable, "-c", program]) as waiting:
         while not (tmp_path / "hanging.pid").exists():

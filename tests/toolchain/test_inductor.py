@@ -15,7 +15,7 @@ from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase
 from collage.testing._toolchain_kernels import SYMBOLIC, kernel
 from collage.toolchains import LoadOptions
-from collage.toolchains.inductor import InductorToolchain
+from collage.toolchains.torch.inductor.toolchain import InductorToolchain
 
 pytest.importorskip("torch")
 

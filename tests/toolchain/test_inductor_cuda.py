@@ -11,8 +11,9 @@ from collage._errors import TargetError, Unsupported
 from collage.target import Target
 from collage.testing._toolchain_case import _reference
 from collage.testing._toolchain_kernels import COMMON, KernelCase
-from collage.toolchains import DeviceKernel, LoadOptions, _cuda
-from collage.toolchains.inductor import InductorToolchain
+from collage.toolchains import DeviceKernel, LoadOptions
+from collage.toolchains.torch import cuda_support
+from collage.toolchains.torch.inductor.toolchain import InductorToolchain
 
 pytest.importorskip("torch")
 TARGET = Target.parse("cuda -compiler=inductor")
@@ -20,8 +21,8 @@ TARGET = Target.parse("cuda -compiler=inductor")
 
 @pytest.fixture
 def processor_as_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_cuda, "require_gpu", lambda: _cuda.Gpu("none", (9, 0), 132, "13.0"))
-    monkeypatch.setattr(_cuda, "cuda_device", lambda: _cuda.TorchDevice("cpu"))
+    monkeypatch.setattr(cuda_support, "require_gpu", lambda: cuda_support.Gpu("none", (9, 0), 132, "13.0"))
+    monkeypatch.setattr(cuda_support, "cuda_device", lambda: cuda_support.TorchDevice("cpu"))
 
 
 @pytest.mark.slow
@@ -38,7 +39,7 @@ def test_packages_are_right_and_leave_nothing_behind(name: str, tmp_path: Path) 
         np.testing.assert_allclose(y, wanted, rtol=0, atol=1e-4)
 
 
-@pytest.mark.skipif(isinstance(_cuda.find_gpu(), _cuda.Gpu), reason="there is a device")
+@pytest.mark.skipif(isinstance(cuda_support.find_gpu(), cuda_support.Gpu), reason="there is a device")
 def test_without_a_device_it_says_so(tmp_path: Path) -> None:
     found = InductorToolchain().availability_of(TARGET)
     assert not found.available and found.reason and found.remedy
@@ -58,7 +59,7 @@ def test_the_table_of_torch_calls_stays_on_the_device(case: KernelCase) -> None:
     """On the device without data, torch refuses tensors of another; results would be of the processor if one was made there."""
     import torch
 
-    from collage.toolchains._torch_ops import Program
+    from collage.toolchains.torch.ops import Program
 
     program = Program(case.model())
     program.place("meta")

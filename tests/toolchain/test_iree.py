@@ -14,7 +14,7 @@ from collage.target import Target
 from collage.testing import ToolchainTestCase
 from collage.testing._toolchain_kernels import SYMBOLIC, kernel
 from collage.toolchains import LoadOptions
-from collage.toolchains.iree import IreeToolchain
+from collage.toolchains.iree.toolchain import IreeToolchain
 
 pytest.importorskip("iree.runtime")
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from collage._errors import Unsupported
 from collage.target import Target
 from collage.toolchains import LoadOptions, Toolchain
-from collage.toolchains.extern import ExternToolchain
-from collage.toolchains.host import HostToolchain
-from collage.toolchains.inductor import InductorToolchain
-from collage.toolchains.iree import IreeToolchain
-from collage.toolchains.onnxruntime import OnnxRuntimeToolchain
-from collage.toolchains.openvino import OpenVinoToolchain
-from collage.toolchains.tvm import TvmToolchain
+from collage.toolchains.host.toolchain import HostToolchain
+from collage.toolchains.iree.toolchain import IreeToolchain
+from collage.toolchains.onnxruntime.toolchain import OnnxRuntimeToolchain
+from collage.toolchains.openvino.toolchain import OpenVinoToolchain
+from collage.toolchains.torch.inductor.toolchain import InductorToolchain
+from collage.toolchains.tvm.extern.toolchain import ExternToolchain
+from collage.toolchains.tvm.toolchain import TvmToolchain
 
 TOOLCHAINS = [OnnxRuntimeToolchain(), OpenVinoToolchain(), HostToolchain()]
 SLOW_BUILDERS = [TvmToolchain(), ExternToolchain(), IreeToolchain(), InductorToolchain()]

@@ -12,12 +12,12 @@ from onnx.reference import ReferenceEvaluator
 
 from collage.testing._toolchain_case import ToolchainTestCase
 from collage.testing._toolchain_kernels import kernel
-from collage.toolchains.onednn import OneDnnToolchain
+from collage.toolchains.torch.onednn.toolchain import OneDnnToolchain
 
 torch = pytest.importorskip("torch")
 
-from collage.toolchains._onednn_fusion import _pays_row_major, find_groups  # noqa: E402
-from collage.toolchains._torch_ops import Program, from_array, to_array  # noqa: E402
+from collage.toolchains.torch.onednn.fusion import _pays_row_major, find_groups  # noqa: E402
+from collage.toolchains.torch.ops import Program, from_array, to_array  # noqa: E402
 
 
 class TestOneDnn(ToolchainTestCase):

@@ -20,7 +20,7 @@ from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase, with_weights_in_file
 from collage.testing._toolchain_kernels import COMMON, kernel
 from collage.toolchains import LoadOptions
-from collage.toolchains.onnxruntime import OnnxRuntimeToolchain
+from collage.toolchains.onnxruntime.toolchain import OnnxRuntimeToolchain
 
 TARGET = Target.parse("llvm -compiler=onnxruntime")
 
@@ -125,7 +125,7 @@ def test_weights_outside_the_workspace_are_refused(base: str, tmp_path: Path) ->
 
 
 def test_large_embedded_weights_are_spilled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collage.toolchains._model_files.SPILL_BYTES", 1000)
+    monkeypatch.setattr("collage.toolchains.sdk.model_files.SPILL_BYTES", 1000)
     toolchain, case = OnnxRuntimeToolchain(), COMMON[1]
     model = case.model()
     compiled = toolchain.compile(model, TARGET, tmp_path)
@@ -155,7 +155,7 @@ def test_an_output_of_unknown_rank_is_no_scalar(tmp_path: Path) -> None:
 
 def test_nothing_is_reported_to_anybody(tmp_path: Path) -> None:
     program = (
-        "from collage.toolchains.onnxruntime import OnnxRuntimeToolchain\n"
+        "from collage.toolchains.onnxruntime.toolchain import OnnxRuntimeToolchain\n"
         "import onnx.parser, onnxruntime\n"
         "text = '<ir_version: 10, opset_import: [\"\" : 20]> agraph (float[2] x) => (float[2] y) {y = Abs (x)}'\n"
         "onnxruntime.InferenceSession(onnx.parser.parse_model(text).SerializeToString())\n"

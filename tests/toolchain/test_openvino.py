@@ -15,8 +15,9 @@ from collage._errors import Unsupported
 from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase
 from collage.testing._toolchain_kernels import COMMON, kernel
-from collage.toolchains import LoadOptions, openvino
-from collage.toolchains.openvino import OpenVinoToolchain
+from collage.toolchains import LoadOptions
+from collage.toolchains.openvino import toolchain as openvino_toolchain
+from collage.toolchains.openvino.toolchain import OpenVinoToolchain
 
 pytest.importorskip("openvino")
 
@@ -73,7 +74,7 @@ def test_f32_is_f32_and_bf16_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_default_target_computes_in_f32_on_every_machine() -> None:
-    from collage.toolchains.openvino import _config
+    from collage.toolchains.openvino.toolchain import _config
 
     assert _config(TARGET, LoadOptions())["INFERENCE_PRECISION_HINT"] == "f32"
 
@@ -299,7 +300,7 @@ BOXES = {"b": np.array([[0, 0, 3, 3]], "f4"), "n": np.array([0])}
 
 def test_a_shape_that_it_takes_for_another_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nobody knew of it; of this operator it is known."""
-    monkeypatch.setattr(openvino, "known_wrong", lambda _: None)
+    monkeypatch.setattr(openvino_toolchain, "known_wrong", lambda _: None)
     pool = "y = MaxPool <kernel_shape = [1, 1], strides = [2, 2], ceil_mode = 1> (x)"
     toolchain = OpenVinoToolchain()
     with pytest.raises(Unsupported, match="of shape"):

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from collage.toolchains._openvino_integers import _Known
+from collage.toolchains.openvino.integers import _Known
 
 LIMIT = 50
 OPERATORS = (

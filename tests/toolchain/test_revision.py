@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from importlib import import_module, invalidate_caches
@@ -67,10 +68,81 @@ def test_there_is_none_without_source() -> None:
         sys.modules["__main__"] = main
 
 
-def test_toolchains_that_come_along_share_one() -> None:
-    known = {
-        revision_of(toolchain)
+def test_docstrings_comments_and_formatting_do_not_count(tmp_path: Path, made: Made) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        '"""One."""\nLIMIT = 3\n"""A limit."""\n\n\nclass Mine:\n    def run(self):\n        return LIMIT\n'
+    )
+    first = revision_of(made("mine"))
+    file.write_text(
+        'LIMIT = (3)  # as before\nclass Mine:\n    """Two."""\n    def run(self):\n        """Three."""\n        return LIMIT\n'
+    )
+    assert revision_of(made("mine")) == first
+    file.write_text("LIMIT = 4\nclass Mine:\n    def run(self):\n        return LIMIT\n")
+    assert revision_of(made("mine")) != first
+
+
+def test_text_that_is_used_counts(tmp_path: Path, made: Made) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(f"{SOURCE}SCHEDULE = 'tiles'\n")
+    first = revision_of(made("mine"))
+    file.write_text(f"{SOURCE}SCHEDULE = 'loops'\n")
+    assert revision_of(made("mine")) != first
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of ``collage.toolchains`` that may be changed; revisions are those of the copy."""
+    copy = tmp_path / "toolchains"
+    shutil.copytree(_revision._SHARED_FOLDER, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    modules = {
+        type(toolchain).__module__: Path(sys.modules[type(toolchain).__module__].__file__ or "")
         for toolchain in registry()
         if type(toolchain).__module__.startswith("collage.toolchains")
     }
-    assert len(known) == 1 and "" not in known
+    for name, file in modules.items():
+        monkeypatch.setattr(sys.modules[name], "__file__", str(copy / file.relative_to(_revision._SHARED_FOLDER)))
+    monkeypatch.setattr(_revision, "_SHARED_FOLDER", copy)
+    _revision._digest.cache_clear()
+    return copy
+
+
+def _revisions() -> dict[str, str]:
+    _revision._digest.cache_clear()
+    return {
+        toolchain.name: revision_of(toolchain)
+        for toolchain in registry()
+        if type(toolchain).__module__.startswith("collage.toolchains")
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "driven"),
+    [
+        ("iree/toolchain.py", {"iree"}),
+        ("openvino/known_wrong.py", {"openvino"}),
+        ("onnxruntime/toolchain.py", {"onnxruntime", "host"}),
+        ("tvm/tile_schedules.py", {"tvm", "extern"}),
+        (
+            "torch/ops/_reduce.py",
+            {"cublas", "cudnn", "cutlass", "tensorrt", "inductor", "onednn", "onnxruntime", "host", "tvm", "extern"},
+        ),
+    ],
+)
+def test_code_of_one_toolchain_is_not_that_of_others(shared: Path, file: str, driven: set[str]) -> None:
+    before = _revisions()
+    with (shared / file).open("a") as source:
+        source.write("\nFASTER = True\n")
+    after = _revisions()
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == driven
+
+
+@pytest.mark.parametrize("file", ["_contract.py", "_base.py", "sdk/model_files.py"])
+def test_what_all_toolchains_use_is_code_of_each(shared: Path, file: str) -> None:
+    before = _revisions()
+    assert all(before.values())
+    with (shared / file).open("a") as source:
+        source.write("\nFASTER = True\n")
+    after = _revisions()
+    assert not {name for name in before if before[name] == after[name]}

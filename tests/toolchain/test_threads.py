@@ -23,7 +23,7 @@ import numpy as np
 from collage.cost.key import runtime_settings
 from collage.testing._toolchain_kernels import kernel
 from collage.toolchains import LoadOptions, registry
-from collage.toolchains._apart import computed_meanwhile, own_threads
+from collage.toolchains.sdk.thread_affinity import computed_meanwhile, own_threads
 
 alias, folder, exclusive = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "exclusive"
 before, processors = runtime_settings(), sorted(os.sched_getaffinity(0))

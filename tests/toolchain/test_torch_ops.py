@@ -19,7 +19,7 @@ from collage.testing._toolchain_kernels import kernel
 
 torch = pytest.importorskip("torch")
 
-from collage.toolchains._torch_ops import OPS, Program, from_array, to_array  # noqa: E402
+from collage.toolchains.torch.ops import OPS, Program, from_array, to_array  # noqa: E402
 
 _PASSED_WHEN_WRITTEN = 1250
 """Cases; fewer would mean that operators were lost."""

@@ -15,7 +15,7 @@ PROCESSORS = sorted(os.sched_getaffinity(0))
 
 IN_A_PROCESS_OF_ITS_OWN = """
 import json, os, sys, threading
-from collage.toolchains._torch_threads import import_torch, use_threads
+from collage.toolchains.torch.threads import import_torch, use_threads
 
 torch, seen = import_torch(), []
 

@@ -24,7 +24,7 @@ from collage.testing._toolchain_case import ToolchainTestCase
 from collage.testing._toolchain_kernels import KernelCase
 from collage.testing._toolchain_kernels import kernel as parsed_kernel
 from collage.toolchains import TUNED, CompileError, LoadOptions, Tuner, TuningSession, Unsupported, registry
-from collage.toolchains.tvm import TvmToolchain
+from collage.toolchains.tvm.toolchain import TvmToolchain
 
 pytest.importorskip("tvm")
 
@@ -135,16 +135,16 @@ def test_schedules_change_nothing_but_the_time(case: KernelCase, tmp_path: Path)
 
 def loops_of(case: KernelCase, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The loops that the rule for tiles makes; empty texts where it is not meant for a function."""
-    from collage.toolchains import _tvm_schedules
+    from collage.toolchains.tvm import tile_schedules
 
-    schedule, loops = _tvm_schedules._schedule, list[str]()
+    schedule, loops = tile_schedules._schedule, list[str]()
 
     def noted(sch: Any, place: int) -> Any:
         found = schedule(sch, place)
         loops.append("" if found is None else found.mod.script())
         return found
 
-    monkeypatch.setattr(_tvm_schedules, "_schedule", noted)
+    monkeypatch.setattr(tile_schedules, "_schedule", noted)
     TvmToolchain().compile(case.model(), TARGET, workspace)
     return loops
 
@@ -182,12 +182,12 @@ def test_vectors_are_as_long_as_a_power_of_two(
 
 @pytest.mark.slow
 def test_tiles_beat_the_loops_that_tvm_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from collage.toolchains import _tvm_schedules
+    from collage.toolchains.tvm import tile_schedules
 
     case = product((256, 256), (256, 256), "y = Relu (c)")
     toolchain, seconds = TvmToolchain(), []
-    for name, rule in (("tiles", _tvm_schedules._schedule), ("loops", lambda sch, place: None)):
-        monkeypatch.setattr(_tvm_schedules, "_schedule", rule)
+    for name, rule in (("tiles", tile_schedules._schedule), ("loops", lambda sch, place: None)):
+        monkeypatch.setattr(tile_schedules, "_schedule", rule)
         workspace = tmp_path / name
         workspace.mkdir()
         compiled = toolchain.compile(case.model(), TARGET, workspace)
@@ -312,7 +312,7 @@ def test_what_is_normalised_by_long_rows_is_no_vector_of_that_length(length: int
 def test_groups_of_symbolic_lengths_are_summed_once_and_not_for_every_channel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from collage.toolchains._tvm_schedules import Reductions
+    from collage.toolchains.tvm.tile_schedules import Reductions
 
     apply, toolchain, results, scheduled = Reductions.apply, TvmToolchain(), [], []
 

@@ -12,9 +12,11 @@ import pytest
 from collage._errors import TargetError, Unsupported
 from collage.target import Target
 from collage.testing._toolchain_kernels import COMMON, KernelCase
-from collage.toolchains import LoadOptions, _cuda, _tvm_cuda
-from collage.toolchains._tvm_kernels import import_kernel
-from collage.toolchains.tvm import TvmToolchain
+from collage.toolchains import LoadOptions
+from collage.toolchains.torch import cuda_support
+from collage.toolchains.tvm import cuda as tvm_cuda
+from collage.toolchains.tvm.kernels import import_kernel
+from collage.toolchains.tvm.toolchain import TvmToolchain
 
 tvm = pytest.importorskip("tvm")
 TARGET = Target.parse("cuda -arch=sm_90")
@@ -27,10 +29,12 @@ def sources_of(module: Any) -> list[str]:
     return own + [text for inner in module.imports for text in sources_of(inner)]
 
 
-@pytest.mark.skipif(isinstance(_cuda.find_gpu(), _cuda.Gpu), reason="with a device, modules hold machine code")
+@pytest.mark.skipif(
+    isinstance(cuda_support.find_gpu(), cuda_support.Gpu), reason="with a device, modules hold machine code"
+)
 @pytest.mark.parametrize("case", [c for c in COMMON if c.name in ON_CUDA], ids=lambda case: case.name)
 def test_kernels_become_cuda_sources_that_compile(case: KernelCase, tmp_path: Path) -> None:
-    built, _ = _tvm_cuda.generate(import_kernel(case.model(), tmp_path), TARGET)
+    built, _ = tvm_cuda.generate(import_kernel(case.model(), tmp_path), TARGET)
     (source,) = sources_of(built.mod)
     assert "__global__" in source and "threadIdx.x" in source
     if (nvcc := shutil.which("nvcc")) is None:
@@ -53,7 +57,7 @@ def test_the_architecture_is_checked(tmp_path: Path) -> None:
             TvmToolchain().compile(COMMON[0].model(), Target.parse(text), tmp_path)
 
 
-@pytest.mark.skipif(isinstance(_cuda.find_gpu(), _cuda.Gpu), reason="there is a device")
+@pytest.mark.skipif(isinstance(cuda_support.find_gpu(), cuda_support.Gpu), reason="there is a device")
 def test_without_a_device_it_says_so(tmp_path: Path) -> None:
     found = TvmToolchain().availability_of(Target.parse("cuda"))
     assert not found.available and found.reason and found.remedy

@@ -11,7 +11,7 @@ import pytest
 from collage.target import Target
 from collage.testing._toolchain_kernels import KernelCase
 from collage.toolchains import LoadOptions
-from collage.toolchains.tvm import TvmToolchain
+from collage.toolchains.tvm.toolchain import TvmToolchain
 
 pytest.importorskip("tvm")
 
@@ -86,7 +86,7 @@ def test_no_function_of_the_library_is_left_in_the_loops() -> None:
     import tvm_ffi
     from tvm import ir, te, tirx
 
-    from collage.toolchains._tvm_elementary import as_arithmetic
+    from collage.toolchains.tvm.math_functions import as_arithmetic
 
     x = te.placeholder((64,), "float32", "x")
     doubles = te.placeholder((64,), "float64", "doubles")

@@ -16,7 +16,7 @@ from collage.target import Target
 from collage.testing._toolchain_kernels import KernelCase
 from collage.testing._toolchain_kernels import kernel as parsed_kernel
 from collage.toolchains import LoadOptions, Unsupported
-from collage.toolchains.tvm import TvmToolchain
+from collage.toolchains.tvm.toolchain import TvmToolchain
 
 pytest.importorskip("tvm")
 

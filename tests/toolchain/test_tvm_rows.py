@@ -10,7 +10,7 @@ import pytest
 
 from collage.target import Target
 from collage.testing._toolchain_kernels import kernel as parsed_kernel
-from collage.toolchains.tvm import TvmToolchain
+from collage.toolchains.tvm.toolchain import TvmToolchain
 
 pytest.importorskip("tvm")
 
@@ -43,7 +43,7 @@ OTHERS = {
 
 def scheduled(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The schedules that the rule made while a kernel was compiled, as text."""
-    from collage.toolchains._tvm_rows import Rows
+    from collage.toolchains.tvm.row_schedules import Rows
 
     apply, made = Rows.apply, list[str]()
 

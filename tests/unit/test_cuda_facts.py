@@ -11,9 +11,10 @@ import pytest
 from collage.collage import choose_menu
 from collage.inspection import describe_targets
 from collage.target import Target
-from collage.toolchains import _cuda, registry
+from collage.toolchains import registry
+from collage.toolchains.torch import cuda_support
 
-NO_GPU = pytest.mark.skipif(isinstance(_cuda.find_gpu(), _cuda.Gpu), reason="there is a device")
+NO_GPU = pytest.mark.skipif(isinstance(cuda_support.find_gpu(), cuda_support.Gpu), reason="there is a device")
 STEMS = {
     "cuda",
     "cuda -libs=cudnn",
@@ -38,7 +39,7 @@ def test_every_cuda_target_is_listed_with_what_is_missing_and_where_it_ran() -> 
 
 @NO_GPU
 def test_all_that_is_missing_is_named_at_once() -> None:
-    found = _cuda.cuda_availability("1.0", "x 1.0", _cuda.Absence("no package", "pip install it"))
+    found = cuda_support.cuda_availability("1.0", "x 1.0", cuda_support.Absence("no package", "pip install it"))
     assert found.reason is not None and found.remedy is not None
     assert found.reason.startswith("no package; ") and "driver" in found.reason
     assert found.remedy.startswith("pip install it; ")
@@ -81,10 +82,10 @@ def test_a_driver_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> Non
         def cuGetErrorString(self, code: int, text: object) -> int:
             return 0
 
-    monkeypatch.setattr(_cuda.ctypes, "CDLL", lambda name: Driver())
-    _cuda.find_gpu.cache_clear()
+    monkeypatch.setattr(cuda_support.ctypes, "CDLL", lambda name: Driver())
+    cuda_support.find_gpu.cache_clear()
     try:
-        found = _cuda.find_gpu()
+        found = cuda_support.find_gpu()
     finally:
-        _cuda.find_gpu.cache_clear()
-    assert isinstance(found, _cuda.Absence) and "cuInit returned 100" in found.reason
+        cuda_support.find_gpu.cache_clear()
+    assert isinstance(found, cuda_support.Absence) and "cuInit returned 100" in found.reason

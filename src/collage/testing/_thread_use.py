@@ -17,7 +17,7 @@ import numpy as np
 
 from collage.target import Target
 from collage.toolchains import Compiled, LoadOptions
-from collage.toolchains._apart import computed_meanwhile, own_threads
+from collage.toolchains.sdk.thread_affinity import computed_meanwhile, own_threads
 
 _WINDOWS = 5
 """Looks at which threads compute: on a busy machine, one that helps may hardly be there to be seen."""

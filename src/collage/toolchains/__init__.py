@@ -1,11 +1,10 @@
-"""Toolchains: the contract, the registry, and one module for each toolchain.
+"""Toolchains: the contract, the registry, and a folder for each toolchain.
 
 No toolchain's name occurs outside this room. Third parties add theirs through the entry-point group
 ``collage.toolchains``; `docs/toolchains.md` shows how.
 """
 
 from collage._errors import CompileError, Unsupported
-from collage.toolchains._apart import HelperThreads, own_threads, started_meanwhile
 from collage.toolchains._base import (
     ToolchainBase,
     availability_for,
@@ -33,14 +32,15 @@ from collage.toolchains._contract import (
     Tuner,
     TuningSession,
 )
-from collage.toolchains._cuda import reserves_address_space
-from collage.toolchains._extern_functions import BoundFunction, ExternFunction, ExternLibrary, extern_libraries
-from collage.toolchains._imports import importing_here
-from collage.toolchains._memory import ALIGNMENT_BYTES, aligned_bytes, size_bytes
-from collage.toolchains._model_files import check_options, kernel_name, load_threads, save_kernel
 from collage.toolchains._registry import Registry, registry
 from collage.toolchains._revision import revision_of
-from collage.toolchains._unoptimised import UnoptimisedModel
+from collage.toolchains.onnxruntime.unoptimised import UnoptimisedModel
+from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES, aligned_bytes, size_bytes
+from collage.toolchains.sdk.import_probe import importing_here
+from collage.toolchains.sdk.model_files import check_options, kernel_name, load_threads, save_kernel
+from collage.toolchains.sdk.thread_affinity import HelperThreads, own_threads, started_meanwhile
+from collage.toolchains.torch.cuda_support import reserves_address_space
+from collage.toolchains.tvm.extern.functions import BoundFunction, ExternFunction, ExternLibrary, extern_libraries
 
 __all__ = [
     "ALIGNMENT_BYTES",

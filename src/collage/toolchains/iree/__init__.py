@@ -1,0 +1,3 @@
+"""IREE, an MLIR compiler for the processor."""
+
+__all__: list[str] = []

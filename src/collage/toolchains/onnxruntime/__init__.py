@@ -1,0 +1,3 @@
+"""ONNX Runtime, on the processor and on CUDA devices."""
+
+__all__: list[str] = []

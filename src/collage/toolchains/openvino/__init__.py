@@ -1,0 +1,3 @@
+"""OpenVINO, on the processor."""
+
+__all__: list[str] = []

@@ -1,0 +1,461 @@
+"""OpenVINO: whole sub-graphs on its CPU plugin, in one stream.
+
+Its compiled form is the kernel's ONNX file, which the plugin compiles when the kernel is loaded, for the machine and
+the number of threads found there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collage._errors import CompileError, Unsupported
+from collage.machine import this_machine
+from collage.toolchains._base import ToolchainBase
+from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions, Support
+from collage.toolchains.openvino.integers import LIMITS, PLACES, WIDE, computes_beyond
+from collage.toolchains.openvino.known_wrong import known_wrong
+from collage.toolchains.sdk.import_probe import import_failure
+from collage.toolchains.sdk.in_place import InPlaceKernelBase, layouts_of
+from collage.toolchains.sdk.model_files import (
+    check_options,
+    elem_type,
+    load_threads,
+    one_line,
+    refuse_operators,
+    save_kernel,
+    support_of,
+    values_of,
+)
+from collage.toolchains.sdk.profiler_names import BODY, TokenisedKernel, input_token, tokenised, tokens_in
+from collage.toolchains.sdk.thread_affinity import HelperThreads, computed_meanwhile, own_threads, started_meanwhile
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from collage.target import Target
+    from collage.toolchains._contract import Kernel, Tensor
+
+__all__ = ["OpenVinoToolchain"]
+
+_PRECISIONS = ("f32", "bf16", "f16")
+_NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16")}
+"""Instruction sets, by /proc/cpuinfo's names, without which a precision is emulated, and slower than f32."""
+_AS_INT32 = tuple(dtype.name.lower() for dtype in WIDE)
+
+_WATCHED = range(2, 5)
+"""Which runs of a model are watched for threads that help; in the first one, others may just be starting."""
+
+_OF_NO_PARTS = ("Concat", "ConstantOfShape")
+_TOLD_NOTHING = ("Expand", "Reduce", "Reshape", "Resize")
+"""Beginnings of operators that do the right thing where an input after the first has no elements."""
+
+
+class OpenVinoToolchain(ToolchainBase):
+    """Compiles and runs kernels with OpenVINO's CPU plugin."""
+
+    name = "openvino"
+    targets = ("llvm -compiler=openvino",)
+    reads_contributed = True
+    options = {
+        "threads": "number of threads (default: one for each physical core)",
+        "precision": "f32, bf16 or f16: the type that floating-point operators may compute in (default f32)",
+    }
+
+    def availability(self) -> Availability:
+        """Version and build number, without importing it in this process."""
+        try:
+            distribution = importlib.metadata.distribution("openvino")
+        except importlib.metadata.PackageNotFoundError:
+            return Availability(False, reason="not installed", remedy="pip install 'collage[openvino]'")
+        if (reason := import_failure("openvino")) is not None:
+            return Availability(False, reason=reason, remedy="pip install --force-reinstall 'collage[openvino]'")
+        number = re.search(r"^Build: (\S+)$", distribution.read_text("WHEEL") or "", re.MULTILINE)
+        build = f"openvino {distribution.version}" + (f"-{number[1]}" if number else "")
+        flags = this_machine().flags
+        faster = tuple(precision for precision, needed in _NATIVE.items() if any(flag in flags for flag in needed))
+        return Availability(True, distribution.version, build, ("CPU",), precisions=faster)
+
+    def supports(self, node: ir.Node, target: Target) -> Support:
+        """Worth trying, unless a type speaks against it."""
+        return support_of(_refuse_misread, node, lambda node: known_wrong(node) or computes_beyond(node, LIMITS[-1]))
+
+    def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
+        """Writes the kernel, converts it once, and asks the plugin whether it takes every operator."""
+        _check(target)
+        _refuse_misread(values_of(kernel.graph))
+        refuse_operators(known_wrong, kernel.graph)
+        limit = _limit(kernel.graph)
+        files = save_kernel(kernel, workspace)
+        model = _read(workspace / files[0])
+        _refuse_changed(model, kernel.graph)
+        _refuse_handed_through(model, kernel.graph)
+        with _threads.noticed():
+            _query(model)
+        inputs = tuple(str(value.name) for value in kernel.graph.inputs)
+        outputs = tuple(str(value.name) for value in kernel.graph.outputs)
+        indices = [i for i, v in enumerate(kernel.graph.inputs) if _is_index(v)]
+        metadata = {"model": files[0], "indices": indices, "limit": limit}
+        return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata=metadata)
+
+    def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
+        """Has the plugin compile the kernel, and makes one request."""
+        _check(target)
+        with _threads.noticed():
+            model = _compile(workspace / compiled.metadata["model"], _config(target, options))
+        # Those that it pins itself, as its vendor has it, know their places.
+        request = _Request(model, compiled, None if options.exclusive else _threads)
+        layouts = _layouts(model, compiled)
+        return _RequestKernel(request) if layouts is None else _InPlaceRequestKernel(request, layouts)
+
+    def profile(
+        self, compiled: Compiled, target: Target, workspace: Path, inputs: Sequence[Tensor], repeats: int
+    ) -> Mapping[str, float]:
+        """Seconds per node, from OpenVINO's performance counters."""
+        _check(target)
+        with tokenised(workspace / compiled.metadata["model"]) as copy:
+            model = _compile(copy.path, _config(target, LoadOptions(exclusive=True)) | {"PERF_COUNT": True})
+            request = model.create_infer_request()
+            ports = _port_of_name(model)
+            feeds = {ports[input_token(i)]: x for i, x in enumerate(inputs) if input_token(i) in ports}
+            origins = _origins(model, copy)
+            samples: list[Mapping[int, float]] = []
+            for _ in range(repeats + 1):
+                request.infer(feeds)
+                samples.append(_seconds_per_node(request, origins))
+        return copy.named(
+            {index: statistics.median(run.get(index, 0.0) for run in samples[1:]) for index in samples[0]}
+        )
+
+
+class _Threads:
+    """OpenVINO's threads in this process: all models share those that compute; each has some that hardly do.
+
+    Attributes:
+        helpers: Those that were seen to compute while a kernel ran.
+    """
+
+    def __init__(self) -> None:
+        self.helpers = HelperThreads()
+        self._known: set[int] = set()
+
+    @contextlib.contextmanager
+    def noticed(self) -> Iterator[None]:
+        """Notices threads that the caller has OpenVINO start."""
+        with started_meanwhile() as started:
+            yield
+        self._known = (self._known | started) & own_threads()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watches which threads help with a run."""
+        with self.noticed(), computed_meanwhile(self._known) as helping:
+            yield
+        self.helpers.add(helping)
+
+
+_threads = _Threads()
+
+
+class _Request:
+    """One inference request, called below its Python checks, with inputs shared.
+
+    Setting an input costs more than a small kernel takes, so an array that was set before is not set again.
+    """
+
+    def __init__(self, model: Any, compiled: Compiled, threads: _Threads | None) -> None:
+        from openvino import Tensor as OvTensor
+        from openvino._pyopenvino import InferRequest
+
+        self.tensor = OvTensor
+        self.request = model.create_infer_request()
+        self._infer = functools.partial(InferRequest.infer, self.request, {})
+        self._threads = threads
+        self._runs = 0
+        ports = _port_of_name(model)
+        self._ports = [ports.get(name) for name in compiled.inputs]
+        self._set: list[Tensor | None] = [None] * len(self._ports)
+        # A request only points to the memory of its inputs, so that copies must be kept.
+        self._held: list[Tensor | None] = [None] * len(self._ports)
+        types = [value.get_element_type().to_dtype().name for value in model.inputs]
+        indices = frozenset(compiled.metadata.get("indices", ()))
+        self._checked = [
+            i
+            for i, port in enumerate(self._ports)
+            if port is not None and types[port] in _AS_INT32 and i not in indices
+        ]
+        self._limit = int(compiled.metadata.get("limit", LIMITS[0]))
+        if self._limit < LIMITS[0]:
+            narrow = enumerate(self._ports)
+            self._checked += [
+                i for i, port in narrow if port is not None and types[port] == "int32" and i not in indices
+            ]
+        self._is_static = [port is not None and model.inputs[port].partial_shape.is_static for port in self._ports]
+
+    def infer(self, share_outputs: bool) -> Any:
+        """Runs on the inputs that were set; outputs by port, in memory of the request's, or copied."""
+        if (threads := self._threads) is not None:
+            if self._runs < _WATCHED[-1]:
+                self._runs += 1
+                with threads.watched() if self._runs in _WATCHED else contextlib.nullcontext():
+                    return self._infer(share_outputs, False)
+            threads.helpers.keep_apart()
+        return self._infer(share_outputs, False)
+
+    def read(self, inputs: Sequence[Tensor]) -> None:
+        """Sets the inputs."""
+        for i in self._checked:
+            _refuse_large(inputs[i], self._limit)
+        for i, (x, known) in enumerate(zip(inputs, self._set, strict=True)):
+            if x is not known:
+                self._read(i, x)
+
+    def _read(self, i: int, x: Tensor) -> None:
+        port = self._ports[i]
+        if port is None:
+            return
+        # NumPy has two 64-bit integers, long and long long; OpenVINO knows one, other runtimes may return the other.
+        canonical = np.dtype(x.dtype.name)
+        is_shared = x.flags.c_contiguous and x.flags.writeable
+        held = self._held[i] = x.view(canonical) if is_shared else np.array(x, canonical, order="C")
+        self.request.set_input_tensor(port, self.tensor(held, shared_memory=True))
+        # What was copied must be copied again, and an array of no fixed shape may be given another.
+        self._set[i] = x if is_shared and self._is_static[i] else None
+
+
+class _RequestKernel:
+    """A request whose outputs are copied: their sizes vary, and with them their places, or they are inputs."""
+
+    reuses_outputs = False
+    allocates_outputs = True
+
+    def __init__(self, request: _Request) -> None:
+        self._request = request
+
+    def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        self._request.read(inputs)
+        return list(self._request.infer(share_outputs=False).values())
+
+
+class _InPlaceRequestKernel(InPlaceKernelBase):
+    """A request that writes where it is told."""
+
+    def __init__(self, request: _Request, layouts: Sequence[Layout]) -> None:
+        super().__init__(layouts)
+        self._request = request
+
+    def run_into(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        self._request.read(inputs)
+        self._write_to(outputs)
+        self._request.infer(share_outputs=True)
+
+    def _handle(self, y: Tensor) -> object:
+        return self._request.tensor(y, shared_memory=True)
+
+    def _bind_output(self, i: int, handle: object) -> None:
+        self._request.request.set_output_tensor(i, handle)
+
+
+def _layouts(model: Any, compiled: Compiled) -> tuple[Layout, ...] | None:
+    """Layouts of the outputs, if all are fixed and none is an input."""
+    if set(compiled.inputs) & set(compiled.outputs) or not all(port.partial_shape.is_static for port in model.outputs):
+        return None
+    dtypes = [port.get_element_type().to_dtype().name for port in model.outputs]
+    return layouts_of(dtypes, [tuple(port.shape) for port in model.outputs])
+
+
+def _check(target: Target) -> None:
+    check_options(target, {"threads": None, "precision": _PRECISIONS})
+
+
+def _config(target: Target, options: LoadOptions) -> dict[str, Any]:
+    """Properties for the plugin: its best settings for latency, in the precision that was asked for."""
+    precision = target.option("precision") or "f32"
+    config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
+    if precision == "f32":
+        config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
+    if threads := load_threads(target, options):
+        config["INFERENCE_NUM_THREADS"] = threads
+    if not options.exclusive:
+        config["ENABLE_CPU_PINNING"] = False
+    return config
+
+
+@functools.cache
+def _core() -> Any:
+    import openvino as ov
+
+    core = ov.Core()
+    core.set_property("CPU", {"LOG_LEVEL": "LOG_NONE"})
+    return core
+
+
+def _read(path: Path) -> Any:
+    try:
+        return _core().read_model(path)
+    except Exception as error:
+        refusal = Unsupported(f"openvino cannot convert the kernel: {one_line(error)}")
+    try:
+        # Operators that it knows only by their definition, it converts from memory and not from files.
+        return _core().read_model(path.read_bytes())
+    except Exception as error:
+        raise refusal from error
+
+
+def _query(model: Any) -> None:
+    try:
+        taken = _core().query_model(model, "CPU")
+    except Exception as error:
+        raise Unsupported(f"openvino: {one_line(error)}") from error
+    refused = {op.get_type_name() for op in model.get_ops() if op.get_friendly_name() not in taken}
+    if refused:
+        raise Unsupported(f"openvino's CPU plugin does not take {', '.join(sorted(refused))}")
+
+
+def _compile(path: Path, config: Mapping[str, Any]) -> Any:
+    model = _read(path)
+    try:
+        return _core().compile_model(model, "CPU", config)
+    except Exception as error:
+        raise CompileError(f"openvino: {one_line(error)}") from error
+
+
+def _refuse_misread(values: Iterable[ir.Value]) -> None:
+    """Refuses what OpenVINO would take for something else without saying so.
+
+    It computes float64 in float32, 64-bit integers in 32 bits (end markers of Slice excepted: these it clamps), has no
+    strings, and reads a constant of no elements as a scalar.
+    """
+    for value in values:
+        dtype = elem_type(value)
+        if dtype is not None and dtype.name in ("DOUBLE", "STRING", "COMPLEX64", "COMPLEX128"):
+            raise Unsupported(f"openvino's CPU plugin does not compute in {dtype.name.lower()} ({value.name!r})")
+        tensor = value.const_value
+        if tensor is None or dtype is None:
+            continue
+        if tensor.size == 0 and not _is_read_as_nothing(value):
+            raise Unsupported(f"openvino reads a constant of no elements as a scalar ({value.name!r})")
+        if dtype.name.lower() not in _AS_INT32:
+            continue
+        if not _fits(tensor.numpy()) and any(user.op_type != "Slice" for user, _ in value.uses()):
+            raise Unsupported(f"openvino's CPU plugin computes {dtype.name.lower()} in 32 bits ({value.name!r})")
+
+
+def _is_read_as_nothing(constant: ir.Value) -> bool:
+    """Whether a constant of no elements only tells operators that there are no parts, lengths, axes or regions."""
+    return not constant.is_graph_output() and all(
+        user.op_type in _OF_NO_PARTS or (place > 0 and user.op_type.startswith(_TOLD_NOTHING))
+        for user, place in constant.uses()
+    )
+
+
+def _refuse_changed(model: Any, graph: ir.Graph) -> None:
+    """Refuses a converted model whose inputs or outputs have other types or shapes than the kernel's."""
+    import onnx_ir as ir
+
+    names = {name: port for port in model.inputs for name in port.get_names()}
+    pairs = [(value, names[value.name]) for value in graph.inputs if value.name in names]
+    pairs += zip(graph.outputs, model.outputs, strict=True)
+    for value, _ in pairs:
+        if value.type is not None and not isinstance(value.type, ir.TensorType):
+            raise Unsupported(f"openvino's Python interface takes tensors, not {value.type} ({value.name!r})")
+    for value, port in pairs:
+        expected, got = elem_type(value), port.get_element_type()
+        if expected is None:
+            continue
+        if expected.numpy().isbuiltin != 1:
+            raise Unsupported(f"openvino's Python interface does not take {expected.short_name()} ({value.name!r})")
+        if expected.numpy() != got.to_dtype():
+            raise Unsupported(f"openvino makes {got.get_type_name()} of {value.name!r}, a {expected.short_name()}")
+        if value.shape is not None and not _agree(value.shape, port.partial_shape):
+            raise Unsupported(f"openvino makes {port.partial_shape} of {value.name!r}, of shape {value.shape}")
+
+
+def _agree(shape: ir.Shape, got: Any) -> bool:
+    """Whether the rank is the same, and every size that both know."""
+    if got.rank.is_dynamic:
+        return True
+    pairs = zip(shape, got, strict=False)
+    return len(shape) == len(got) and all(
+        size == axis.get_length() for size, axis in pairs if isinstance(size, int) and axis.is_static
+    )
+
+
+def _refuse_handed_through(model: Any, graph: ir.Graph) -> None:
+    """Refuses inputs that are outputs under another name, as a ``Sum`` of one input is: the plugin takes one for the other."""
+    given, made = ({str(value.name) for value in values} for values in (graph.inputs, graph.outputs))
+    for port in model.inputs:
+        names = port.get_names()
+        if names & (made - given) or not names & given:
+            raise Unsupported(f"openvino confuses inputs with the outputs that they are handed through as ({names})")
+
+
+def _is_index(value: ir.Value) -> bool:
+    """Whether a value only says where: what does not fit 32 bits is no place in any tensor."""
+    uses = value.uses()
+    return bool(uses) and not value.is_graph_output() and all(PLACES.get(node.op_type) == i for node, i in uses)
+
+
+def _limit(graph: ir.Graph) -> int:
+    """The largest magnitude of inputs with which no operator of a kernel goes beyond 32 bits.
+
+    Raises:
+        Unsupported: There is none that inputs can be held to.
+    """
+    for limit in LIMITS:
+        if not any(computes_beyond(node, limit) for node in graph.all_nodes()):
+            return limit
+    refuse_operators(lambda node: computes_beyond(node, LIMITS[-1]), graph)
+    raise AssertionError("what is refused at a limit is refused")
+
+
+def _fits(x: Tensor, limit: int = LIMITS[0]) -> bool:
+    # The bits of all of them together are no less than the largest: one look at each is enough.
+    if x.size == 0 or 0 <= np.bitwise_or.reduce(x, axis=None) <= limit:
+        return True
+    return bool(x.max() <= limit and x.min() >= ~limit)
+
+
+def _refuse_large(x: Tensor, limit: int) -> None:
+    if not _fits(x, limit):
+        raise Unsupported(f"openvino's CPU plugin computes {x.dtype} in 32 bits, and an input has larger values")
+
+
+def _port_of_name(model: Any) -> Mapping[str, int]:
+    """Input ports by name; a name is missing where nothing uses the input."""
+    return {name: port for port, value in enumerate(model.inputs) for name in value.get_names()}
+
+
+def _origins(model: Any, copy: TokenisedKernel) -> Mapping[str, int]:
+    """Name in the plugin's graph to index of the kernel's node that it is known by."""
+    found: dict[str, Sequence[int]] = {}
+    for op in model.get_runtime_model().get_ordered_ops():
+        info = op.get_rt_info()
+        text = info["originalLayersNames"].astype(str) if "originalLayersNames" in info else ""
+        if tokens := tokens_in(text) or tokens_in(op.get_friendly_name()):
+            found[op.get_friendly_name()] = tokens
+    # A convolution whose result is scaled is known by what scales it; it is nowhere else in the graph.
+    told = {index for tokens in found.values() for index in tokens}
+    return {name: copy.main_node(copy.merged_group(tokens, told)) for name, tokens in found.items()}
+
+
+def _seconds_per_node(request: Any, origins: Mapping[str, int]) -> Mapping[int, float]:
+    """One run's times by node; a node of the plugin's own (a reorder) counts with the one before it."""
+    sums: dict[int, float] = defaultdict(float)
+    current = min(origins.values(), default=None)
+    for entry in request.get_profiling_info():
+        if entry.status != entry.Status.EXECUTED or BODY in entry.node_name:
+            continue
+        current = origins.get(entry.node_name, current)
+        if current is not None:
+            sums[current] += entry.real_time.total_seconds()
+    return sums

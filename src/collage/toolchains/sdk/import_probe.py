@@ -1,0 +1,139 @@
+"""Whether an installed package can be imported, found out in a process that may crash or hang in our place."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from collage.toolchains.sdk.model_files import one_line
+
+__all__ = ["import_failure", "importing_here", "is_alone"]
+
+IMPORT_S = 60.0
+"""Longer than any import on a busy machine takes."""
+_AT_ONCE = threading.BoundedSemaphore(4)
+"""Some packages take half a gigabyte to import."""
+_LOOK_S = 0.02
+_TAIL_BYTES = 1 << 16
+"""Of what a package writes, the end tells why it failed; as much as a pipe holds."""
+_END_WITH_PARENT = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.getppid() == int(sys.argv[1]) or os._exit(1)"
+)
+"""Whoever is killed while it waits can end nothing: an import that hangs would be there for good. PR_SET_PDEATHSIG."""
+
+_failures: dict[str, str | None] = {}
+_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+_here: ContextVar[bool] = ContextVar("_here", default=False)
+_alone: ContextVar[bool] = ContextVar("_alone", default=False)
+
+
+@contextmanager
+def importing_here(*, alone: bool = False) -> Iterator[None]:
+    """For processes that import the packages next, or may crash: they are imported at once, and not elsewhere first.
+
+    Args:
+        alone: Whether the process is one of our own, with one thread, that serves this toolchain and no other.
+    """
+    tokens = _here.set(True), _alone.set(alone)
+    try:
+        yield
+    finally:
+        _here.reset(tokens[0])
+        _alone.reset(tokens[1])
+
+
+def is_alone() -> bool:
+    """Whether what is imported now is of use to one toolchain only (see ``importing_here``)."""
+    return _alone.get()
+
+
+def import_failure(package: str, load: Callable[[], object] | None = None) -> str | None:
+    """Why a package cannot be imported here, None if it can. Asked of another process once, unless it is imported.
+
+    Threads that ask for different packages are answered side by side; of those that ask for the same, one finds out.
+
+    Args:
+        package: Its name.
+        load: Imports it into this process, if that takes more than its name.
+    """
+    if package in sys.modules:
+        return None
+    with _locks[package]:
+        if package not in _failures:
+            _failures[package] = _failure(package, load)
+        return _failures[package]
+
+
+def _failure(package: str, load: Callable[[], object] | None) -> str | None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:  # without an origin it is some folder of that name
+        return "not installed"
+    if _here.get():
+        return _failure_here(load or functools.partial(importlib.import_module, package))
+    with _AT_ONCE:
+        return _failure_elsewhere(package)
+
+
+def _failure_here(load: Callable[[], object]) -> str | None:
+    try:
+        load()
+    except Exception as error:
+        return f"importing it fails: {one_line(error)}"
+    return None
+
+
+def _failure_elsewhere(package: str) -> str | None:
+    program = f"{_END_WITH_PARENT}; sys.path[:] = sys.argv[2:]; import {package}"
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(os.getpid()), *sys.path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+    except OSError as error:
+        return f"importing it cannot be tried: {one_line(error)}"
+    with process:
+        try:
+            said = _last_words(process, time.monotonic() + IMPORT_S)
+        except TimeoutError:
+            return f"importing it takes more than {IMPORT_S:g} s"
+        finally:
+            process.kill()
+    if process.returncode < 0:
+        return f"importing it ends with {signal.Signals(-process.returncode).name}"
+    if process.returncode > 0:
+        return f"importing it fails: {one_line(RuntimeError(said))}"
+    return None
+
+
+def _last_words(process: subprocess.Popen[bytes], deadline_s: float) -> str:
+    """The end of what it says until it ends: it may say no end of things, and leave children who hold its pipe open.
+
+    Raises:
+        TimeoutError: It has not ended by the deadline.
+    """
+    assert process.stderr is not None
+    said, ended = b"", False
+    while True:
+        heard, _, _ = select.select([process.stderr], [], [], 0.0 if ended else _LOOK_S)
+        more = os.read(process.stderr.fileno(), _TAIL_BYTES) if heard else b""
+        said = (said + more)[-_TAIL_BYTES:]
+        if ended:
+            return said.decode(errors="replace")
+        if heard and not more:  # It closed the pipe, and may go on.
+            time.sleep(_LOOK_S)
+        if time.monotonic() > deadline_s:
+            raise TimeoutError
+        ended = process.poll() is not None

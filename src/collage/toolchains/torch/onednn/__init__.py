@@ -1,0 +1,3 @@
+"""oneDNN through torch, on the processor."""
+
+__all__: list[str] = []

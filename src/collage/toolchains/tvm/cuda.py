@@ -1,0 +1,154 @@
+"""TVM's native code generator for CUDA: its own pipeline, with the GPU schedules that it has for untuned loops.
+
+Kernels are not recorded into CUDA graphs: their intermediate values come from a pool that TVM shares between all modules of
+a process, so that memory which a recording writes may meanwhile hold something else.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collage._errors import CompileError, TargetError, Unsupported
+from collage.toolchains._contract import Availability
+from collage.toolchains.sdk.model_files import one_line
+from collage.toolchains.torch import cuda_support
+from collage.toolchains.tvm.pipeline import noting_lent_outputs
+
+if TYPE_CHECKING:
+    from collage.target import Target
+    from collage.toolchains._contract import Compiled
+
+__all__ = ["availability", "check_arch", "generate", "load"]
+
+_ALIGNMENT = 64
+"""Bytes; TVM refuses tensors that begin elsewhere."""
+_LIMITS = {
+    "max_threads_per_block": 1024,
+    "thread_warp_size": 32,
+    "max_shared_memory_per_block": 49152,  # What every device grants a kernel that does not ask for more.
+}
+
+
+def availability(found: Availability) -> Availability:
+    """Whether TVM, which was found for the processor, can also compile for the device."""
+    missing = None
+    if not found.available:
+        missing = cuda_support.Absence(str(found.reason), str(found.remedy))
+    elif not _has_cuda_runtime():
+        missing = cuda_support.Absence("this build of apache-tvm has no CUDA runtime", "install one that has")
+    elif _compiler() is None:
+        reason = "neither NVRTC's bindings nor nvcc, which compile TVM's CUDA sources"
+        missing = cuda_support.Absence(reason, "pip install cuda-python, or install the CUDA toolkit")
+    return cuda_support.cuda_availability(found.version, found.build, missing)
+
+
+def _has_cuda_runtime() -> bool:
+    spec = importlib.util.find_spec("tvm")
+    return (
+        spec is not None and spec.origin is not None and any(Path(spec.origin).parent.rglob("libtvm_runtime_cuda.so"))
+    )
+
+
+def _compiler() -> str | None:
+    """TVM's name of the compiler that is here."""
+    try:
+        if importlib.util.find_spec("cuda.bindings") is not None:
+            return "nvrtc"
+    except ModuleNotFoundError:
+        pass
+    return "nvcc" if shutil.which("nvcc") else None
+
+
+def check_arch(target: Target) -> None:
+    """Refuses an architecture that is none.
+
+    Raises:
+        TargetError: The option is no ``sm_`` and a number.
+    """
+    arch = target.option("arch")
+    if arch is not None and not re.fullmatch(r"sm_\d{2,3}a?", arch):
+        raise TargetError(f"target {str(target)!r}: -arch is written as in sm_90, not {arch!r}")
+
+
+def machine(target: Target) -> Any:
+    """TVM's target: the option ``arch``, or the device at hand."""
+    import tvm
+
+    arch = target.option("arch")
+    if arch is None:
+        gpu = cuda_support.find_gpu()
+        if isinstance(gpu, cuda_support.Absence):
+            raise Unsupported(f"tvm: {gpu.reason}; {gpu.remedy}")
+        arch = gpu.arch
+    return tvm.target.Target({"kind": "cuda", "arch": arch, **_LIMITS}, host={"kind": "llvm"})
+
+
+def generate(module: Any, target: Target) -> tuple[Any, Sequence[int]]:
+    """Schedules a Relax module for the device and generates its code.
+
+    Returns:
+        An executable of Relax, and which of its outputs lie in memory that is not theirs alone.
+
+    Raises:
+        CompileError: TVM failed.
+    """
+    import tvm
+    from tvm.relax.backend.cuda import pipeline
+
+    goal = machine(target)
+    lent: list[int] = []
+    os.environ.setdefault("TVM_CUDA_COMPILE_MODE", _compiler() or "nvrtc")
+    try:
+        with goal, tvm.transform.PassContext(opt_level=int(target.option("opt-level") or "3")):
+            passes = [
+                tvm.relax.transform.DecomposeOpsForInference(),
+                *pipeline.library_dispatch_passes(goal),
+                *pipeline.legalize_passes(goal),
+                *pipeline.dataflow_lower_passes(goal),
+                noting_lent_outputs(lent),
+                *pipeline.finalize_passes(goal),
+            ]
+            built = tvm.compile(module, target=goal, relax_pipeline=tvm.transform.Sequential(passes))
+    except Exception as error:
+        raise CompileError(f"tvm: {one_line(error)}") from error
+    return built, lent
+
+
+def load(library: Path, compiled: Compiled) -> cuda_support.CudaKernel:
+    """Loads a library onto the device."""
+    cuda_support.require_gpu()
+    device = cuda_support.cuda_device()
+    return cuda_support.CudaKernel(_Machine(library, compiled, device), device, capturable=False)
+
+
+class _Machine:
+    """The entry function of a library, called with tensors that share torch's memory."""
+
+    def __init__(self, library: Path, compiled: Compiled, device: cuda_support.TorchDevice) -> None:
+        import torch
+        import tvm
+        import tvm_ffi
+
+        self._torch = torch
+        self._place = tvm.cuda(0)
+        self._on_stream = tvm_ffi.use_raw_stream
+        self._from_dlpack = tvm.runtime.from_dlpack
+        self._machine = tvm.relax.VirtualMachine(tvm.runtime.load_module(str(library)), self._place)
+        self._main = self._machine["main"]
+        self._lent = frozenset(compiled.metadata["lent"])
+        self._is_tuple = len(compiled.outputs) > 1
+        self._device = device
+
+    def __call__(self, *inputs: Any) -> Sequence[Any]:
+        stream = self._torch.cuda.current_stream(self._device.name).cuda_stream
+        tensors = [x.clone() if x.data_ptr() % _ALIGNMENT else x for x in inputs]
+        with self._on_stream(self._place, stream):
+            result = self._main(*[self._from_dlpack(x) for x in tensors])
+        made = [self._torch.from_dlpack(y) for y in (result if self._is_tuple else (result,))]
+        return [y.clone() if i in self._lent else y for i, y in enumerate(made)]

@@ -1,0 +1,121 @@
+"""TVM's default pipeline for CPUs, with a layout and schedules that use vectors and threads.
+
+TVM schedules nothing by itself on CPUs: untuned, its loops are scalar and on one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["front", "noting_lent_outputs", "pipeline"]
+
+
+def front(target: Any, *, channels_last: bool) -> Any:
+    """The passes from imported Relax to fused loops that are not scheduled yet: what tuning tunes.
+
+    Args:
+        target: TVM's target.
+        channels_last: True to compute convolutions in [N, H, W, C], where output channels fill vectors at any size of
+            image; the layouts of inputs and outputs stay.
+    """
+    import tvm
+    from tvm import relax
+    from tvm.relax.backend import cpu_generic
+
+    layout = [relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})] if channels_last else []
+    return tvm.transform.Sequential(
+        [
+            *cpu_generic.library_dispatch_passes(target),
+            *layout,
+            relax.transform.DecomposeOpsForInference(),
+            *cpu_generic.legalize_passes(target),
+        ]
+    )
+
+
+def pipeline(target: Any, lent: list[int], *, channels_last: bool, tuned: Sequence[Any] = ()) -> Any:
+    """The passes from imported Relax to code, for ``relax_pipeline`` of ``tvm.compile``.
+
+    Args:
+        target: TVM's target.
+        lent: See ``noting_lent_outputs``.
+        channels_last: See ``front``.
+        tuned: Passes that schedule what was tuned; whatever they leave gets the default.
+    """
+    import tvm
+    from tvm.relax.backend import cpu_generic
+    from tvm.s_tir import dlight
+
+    from collage.toolchains.tvm.math_functions import as_arithmetic
+    from collage.toolchains.tvm.row_schedules import Rows
+    from collage.toolchains.tvm.tile_schedules import Cautious, Reductions, RegisterTiles
+
+    return tvm.transform.Sequential(
+        [
+            front(target, channels_last=channels_last),
+            *tuned,
+            dlight.ApplyDefaultSchedule(*map(Cautious, (Rows(), RegisterTiles(), Reductions()))),
+            as_arithmetic(),
+            *cpu_generic.pipeline.dataflow_lower_passes(target),
+            noting_lent_outputs(lent),
+            *cpu_generic.finalize_passes(target),
+        ]
+    )
+
+
+def noting_lent_outputs(lent: list[int]) -> Any:
+    """A pass, to be run once memory is given out, that changes nothing and finds outputs in memory that is not theirs alone.
+
+    TVM hands an input or a constant on where nothing is left to compute (a sum with 0, a slice of everything), and makes two
+    outputs of one tensor. Which operators come to that its own simplifications decide, so it is read from what they leave.
+
+    Args:
+        lent: Becomes the positions of these outputs.
+    """
+    import tvm
+
+    def note(module: Any, _: Any) -> Any:
+        lent[:] = _lent_outputs(module["main"])
+        return module
+
+    return tvm.transform.module_pass(note, opt_level=0)
+
+
+def _lent_outputs(function: Any) -> list[int]:
+    from tvm import relax
+
+    body = function.body
+    values = {binding.var: binding.value for block in body.blocks for binding in block.bindings}
+    made, _ = _origin(body.body, values)
+    lent, taken = [], set()
+    for i, output in enumerate(made.fields if isinstance(made, relax.Tuple) else [body.body]):
+        made, place = _origin(output, values)
+        if not _is_call_of(made, "relax.builtin.alloc_tensor") or place in taken:
+            lent.append(i)
+        taken.add(place)
+    return lent
+
+
+def _origin(value: Any, values: Mapping[Any, Any]) -> tuple[Any, Any]:
+    """The expression in whose memory a value lies, and the variable that it was bound to first; None of either."""
+    from tvm import relax
+
+    place = None
+    while value is not None:
+        if isinstance(value, relax.Var):
+            place, value = value, values.get(value)
+        elif isinstance(value, relax.TupleGetItem):
+            parts, _ = _origin(value.tuple_value, values)
+            value = parts.fields[value.index] if isinstance(parts, relax.Tuple) else None
+        elif _is_call_of(value, "relax.reshape"):  # a view by now
+            value = value.args[0]
+        else:
+            break
+    return value, place
+
+
+def _is_call_of(value: Any, operator: str) -> bool:
+    from tvm import ir, relax
+
+    return isinstance(value, relax.Call) and isinstance(value.op, ir.Op) and value.op.name == operator

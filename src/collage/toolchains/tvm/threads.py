@@ -1,0 +1,65 @@
+"""TVM's threads: how many there are, whether they wait awake, and where they run.
+
+Each thread that calls TVM has a pool of its own, made when it is first needed, and as large as it will ever be. Left to
+itself TVM takes every second processor for the other half of one before it, and a machine that has two computes with one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from collage.machine import usable_cores
+from collage.toolchains.sdk.thread_affinity import HelperThreads, started_meanwhile
+
+__all__ = ["set_habits", "use_threads"]
+
+_SHARE_ALL_CORES = -3
+"""TVM's affinity mode in which any of its threads may run on any of the processors named."""
+
+
+def set_habits(exclusive: bool) -> None:
+    """Has TVM leave affinities alone, and its threads be quiet between two runs unless ``exclusive``.
+
+    It would pin the caller to one core for good. What it reads from the environment it reads when it first needs threads.
+    """
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+    if not exclusive:
+        os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
+
+
+def use_threads(count: int) -> None:
+    """Has TVM compute what this thread calls next with ``count`` threads, each on its own processor; no more than there are."""
+    if _team.size != count:
+        _team.resize(count)
+    _team.helpers.keep_apart()
+
+
+class _Team(threading.local):
+    """The pool of the calling thread."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.helpers = HelperThreads()
+
+    def resize(self, count: int) -> None:
+        """Has the first ``count`` of the pool's threads do the work; the calling thread is one of them."""
+        if not self.size:
+            with started_meanwhile() as started:
+                _configure(max(count, usable_cores()))
+            self.helpers.add(started)
+        _configure(count)
+        self.size = count
+
+
+_team = _Team()
+
+
+def _configure(count: int) -> None:
+    import tvm
+
+    # How many processors are named is what counts, here and for every loop nest; nothing is bound to them.
+    processors = [str(number) for number in range(count)]
+    configure: Any = tvm.get_global_func("runtime.config_threadpool")
+    configure(_SHARE_ALL_CORES, count, processors)

@@ -1,0 +1,244 @@
+"""Schedules for TVM's loops on CPUs: a tile in vector registers, and threads over the tiles.
+
+A rule of the kind that ``tvm.s_tir.dlight`` applies to each function: what a first hand-written schedule would be. Before it
+comes that of ``_tvm_rows``, after it TVM's own for reductions, where that is sound. What none fits keeps TVM's own loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.s_tir import dlight
+from tvm.s_tir.dlight.analysis import SBlockInfo, normalize_prim_func
+from tvm.s_tir.dlight.base import try_inline_contiguous_spatial
+
+__all__ = [
+    "LANES",
+    "Cautious",
+    "Reductions",
+    "RegisterTiles",
+    "divisor",
+    "extent",
+    "parallel",
+    "product",
+    "tiled_otherwise",
+]
+
+LANES = 16
+_TILE_COLUMNS = (64, 48, 32, 16, 8, 4)
+_TILE_ROWS = (6, 5, 4, 7, 8, 3, 2)
+_TILE_BYTES = 1024
+"""What TVM still keeps on the stack, and a compiler in registers."""
+_LEAST_LANES = 4
+_PARALLEL_WORK = 8192
+"""Scalar operations below which waking a thread costs more than it saves."""
+
+
+class Cautious:
+    """A rule whose failures leave a function as it was."""
+
+    def __init__(self, rule: Any) -> None:
+        self._rule = rule
+
+    def apply(self, func: tirx.PrimFunc, target: Any, tunable: bool) -> s_tir.Schedule | None:
+        """What the rule makes of ``func``, or None where one of its primitives does not fit."""
+        try:
+            return self._rule.apply(func, target, tunable)
+        except (s_tir.ScheduleError, tvm.error.InternalError, TypeError, ValueError):
+            return None
+
+
+class RegisterTiles:
+    """Tiles the one reduction of a function, or vectorises its element-wise loops; threads share the tiles."""
+
+    def apply(self, func: tirx.PrimFunc, target: Any, tunable: bool) -> s_tir.Schedule | None:
+        """A schedule of ``func``, or None where the rule is not meant for it."""
+        return _schedule(s_tir.Schedule(func), 0)
+
+
+class Reductions:
+    """TVM's own rule for reductions, where each thread of what it makes computes only what it needs of them.
+
+    Where lengths are symbolic, it may not be able to tell which groups a channel needs; every channel then computed the sums
+    of all groups, in 4.4 s where loops as they were take some milliseconds.
+    """
+
+    def apply(self, func: tirx.PrimFunc, target: Any, tunable: bool) -> s_tir.Schedule | None:
+        """A schedule of ``func``, or None where the rule is not meant for it."""
+        sch = dlight.cpu.Reduction().apply(func, target, tunable)
+        return None if sch is None or _computes_anything_between(sch) else sch
+
+
+def tiled_otherwise(module: tvm.IRModule) -> list[s_tir.Schedule]:
+    """The function ``main`` of a module with every tiling that fits it, the rule's own choice first.
+
+    Tuning measures these: which tile suits a processor's registers, and which order of tiles its caches, is a guess
+    otherwise. Empty where there is no reduction to tile.
+    """
+    found = list[s_tir.Schedule]()
+    while (sch := Cautious(_Tiling(len(found))).apply(module, None, True)) is not None:
+        found.append(sch)
+    return found
+
+
+class _Tiling:
+    """The rule with the n-th tiling instead of the first."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def apply(self, module: tvm.IRModule, target: Any, tunable: bool) -> s_tir.Schedule | None:
+        sch = s_tir.Schedule(module)
+        blocks = normalize_prim_func(sch)
+        tiles = blocks is not None and not all(block.is_injective() for block in blocks)
+        return _schedule(sch, self._place) if tiles else None
+
+
+def _schedule(sch: s_tir.Schedule, place: int) -> s_tir.Schedule | None:
+    blocks = normalize_prim_func(sch)
+    if blocks is None or sum(not block.is_injective() for block in blocks) > 1:
+        return None
+    if not any(block.is_injective() and sch.get(block.block_rv).init is not None for block in blocks):
+        # A sum of one term is injective too, and TVM inlines what follows into both of its halves: a bias is added twice.
+        blocks = try_inline_contiguous_spatial(sch, blocks)
+    kinds = [block.is_injective() for block in blocks]
+    if all(kinds):
+        for block in blocks:
+            _elementwise(sch, block)
+        return sch
+    anchor = kinds.index(False)
+    epilogue = blocks[anchor + 1] if len(blocks) == anchor + 2 else None
+    if len(blocks) > anchor + 2:
+        return None
+    for block in blocks[:anchor]:
+        _elementwise(sch, block)
+    _reduction(sch, blocks[anchor], epilogue, place)
+    return sch
+
+
+def _elementwise(sch: s_tir.Schedule, block: SBlockInfo) -> None:
+    *outer, last = sch.get_loops(block.block_rv)
+    width = divisor(extent(sch, last), (LANES, 8, 4))
+    work = product(sch, (*outer, last))
+    if width:
+        rest, lanes = sch.split(last, [None, width])
+        sch.vectorize(lanes)
+        outer.append(rest)
+    elif not outer:
+        return
+    parallel(sch, outer, work)
+
+
+def _reduction(sch: s_tir.Schedule, block: SBlockInfo, epilogue: SBlockInfo | None, place: int) -> None:
+    loops = sch.get_loops(block.block_rv)
+    spatial = [loop for loop, it in zip(loops, block.iters, strict=True) if it.kind == "S"]
+    reduced = [loop for loop, it in zip(loops, block.iters, strict=True) if it.kind == "R"]
+    work = product(sch, loops)
+    # Either way the tile is finished outside the array that it is added up in, which then can live in registers.
+    last = epilogue.block_rv if epilogue is not None else sch.cache_write(block.block_rv, 0, "global")
+    *batch, column = spatial
+    row = next((loop for loop in reversed(batch) if extent(sch, loop) > 1), None)
+    columns, rows, columns_first = _tile(extent(sch, column), extent(sch, row) if row else 0, place)
+    column_outer, column_inner = sch.split(column, [None, columns])
+    *inner, lanes = _in_vectors(sch, column_inner)
+    if row is not None and rows:
+        batch.remove(row)
+        row_outer, row_inner = sch.split(row, [None, rows])
+        batch.append(row_outer)
+        inner.insert(0, row_inner)
+    sch.reorder(column_outer, *batch, *reduced, *inner, lanes)
+    tiles = [column_outer, *batch] if columns_first else [*batch, column_outer]
+    sch.reorder(*tiles)
+    for loop in inner:
+        sch.unroll(loop)
+    sch.vectorize(lanes)
+    sch.reverse_compute_at(last, tiles[-1])
+    _vectorise_innermost(sch, last)
+    parallel(sch, tiles, work)
+    init = sch.decompose_reduction(block.block_rv, reduced[0])
+    sch.vectorize(sch.get_loops(init)[-1])
+
+
+def _vectorise_innermost(sch: s_tir.Schedule, block: Any) -> None:
+    """Vectorises the innermost loop of what follows a reduction.
+
+    It is as long as a tile's row, except where an element of the reduction is read by many: by a whole group of channels
+    that is normalised. TVM has no vectors of 32768 lanes, and fails where one is asked for.
+    """
+    loop = sch.get_loops(block)[-1]
+    if extent(sch, loop) > _TILE_BYTES // 4:
+        width = divisor(extent(sch, loop), _TILE_COLUMNS)
+        if width is None:
+            return
+        _, loop = sch.split(loop, [None, width])
+    *_, lanes = _in_vectors(sch, loop)
+    sch.vectorize(lanes)
+
+
+def _in_vectors(sch: s_tir.Schedule, loop: Any) -> list[Any]:
+    """A loop as loops of which the innermost is as long as vectors may be.
+
+    Of 48 lanes LLVM makes single numbers where it makes vectors of 32 or 64: a depthwise convolution took 16 times as long.
+    """
+    length = extent(sch, loop)
+    width = length & -length
+    return [loop] if width == length or width < _LEAST_LANES else list(sch.split(loop, [None, width]))
+
+
+def _computes_anything_between(sch: s_tir.Schedule) -> bool:
+    """Whether a loop runs from the least to the greatest of what might be needed: what is, could not be told."""
+    loops, bounds = list[Any](), list[Any]()
+    for function in sch.mod.functions.values():
+        tvm_ffi.structural_walk(function.body, (tirx.For, loops.append))
+    for loop in loops:
+        tvm_ffi.structural_walk(loop.extent, (tirx.Max, bounds.append))
+    return bool(bounds)
+
+
+def parallel(sch: s_tir.Schedule, loops: Sequence[Any], work: int | None) -> Any:
+    """Fuse ``loops``, and share the result among threads if there is enough work or an unknown amount of it."""
+    fused = sch.fuse(*loops) if len(loops) > 1 else loops[0]
+    if work is None or work >= _PARALLEL_WORK:
+        sch.parallel(fused)
+    return fused
+
+
+def _tile(column_extent: int, row_extent: int, place: int) -> tuple[int, int | None, bool]:
+    """Columns and rows of a tile, and whether tiles below each other come first: the n-th way that there is.
+
+    Raises:
+        ValueError: There is no such way.
+    """
+    shapes: list[tuple[int, int | None]] = []
+    for columns in (c for c in _TILE_COLUMNS if column_extent and column_extent % c == 0):
+        fitting: list[int | None] = [
+            r for r in _TILE_ROWS if row_extent and row_extent % r == 0 and r * columns * 4 <= _TILE_BYTES
+        ]
+        shapes += [(columns, rows) for rows in fitting or [None]]
+    ways = [(*shape, columns_first) for columns_first in (True, False) for shape in shapes]
+    if place >= len(ways):
+        raise ValueError("nothing to vectorise")
+    return ways[place]
+
+
+def divisor(extent: int | None, choices: Sequence[int]) -> int | None:
+    """Return the first of ``choices`` that divides ``extent``."""
+    return next((choice for choice in choices if extent and extent % choice == 0), None)
+
+
+def extent(sch: s_tir.Schedule, loop: Any) -> int:
+    """Return the extent of ``loop``, 0 if it is not a constant."""
+    extent = sch.get(loop).extent
+    return int(extent) if isinstance(extent, tirx.IntImm) else 0
+
+
+def product(sch: s_tir.Schedule, loops: Sequence[Any]) -> int | None:
+    """Return the product of the loops' extents, None if one is not a constant."""
+    total = 1
+    for loop in loops:
+        total *= extent(sch, loop)
+    return total or None

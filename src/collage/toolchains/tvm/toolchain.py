@@ -1,0 +1,165 @@
+"""TVM's native code generator: Relax from the ONNX importer, operators fused by rule, scheduled without tuning.
+
+Its compiled form is a shared library for this machine's processor, weights included.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collage._errors import CompileError, Unsupported
+from collage.toolchains._base import ToolchainBase
+from collage.toolchains._contract import TUNED, Availability, Compiled, LoadOptions, Support, TuningSession
+from collage.toolchains.sdk.model_files import check_options, kernel_name, load_threads, one_line, usable_cores
+from collage.toolchains.torch import cuda_support
+from collage.toolchains.tvm import cuda as tvm_cuda
+from collage.toolchains.tvm.kernels import (
+    LEVELS,
+    MachineKernel,
+    build_library,
+    context,
+    import_kernel,
+    link,
+    machine_facts,
+    support,
+    tvm_availability,
+    tvm_target,
+)
+from collage.toolchains.tvm.threads import set_habits, use_threads
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from collage.target import Target
+    from collage.toolchains._contract import Kernel
+
+__all__ = ["TvmToolchain"]
+
+_OPTIONS: Mapping[str, tuple[str, ...] | None] = {"threads": None, "opt-level": LEVELS, "trials": None, "seed": None}
+
+
+class TvmToolchain(ToolchainBase):
+    """Compiles kernels with TVM's own code generators for the CPU and for CUDA."""
+
+    name = "tvm"
+    targets = ("llvm", "cuda")
+    options = {
+        "threads": "number of threads (default: one for each physical core); one number for the whole process",
+        "opt-level": "0 to 3: TVM's own optimisation level (default 3)",
+        "trials": "schedules that tuning measures for each loop nest; such targets come from --tune",
+        "seed": "decides which schedules tuning tries",
+        "arch": "on CUDA: the architecture to compile for, such as sm_90 (default: the device's)",
+    }
+    optimises_whole_graphs = False
+
+    def availability(self) -> Availability:
+        """Version of the wheel, whether there is a linker, and whether TVM can be imported."""
+        return tvm_availability()
+
+    def availability_of(self, target: Target) -> Availability:
+        """For CUDA, also the device and a compiler for it."""
+        found = self.availability()
+        return tvm_cuda.availability(found) if target.kind == "cuda" else found
+
+    def ran_on(self, target: Target) -> str | None:
+        """Where its tests have passed."""
+        return cuda_support.ran_on(target.kind) if target.kind == "cuda" else super().ran_on(target)
+
+    def supports(self, node: ir.Node, target: Target) -> Support:
+        """Worth trying, unless a type speaks against it."""
+        return support(node)
+
+    def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
+        """Imports, fuses, schedules and generates code; links a shared library."""
+        _check(target)
+        name = kernel_name(kernel)
+        records = _records(kernel, target)
+        module = import_kernel(kernel, workspace)
+        # By target, since a process that has loaded a library gets the same one again under the same name.
+        options = "".join(f".{option}={value}" for option, value in target.options)
+        if target.kind == "cuda":
+            library = workspace / f"{name}.cuda{options}.so"
+            built, lent = tvm_cuda.generate(module, target)
+            link(built, library)
+        else:
+            library = workspace / f"{name}{options}.so"
+            lent = build_library(module, target, library, records)
+        inputs = tuple(str(value.name) for value in kernel.graph.inputs)
+        outputs = tuple(str(value.name) for value in kernel.graph.outputs)
+        facts = machine_facts(kernel.graph, lent)
+        return Compiled(self.name, str(target), (library.name,), inputs, outputs, metadata=facts)
+
+    def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
+        """Loads the library into a virtual machine of Relax."""
+        _check(target)
+        if target.kind == "cuda":
+            return tvm_cuda.load(workspace / compiled.files[0], compiled)
+        set_habits(options.exclusive)
+        return MachineKernel(workspace / compiled.files[0], compiled, load_threads(target, options) or usable_cores())
+
+    def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
+        """Its loop nests that reduce something: those whose tiles are guessed otherwise; on CUDA none."""
+        if target.kind == "cuda":
+            return ()
+        return tuple(_tunable(kernel, target, workspace))
+
+    def tune(self, kernel: ir.Model, target: Target, workspace: Path, session: TuningSession) -> Mapping[str, str]:
+        """Measures schedules of every loop nest that is not known, within equal parts of the time."""
+        _check(target)
+        from collage.toolchains.tvm.metaschedule import tune_all
+
+        with session.building():
+            tunable = _tunable(kernel, target, workspace)
+        set_habits(exclusive=False)
+        use_threads(load_threads(target, LoadOptions(session.threads)) or usable_cores())
+        trials, seed = int(target.option("trials") or "1"), int(target.option("seed") or "0")
+        return tune_all(tunable, tvm_target(target), trials, seed, session)
+
+
+def _check(target: Target) -> None:
+    if target.kind != "cuda":
+        check_options(target, _OPTIONS)
+        return
+    tvm_cuda.check_arch(target)
+    arch = target.option("arch")
+    check_options(target, {"opt-level": LEVELS, **({"arch": (arch,)} if arch else {})})
+
+
+def _records(kernel: ir.Model, target: Target) -> Mapping[str, str]:
+    """What tuning found for a kernel, where the target is one of tuned code.
+
+    Raises:
+        Unsupported: It was not tuned.
+        CompileError: What the kernel says is no set of records.
+    """
+    if target.option("trials") is None:
+        return {}
+    if TUNED not in kernel.metadata_props:
+        raise Unsupported("tvm: the kernel was not tuned; let --tune choose what is")
+    try:
+        told = json.loads(kernel.metadata_props[TUNED])
+    except ValueError as error:
+        raise CompileError(f"tvm: tuning records that cannot be read: {error}") from None
+    if not isinstance(told, dict) or not all(isinstance(text, str) for text in told.values()):
+        raise CompileError("tvm: tuning records must be texts by workload")
+    return told
+
+
+def _tunable(kernel: ir.Model, target: Target, workspace: Path) -> Mapping[str, Any]:
+    """The loop nests of a kernel that can be tuned, by name."""
+    module, goal = import_kernel(kernel, workspace), tvm_target(target)
+    from collage.toolchains.tvm.metaschedule import workloads
+    from collage.toolchains.tvm.pipeline import front
+
+    try:
+        with goal, context(target):
+            try:
+                lowered = front(goal, channels_last=True)(module)
+            except Exception:
+                lowered = front(goal, channels_last=False)(module)
+            return workloads(lowered, goal)
+    except Exception as error:
+        raise CompileError(f"tvm: {one_line(error)}") from error
