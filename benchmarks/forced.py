@@ -7,12 +7,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-from collage.cost.kernels import KernelMaker
 from collage.frontend import place_weights, read_model
 from collage.graph import DataflowGraph, IndexSet, KernelSpec, SubGraph, partition
+from collage.measure.kernel_factory import KernelMaker
 from collage.plans import kernel_attributes
 from collage.runtime import Executable, KernelRecord, Port, Recipe
-from collage.scratch import make_scratch
+from collage.system.scratch import make_scratch
 from collage.target import Target
 from collage.toolchains import Registry, compile_for, registry
 from collage.transform import prepare

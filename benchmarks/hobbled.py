@@ -48,8 +48,8 @@ sys.path.insert(0, str(ROOT))  # The zoo is no part of the installed package.
 from benchmarks.zoo import CATALOGUE, build, find  # noqa: E402
 from benchmarks.zoo.building import make_sample  # noqa: E402
 
-from collage.cost.quiet import until_quiet  # noqa: E402
 from collage.cost.statistics import ratio_of_medians  # noqa: E402
+from collage.workers.idle_wait import until_quiet  # noqa: E402
 
 BAR = 1.03
 SAMPLES = 3

@@ -35,14 +35,14 @@ from typing import Any
 
 from collage import CompileOptions
 from collage.collage import choose_menu, collect, gather_specs
-from collage.cost.calm import PATIENCE_VARIABLE
-from collage.cost.catalogue import listing
-from collage.cost.database import Database
 from collage.covers import refine, search
+from collage.database.database import Database
+from collage.database.queries import listing
 from collage.finals import choose
 from collage.frontend import read_model
 from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.graph import SubGraph
+from collage.measure.noise_monitor import PATIENCE_VARIABLE
 from collage.placement import prepare_and_place
 from collage.plans import Plan, single_plans
 from collage.search import Partitioning

@@ -35,13 +35,13 @@ from typing import Any
 import numpy as np
 from _single_op_cases import CASES
 
-from collage.cost.calm import Calm
-from collage.cost.database import Database
-from collage.cost.quiet import until_quiet
 from collage.cost.statistics import ratio_of_medians
+from collage.database.database import Database
+from collage.measure.noise_monitor import Calm
 from collage.testing._toolchain_kernels import KernelCase, kernel
 from collage.toolchains import LoadOptions, registry
 from collage.transform import InferType
+from collage.workers.idle_wait import until_quiet
 
 WIN = 1.05
 TURN_S = 0.003

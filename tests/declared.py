@@ -11,7 +11,7 @@ import time
 
 from collage.testing import FakeToolchain
 
-_WORKER = "collage.cost._worker_main"
+_WORKER = "collage.workers._worker_main"
 _TICK_S = 1e-6
 """What it takes to look at the clock: nothing takes no time at all."""
 

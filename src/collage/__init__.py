@@ -31,11 +31,13 @@ _HOME = {
 _ROOMS = (
     "backend",
     "cost",
+    "database",
     "device",
     "frontend",
     "fusion",
     "graph",
     "integrations",
+    "measure",
     "pattern",
     "runtime",
     "search",

@@ -39,7 +39,10 @@ __all__ = [
     "ToolchainError",
     "Unsupported",
     "UsageError",
+    "WorkerCrash",
     "WorkerDied",
+    "WorkerOutOfMemory",
+    "WorkerTimeout",
     "WrongAnswer",
 ]
 
@@ -132,3 +135,15 @@ class CompileError(ToolchainError):
 
 class WorkerDied(ToolchainError):
     """The toolchain's process crashed, hung, or was killed."""
+
+
+class WorkerCrash(WorkerDied):
+    """The process ended: a signal, or an exit that nobody asked for."""
+
+
+class WorkerTimeout(WorkerDied):
+    """The job took longer than it may; the process was killed."""
+
+
+class WorkerOutOfMemory(WorkerDied):
+    """The job asked for more memory than it may have, or it and what it started held more."""

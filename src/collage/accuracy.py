@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from collage._errors import ToolchainError
-from collage.cost.worker import Worker
 from collage.finals import plan_signature, race_contestant
 from collage.plans import Plan, lower, predicted_s
 from collage.tuning import Tuning
+from collage.workers.worker import Worker
 
 __all__ = ["within_budget"]
 

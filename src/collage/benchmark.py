@@ -12,12 +12,8 @@ from typing import Any
 import onnx_ir as ir
 
 from collage._errors import ToolchainError, UsageError
-from collage.cost.database import Database
-from collage.cost.estimator import model_tolerance
 from collage.cost.outcome import Status
-from collage.cost.race import Contestant, RacePlan, Standing, race
-from collage.cost.reference import capture_made_up
-from collage.cost.workshop import Workshop
+from collage.database.database import Database
 from collage.frontend import (
     Lengths,
     bind_dims,
@@ -28,8 +24,12 @@ from collage.frontend import (
     read_model,
     with_lengths_of,
 )
+from collage.measure.comparison import Contestant, RacePlan, Standing, race
+from collage.measure.estimator import model_tolerance
+from collage.measure.reference_run import capture_made_up
+from collage.measure.session import Workshop
 from collage.runtime import Recipe, unpack, verify
-from collage.scratch import scratch
+from collage.system.scratch import scratch
 from collage.target import Target, TargetLike
 from collage.toolchains import registry
 
@@ -87,7 +87,9 @@ def bench(
         capture_made_up(model, workshop, dims, given)
         timed = {"values": workshop.value_folders, "weights": workshop.weights}
         ours = {"artefact": str(artefact), **timed}
-        contestants = [Contestant(OURS, "collage.cost._race_service:ArtefactService", ours, len(recipe.kernels))]
+        contestants = [
+            Contestant(OURS, "collage.measure._executable_worker:ArtefactService", ours, len(recipe.kernels))
+        ]
         standings: dict[str, Standing | None] = {OURS: None}
         for number, target in enumerate(targets):
             vendor = _vendor(target, recipe.threads, original, timed)
@@ -134,7 +136,7 @@ def _vendor(target: Target, threads: int, workspace: Path, timed: Mapping[str, A
         **timed,
         "threads": threads,
     }
-    return Contestant(target.short, "collage.cost._race_service:VendorService", told, incumbent=True)
+    return Contestant(target.short, "collage.measure._executable_worker:VendorService", told, incumbent=True)
 
 
 def _original(artefact: Path, recipe: Recipe) -> ir.Model:

@@ -14,12 +14,12 @@ from dataclasses import asdict, astuple, replace
 
 from collage._errors import ToolchainError
 from collage.cost.cost import Correction
-from collage.cost.jobs import weight_bytes
-from collage.cost.reckoning import Part, Reckoning, reckon
-from collage.cost.sampling import slowdown
 from collage.finals import Finals, plan_signature, race_contestant
-from collage.machine import free_memory_bytes
+from collage.measure.additivity import Part, Reckoning, reckon
+from collage.measure.jobs import weight_bytes
+from collage.measure.sampling import slowdown
 from collage.plans import Plan, lower, predicted_s
+from collage.system.machine import free_memory_bytes
 from collage.tuning import Tuning
 
 __all__ = [
@@ -140,7 +140,10 @@ def additive_error(tuning: Tuning, plan: Plan, found: Reckoning) -> float:
 
 
 def machine_drift(finals: Finals) -> float:
-    """How many times as long as on a calm machine kernels took in the race, as its pace tells (see ``collage.cost.calm``)."""
+    """Return how many times as long as on a calm machine kernels took in the race.
+
+    The race's pace tells it (see ``collage.measure.noise_monitor``).
+    """
     return slowdown(finals.pace)
 
 

@@ -19,7 +19,6 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from collage.cost.kernels import kernel_attributes, kernel_name
 from collage.fusion import (
     CandidateKernel,
     Found,
@@ -45,6 +44,7 @@ from collage.graph import (
     iterate_bits,
     partition,
 )
+from collage.measure.kernel_factory import kernel_attributes, kernel_name
 from collage.target import Target, TargetLike
 from collage.toolchains import Registry, Support, registry, support_for
 from collage.transform import ModulePass, PassContext, PassInfo, Sequential

@@ -28,13 +28,9 @@ from collage._errors import NothingCanRun, TargetError, WrongAnswer
 from collage.accuracy import within_budget
 from collage.calibration import calibrate, judge, recall_correction
 from collage.cost.cost import Cost
-from collage.cost.database import Database
-from collage.cost.estimator import CostEstimator
-from collage.cost.kernels import KernelMaker, kernel_attributes, kernel_name
-from collage.cost.original import OriginalModel
 from collage.cost.outcome import Status
-from collage.cost.worker import Worker
 from collage.covers import best_plans, in_one_process, refine, searched_again
+from collage.database.database import Database
 from collage.finals import (
     Finals,
     choose,
@@ -63,6 +59,9 @@ from collage.fusion import (
     gather_fusion_specs,
 )
 from collage.graph import DataflowGraph, KernelSpec, NameSupply, SubGraph, copy_model, is_view, kernels_of, partition
+from collage.measure.estimator import CostEstimator
+from collage.measure.kernel_factory import KernelMaker, kernel_attributes, kernel_name
+from collage.measure.original_model import OriginalModel
 from collage.options import CompileOptions
 from collage.placement import DevicePlacement, place, prepare_and_place
 from collage.plans import Plan, single_plans
@@ -75,7 +74,6 @@ from collage.preparation import (
 from collage.report import compile_report
 from collage.retuned import known_tuned, with_tuned
 from collage.runtime import Executable, Recipe
-from collage.scratch import make_scratch, scratch
 from collage.search import (
     LazyResult,
     NoCover,
@@ -83,10 +81,12 @@ from collage.search import (
     placed_shortest_path,
     shortest_path,
 )
+from collage.system.scratch import make_scratch, scratch
 from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target, TargetLike
 from collage.toolchains import Registry, Support, registry, support_for
 from collage.transform import ModulePass, PassContext, PassInfo, code_digest
 from collage.tuning import LIMITS, Tuning
+from collage.workers.worker import Worker
 
 __all__ = ["CollageFuseOps", "CompileOptions", "choose_menu", "compile"]
 

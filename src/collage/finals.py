@@ -8,9 +8,9 @@ from typing import Any
 
 from collage._errors import NothingCanRun, ToolchainError
 from collage.cost.outcome import Status
-from collage.cost.race import Contestant, Result, Standing, race, why_wrong
 from collage.cost.statistics import Interval, Summary
 from collage.graph import IndexSet, SubGraph
+from collage.measure.comparison import Contestant, Result, Standing, race, why_wrong
 from collage.plans import Placement, Plan, lower, on_the_host, predicted_s
 from collage.runtime import Recipe
 from collage.target import HOST_TARGET, HOST_TOOLCHAIN
@@ -27,7 +27,7 @@ __all__ = [
     "unmeasured",
 ]
 
-_RACE = "collage.cost._race_service:RaceService"
+_RACE = "collage.measure._executable_worker:RaceService"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Finals:
         time: The winner's end-to-end latency.
         speedup: Over the best single target, and its interval; None if no single target finished.
         recorded: True if no race was needed: the same finalists raced here before.
-        pace: How many times as long as at best the machine took while they raced (see ``collage.cost.calm``).
+        pace: How many times as long as at best the machine took while they raced (see ``collage.measure.noise_monitor``).
         additive_error: See ``collage.calibration``; None until it is judged, or if it is not known.
     """
 

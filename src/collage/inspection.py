@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collage.machine import this_machine
 from collage.options import CompileOptions
-from collage.scratch import scratch
+from collage.system.machine import this_machine
+from collage.system.scratch import scratch
 from collage.target import HOST_TOOLCHAIN, NATIVE_TOOLCHAIN, Target, TargetLike
 from collage.toolchains import Registry, Toolchain, availability_for, registry
 
@@ -89,7 +89,7 @@ def _broken(name: str, reason: str) -> dict[str, Any]:
 
 def describe_environment() -> dict[str, Any]:
     """This machine and installation, for bug reports."""
-    from collage.cost.database import default_url
+    from collage.database.database import default_url
 
     machine = this_machine()
     versions: dict[str, str | None] = {}
@@ -132,7 +132,7 @@ def inspect(
     """
     # Here, as to list toolchains takes none of this, and it takes seconds to import.
     from collage.collage import choose_menu
-    from collage.cost.database import Database
+    from collage.database.database import Database
     from collage.frontend import describe_inputs, describe_outputs, fix_lengths, read_model
     from collage.graph import DataflowGraph
     from collage.transform import prepare

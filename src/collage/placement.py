@@ -39,9 +39,9 @@ from collage.device import (
 )
 from collage.fusion import CandidateKernel
 from collage.graph import DataflowGraph, bits_of, bodies, value_nbytes
-from collage.machine import usable_core_numbers
 from collage.runtime import CopyRecord, DeviceLayout, KernelRecord
 from collage.search import Transfer
+from collage.system.machine import usable_core_numbers
 from collage.target import Target
 from collage.transform import PassContext, prepare
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage._errors import NothingCanRun
-from collage.cost.kernels import kernel_attributes
 from collage.device import SEScope
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, KernelSpec, SubGraph, partition
+from collage.measure.kernel_factory import kernel_attributes
 from collage.placement import DevicePlacement, PlacedKernel, lay_out
 from collage.runtime import KernelRecord, Port, Recipe
 from collage.search import Partitioning, copies_of, makespan_s

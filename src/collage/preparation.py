@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from collage.cost.original import Mismatch
 from collage.frontend import lengths_as_json
+from collage.measure.original_model import Mismatch
 from collage.options import CompileOptions
 from collage.transform import simplifying_passes
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from collage.calibration import machine_drift
 from collage.cost.outcome import Outcome, Status
-from collage.cost.race import Standing
-from collage.cost.sense import nan_shares
 from collage.cost.statistics import Summary
-from collage.cost.values import ValueStore
 from collage.finals import Finals
 from collage.frontend import lengths_as_json
 from collage.fusion import CandidateKernel, CandidateKernelIndex
-from collage.machine import Machine, this_machine
+from collage.measure.comparison import Standing
+from collage.numerics.nan_check import nan_shares
+from collage.numerics.value_store import ValueStore
 from collage.plans import Placement, Plan, predicted_s
 from collage.search import LazyResult, SearchStatistics
+from collage.system.machine import Machine, this_machine
 from collage.target import HOST_TARGET, Target
 from collage.tuning import Tuning
 

@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from collage._errors import ToolchainError
 from collage.cost.cost import Cost
-from collage.cost.jobs import Job
-from collage.cost.tuned import TunedKernel, TuningRecords, effort_s
 from collage.fusion import CandidateKernel, CandidateKernelIndex
+from collage.measure.jobs import Job
+from collage.measure.tuning_records import TunedKernel, TuningRecords, effort_s
 from collage.search import NoCover, shortest_path
 from collage.target import Target
 from collage.toolchains import TUNED

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from collage.cost.database import Database
-from collage.cost.slot import measuring_slot
+from collage.database.database import Database
 from collage.device import SEScope
-from collage.machine import this_machine
 from collage.runtime import CoreSets
 from collage.search import Transfer
+from collage.system.machine import this_machine
 from collage.tuning import Tuning
+from collage.workers.machine_lock import measuring_slot
 
 __all__ = ["HandOver", "measure_hand_over", "transfers_of"]
 

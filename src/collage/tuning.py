@@ -11,36 +11,36 @@ from typing import Any, Protocol
 import onnx_ir as ir
 
 from collage.budget import SearchBudget
-from collage.cost.checking_sets import CheckingSets, agrees_with_original, capture_checking_sets
 from collage.cost.cost import Correction, Cost
-from collage.cost.crew import Limits
-from collage.cost.database import Database
-from collage.cost.estimator import MeasuringCostEstimator, model_tolerance
-from collage.cost.expectation import Expectation
-from collage.cost.jobs import weight_bytes
-from collage.cost.kernels import KernelMaker
-from collage.cost.key import METHOD, runtime_settings
-from collage.cost.original import OriginalModel
 from collage.cost.outcome import Outcome, Status
-from collage.cost.overheads import Overheads, measure_overheads
-from collage.cost.probing import parts_to_measure, profile_from_parts
-from collage.cost.race import RacePlan
-from collage.cost.roofline import Roofline, measure_peak
-from collage.cost.sharing import Sharing
-from collage.cost.survey import Survey, TargetSurvey, survey_model
-from collage.cost.values import ValueStore
-from collage.cost.worker import Worker
-from collage.cost.workshop import Workshop
+from collage.cost.workload_key import METHOD, runtime_settings
+from collage.database.database import Database
 from collage.device import SEScope
 from collage.frontend import model_digest, place_weights
 from collage.fusion import CandidateKernel, FusionReport
 from collage.graph import DataflowGraph, IndexSet, SubGraph, structural_hash, value_nbytes
-from collage.machine import free_memory_bytes, this_machine
+from collage.measure.baselines import Survey, TargetSurvey, survey_model
+from collage.measure.check_inputs import CheckingSets, agrees_with_original, capture_checking_sets
+from collage.measure.comparison import RacePlan
+from collage.measure.estimator import MeasuringCostEstimator, model_tolerance
+from collage.measure.jobs import weight_bytes
+from collage.measure.kernel_factory import KernelMaker
+from collage.measure.learned_model import Expectation
+from collage.measure.original_model import OriginalModel
+from collage.measure.overheads import Overheads, measure_overheads
+from collage.measure.per_op_profile import parts_to_measure, profile_from_parts
+from collage.measure.process_compat import Sharing
+from collage.measure.roofline import Roofline, measure_peak
+from collage.measure.session import Workshop
+from collage.measure.worker_pool import Limits
+from collage.numerics.value_store import ValueStore
 from collage.options import CompileOptions
 from collage.placement import DevicePlacement
 from collage.preparation import PreparationDiffers, Verdict, find_guilty
+from collage.system.machine import free_memory_bytes, this_machine
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Registry, Support
+from collage.workers.worker import Worker
 
 __all__ = ["Placed", "Tuning"]
 

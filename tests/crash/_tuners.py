@@ -11,10 +11,10 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from collage.cost.database import Database
-from collage.cost.key import WorkloadKey
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
+from collage.cost.workload_key import WorkloadKey
+from collage.database.database import Database
 from collage.toolchains import Registry
 from tests.declared import DeclaredToolchain
 

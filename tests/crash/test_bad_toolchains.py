@@ -14,13 +14,13 @@ from onnx import TensorProto, helper
 
 import collage
 from collage import tuning
-from collage.cost.catalogue import listing
-from collage.cost.crew import Limits
-from collage.cost.database import Database
-from collage.cost.worker import Worker
+from collage.database.database import Database
+from collage.database.queries import listing
+from collage.measure.worker_pool import Limits
 from collage.runtime import Executable
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
+from collage.workers.worker import Worker
 from tests.crash._leftovers import VARIABLE, assert_none_left
 
 FLOAT = TensorProto.FLOAT

@@ -19,10 +19,10 @@ import onnx
 import pytest
 
 from collage._errors import ToolchainError
-from collage.cost.calm import PATIENCE_VARIABLE
-from collage.cost.catalogue import listing
-from collage.cost.crew import Crew, Limits
-from collage.cost.database import Database
+from collage.database.database import Database
+from collage.database.queries import listing
+from collage.measure.noise_monitor import PATIENCE_VARIABLE
+from collage.measure.worker_pool import Crew, Limits
 from collage.target import Target
 from collage.toolchains import Registry
 from tests.crash import _tuners

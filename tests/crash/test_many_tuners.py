@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from collage.cost.catalogue import listing
-from collage.cost.database import Database
+from collage.database.database import Database
+from collage.database.queries import listing
 from tests.crash import _tuners
 
 ROOT = Path(__file__).parents[2]

@@ -9,14 +9,14 @@ import onnx_ir as ir
 import pytest
 
 from collage._errors import WorkerDied
-from collage.cost import quarantine as quarantine_module
-from collage.cost.catalogue import listing, statistics
-from collage.cost.crew import Limits
-from collage.cost.database import Database
-from collage.cost.jobs import Job
 from collage.cost.outcome import Outcome, Status
-from collage.cost.quarantine import Quarantine, Quarantined
-from collage.cost.workshop import Workshop
+from collage.database.database import Database
+from collage.database.queries import listing, statistics
+from collage.measure import quarantine as quarantine_module
+from collage.measure.jobs import Job
+from collage.measure.quarantine import Quarantine, Quarantined
+from collage.measure.session import Workshop
+from collage.measure.worker_pool import Limits
 from collage.target import Target
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from collage.cost.database import Database
-from collage.cost.sharing import Sharing
+from collage.database.database import Database
+from collage.measure.process_compat import Sharing
 from collage.target import Target
 from collage.toolchains import Registry, registry
 from tests.crash._clashing import Clashing

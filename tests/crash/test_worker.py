@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from collage._errors import CompileError, Unsupported
-from collage.cost.worker import Worker, WorkerCrash, WorkerOutOfMemory, WorkerTimeout
+from collage._errors import CompileError, Unsupported, WorkerCrash, WorkerOutOfMemory, WorkerTimeout
+from collage.workers.worker import Worker
 
 SERVICE = "tests.crash._services:Echo"
 PATIENCE_S = 120.0
@@ -222,7 +222,7 @@ def test_workers_are_killed_first_when_the_machine_runs_out_of_memory(worker: Wo
 def test_a_smaller_limit_of_the_shell_stands() -> None:
     script = textwrap.dedent("""
         import resource
-        from collage.cost.worker import Worker
+        from collage.workers.worker import Worker
         resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
         with Worker("tests.crash._services:Echo", {"greeting": "hello "}, address_space_bytes=16 << 30) as worker:
             print(worker.call("echo", 120, text="you"))
@@ -239,7 +239,7 @@ def test_a_service_that_cannot_start_is_reported_with_its_reason() -> None:
 @pytest.mark.parametrize("then", ["import time; time.sleep(100)", 'worker.call("bad", 100, what="hang")'])
 def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path, then: str) -> None:
     script = textwrap.dedent(f"""
-        from collage.cost.worker import Worker
+        from collage.workers.worker import Worker
         worker = Worker("tests.crash._services:Echo")
         print(worker.call("pid", 120), worker.call("child", 120), worker.call("stray", 120), flush=True)
         {then}

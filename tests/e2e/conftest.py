@@ -13,13 +13,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from collage import tuning
-from collage.cost.database import Database
-from collage.cost.overheads import Overheads, measure_overheads
-from collage.cost.race import RacePlan
-from collage.cost.roofline import Peak, measure_peak
-from collage.cost.worker import Worker
-from collage.cost.workshop import Workshop
+from collage.database.database import Database
+from collage.measure.comparison import RacePlan
+from collage.measure.overheads import Overheads, measure_overheads
+from collage.measure.roofline import Peak, measure_peak
+from collage.measure.session import Workshop
 from collage.target import Target
+from collage.workers.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)

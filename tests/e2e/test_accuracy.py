@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
-from collage.machine import this_machine
+from collage.system.machine import this_machine
 from collage.toolchains import Registry
 from tests.e2e._rough import RoughToolchain
 from tests.e2e.conftest import LENT, model_of

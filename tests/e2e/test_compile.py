@@ -108,7 +108,7 @@ def force(path: Path, split: int, first: str, second: str) -> collage.Executable
     import tempfile
 
     from collage.collage import _settle
-    from collage.cost import Database
+    from collage.database import Database
     from collage.frontend import read_model
     from collage.graph import IndexSet, SubGraph
     from collage.options import CompileOptions

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 import collage
 from collage._errors import ConfigError, NothingCanRun
-from collage.cost.database import Database
+from collage.database.database import Database
 from collage.device import DeviceConflict, PlanDevices, device_copy, on_device, read_device_plan, require_output
 from collage.frontend import read_model
 from collage.graph import kernels_of

@@ -12,11 +12,11 @@ import pytest
 
 import collage
 from collage._errors import InputError
-from collage.cost import CustomCostEstimator
 from collage.device import PlanDevices, on_device
 from collage.frontend import read_model
 from collage.fusion import FusionOptions, FusionStyle
 from collage.graph import kernels_of
+from collage.measure import CustomCostEstimator
 from collage.testing import MockCostEstimator
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ from onnx import parser
 
 import collage
 from collage._errors import UsageError
-from collage.cost.values import ValueStore
-from collage.cost.workshop import Workshop
+from collage.measure.session import Workshop
+from collage.numerics.value_store import ValueStore
 from collage.runtime import Executable
 from collage.target import Target
 from collage.testing import FakeToolchain

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 import collage
 from collage import transfers
 from collage.device import read_device_plan
-from collage.machine import usable_core_numbers
+from collage.system.machine import usable_core_numbers
 from collage.toolchains import Registry
 from collage.transfers import HandOver
 from tests.e2e._far import NearToolchain

@@ -11,7 +11,6 @@ import pytest
 import collage
 from collage.collage import CollageFuseOps
 from collage.cost import Cost
-from collage.cost.kernels import kernel_attributes
 from collage.device import (
     PlanDevices,
     SEScope,
@@ -24,6 +23,7 @@ from collage.device import (
 )
 from collage.frontend import read_model
 from collage.graph import DataflowGraph, KernelSpec, NameSupply, kernels_of, partition
+from collage.measure.kernel_factory import kernel_attributes
 from collage.placement import DevicePlacement
 from collage.search import copies_of
 from collage.target import Target

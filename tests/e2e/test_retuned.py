@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
-from collage.cost.workshop import Workshop
+from collage.measure.session import Workshop
 from collage.toolchains import Registry
 from collage.tuning import Tuning
 from tests.e2e._taxed import TaxedToolchain

@@ -13,14 +13,14 @@ from onnx import TensorProto, helper
 
 import collage
 from collage._errors import UsageError
-from collage.cost.calm import PATIENCE_VARIABLE
-from collage.cost.jobs import Job
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
-from collage.cost.worker import Worker
-from collage.cost.workshop import Workshop
+from collage.measure.jobs import Job
+from collage.measure.noise_monitor import PATIENCE_VARIABLE
+from collage.measure.session import Workshop
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
+from collage.workers.worker import Worker
 from tests.e2e.conftest import model_of
 
 OPERATORS = ["Relu", "Neg", "Abs", "Exp", "Tanh", "Sigmoid"]

@@ -15,22 +15,22 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
-from collage.cost.calm import PATIENCE_VARIABLE
-from collage.cost.database import Database
-from collage.cost.jobs import Job
 from collage.cost.outcome import Outcome, Status
-from collage.cost.race import Contestant, Result, Standing
-from collage.cost.reckoning import Part, Reckoning
 from collage.cost.statistics import Summary
-from collage.cost.worker import Worker
-from collage.cost.workshop import Workshop
+from collage.database.database import Database
 from collage.finals import race_contestant
+from collage.measure.additivity import Part, Reckoning
+from collage.measure.comparison import Contestant, Result, Standing
+from collage.measure.jobs import Job
+from collage.measure.noise_monitor import PATIENCE_VARIABLE
+from collage.measure.session import Workshop
 from collage.plans import Plan
 from collage.runtime import Recipe
 from collage.target import Target
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
 from collage.tuning import Tuning
+from collage.workers.worker import Worker
 from tests.e2e.conftest import model_of
 
 OPERATORS = ["Relu"] * 4 + ["Neg"] * 4

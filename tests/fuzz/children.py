@@ -82,10 +82,10 @@ class Child:
 
 def _serve(session: Session, pipe: Connection, other_end: Connection) -> None:
     """Answer questions until the other end is closed."""
-    from collage.cost import slot
+    from collage.workers import machine_lock
     from tests.fuzz.kinds import KINDS
 
-    slot._FOLDER = session.folder  # Timings mean nothing here: no other tuner is waited for.
+    machine_lock._FOLDER = session.folder  # Timings mean nothing here: no other tuner is waited for.
     other_end.close()  # Else nothing would tell it that its parent was killed.
     warnings.simplefilter("ignore")
     silence = os.open(os.devnull, os.O_WRONLY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from collage.cost._toolchain_service import ToolchainService
+from collage.measure._kernel_worker import ToolchainService
 
 __all__ = ["Witness"]
 

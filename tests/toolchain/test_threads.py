@@ -20,7 +20,7 @@ IN_A_PROCESS_OF_ITS_OWN = """
 import json, os, sys, threading, time
 from pathlib import Path
 import numpy as np
-from collage.cost.key import runtime_settings
+from collage.cost.workload_key import runtime_settings
 from collage.testing._toolchain_kernels import kernel
 from collage.toolchains import LoadOptions, registry
 from collage.toolchains.sdk.thread_affinity import computed_meanwhile, own_threads

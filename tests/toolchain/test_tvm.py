@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 
 from collage._errors import TargetError
-from collage.cost.worker import Worker
 from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase
 from collage.testing._toolchain_kernels import KernelCase
 from collage.testing._toolchain_kernels import kernel as parsed_kernel
 from collage.toolchains import TUNED, CompileError, LoadOptions, Tuner, TuningSession, Unsupported, registry
 from collage.toolchains.tvm.toolchain import TvmToolchain
+from collage.workers.worker import Worker
 
 pytest.importorskip("tvm")
 

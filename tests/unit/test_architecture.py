@@ -40,17 +40,21 @@ def test_nothing_that_executes_data_is_used() -> None:
     "room",
     [
         "cost",
+        "database",
         "device",
         "frontend",
         "fusion",
         "graph",
         "integrations",
+        "measure",
+        "numerics",
         "pattern",
         "runtime",
         "search",
         "testing",
         "toolchains",
         "transform",
+        "workers",
     ],
 )
 def test_every_public_name_exists_and_is_documented(room: str) -> None:

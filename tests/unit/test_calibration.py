@@ -21,10 +21,10 @@ from collage.calibration import (
 )
 from collage.cost.cost import Correction
 from collage.cost.outcome import Status
-from collage.cost.race import Contestant, Standing
-from collage.cost.reckoning import Reckoning
 from collage.cost.statistics import Summary
 from collage.finals import Finals
+from collage.measure.additivity import Reckoning
+from collage.measure.comparison import Contestant, Standing
 
 TWICE_AS_SLOW = 1.06 * 2.0 ** (1 / 0.9)
 LAUNCH_S = 1e-6

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from collage.control_groups import free_in_groups_bytes, limit_of_groups_bytes, processor_quota
+from collage.system.cgroups import free_in_groups_bytes, limit_of_groups_bytes, processor_quota
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collage.machine import free_memory_bytes, physical_cores, this_machine
+from collage.system.machine import free_memory_bytes, physical_cores, this_machine
 
 
 @pytest.fixture

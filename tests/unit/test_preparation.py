@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from collage.cost.original import Mismatch
+from collage.measure.original_model import Mismatch
 from collage.preparation import Verdict, find_guilty
 from collage.transform import simplifying_passes
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from collage.cost.outcome import Status
-from collage.cost.race import Contestant, Standing
 from collage.cost.statistics import Interval, Summary
 from collage.finals import Finals
-from collage.machine import this_machine
+from collage.measure.comparison import Contestant, Standing
 from collage.report import _saturates, _warnings
+from collage.system.machine import this_machine
 
 UNLIMITED = replace(this_machine(), cores=4, quota=None)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from collage import scratch as scratch_module
-from collage.scratch import make_scratch, remove_scratch, scratch
+from collage.system import scratch as scratch_module
+from collage.system.scratch import make_scratch, remove_scratch, scratch
 
 HOLD = """
 import sys
-from collage.scratch import make_scratch
+from collage.system.scratch import make_scratch
 print(make_scratch(), flush=True)
 sys.stdin.read()
 """

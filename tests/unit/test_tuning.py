@@ -10,10 +10,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from collage.budget import SearchBudget
-from collage.cost.database import Database
-from collage.cost.race import RacePlan
+from collage.database.database import Database
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, SubGraph
+from collage.measure.comparison import RacePlan
 from collage.options import CompileOptions
 from collage.target import Target
 from collage.testing import FakeToolchain

@@ -16,7 +16,7 @@ from collage.cli._arguments import read_dims, read_lengths
 from collage.cli._console import counted, print_json, printable
 
 if TYPE_CHECKING:
-    from collage.cost.database import Database
+    from collage.database.database import Database
 
 __all__ = ["db"]
 
@@ -53,7 +53,7 @@ StatusOption = Annotated[
 )
 def stats(url: Url = None, json: Json = False) -> None:
     """Counts."""
-    from collage.cost.catalogue import statistics
+    from collage.database.queries import statistics
 
     with _opened(url, reading=True) as database:
         found = statistics(database)
@@ -97,7 +97,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Lists."""
-    from collage.cost.catalogue import Choice, find_digest, listing
+    from collage.database.queries import Choice, find_digest, listing
 
     with _opened(url, reading=True) as database:
         if digest is not None:
@@ -140,7 +140,7 @@ def explain_miss(
     json: Json = False,
 ) -> None:
     """Explains."""
-    from collage.cost.explain import explain_digest, explain_model
+    from collage.measure.explain_miss import explain_digest, explain_model
 
     with _opened(url, reading=True) as database:
         if Path(what).exists():
@@ -178,7 +178,7 @@ def export(
     json: Json = False,
 ) -> None:
     """Exports."""
-    from collage.cost.exchange import export_lines
+    from collage.database.export import export_lines
 
     if json and file == "-":
         raise UsageError("--json and the export cannot both go to the standard output")
@@ -211,7 +211,7 @@ def import_(
     json: Json = False,
 ) -> None:
     """Imports."""
-    from collage.cost.exchange import import_lines
+    from collage.database.export import import_lines
 
     with _opened(url, create=True) as database, _read(file) as lines:
         try:
@@ -237,7 +237,7 @@ def merge(
     json: Json = False,
 ) -> None:
     """Merges."""
-    from collage.cost.exchange import merge as merge_
+    from collage.database.export import merge as merge_
 
     with _opened(url, create=True) as database:
         moved = merge_(database, source)
@@ -274,8 +274,8 @@ def prune(
     json: Json = False,
 ) -> None:
     """Prunes."""
-    from collage.cost.catalogue import Choice
-    from collage.cost.catalogue import prune as prune_
+    from collage.database.queries import Choice
+    from collage.database.queries import prune as prune_
 
     before_s = None if older_than is None else time.time() - _age_s(older_than)
     choice = Choice(before_s, machine, build, target, status, kind)
@@ -293,7 +293,7 @@ def prune(
 @contextmanager
 def _opened(url: str | None, *, create: bool = False, reading: bool = False) -> Iterator[Database]:
     """The database; it must be there, unless it is to be filled, and writable, unless it is only read."""
-    from collage.cost.database import Database, default_url, sqlite_file
+    from collage.database.database import Database, default_url, sqlite_file
 
     url = url or default_url()
     file = sqlite_file(url)

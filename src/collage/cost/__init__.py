@@ -1,4 +1,4 @@
-"""Costs that can be trusted: estimators, workers, statistics, the timing database, the finals (design section 7).
+"""Values of measuring: costs, outcomes, statistics of latencies, the key of a workload.
 
 Names are imported on first use: worker processes import this package, and must come up fast.
 """
@@ -10,27 +10,12 @@ from typing import Any
 
 _HOME = {
     "Cost": "collage.cost.cost",
-    "CostEstimator": "collage.cost.estimator",
-    "CustomCostEstimator": "collage.cost.estimator",
-    "Database": "collage.cost.database",
-    "MeasuringCostEstimator": "collage.cost.estimator",
     "Outcome": "collage.cost.outcome",
-    "RecordedCostEstimator": "collage.cost.estimator",
     "Status": "collage.cost.outcome",
-    "WorkloadKey": "collage.cost.key",
+    "WorkloadKey": "collage.cost.workload_key",
 }
 
-__all__ = [
-    "Cost",
-    "CostEstimator",
-    "CustomCostEstimator",
-    "Database",
-    "MeasuringCostEstimator",
-    "Outcome",
-    "RecordedCostEstimator",
-    "Status",
-    "WorkloadKey",
-]
+__all__ = ["Cost", "Outcome", "Status", "WorkloadKey"]
 
 
 def __getattr__(name: str) -> Any:

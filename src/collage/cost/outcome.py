@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from collage._errors import CompileError, ToolchainError, Unsupported, WorkerDied
+from collage._errors import CompileError, ToolchainError, Unsupported, WorkerDied, WorkerOutOfMemory, WorkerTimeout
 from collage.cost.cost import Cost
 from collage.cost.statistics import Summary
-from collage.cost.worker import WorkerOutOfMemory, WorkerTimeout
 
 __all__ = ["Outcome", "Status", "failed", "of_two_looks"]
 

@@ -17,10 +17,10 @@ import onnx
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from collage.collage import compile
-from collage.cost.worker import Worker
 from collage.options import CompileOptions
 from collage.runtime import Executable
-from collage.scratch import make_scratch, remove_scratch
+from collage.system.scratch import make_scratch, remove_scratch
+from collage.workers.worker import Worker
 
 __all__ = ["CollageBackend", "CollageRep", "prepare", "run_model", "supports_device"]
 

@@ -204,8 +204,8 @@ class _Compiled:
 
     def _compile(self, pure: PureGraph, arguments: Sequence[Any], bound: Sequence[int]) -> _Variant:
         from collage.collage import compile
-        from collage.cost.estimator import model_tolerance
         from collage.frontend import read_model
+        from collage.measure.estimator import model_tolerance
 
         settings = _settings(*self._given)
         stamps = [_stamp(arguments[i]) for i in bound]
@@ -243,7 +243,7 @@ class _Compiled:
         lengths = pure.lengths(arguments)
         if lengths in variant.checked or len(variant.checked) >= _CHECKED_CALLS:
             return
-        from collage.cost.numerics import compare
+        from collage.numerics.compare import compare
 
         own = [value.clone() if i in pure.written else value for i, value in enumerate(arguments)]
         outputs = pure.outputs_of(self._graph.forward(*own))

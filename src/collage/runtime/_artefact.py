@@ -32,7 +32,7 @@ from collage.runtime._executable import Executable
 from collage.runtime._manifest import MANIFEST, machine_facts, manifest_of, verify
 from collage.runtime._recipe import KernelRecord, Recipe
 from collage.runtime._zip import unpack, write_zip
-from collage.scratch import make_scratch, remove_scratch
+from collage.system.scratch import make_scratch, remove_scratch
 from collage.target import Target
 from collage.toolchains import Registry, availability_for, importing_here, registry
 

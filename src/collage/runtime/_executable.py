@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import UsageError
-from collage.machine import usable_cores
 from collage.runtime._contexts import ContextPool
 from collage.runtime._device_chain import executor_of
 from collage.runtime._executor import Executor, Step
@@ -19,7 +18,8 @@ from collage.runtime._memory import page_out
 from collage.runtime._profile import Profile
 from collage.runtime._recipe import DeviceLayout, KernelRecord, Recipe
 from collage.runtime._signature import Signature
-from collage.scratch import remove_scratch
+from collage.system.machine import usable_cores
+from collage.system.scratch import remove_scratch
 from collage.target import Target
 from collage.toolchains import Kernel, LoadOptions, Registry, registry
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import ArtefactError, CollageError, UsageError
-from collage.machine import this_machine
 from collage.runtime._recipe import WEIGHTS, Recipe
 from collage.runtime._signature import Port
 from collage.runtime._zip import is_plain_name
+from collage.system.machine import this_machine
 from collage.target import Target
 
 if TYPE_CHECKING:

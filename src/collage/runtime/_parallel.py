@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from collage._errors import ToolchainError
-from collage.machine import usable_core_numbers
 from collage.runtime._executor import Executor, Host, Span, Step
 from collage.runtime._recipe import DeviceLayout, Recipe
+from collage.system.machine import usable_core_numbers
 from collage.toolchains import Kernel
 
 __all__ = [

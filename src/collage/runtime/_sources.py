@@ -14,7 +14,7 @@ import onnx_ir as ir
 from collage._errors import ToolchainError
 from collage.graph import kernel_model, kernels_of
 from collage.runtime._recipe import KernelRecord, Recipe
-from collage.scratch import scratch
+from collage.system.scratch import scratch
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import TUNED, Compiled, Kernel, LoadOptions, Registry, compile_for
 

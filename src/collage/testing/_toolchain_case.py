@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pytest
 
-from collage._errors import TargetError, ToolchainError, Unsupported
-from collage.cost.worker import Worker, WorkerTimeout
+from collage._errors import TargetError, ToolchainError, Unsupported, WorkerTimeout
 from collage.target import Target
 from collage.testing import _memory_edges, _thread_use
 from collage.testing._memory_edges import placed
@@ -43,6 +42,7 @@ from collage.toolchains import (
     aligned_bytes,
     size_bytes,
 )
+from collage.workers.worker import Worker
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -338,7 +338,7 @@ class ToolchainTestCase:
         }
         job: dict[str, Any] = {"target": str(parsed), "workspace": str(tmp_path), "threads": 1}
         os.mkfifo(tmp_path / "endless.onnx")  # However slow this process is, nobody finishes reading it.
-        with Worker("collage.cost._toolchain_service:ToolchainService", made_by) as worker:
+        with Worker("collage.measure._kernel_worker:ToolchainService", made_by) as worker:
             worker.call("availability", 60.0, target=str(parsed))
             began = time.perf_counter()
             with pytest.raises(WorkerTimeout):

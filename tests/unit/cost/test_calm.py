@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from collage.cost import calm as calm_module
-from collage.cost.calm import PATIENCE_VARIABLE, Calm
-from collage.cost.database import Database
-from collage.cost.worker import Worker
+from collage.database.database import Database
+from collage.measure import noise_monitor as noise_monitor_module
+from collage.measure.noise_monitor import PATIENCE_VARIABLE, Calm
+from collage.workers.worker import Worker
 
 
 class Machine(Calm):
@@ -39,7 +39,7 @@ def database() -> Iterator[Database]:
 @pytest.fixture(autouse=True)
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     pauses: list[float] = []
-    monkeypatch.setattr(calm_module.time, "sleep", pauses.append)
+    monkeypatch.setattr(noise_monitor_module.time, "sleep", pauses.append)
     return pauses
 
 
@@ -176,7 +176,7 @@ def test_where_nothing_can_be_multiplied_nobody_waits(database: Database, monkey
     def fail(*_: object, **__: object) -> Worker:
         return Worker("collage.cost.no_such_module:Service", {})
 
-    monkeypatch.setattr(calm_module, "Worker", fail)
+    monkeypatch.setattr(noise_monitor_module, "Worker", fail)
     calm = Calm(database, print, 30.0)
     assert calm.pace() == 1.0
     assert calm.is_calm()

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from collage.cost.clutter import Clutter
-from collage.cost.quiet import until_quiet
+from collage.measure.cache_flush import Clutter
+from collage.workers.idle_wait import until_quiet
 
 
 @pytest.fixture(params=[1, 2, 5])

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from collage.cost.database import Database
-from collage.cost.overheads import measure_overheads
-from collage.cost.worker import Worker
-from collage.cost.workshop import Workshop
+from collage.database.database import Database
+from collage.measure.overheads import measure_overheads
+from collage.measure.session import Workshop
 from collage.target import Target
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry, availability_for, registry, revision_of
 from collage.toolchains._contract import Availability
+from collage.workers.worker import Worker
 
 
 class Bare:
@@ -52,7 +52,7 @@ def test_what_another_integration_took_is_not_taken_for_this_ones(
         monkeypatch.setattr(workshop, "overheads", counted)
         measure_overheads(target, workshop, database)
         measure_overheads(target, workshop, database)
-        monkeypatch.setattr("collage.cost.crew.revision_of", lambda toolchain: "another")
+        monkeypatch.setattr("collage.measure.worker_pool.revision_of", lambda toolchain: "another")
         measure_overheads(target, workshop, database)
         build, ours = workshop.availability(target).build, revision_of(toolchains.get("fake"))
     assert ours and measured == [f"{build}, integration {ours}", f"{build}, integration another"]

@@ -17,11 +17,11 @@ import pytest
 import sqlalchemy as sa
 
 from collage._errors import UsageError
-from collage.cost._schema import timing
-from collage.cost.database import SCHEMA, Database, this_origin
-from collage.cost.key import WorkloadKey
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary, summarise
+from collage.cost.workload_key import WorkloadKey
+from collage.database._schema import timing
+from collage.database.database import SCHEMA, Database, this_origin
 
 KEY = WorkloadKey("hash", "(1, 2)float32", "llvm", "tvm 1", "machine", 0, 4, method="evict-2")
 """As in the files that older versions wrote."""
@@ -469,7 +469,7 @@ WRITER = """
 import sys
 from dataclasses import replace
 from tests.unit.cost.test_database import GOOD, KEY
-from collage.cost.database import Database
+from collage.database.database import Database
 with Database(sys.argv[1]) as database:
     for i in range(int(sys.argv[3])):
         database.record(replace(KEY, kernel=f"{sys.argv[2]}-{i}"), GOOD)

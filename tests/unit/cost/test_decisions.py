@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import parser, shape_inference
 from onnx.reference import ReferenceEvaluator
 
-from collage.cost.decisions import after_decisions, close_decisions
+from collage.numerics.rounding_ties import after_decisions, close_decisions
 
 TOLERANCE = 1e-2
 HEADER = '<ir_version: 10, opset_import: ["" : 18]>'

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.unit.runtime.test_device_chain import Affine, OnHost, PretendedDevice
 
-from collage.cost.sampling import SamplingPlan, sample_kernel
+from collage.measure.sampling import SamplingPlan, sample_kernel
 
 PLAN = SamplingPlan(evict_bytes=1 << 20, budget_s=0.0, least=5, most=5)
 

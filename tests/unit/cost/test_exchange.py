@@ -21,15 +21,15 @@ from onnx import TensorProto, helper
 
 from collage._errors import UsageError
 from collage.cli._app import _main
-from collage.cost import _schema as schema
-from collage.cost._rows import fact_row, timing_row
-from collage.cost.catalogue import Choice, listing, prune
-from collage.cost.database import Database
-from collage.cost.exchange import export_lines, import_lines, merge
-from collage.cost.explain import nearest
-from collage.cost.key import METHOD, WorkloadKey, digest_of
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary, summarise
+from collage.cost.workload_key import METHOD, WorkloadKey, digest_of
+from collage.database import _schema as schema
+from collage.database._rows import fact_row, timing_row
+from collage.database.database import Database
+from collage.database.export import export_lines, import_lines, merge
+from collage.database.queries import Choice, listing, prune
+from collage.measure.explain_miss import nearest
 
 KEY = WorkloadKey("a" * 64, "(1, 2)float32", "llvm -compiler=onnxruntime", "onnxruntime 1.31", "fedcba98", 0, 4)
 GOOD = Outcome(Status.OK, None, summarise([1e-3, 2e-3, 3e-3]), 1e-6, 0.5)

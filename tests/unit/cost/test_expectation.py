@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from collage.cost.expectation import Expectation
+from collage.measure.learned_model import Expectation
 
 OPS = ("Resize", "Conv", "Relu", "Conv", "Relu", "Conv", "Add")
 BASES = (3.0, 2.0, 0.0, 2.0, 0.0, 2.0, 1.0)

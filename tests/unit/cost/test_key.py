@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collage import machine
-from collage.cost import workshop as workshop_module
-from collage.cost.database import Database
-from collage.cost.estimator import MeasuringCostEstimator
-from collage.cost.jobs import structure_of, weight_bytes
-from collage.cost.kernels import KernelMaker
-from collage.cost.key import WorkloadKey, digest_of, runtime_settings
-from collage.cost.values import ValueStore
-from collage.cost.workshop import Workshop
+from collage.cost.workload_key import WorkloadKey, digest_of, runtime_settings
+from collage.database.database import Database
 from collage.frontend import contributed
 from collage.graph import DataflowGraph, structural_hash
+from collage.measure import session as session_module
+from collage.measure.estimator import MeasuringCostEstimator
+from collage.measure.jobs import structure_of, weight_bytes
+from collage.measure.kernel_factory import KernelMaker
+from collage.measure.session import Workshop
+from collage.numerics.value_store import ValueStore
+from collage.system import machine
 from collage.target import Target
 from collage.testing import FakeToolchain
 from collage.toolchains import Availability, Registry
@@ -150,7 +150,7 @@ class Keys:
         real = machine.this_machine()
         fake = replace(real, cpu=setting.cpu, cores=setting.cores)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(workshop_module, "this_machine", lambda: fake)
+            patch.setattr(session_module, "this_machine", lambda: fake)
             if setting.environment:
                 patch.setenv("OMP_NUM_THREADS", setting.environment)
             return workshop.key(estimator.job(kernel, target))

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from collage.cost.worker import Worker
+from collage.workers.worker import Worker
 
 COUNTED = "late = lambda: sum(name.startswith('sympy.') for name in sys.modules)"
 
 
 def run(code: str) -> None:
-    begin = f"import sys; from collage.cost._late_imports import import_late; import_late(); {COUNTED}\n"
+    begin = f"import sys; from collage.workers._lazy_imports import import_late; import_late(); {COUNTED}\n"
     done = subprocess.run(
         [sys.executable, "-c", begin + code], capture_output=True, text=True, timeout=120, check=False
     )

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from collage._errors import WorkerDied
-from collage.cost import neighbour
-from collage.cost.neighbour import busy_neighbour
+from collage.measure import noisy_neighbor
+from collage.measure.noisy_neighbor import busy_neighbour
 
 SERVICE = """
 import time
-from collage.cost._neighbour_service import NeighbourService
+from collage.measure._noisy_neighbor_worker import NeighbourService
 count = NeighbourService().work()
 began_s, deadline = time.process_time(), time.monotonic() + 30.0
 while time.process_time() < began_s + 0.5 and time.monotonic() < deadline:
@@ -52,7 +52,7 @@ def test_where_none_can_be_started_none_is_there(monkeypatch: pytest.MonkeyPatch
         def kill(self) -> None:
             pass
 
-    monkeypatch.setattr(neighbour, "Worker", Dead)
+    monkeypatch.setattr(noisy_neighbor, "Worker", Dead)
     with busy_neighbour() as is_there:
         assert not is_there
 

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from collage.cost.numerics import compare, compare_all, tolerance_of
+from collage.numerics.compare import compare, compare_all, tolerance_of
 
 
 def test_the_error_is_relative_to_the_largest_reference() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collage.cost.probing import parts_to_measure, profile_from_parts
+from collage.measure.per_op_profile import parts_to_measure, profile_from_parts
 
 TYPES = ["Conv", "Relu", "Conv", "Resize", "Relu", "Conv", "Cast"]
 WEIGHTS = {0: 10.0, 1: 1.0, 2: 30.0, 3: 20.0, 4: 2.0, 5: 30.0, 6: 0.1}

@@ -9,12 +9,12 @@ import time
 
 import pytest
 
-from collage.cost.quiet import until_quiet
+from collage.workers.idle_wait import until_quiet
 
 
 def in_process(program: str) -> str:
     """What a program prints: threads of the test runner would be waited for, too."""
-    program = "import threading, time\nfrom collage.cost.quiet import until_quiet\n" + program
+    program = "import threading, time\nfrom collage.workers.idle_wait import until_quiet\n" + program
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 
 

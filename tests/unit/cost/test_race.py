@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from collage._errors import WorkerDied
-from collage.cost import race as race_module
 from collage.cost.outcome import Status
-from collage.cost.race import Contestant, RacePlan, Result, race
+from collage.measure import comparison as comparison_module
+from collage.measure.comparison import Contestant, RacePlan, Result, race
 
 _neighbours: list[str] = []
 """Busy ones, just now."""
@@ -50,8 +50,8 @@ class Track:
 
 @pytest.fixture(autouse=True)
 def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(race_module, "Worker", Track)
-    monkeypatch.setattr(race_module, "busy_neighbour", neighbour)
+    monkeypatch.setattr(comparison_module, "Worker", Track)
+    monkeypatch.setattr(comparison_module, "busy_neighbour", neighbour)
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def test_one_slow_moment_after_loading_does_not_disqualify() -> None:
             return [1.9 * seconds for seconds in found] if slow and method == "run" else found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(race_module, "Worker", Slow)
+        patch.setattr(comparison_module, "Worker", Slow)
         result = run(entry("single", 0.010), entry("mix", 0.009, 3), entry("far", 0.030))
     assert result.winner is not None
     assert result.winner.contestant.name == "mix"
@@ -134,7 +134,7 @@ def test_contestants_that_are_large_are_never_there_together(monkeypatch: pytest
             there.discard(self.service)
             super().kill()
 
-    monkeypatch.setattr(race_module, "Worker", Large)
+    monkeypatch.setattr(comparison_module, "Worker", Large)
     entries = entry("single", 0.010), entry("other", 0.011), entry("mix", 0.008, 3)
     assert run(*entries, plan=RacePlan.of_model(1 << 20)).winner is not None
     assert most == len(entries)
@@ -166,7 +166,7 @@ def blocks_by_name(monkeypatch: pytest.MonkeyPatch, *entries: Contestant) -> tup
                 return [1.3 * seconds for seconds in super().call(method, timeout_s, **params)]
             return super().call(method, timeout_s, **params)
 
-    monkeypatch.setattr(race_module, "Worker", Counting)
+    monkeypatch.setattr(comparison_module, "Worker", Counting)
     return ran, run(*entries)
 
 
@@ -274,7 +274,7 @@ def test_who_is_slower_alone_or_has_more_kernels_does_not_tie(other: Contestant)
 
 
 def test_a_tie_stays_one_where_no_neighbour_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(race_module, "busy_neighbour", partial(neighbour, comes=False))
+    monkeypatch.setattr(comparison_module, "busy_neighbour", partial(neighbour, comes=False))
     result = run(*TIE)
     assert result.winner is not None and result.winner.beside_s is None
     assert result.speedup is not None and result.speedup[0] >= 1.0

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from collage._errors import WorkerDied
-from collage.cost import reckoning as reckoning_module
-from collage.cost.race import Contestant
-from collage.cost.reckoning import Part, reckon
+from collage.measure import additivity as additivity_module
+from collage.measure.additivity import Part, reckon
+from collage.measure.comparison import Contestant
 
 
 class Machine:
@@ -50,7 +50,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             machine.runs.append(runs)
             return [machine.seconds(self.arguments["seconds"]) for _ in range(runs)]
 
-    monkeypatch.setattr(reckoning_module, "Worker", Whole)
+    monkeypatch.setattr(additivity_module, "Worker", Whole)
     return machine
 
 

@@ -10,9 +10,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from collage.cost.database import Database
-from collage.cost.roofline import Peak, Roofline, measure_peak
+from collage.database.database import Database
 from collage.graph import DataflowGraph, IndexSet, SubGraph
+from collage.measure.roofline import Peak, Roofline, measure_peak
 from collage.target import Target
 
 PEAK = Peak(flops_per_s=1e9, bytes_per_s=1e9)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.runtime.test_device_chain import PretendedDevice
 
-from collage.cost.sampling import SamplingPlan, sample, sample_in_bursts, when_calm
+from collage.measure.sampling import SamplingPlan, sample, sample_in_bursts, when_calm
 
 QUICK_S, HICCUP_S, SLOW_S = 30e-6, 20e-3, 0.5
 

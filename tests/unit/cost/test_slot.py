@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from collage._errors import UsageError
-from collage.cost import slot
-from collage.cost.slot import building_slot, measuring_slot
+from collage.workers import machine_lock
+from collage.workers.machine_lock import building_slot, measuring_slot
 
 CONTEXT = multiprocessing.get_context("fork")
 PATIENCE_S = 60.0
@@ -63,7 +63,7 @@ def is_nobody_in_line(folder: Path) -> bool:
 
 @pytest.fixture(autouse=True)
 def own_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(slot, "_FOLDER", tmp_path)
+    monkeypatch.setattr(machine_lock, "_FOLDER", tmp_path)
     yield
     for process in multiprocessing.active_children():
         process.kill()

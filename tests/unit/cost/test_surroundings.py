@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from collage.cost.kernels import KernelMaker
-from collage.cost.surroundings import Surroundings
-from collage.cost.values import ValueStore
 from collage.graph import DataflowGraph
+from collage.measure.cache_pressure import Surroundings
+from collage.measure.kernel_factory import KernelMaker
+from collage.numerics.value_store import ValueStore
 from collage.target import Target
 
 MIB = 1 << 20

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from collage.cost.database import Database
-from collage.cost.key import digest_of
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
-from collage.cost.tuned import Pace, TunedKernel, effort_s
+from collage.cost.workload_key import digest_of
+from collage.database.database import Database
+from collage.measure.tuning_records import Pace, TunedKernel, effort_s
 
 GOOD = {"records": "{}", "took_s": 8.0, "effort_s": 0.5, "ratio": 0.5}
 

@@ -9,9 +9,9 @@ from tests.unit.integrations.torch_modules import Cache, Rebound
 
 import collage.collage
 from collage._errors import NothingCanRun, TargetError, UsageError
-from collage.cost.worker import Worker
 from collage.integrations import torch_compile
 from collage.options import CompileOptions
+from collage.workers.worker import Worker
 
 WORKERS: dict[str, Worker] = {}
 OPTIONS = {

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collage._errors import CompileError, TargetError, Unsupported
-from collage.machine import this_machine
+from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions
 from collage.toolchains.onnxruntime import cuda as onnxruntime_cuda

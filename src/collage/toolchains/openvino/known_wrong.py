@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from collage.graph import used_values
-from collage.machine import this_machine
+from collage.system.machine import this_machine
 from collage.toolchains.sdk.model_files import elem_type
 
 __all__ = ["known_wrong"]

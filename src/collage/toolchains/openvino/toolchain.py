@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collage._errors import CompileError, Unsupported
-from collage.machine import this_machine
+from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions, Support
 from collage.toolchains.openvino.integers import LIMITS, PLACES, WIDE, computes_beyond

@@ -10,7 +10,7 @@ import os
 import threading
 from typing import Any
 
-from collage.machine import usable_cores
+from collage.system.machine import usable_cores
 from collage.toolchains.sdk.thread_affinity import HelperThreads, started_meanwhile
 
 __all__ = ["set_habits", "use_threads"]

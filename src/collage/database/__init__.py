@@ -1,0 +1,21 @@
+"""The timing database: what was measured, under everything that it depends on.
+
+Names are imported on first use: worker processes import this package, and must come up fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOME = {
+    "Database": "collage.database.database",
+}
+
+__all__ = ["Database"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,113 @@
+"""Between outcomes and rows of the database; and which rows deserve belief."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from collage.cost.outcome import Outcome, Status
+from collage.cost.statistics import Summary
+from collage.cost.workload_key import WorkloadKey, digest_of
+from collage.database._fact_schema import is_finite, is_valid_fact
+
+__all__ = ["clean_text", "fact_row", "outcome_of", "parts_of", "read_json", "timing_row", "value_of", "why_no_key"]
+
+_MOST_TEXT = 2000
+_NEEDED = frozenset({"kernel", "target", "build", "machine"})
+_TIMES = ("median_s", "p10_s", "p90_s", "samples", "spread")
+
+
+def timing_row(key: WorkloadKey, outcome: Outcome, origin: str) -> dict[str, Any]:
+    """The row of an outcome. Numbers that are not finite become NULL on every engine."""
+    measured = outcome.time
+    figures = (measured.median_s, measured.p10_s, measured.p90_s, measured.count, measured.spread) if measured else ()
+    return {
+        "digest": key.digest,
+        "parts": json.dumps(key.parts(), sort_keys=True),
+        "status": outcome.status.value,
+        **dict.fromkeys(_TIMES),
+        **dict(zip(_TIMES, figures, strict=False)),
+        "error": outcome.error if outcome.error is not None and math.isfinite(outcome.error) else None,
+        "reason": None if outcome.reason is None else clean_text(outcome.reason),
+        "build_s": outcome.build_s,
+        "made_at_s": time.time(),
+        "origin": origin,
+    }
+
+
+def fact_row(name: Mapping[str, Any], value: Any, origin: str) -> dict[str, Any]:
+    """The row of a fact."""
+    return {
+        "digest": digest_of(name),
+        "name": json.dumps(name, sort_keys=True),
+        "value": json.dumps(value, allow_nan=False),
+        "made_at_s": time.time(),
+        "origin": origin,
+    }
+
+
+def parts_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The named parts of a row's key; None if they are none, or not what it is filed under."""
+    parts = read_json(row["parts"])
+    return parts if why_no_key(parts) is None and digest_of(parts) == row["digest"] else None
+
+
+def why_no_key(parts: Any) -> str | None:
+    """Why these are not the parts of a key, or None if they are."""
+    if not isinstance(parts, dict) or not parts.keys() >= _NEEDED:
+        return f"the parts of a key are missing: {', '.join(sorted(_NEEDED))} must be there"
+    if not all(isinstance(part, str | int) for part in parts.values()):
+        return "the parts of a key are text and integers"
+    return None
+
+
+def outcome_of(row: Mapping[str, Any]) -> Outcome | None:
+    """What a row says, or None if nothing can be believed: a status or a time that makes no sense, a wrong digest."""
+    if parts_of(row) is None or not isinstance(row["status"], str) or row["status"] not in tuple(Status):
+        return None
+    status = Status(row["status"])
+    measured = _summary(row) if row["median_s"] is not None else None
+    if measured is None and (status is Status.OK or row["median_s"] is not None):
+        return None
+    reason = clean_text(row["reason"]) if isinstance(row["reason"], str) else None
+    error = float(row["error"]) if is_finite(row["error"]) else None
+    build_s = float(row["build_s"]) if is_finite(row["build_s"]) else 0.0
+    return Outcome(status, reason, measured, error, build_s, recorded=True)
+
+
+def value_of(row: Mapping[str, Any]) -> Any:
+    """The value of a fact, or None if it cannot be believed."""
+    name, value = read_json(row["name"]), read_json(row["value"])
+    if not isinstance(name, dict) or digest_of(name) != row["digest"] or not is_valid_fact(name, value):
+        return None
+    return value
+
+
+def read_json(text: Any) -> Any:
+    """A JSON value, or None if the text is none. NaN and infinity are none."""
+    try:
+        return json.loads(text, parse_constant=_refuse) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def clean_text(text: str) -> str:
+    """Text that every engine takes: no NUL, no half of a character, not too long."""
+    return text[:_MOST_TEXT].replace("\x00", "").encode(errors="replace").decode()
+
+
+def _summary(row: Mapping[str, Any]) -> Summary | None:
+    figures = [row[name] for name in _TIMES]
+    if not all(map(is_finite, figures)):
+        return None
+    median, p10, p90, samples, spread = figures
+    if not 0 < p10 <= median <= p90 or samples < 1 or samples != int(samples):
+        return None
+    return Summary(float(median), float(p10), float(p90), int(samples), float(spread))
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")

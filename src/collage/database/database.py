@@ -1,0 +1,244 @@
+"""Where timings are kept, so that nothing is measured twice.
+
+SQLite (write-ahead log) by default; PostgreSQL by URL. Every row is committed when its measurement ends, so that a killed
+run loses at most the one under way. Only timings are shared, never binaries; each says where it was made. What a row
+holds is believed only if it makes sense: a damaged or hostile one is as good as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from collage._errors import UsageError
+from collage.cost.outcome import Outcome
+from collage.cost.workload_key import WorkloadKey, digest_of
+from collage.database import _schema as schema
+from collage.database._engine import begin_writing, describe, open_engine, prepare, readable_url, sqlite_file
+from collage.database._fact_schema import is_finite
+from collage.database._rows import fact_row, outcome_of, read_json, timing_row, value_of
+from collage.database._schema import SCHEMA
+from collage.system.machine import this_machine
+
+__all__ = ["SCHEMA", "Database", "Record", "default_url", "sqlite_file", "this_origin"]
+
+_INSERT: Mapping[str, Callable[[sa.Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A timing as it is kept.
+
+    Attributes:
+        outcome: What came of measuring.
+        origin: The machine that measured.
+        made_at_s: When, in seconds since 1970.
+    """
+
+    outcome: Outcome
+    origin: str
+    made_at_s: float
+
+
+def default_url() -> str:
+    """The database of this user: ``$COLLAGE_DB``, or an SQLite file in the user's cache folder."""
+    if url := os.environ.get("COLLAGE_DB"):
+        return url
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return f"sqlite:///{cache / 'collage' / 'timings.sqlite'}"
+
+
+@functools.cache
+def this_origin() -> str:
+    """What rows that are made here are marked with: the host's name, and a digest that tells namesakes apart."""
+    host = platform.node() or "localhost"
+    with contextlib.suppress(OSError):
+        return f"{host[:64]}-{hashlib.sha256(Path('/etc/machine-id').read_bytes() + host.encode()).hexdigest()[:8]}"
+    return host[:64]
+
+
+class Database:
+    """Timings by workload key, and facts about this machine by name.
+
+    Args:
+        url: An SQLAlchemy URL of SQLite or PostgreSQL, or the path of an SQLite file; None is the user's own.
+        reading: Nothing will be written, so that a file will do that cannot be.
+
+    Attributes:
+        url: Where it is; no password.
+        origin: What rows that are written here are marked with.
+
+    Raises:
+        UsageError: It cannot be opened, read or written, or was written by a newer version.
+    """
+
+    def __init__(self, url: str | None = None, *, reading: bool = False) -> None:
+        url = url or default_url()
+        self._engine = open_engine(url, reading=reading)
+        self.url = readable_url(self._engine)
+        self.origin = this_origin()
+        self._introduced = False
+        try:
+            self._engine = prepare(self._engine)
+        except UsageError as error:
+            raise UsageError(f"cannot use the timing database {describe(url)}: {error}") from None
+        except sa.exc.SQLAlchemyError as error:
+            raise UsageError(
+                f"cannot open the timing database {describe(url)}: {_cause(error)}; --db names another"
+            ) from error
+
+    @property
+    def file(self) -> Path | None:
+        """The SQLite file, where it is one."""
+        return sqlite_file(self._engine.url)
+
+    def lookup(self, key: WorkloadKey) -> Outcome | None:
+        """What is known of a kernel, or None."""
+        record = self.find(key)
+        return None if record is None else record.outcome
+
+    def find(self, key: WorkloadKey) -> Record | None:
+        """What is known of a kernel, and where and when that was found out; or None."""
+        row = self._row(schema.timing, key.digest)
+        outcome = None if row is None else outcome_of(row)
+        return None if row is None or outcome is None else Record(outcome, str(row["origin"]), row["made_at_s"])
+
+    def record(self, key: WorkloadKey, outcome: Outcome) -> None:
+        """Keeps an outcome; a newer one replaces an older one. It is safe when this returns."""
+        self._introduce()
+        self.write(schema.timing, [timing_row(key, outcome, self.origin)])
+
+    def fact(self, **name: Any) -> Any:
+        """A fact kept under this name, or None."""
+        row = self._row(schema.fact, digest_of(name))
+        return None if row is None else value_of(row)
+
+    def keep_fact(self, value: Any, **name: Any) -> None:
+        """Keeps a JSON value under a name made of named parts."""
+        self.write(schema.fact, [fact_row(name, value, self.origin)])
+
+    def facts(self, kind: str) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """All facts of one kind, each with its name."""
+        # What names look like in their column; so may the text of some other part.
+        alike = schema.fact.c.name.contains(f'"fact": "{kind}"', autoescape=True)
+        with self._clearly("read"):
+            try:
+                with self._engine.connect() as connection:
+                    digests = connection.execute(sa.select(schema.fact.c.digest).where(alike)).scalars().all()
+            except sa.exc.DataError:
+                return  # A name that is too large to be ours.
+        for row in filter(None, (self._row(schema.fact, digest) for digest in digests)):
+            name, value = read_json(row["name"]), value_of(row)
+            if value is not None and name.get("fact") == kind:
+                yield name, value
+
+    def local_fact(self, **name: Any) -> Any:
+        """A fact that was found out on this very machine, not on one that is alike; or None."""
+        name["origin"] = self.origin
+        row = self._row(schema.fact, digest_of(name))
+        return None if row is None or row["origin"] != self.origin else value_of(row)
+
+    def keep_local_fact(self, value: Any, **name: Any) -> None:
+        """Keeps a fact that holds for this very machine only."""
+        self.keep_fact(value, **name, origin=self.origin)
+
+    def rows(self, table: sa.Table) -> Iterator[Mapping[str, Any]]:
+        """All rows of a table, oldest first."""
+        query = sa.select(table).order_by(table.c.made_at_s, table.c.digest)
+        with self._clearly("read"), self._engine.connect() as connection:
+            found = connection.execution_options(yield_per=_BATCH).execute(query)
+            for row in found.mappings():
+                made_at_s = row["made_at_s"] if is_finite(row["made_at_s"]) else 0.0
+                yield {**row, "made_at_s": made_at_s, "origin": str(row["origin"])}
+
+    def write(self, table: sa.Table, rows: Iterable[Mapping[str, Any]], *, keep_local: bool = False) -> int:
+        """Writes rows, in one transaction; a row replaces one of the same digest.
+
+        Args:
+            table: The table.
+            rows: Complete ones.
+            keep_local: Replace a row only if it was not made here, and is older.
+
+        Returns:
+            Number of rows that are new, or replaced others.
+        """
+        insert = _INSERT[self._engine.dialect.name](table)
+        news = {column.name: insert.excluded[column.name] for column in table.c if column.name != "digest"}
+        yields = (table.c.origin != self.origin) & (table.c.made_at_s < insert.excluded.made_at_s)
+        upsert = insert.on_conflict_do_update(
+            index_elements=["digest"], set_=news, where=yields if keep_local else None
+        )
+        with self._clearly("write"), begin_writing(self._engine) as connection:
+            return sum(connection.execute(upsert, dict(row)).rowcount for row in rows)
+
+    def remove(self, table: sa.Table, digests: Sequence[str]) -> None:
+        """Removes rows."""
+        with self._clearly("write"), begin_writing(self._engine) as connection:
+            for start in range(0, len(digests), _BATCH):
+                batch = digests[start : start + _BATCH]
+                connection.execute(sa.delete(table).where(table.c.digest.in_(batch)))
+
+    def complaints(self) -> str | None:
+        """What the engine's own check finds wrong with the file, or None."""
+        if self.file is None:
+            return None
+        with self._clearly("read"), self._engine.connect() as connection:
+            found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+        return None if found == "ok" else str(found)
+
+    def close(self) -> None:
+        """Closes all connections."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _row(self, table: sa.Table, digest: str) -> Mapping[str, Any] | None:
+        with self._clearly("read"):
+            try:
+                with self._engine.connect() as connection:
+                    found = connection.execute(sa.select(table).where(table.c.digest == digest)).mappings().first()
+                    return None if found is None else dict(found)
+            except sa.exc.DataError:
+                return None  # One row that is too large to be ours.
+
+    def _introduce(self) -> None:
+        """Says once which machine its fingerprint stands for, so that others can read what they are sent."""
+        if self._introduced:
+            return
+        machine = this_machine()
+        name = {"fact": "machine", "machine": machine.fingerprint}
+        if self.fact(**name) is None:
+            self.keep_fact(asdict(machine), **name)
+        self._introduced = True
+
+    @contextlib.contextmanager
+    def _clearly(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except sa.exc.SQLAlchemyError as error:
+            raise UsageError(
+                f"cannot {what} the timing database {self.url}: {_cause(error)}; what was recorded before is kept"
+            ) from error
+
+
+def _cause(error: sa.exc.SQLAlchemyError) -> str:
+    """What the engine itself said, in one line."""
+    return " ".join(str(error.__cause__ or error).split())[:500]

@@ -1,0 +1,174 @@
+"""A finalist in a process of its own: loads one executable, checks it, runs it when told to. Runs in the child."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collage._errors import CompileError
+from collage.numerics.compare import compare
+from collage.numerics.value_store import ValueStore, probe_of
+from collage.runtime import Executable, Recipe, load, same_bytes
+from collage.target import Target
+from collage.toolchains import Compiled, LoadOptions, Registry, Toolchain
+
+__all__ = ["ArtefactService", "RaceService", "VendorService"]
+
+
+class _Service:
+    """What can be checked and timed.
+
+    Args:
+        call: Runs the model on inputs by name; outputs by name.
+        inputs: Names of its inputs.
+        notes: What is noted while it runs: kernels that fail, for which the host stands in.
+        values: Folders of ``ValueStore``s with the model's inputs and reference outputs. It is checked on all of them.
+        weights: Of the first of these folders, on which it is timed: how often each is met. They add up to 1.
+        lengths: The same with other lengths, for which the host may stand in.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+        inputs: Sequence[str],
+        values: Sequence[str],
+        weights: Sequence[float],
+        notes: Sequence[str] = (),
+        lengths: Sequence[str] = (),
+    ) -> None:
+        self._run = call
+        self._notes, self._noted = notes, len(notes)
+        self._stores = [ValueStore(Path(folder)) for folder in (*values, *lengths)]
+        self._must_run = len(values)
+        self._weights = weights
+        self._feeds = [{name: np.array(store.get(name)) for name in inputs} for store in self._stores]
+
+    def check(self, tolerance: float) -> dict[str, Any]:
+        """Runs once on each set of inputs and compares every output with the reference; the worst difference."""
+        worst: dict[str, Any] = {"max_abs": 0.0, "max_rel": 0.0, "reason": None}
+        for number, (feeds, store) in enumerate(zip(self._feeds, self._stores, strict=True)):
+            outputs = self._run(feeds)
+            if len(self._notes) > self._noted and number < self._must_run:
+                raise CompileError(self._notes[-1])
+            for name, value in feeds.items():
+                if not same_bytes(value, store.get(name)):
+                    return {"max_abs": 0.0, "max_rel": 0.0, "reason": f"writes over the model's input {name!r}"}
+            for name, value in outputs.items():
+                if name not in store or not store.is_repeatable(name):
+                    continue
+                difference = compare(value, store.get(name), tolerance, store.unsettled(name))
+                if difference.reason is not None:
+                    reason = f"{probe_of(store.folder)}output {name!r}: {difference.reason}"
+                    if number >= self._must_run:
+                        shapes = ", ".join(f"{name}{list(np.shape(value))}" for name, value in feeds.items())
+                        reason = f"at other lengths, {shapes}: {reason}"
+                    return {"max_abs": difference.max_abs, "max_rel": difference.max_rel, "reason": reason}
+                if difference.max_rel >= worst["max_rel"]:
+                    worst = {"max_abs": difference.max_abs, "max_rel": difference.max_rel, "reason": None}
+        return worst
+
+    def run(self, runs: int, warm_up: int) -> list[float]:
+        """Seconds of each of ``runs`` runs, after ``warm_up`` that do not count; the mean by weight, on several occasions."""
+        call, clock = self._run, time.perf_counter
+        timed = list(zip(self._feeds, self._weights, strict=False))
+        for _ in range(warm_up):
+            for feeds, _ in timed:
+                call(feeds)
+        samples = []
+        for _ in range(runs):
+            seconds = 0.0
+            for feeds, weight in timed:
+                before = clock()
+                call(feeds)
+                seconds += weight * (clock() - before)
+            samples.append(seconds)
+        return samples
+
+
+class RaceService(_Service):
+    """Runs one executable on stored inputs.
+
+    Args:
+        recipe: ``Recipe`` as JSON.
+        workspace: Folder of its files.
+        values: See ``_Service``.
+        weights: The same.
+        lengths: The same.
+        factories: How its toolchains are made: ``module:Class`` and keyword arguments, by name.
+    """
+
+    def __init__(
+        self,
+        recipe: Mapping[str, Any],
+        workspace: str,
+        values: Sequence[str],
+        weights: Sequence[float],
+        lengths: Sequence[str],
+        factories: Mapping[str, tuple[str, Mapping[str, Any]]],
+    ) -> None:
+        toolchains = Registry(())
+        for factory, arguments in factories.values():
+            toolchains.add(_make(factory, arguments))
+        executable = Executable(Recipe.from_json(recipe), Path(workspace), toolchains=toolchains)
+        inputs = [port.name for port in executable.inputs]
+        super().__init__(executable.run, inputs, values, weights, executable.notes, lengths)
+
+
+class ArtefactService(_Service):
+    """Runs an artefact as its users do.
+
+    Args:
+        artefact: Its folder; verified, and rebuilt where it does not fit.
+        values: See ``_Service``.
+        weights: The same.
+    """
+
+    def __init__(self, artefact: str, values: Sequence[str], weights: Sequence[float]) -> None:
+        executable = load(artefact)
+        super().__init__(executable.run, [port.name for port in executable.inputs], values, weights, executable.notes)
+
+
+class VendorService(_Service):
+    """Runs the original model on one toolchain, with its vendor's defaults.
+
+    Args:
+        factory: ``module:Class`` of the toolchain.
+        arguments: Keyword arguments of the class.
+        compiled: What the toolchain made of the model: ``Compiled`` as JSON.
+        target: Printed form.
+        workspace: The folder with its files.
+        values: See ``_Service``.
+        weights: The same.
+        threads: Threads to use; 0 is the toolchain's default.
+    """
+
+    def __init__(
+        self,
+        factory: str,
+        arguments: Mapping[str, Any],
+        compiled: Mapping[str, Any],
+        target: str,
+        workspace: str,
+        values: Sequence[str],
+        weights: Sequence[float],
+        threads: int,
+    ) -> None:
+        made = Compiled.from_json(compiled)
+        options = LoadOptions(threads, exclusive=True)
+        kernel = _make(factory, arguments).load(made, Target.parse(target), Path(workspace), options)
+
+        def call(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+            return dict(zip(made.outputs, kernel([feeds[name] for name in made.inputs]), strict=True))
+
+        super().__init__(call, made.inputs, values, weights)
+
+
+def _make(factory: str, arguments: Mapping[str, Any]) -> Toolchain:
+    module, _, name = factory.partition(":")
+    toolchain: Toolchain = getattr(importlib.import_module(module), name)(**arguments)
+    return toolchain

@@ -1,0 +1,284 @@
+"""The jobs that a toolchain's worker does: build, check, sample, profile, capture. Runs in the child."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from collage._errors import CompileError
+from collage.measure.sampling import SamplingPlan, sample, sample_kernel
+from collage.numerics.compare import compare_all, differing_elements
+from collage.numerics.value_store import ValueStore, probe_of
+from collage.runtime import Executor, Step, aligned_copy, same_bytes, trim
+from collage.target import Target
+from collage.toolchains import (
+    Compiled,
+    Kernel,
+    LoadOptions,
+    Profiler,
+    Toolchain,
+    Tuner,
+    TuningSession,
+    availability_for,
+    compile_for,
+    importing_here,
+    kernel_for,
+)
+from collage.workers._worker_main import end_if_forked
+from collage.workers.machine_lock import building_slot, measuring_slot
+
+__all__ = ["ToolchainService"]
+
+_COLD_BYTES = 16 << 20
+"""What activations take of a processor's caches at most, see ``collage.measure.cache_pressure``."""
+_CHAIN = 32
+
+
+class ToolchainService:
+    """Serves one toolchain.
+
+    Args:
+        factory: ``module:Class`` of the toolchain.
+        arguments: Keyword arguments of the class.
+    """
+
+    def __init__(self, factory: str, arguments: Mapping[str, Any] | None = None) -> None:
+        self._server = os.getpid()
+        module, _, name = factory.partition(":")
+        self._toolchain: Toolchain = getattr(importlib.import_module(module), name)(**(arguments or {}))
+        self._loaded: dict[tuple[str, str], Kernel] = {}
+        self._capturing: dict[tuple[str, str, str], tuple[tuple[str, ...], Kernel]] = {}
+
+    def availability(self, target: str) -> dict[str, Any]:
+        """What the toolchain says of itself and one of its targets."""
+        with importing_here(alone=True):
+            return asdict(availability_for(self._toolchain, Target.parse(target)))
+
+    def build(self, kernel: str, target: str, workspace: str, threads: int) -> dict[str, Any]:
+        """Compiles a kernel and loads it, so that whatever cannot be loaded is found out here.
+
+        Args:
+            kernel: Name of an ONNX file in the workspace.
+            target: Printed form.
+            workspace: The folder.
+            threads: Threads that the kernel may use; 0 is the toolchain's default.
+
+        Returns:
+            ``Compiled`` as JSON.
+        """
+        folder, goal = Path(workspace), Target.parse(target)
+        model = ir.load(folder / kernel)
+        compiled = compile_for(self._toolchain, model, goal, folder)
+        result = compiled.as_json()
+        self._kernel(result, goal, folder, threads)
+        return result
+
+    def sample(
+        self,
+        compiled: dict[str, Any],
+        target: str,
+        workspace: str,
+        threads: int,
+        values: str,
+        inputs: Sequence[str],
+        plan: dict[str, Any],
+    ) -> list[float]:
+        """Times a kernel on the model's real values, for one burst.
+
+        Args:
+            compiled: What ``build`` returned.
+            target: Printed form.
+            workspace: The folder.
+            threads: As for ``build``.
+            values: Folder of a ``ValueStore``.
+            inputs: Names of the kernel's inputs in the store, in order.
+            plan: A ``SamplingPlan`` as JSON.
+
+        Returns:
+            Seconds of each timed run.
+        """
+        kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
+        return sample_kernel(kernel, _arrays(ValueStore(Path(values)), inputs), SamplingPlan(**plan))
+
+    def check(
+        self,
+        compiled: dict[str, Any],
+        target: str,
+        workspace: str,
+        threads: int,
+        values: Sequence[str],
+        lengths: Sequence[str],
+        inputs: Sequence[str],
+        expected: Sequence[str],
+        unsettled: Sequence[str],
+        tolerance: float,
+    ) -> dict[str, Any]:
+        """Runs a kernel on the model's real values and compares what it returns.
+
+        A kernel that writes over its inputs is wrong too: what else reads them would be spoiled. At other lengths than the
+        user's it may fail, since the host stands in for kernels that do; it must not be wrong.
+
+        Args:
+            compiled: What ``build`` returned.
+            target: Printed form.
+            workspace: The folder.
+            threads: As for ``build``.
+            values: Folders of ``ValueStore``s, one for each set of inputs that the model was run on.
+            lengths: The same for inputs of other lengths.
+            inputs: Names of the kernel's inputs in the stores, in order.
+            expected: Names of its outputs in the stores, in order; those that a store marks as random are not checked.
+            unsettled: Those that follow from decisions of the kernel's own: their unsettled elements are not compared.
+            tolerance: See ``collage.numerics.compare``.
+
+        Returns:
+            ``{"error": share, "wrong": reason or None}``.
+        """
+        kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
+        error = 0.0
+        # It first meets, and is left with, the lengths that it is timed on.
+        for folder in (*values[:1], *lengths, *values[:0:-1]):
+            store = ValueStore(Path(folder))
+            if not all(name in store for name in inputs):
+                continue  # A probe of a large model: its outputs alone are known.
+            arrays = _arrays(store, inputs)
+            try:
+                outputs = list(kernel(arrays))
+            except Exception:
+                if folder not in lengths:
+                    raise
+                continue
+            end_if_forked(self._server)
+            for name, array in zip(inputs, arrays, strict=True):
+                if not same_bytes(array, store.get(name)):
+                    return {"error": error, "wrong": f"writes over its input {name!r}"}
+            checked = [
+                (out, name)
+                for out, name in zip(outputs, expected, strict=True)
+                if name in store and store.is_repeatable(name)
+            ]
+            right = [store.get(name) for _, name in checked]
+            excused = [store.unsettled(name) if name in unsettled else store.unstable(name) for _, name in checked]
+            difference = compare_all([out for out, _ in checked], right, tolerance, excused)
+            error = max(error, difference.max_rel)
+            if not difference.ok:
+                where = f"at other lengths, {_shapes(inputs, arrays)}: " if folder in lengths else probe_of(folder)
+                return {"error": error, "wrong": f"{where}{difference.reason}"}
+        return {"error": error, "wrong": None}
+
+    def profile(
+        self, compiled: dict[str, Any], target: str, workspace: str, values: str, inputs: Sequence[str], repeats: int
+    ) -> dict[str, float] | None:
+        """Seconds per node name, or None if the toolchain cannot tell."""
+        if not isinstance(self._toolchain, Profiler):
+            return None
+        arrays = _arrays(ValueStore(Path(values)), inputs)
+        made = Compiled.from_json(compiled)
+        return dict(self._toolchain.profile(made, Target.parse(target), Path(workspace), arrays, repeats))
+
+    def can_tune(self) -> bool:
+        """Whether the toolchain tunes."""
+        return isinstance(self._toolchain, Tuner)
+
+    def tuning_workloads(self, kernel: str, target: str, workspace: str) -> list[str]:
+        """What can be tuned in a kernel, by name."""
+        folder = Path(workspace)
+        assert isinstance(self._toolchain, Tuner)
+        model = kernel_for(self._toolchain, ir.load(folder / kernel))
+        return list(self._toolchain.tuning_workloads(model, Target.parse(target), folder))
+
+    def tune(
+        self, kernel: str, target: str, workspace: str, threads: int, budget_s: float, known: dict[str, str]
+    ) -> dict[str, str]:
+        """Records of a kernel's workloads; the toolchain takes the slots itself, turn by turn."""
+        folder = Path(workspace)
+        assert isinstance(self._toolchain, Tuner)
+        session = TuningSession(budget_s, threads, known, building_slot, measuring_slot)
+        model = kernel_for(self._toolchain, ir.load(folder / kernel))
+        return dict(self._toolchain.tune(model, Target.parse(target), folder, session))
+
+    def overheads(
+        self, compiled: dict[str, Any], target: str, workspace: str, threads: int, cores: int
+    ) -> dict[str, float]:
+        """See ``Workshop.overheads``; the kernel has one input, float32 [16], and one output of the same shape."""
+        kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
+        tensor = np.ones(16, np.float32)
+        kernel([tensor])
+        end_if_forked(self._server)
+        cold = sample_kernel(kernel, [tensor], SamplingPlan(_COLD_BYTES, cores, least=20, spread=0.0))
+        names = [f"v{i}" for i in range(_CHAIN + 1)]
+        steps = [Step(f"k{i}", kernel, (names[i],), (names[i + 1],)) for i in range(_CHAIN)]
+        chain = Executor(steps, names[:1], names[-1:])
+        hot = SamplingPlan(budget_s=0.05, least=50, most=500, spread=0.0)
+        alone_s = statistics.median(sample(lambda: [kernel([tensor]) for _ in range(_CHAIN)], [], hot)) / _CHAIN
+        chained_s = statistics.median(sample(lambda: chain.run([tensor]), [], hot)) / _CHAIN
+        return {"dispatch_s": statistics.median(cold), "launch_s": max(0.0, chained_s - alone_s)}
+
+    def capture(self, kernel: str, target: str, workspace: str, values: str, inputs: Sequence[str]) -> list[str]:
+        """Runs a model once and keeps all its outputs.
+
+        Returns:
+            The names that are in the store now.
+        """
+        store = ValueStore(Path(values))
+        for name, value in self._captured(kernel, target, workspace, store, inputs):
+            store.put(name, value)
+        store.flush()
+        return list(store)
+
+    def mark_unstable(
+        self, kernel: str, target: str, workspace: str, values: str, inputs: Sequence[str], tolerance: float
+    ) -> None:
+        """Run a model with rounding errors, and mark in a store which elements change by more than a tolerance."""
+        store = ValueStore(Path(values))
+        for name, value in self._captured(kernel, target, workspace, store, inputs):
+            if name not in store or not isinstance(value, np.ndarray) or value.shape != store.shape(name):
+                continue
+            changed = differing_elements(value, store.get(name), tolerance)
+            if changed.any():
+                store.put_unstable(name, changed)
+        store.flush()
+
+    def drop(self) -> None:
+        """Forgets all loaded kernels, and gives their memory back."""
+        self._loaded.clear()
+        self._capturing.clear()
+        trim()
+
+    def _captured(
+        self, kernel: str, target: str, workspace: str, store: ValueStore, inputs: Sequence[str]
+    ) -> Iterator[tuple[str, Any]]:
+        """Run a model once; a model is loaded once for all sets of inputs that follow each other."""
+        folder, goal = Path(workspace), Target.parse(target)
+        key = kernel, target, hashlib.sha256((folder / kernel).read_bytes()).hexdigest()
+        if key not in self._capturing:
+            compiled = compile_for(self._toolchain, ir.load(folder / kernel), goal, folder)
+            loaded = self._toolchain.load(compiled, goal, folder, LoadOptions())
+            self._capturing = {**dict(list(self._capturing.items())[-1:]), key: (compiled.outputs, loaded)}
+        names, loaded = self._capturing[key]
+        return zip(names, loaded([store.get(name) for name in inputs]), strict=True)
+
+    def _kernel(self, compiled: dict[str, Any], target: Target, workspace: Path, threads: int) -> Kernel:
+        key = (compiled["files"][0] if compiled["files"] else repr(compiled), str(target))
+        if key not in self._loaded:
+            made = Compiled.from_json(compiled)
+            if made.toolchain != self._toolchain.name:
+                raise CompileError(f"{self._toolchain.name} was handed a kernel of {made.toolchain}")
+            self._loaded[key] = self._toolchain.load(made, target, workspace, LoadOptions(threads=threads))
+        return self._loaded[key]
+
+
+def _shapes(names: Sequence[str], arrays: Sequence[np.ndarray[Any, Any]]) -> str:
+    return ", ".join(f"{name}{list(array.shape)}" for name, array in zip(names, arrays, strict=True))
+
+
+def _arrays(store: ValueStore, names: Sequence[str]) -> list[np.ndarray[Any, Any]]:
+    return [aligned_copy(store.get(name)) for name in names]

@@ -1,0 +1,96 @@
+"""The original model in a process of its own: runs it as its file stands, and compares prepared values. Runs in the child."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collage._errors import CompileError
+from collage.numerics.compare import compare
+from collage.numerics.value_store import ValueStore
+from collage.toolchains import UnoptimisedModel
+
+__all__ = ["OriginalService"]
+
+
+class OriginalService:
+    """Serves one model file at a time."""
+
+    def __init__(self) -> None:
+        self._model: UnoptimisedModel | None = None
+        self._latest: dict[str, Any] = {}
+
+    def open(self, model: str) -> dict[str, Any]:
+        """Load a model file; return the evaluator's name, and the names of all values that it can return."""
+        self.drop()
+        loaded = self._model = UnoptimisedModel(Path(model))
+        return {"evaluator": loaded.evaluator, "outputs": loaded.outputs, "values": sorted(loaded.values)}
+
+    def drop(self) -> None:
+        """Forget the model, and what it returned."""
+        self._model, self._latest = None, {}
+
+    def run(self, values: str, names: Sequence[str]) -> int:
+        """Run the model on the inputs in a store, and keep what it returns for ``settle``.
+
+        Args:
+            values: Folder of a ``ValueStore`` that holds the inputs.
+            names: Values to keep.
+
+        Returns:
+            How many elements of its outputs are NaN or infinite.
+        """
+        assert self._model is not None
+        store = ValueStore(Path(values))
+        feeds = {name: np.array(store.get(name)) for name in self._model.inputs if name in store}
+        try:
+            self._latest = self._model.run(feeds, [*self._model.outputs, *names])
+        except Exception as error:
+            raise CompileError(f"{self._model.evaluator}: {' '.join(str(error).split())[:500]}") from error
+        outputs = [self._latest[name] for name in self._model.outputs if name in self._latest]
+        return sum(_not_finite(value) for value in outputs if isinstance(value, np.ndarray))
+
+    def settle(self, values: str, names: Sequence[str], tolerance: float) -> list[list[Any]]:
+        """Compare what the latest run returned with a store, and put the outputs in their place there.
+
+        Args:
+            values: Folder of a ``ValueStore`` with the values of the prepared model on the same inputs.
+            names: Values to compare, in the order of the model.
+            tolerance: Largest difference, see ``collage.numerics.compare``.
+
+        Returns:
+            Name, reason and relative error of each value that differs by more than the tolerance.
+        """
+        assert self._model is not None
+        store = ValueStore(Path(values))
+        differences: list[list[Any]] = []
+        for name in names:
+            if name not in store or name not in self._latest or not store.is_repeatable(name):
+                continue
+            found = compare(store.get(name), self._latest[name], tolerance, store.unsettled(name))
+            if not found.ok:
+                differences.append([name, found.reason, found.max_rel])
+        if not differences:
+            for name in self._model.outputs:
+                if name in store and store.is_repeatable(name) and isinstance(self._latest.get(name), np.ndarray):
+                    store.replace(name, self._latest[name])
+            store.flush()
+        self._latest = {}
+        return differences
+
+    def keep_outputs(self, values: str) -> None:
+        """Put the outputs of the latest run into a store that holds only the inputs."""
+        assert self._model is not None
+        store = ValueStore(Path(values))
+        for name in self._model.outputs:
+            store.put(name, self._latest.get(name))
+        store.flush()
+
+
+def _not_finite(array: np.ndarray[Any, Any]) -> int:
+    if not ("float" in array.dtype.name or "complex" in array.dtype.name):
+        return 0
+    return int(np.count_nonzero(~np.isfinite(array.astype(np.complex128))))

@@ -1,0 +1,207 @@
+"""The survey of a model: what each toolchain takes, how long it needs for that as a whole, and where the time goes.
+
+Before any candidate is looked at, every target is tried on the whole model, or, where it refuses some operators, on the
+largest ranges that it takes. That is needed anyway (nothing that Collage makes may be slower), it answers most questions
+of support with a single build, and profiles of these large kernels tell what smaller ones may cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import onnx_ir as ir
+
+from collage.cost.outcome import Outcome, Status
+from collage.database.database import Database
+from collage.graph import DataflowGraph
+from collage.measure.estimator import MeasuringCostEstimator
+from collage.measure.jobs import structure_of
+from collage.measure.kernel_factory import KernelMaker
+from collage.measure.session import Workshop
+from collage.target import Target
+from collage.toolchains import Availability, Registry, Support
+
+__all__ = ["Survey", "TargetSurvey", "maximal_ranges", "survey_model"]
+
+_HOPELESS = 3.0
+"""A target this many times slower than the best on the whole model is not measured precisely."""
+_MOST_RANGES = 16
+"""Where a target takes a model only in pieces, so many of the largest are measured as its greedy partitioning."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSurvey:
+    """What is known of one target on one model.
+
+    Attributes:
+        target: The target.
+        availability: Whether its toolchain can be used here.
+        support: Which nodes it takes, by index, and why not.
+        ranges: Maximal ranges of nodes that it takes, as bits; a single one where it takes the whole model.
+        outcomes: What came of measuring each of them.
+        profile: Seconds per node inside these ranges, where its toolchain can tell.
+        refusal: Why it cannot take the whole model, or None.
+        refusal_status: What happened when it was tried on the whole model.
+    """
+
+    target: Target
+    availability: Availability
+    support: Mapping[int, Support] = field(default_factory=dict)
+    ranges: tuple[int, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+    profile: Mapping[int, float] = field(default_factory=dict)
+    refusal: str | None = None
+    refusal_status: Status = Status.UNSUPPORTED
+
+    @property
+    def whole(self) -> Outcome:
+        """The outcome for the whole model."""
+        if not self.availability.available:
+            return Outcome(Status.UNSUPPORTED, self.availability.reason or "not available")
+        if self.refusal is not None:
+            return Outcome(self.refusal_status, self.refusal)
+        return self.outcomes[0]
+
+
+Survey = Mapping[Target, TargetSurvey]
+
+
+def survey_model(
+    graph: DataflowGraph,
+    targets: Sequence[Target],
+    toolchains: Registry,
+    kernels: KernelMaker,
+    estimator: MeasuringCostEstimator,
+    workshop: Workshop,
+    database: Database,
+    say: Callable[[str], None] = lambda _: None,
+) -> Survey:
+    """Surveys a model for every target of the menu."""
+    found: dict[Target, TargetSurvey] = {}
+    best_s = float("inf")
+    for target in sorted(targets, key=lambda t: not toolchains.for_target(t).optimises_whole_graphs):
+        # Toolchains that optimise whole graphs go first: they are the ones that the others have to beat.
+        say(f"asking {target.short} about the model")
+        availability = workshop.availability(target)
+        if not availability.available:
+            found[target] = TargetSurvey(target, availability)
+            continue
+        surveyed = _Surveyor(graph, target, kernels, estimator, workshop, database).survey(
+            availability, _HOPELESS * best_s
+        )
+        found[target] = surveyed
+        if surveyed.whole.time is not None:
+            best_s = min(best_s, surveyed.whole.time.median_s)
+    if sum(bool(surveyed.ranges) for surveyed in found.values()) > 1:
+        found = {target: _look_again(surveyed, kernels, estimator, best_s) for target, surveyed in found.items()}
+    return {target: found[target] for target in targets}
+
+
+def _look_again(
+    found: TargetSurvey, kernels: KernelMaker, estimator: MeasuringCostEstimator, best_s: float
+) -> TargetSurvey:
+    """What all is compared with is measured twice, with the other targets in between: the machine may be slow for seconds."""
+    whole = found.whole
+    if whole.time is None or whole.time.median_s > _HOPELESS * best_s:
+        return found
+    (again,) = estimator.look_again([(kernels.model(found.ranges[0], found.target), found.target)], _HOPELESS * best_s)
+    if again is None or again.time is None:
+        return found if again is None else replace(found, outcomes=(again,))
+    scale = again.time.median_s / whole.time.median_s
+    return replace(found, outcomes=(again,), profile={i: scale * s for i, s in found.profile.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class _Surveyor:
+    """Asks one target."""
+
+    graph: DataflowGraph
+    target: Target
+    kernels: KernelMaker
+    estimator: MeasuringCostEstimator
+    workshop: Workshop
+    database: Database
+
+    def survey(self, availability: Availability, hopeless_s: float) -> TargetSurvey:
+        everything = (1 << len(self.graph)) - 1
+        whole = self._measure([everything], hopeless_s)[0]
+        if whole.status in (Status.OK, Status.WRONG):
+            support = {i: Support(True) for i in range(len(self.graph))}
+            return TargetSurvey(
+                self.target, availability, support, (everything,), (whole,), self._profile([everything], [whole])
+            )
+        support = self._probe()
+        ranges = maximal_ranges(self.graph, support)
+        outcomes = self._measure(ranges, hopeless_s)
+        profile = self._profile(ranges, outcomes)
+        return TargetSurvey(
+            self.target,
+            availability,
+            support,
+            tuple(ranges),
+            tuple(outcomes),
+            profile,
+            whole.reason or whole.status.value,
+            whole.status,
+        )
+
+    def _measure(self, ranges: Sequence[int], hopeless_s: float) -> list[Outcome]:
+        return self.estimator.measure(
+            [(self.kernels.model(bits, self.target), self.target) for bits in ranges], hopeless_s
+        )
+
+    def _probe(self) -> dict[int, Support]:
+        """Compiles each distinct operator once; twelve equal ones are asked about once, and never again."""
+        support: dict[int, Support] = {}
+        asked: dict[str, Support] = {}
+        for i in range(len(self.graph)):
+            model = self.kernels.model(1 << i, self.target)
+            structure = structure_of(model)
+            if structure not in asked:
+                name = {"fact": "support", "structure": structure, "target": str(self.target)}
+                name["build"] = self.workshop.build_of(self.target)
+                told = self.database.fact(**name)
+                if told is None:
+                    told = {"reason": self.workshop.try_build(model, self.target)}
+                    self.database.keep_fact(told, **name)
+                asked[structure] = Support(told["reason"] is None, told["reason"])
+            support[i] = asked[structure]
+        return support
+
+    def _profile(self, ranges: Sequence[int], outcomes: Sequence[Outcome]) -> dict[int, float]:
+        """Where the time goes, scaled to what was measured without the profiler."""
+        profile: dict[int, float] = {}
+        for bits, outcome in zip(ranges, outcomes, strict=True):
+            if outcome.time is None:
+                continue
+            model = self.kernels.model(bits, self.target)
+            name = {"fact": "profile", "key": self.workshop.key(self.estimator.job(model, self.target)).digest}
+            told = self.database.fact(**name)
+            if told is None:
+                inputs = [str(value.name) for value in model.graph.inputs]
+                told = _by_position(model, self.workshop.profile(model, self.target, inputs))
+                self.database.keep_fact(told, **name)
+            total = sum(told)
+            members = [i for i in range(len(self.graph)) if bits >> i & 1]
+            if total > 0 and len(told) == len(members):
+                profile.update((i, s * outcome.time.median_s / total) for i, s in zip(members, told, strict=True))
+        return profile
+
+
+def _by_position(kernel: ir.Model, seconds: Mapping[str, float]) -> list[float]:
+    """Seconds in the order of a kernel's nodes, so that they mean the same for an equal kernel with other names."""
+    return [float(seconds.get(str(node.name), 0.0)) for node in kernel.graph] if seconds else []
+
+
+def maximal_ranges(graph: DataflowGraph, support: Mapping[int, Support]) -> list[int]:
+    """The maximal runs of consecutive nodes that are all supported, largest first, as bits."""
+    runs: list[tuple[int, int]] = []
+    for i in range(len(graph)):
+        if support[i].ok:
+            if runs and runs[-1][1] == i:
+                runs[-1] = (runs[-1][0], i + 1)
+            else:
+                runs.append((i, i + 1))
+    runs.sort(key=lambda run: (run[0] - run[1], run[0]))
+    return [(1 << end) - (1 << start) for start, end in runs[:_MOST_RANGES]]

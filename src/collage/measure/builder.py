@@ -1,0 +1,140 @@
+"""Kernels on their way through a workspace: written into it, built once for each target, and forgotten where they fill memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from collage._errors import ToolchainError
+from collage.measure.jobs import HELD_BYTES, Counters, Job, weight_bytes
+from collage.measure.worker_pool import Crew, Limits
+from collage.runtime import page_out
+from collage.target import Target
+from collage.workers.machine_lock import building_slot
+
+__all__ = ["Builds", "Built"]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What came of a build.
+
+    Attributes:
+        result: ``collage.toolchains.Compiled`` as JSON, or why there is none.
+        build_s: What it took.
+    """
+
+    result: dict[str, Any] | ToolchainError
+    build_s: float
+
+
+class Builds:
+    """The kernels of one workspace.
+
+    Args:
+        crew: Who builds them.
+        workspace: Folder for kernels, with the model's weights file.
+        counters: Counts what is built.
+        threads: Threads that each kernel may use; 0 is the toolchains' default.
+        limits: What a build may take.
+        say: Told what is going on.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        workspace: Path,
+        counters: Counters,
+        *,
+        threads: int,
+        limits: Limits,
+        say: Callable[[str], None],
+    ) -> None:
+        self._crew = crew
+        self._workspace = workspace
+        self._counters = counters
+        self._threads = threads
+        self._limits = limits
+        self._say = say
+        self._compiled: dict[tuple[str, str], dict[str, Any]] = {}
+        self._held_bytes = 0
+
+    def compiled(self, kernel: ir.Model, target: Target) -> dict[str, Any]:
+        """``collage.toolchains.Compiled`` as JSON; compiled before in this session, a kernel is not compiled again.
+
+        Raises:
+            ToolchainError: It could not be built.
+        """
+        name = str(kernel.graph.name), str(target)
+        if name not in self._compiled:
+            built = self.build(kernel, target)
+            if isinstance(built.result, ToolchainError):
+                raise built.result
+            self.relieve(kernel)
+        return self._compiled[name]
+
+    def build_all(self, jobs: Sequence[Job]) -> list[Built]:
+        """Builds side by side, one toolchain in one worker."""
+        by_toolchain: dict[str, list[int]] = {}
+        for index, job in enumerate(jobs):
+            by_toolchain.setdefault(job.target.toolchain, []).append(index)
+        results: dict[int, Built] = {}
+
+        def build_some(indices: Iterable[int]) -> None:
+            for index in indices:
+                job = jobs[index]
+                self._say(f"building {job.kernel.graph.name} on {job.target.short}")
+                results[index] = self.build(job.kernel, job.target)
+
+        self._crew.side_by_side({name: partial(build_some, indices) for name, indices in by_toolchain.items()})
+        return [results[index] for index in range(len(jobs))]
+
+    def build(self, kernel: ir.Model, target: Target, timeout_s: float | None = None) -> Built:
+        """Compiles a kernel. A worker then holds it, until ``relieve`` or ``tidy`` has it forgotten."""
+        file = self.write(kernel)
+        with building_slot():
+            started = time.monotonic()  # Standing in line is no part of building.
+            try:
+                made: dict[str, Any] = self._crew.call(
+                    target,
+                    "build",
+                    timeout_s or self._limits.compile_s,
+                    kernel=file,
+                    target=str(target),
+                    workspace=str(self._workspace),
+                    threads=self._threads,
+                )
+            except ToolchainError as error:
+                return Built(error, time.monotonic() - started)
+            took_s = time.monotonic() - started
+        self._compiled[str(kernel.graph.name), str(target)] = made
+        self._counters.built += 1
+        return Built(made, took_s)
+
+    def write(self, kernel: ir.Model) -> str:
+        """Writes a kernel into the workspace, beside the weights that it refers to.
+
+        Returns:
+            The file's name.
+        """
+        file = f"{kernel.graph.name}.in.onnx"
+        ir.save(kernel, self._workspace / file)
+        return file
+
+    def relieve(self, kernel: ir.Model) -> None:
+        """After a job that loaded a kernel: has all kernels forgotten where they may take much memory by now."""
+        self._held_bytes += weight_bytes(kernel)
+        if self._held_bytes > HELD_BYTES:
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Has workers forget the kernels that they loaded, and this process the weights that it looked at."""
+        self._held_bytes = 0
+        self._crew.recycle()
+        page_out(self._workspace)

@@ -1,0 +1,431 @@
+"""The sets of inputs that kernels and executables are checked on, each with the values that are right there.
+
+The first set is what kernels are timed on. Others have other values, other lengths where dimensions are symbolic, and probing
+values. On each, the prepared model's values are compared with those of the original model, whose outputs become the reference.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from collage._errors import NothingCanRun, ToolchainError, WorkerDied
+from collage.database.database import Database
+from collage.frontend import (
+    PROBES,
+    Lengths,
+    Probe,
+    bind_dims,
+    make_inputs,
+    occasions,
+    other_lengths,
+    probe_inputs,
+    single_lengths,
+)
+from collage.graph import structural_hash
+from collage.measure.original_model import Mismatch, OriginalModel
+from collage.measure.reference_run import (
+    Make,
+    believe_values,
+    capture_made_up,
+    capture_reference,
+    inputs_at,
+)
+from collage.measure.session import Workshop
+from collage.measure.unstable_elements import capture_unstable
+from collage.numerics.compare import compare, tolerance_of
+from collage.numerics.nan_check import senseless_elements
+from collage.numerics.rounding_ties import after_decisions
+from collage.numerics.value_store import ValueStore, probe_folder, probe_of
+from collage.target import HOST_TARGET
+
+__all__ = ["CheckingSets", "agrees_with_original", "capture_checking_sets"]
+
+_OTHER_SEED = 3
+_HOLES = 0.3
+_LARGER = 3
+_MOST_BYTES = 512 << 20
+"""Values that may be stored anew for further sets of inputs."""
+_MOST_PROBING_S = 10.0
+"""Seconds after which no further kind of probing inputs is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckingSets:
+    """What came of running a model for reference.
+
+    Attributes:
+        failure: Why it cannot be run; None if it can.
+        mismatches: Values that the prepared model computes otherwise than the original. No further set is tried after the
+            first one that shows any.
+        mismatched_on: The store with the inputs that showed them.
+        probes: Kinds of probing inputs that the model takes.
+    """
+
+    failure: str | None = None
+    mismatches: tuple[Mismatch, ...] = ()
+    mismatched_on: ValueStore | None = None
+    probes: tuple[str, ...] = ()
+
+
+class _Differs(Exception):
+    """The prepared model computes something else than the original."""
+
+    def __init__(self, mismatches: list[Mismatch], values: ValueStore) -> None:
+        super().__init__("; ".join(map(str, mismatches)))
+        self.mismatches, self.values = mismatches, values
+
+
+class _Judge:
+    """Compares reference runs of a prepared model with the original model, if that can be run.
+
+    Args:
+        model: The prepared model.
+        original: The original model, or None.
+        tolerance: Largest difference.
+        in_between: Compare all values whose names survived, not only outputs.
+    """
+
+    def __init__(self, model: ir.Model, original: OriginalModel | None, tolerance: float, in_between: bool) -> None:
+        self._original = original
+        self._tolerance = tolerance
+        values = (value for node in model.graph for value in node.outputs) if in_between else ()
+        self._names = [str(value.name) for value in values if value.name]
+        self.not_finite = 0
+
+    @property
+    def original(self) -> OriginalModel | None:
+        """The original model if it can be run."""
+        return self._original if self._original is not None and self._original.failure is None else None
+
+    def first(self, values: ValueStore) -> None:
+        """Compare the run on the first inputs; if the original cannot be run on these, it is no longer asked."""
+        if (original := self.original) is None:
+            return
+        try:
+            self.not_finite = original.run(values, self._names)
+        except ToolchainError as error:
+            original.failure = str(error)
+            return
+        self._settle(original, values, "the first inputs")
+
+    def run(self, values: ValueStore) -> bool:
+        """Run the original on stored inputs; False if it does not take them, or makes fewer numbers of them."""
+        if (original := self.original) is None:
+            return True
+        try:
+            return original.run(values, self._names) <= self.not_finite
+        except ToolchainError:
+            return False
+
+    def settle(self, values: ValueStore, label: str) -> None:
+        """Compare the prepared model's values with the original's latest run.
+
+        Raises:
+            _Differs: They differ.
+        """
+        if (original := self.original) is not None:
+            self._settle(original, values, label)
+
+    def _settle(self, original: OriginalModel, values: ValueStore, label: str) -> None:
+        try:
+            mismatches = original.settle(values, self._names, self._tolerance, label)
+        except ToolchainError as error:
+            original.failure = str(error)
+            return
+        if mismatches:
+            raise _Differs(mismatches, values)
+
+
+def capture_checking_sets(
+    model: ir.Model,
+    given: Mapping[str, Any],
+    workshop: Workshop,
+    database: Database,
+    *,
+    seed: int,
+    dims: Lengths,
+    tolerance: float = 0.0,
+    original: OriginalModel | None = None,
+    in_between: bool = True,
+) -> CheckingSets:
+    """Run a model on sets of inputs, given or made up, and store all values: kernels are checked on all sets.
+
+    There is a set for each combination of representative lengths, on all of which kernels are timed too. Another set has other
+    values, more have other lengths, and more have probing values, where the model takes them.
+
+    Args:
+        model: A prepared model.
+        given: Inputs that are not made up.
+        workshop: Runs the prepared model, and keeps the folders of the values.
+        database: Remembers which other lengths the model takes.
+        seed: Of made-up inputs.
+        dims: Representative lengths.
+        tolerance: How far the prepared model may be from the original.
+        original: The original model; None if the prepared one is all that there is.
+        in_between: Compare all values whose names survived the preparation, not only outputs.
+    """
+    if not len(model.graph):
+        return CheckingSets("the model has no operators")
+    if any(isinstance(value.type, ir.SequenceType | ir.OptionalType) for value in model.graph.inputs):
+        return CheckingSets("an input is a sequence or an optional, which cannot be made up")
+    judge = _Judge(model, original, tolerance, in_between)
+    first = occasions(dims)[0].dims
+    try:
+        made = capture_made_up(model, workshop, dims, given, seed=seed)
+        for values, _ in workshop.occasions:
+            believe_values(model, values)
+            judge.first(values)
+        if not set(bind_dims(model, first)) <= set(given):
+            others = make_inputs(model, seed + _OTHER_SEED, first, made.floats)
+            varied = {name: _varied(value, seed) for name, value in others.items()}
+            as_given = {name: made.inputs[name] for name in given}
+            _capture_others(model, [{**varied, **as_given}, {**others, **as_given}], workshop, judge)
+        at = partial(inputs_at, model, made.make, given, first)
+        _capture_other_lengths(model, made.inputs, workshop, database, at, judge)
+        probes = _capture_probes(model, made.inputs, given, workshop, judge, seed)
+    except NothingCanRun as error:
+        return CheckingSets(str(error))
+    except _Differs as found:
+        return CheckingSets(None, tuple(found.mismatches), found.values)
+    return CheckingSets(probes=probes)
+
+
+def agrees_with_original(
+    model: ir.Model, shown_on: ValueStore, workshop: Workshop, original: OriginalModel, tolerance: float
+) -> bool:
+    """Return whether another preparation of a model computes what the original does.
+
+    Args:
+        model: The other preparation, its weights in the workshop's workspace.
+        shown_on: Holds the inputs on which an earlier preparation did not.
+        workshop: Runs it.
+        original: The original model.
+        tolerance: How far it may be off.
+    """
+    values = ValueStore(shown_on.folder.with_name(f"again_{shown_on.folder.name}"))
+    inputs = {str(v.name): shown_on.get(str(v.name)) for v in model.graph.inputs if v.name in shown_on}
+    judge = _Judge(model, original, tolerance, in_between=True)
+    is_probe = bool(probe_of(shown_on.folder))
+    try:
+        capture_reference(model, inputs, workshop, values, exempt=is_probe)
+        if is_probe:
+            capture_unstable(model, workshop, values)
+        judge.first(values)
+    except (NothingCanRun, ToolchainError, _Differs):
+        return False
+    finally:
+        shutil.rmtree(values.folder, ignore_errors=True)
+    return True
+
+
+def _capture_probes(
+    model: ir.Model,
+    inputs: Mapping[str, Any],
+    given: Mapping[str, Any],
+    workshop: Workshop,
+    judge: _Judge,
+    seed: int,
+) -> tuple[str, ...]:
+    """Capture the sets of probing inputs that the model takes; the kinds of these.
+
+    The original is asked first, in a process of its own: probing inputs may be too much for it.
+    """
+    is_large = sum(workshop.values.nbytes(name) for name in workshop.values) > _MOST_BYTES
+    taken: list[str] = []
+    started = time.monotonic()
+    for kind in PROBES[:1] if is_large else PROBES:
+        probing = probe_inputs(model, kind, inputs, given, seed)
+        if probing is None or time.monotonic() - started > _MOST_PROBING_S:
+            continue
+        values = ValueStore(probe_folder(workshop.values, kind))
+        for name, array in probing.items():
+            values.put(name, array)
+        values.flush()
+        is_taken = False
+        if judge.run(values):
+            capture = _capture_outputs if is_large else _capture_probe
+            is_taken = capture(model, probing, kind, workshop, judge, values)
+        if is_taken:
+            workshop.other_folders.append(values.folder)
+            taken.append(kind)
+        else:
+            shutil.rmtree(values.folder)
+    return tuple(taken)
+
+
+def _capture_probe(
+    model: ir.Model, inputs: Mapping[str, Any], kind: Probe, workshop: Workshop, judge: _Judge, values: ValueStore
+) -> bool:
+    try:
+        capture_reference(model, inputs, workshop, values, exempt=True)
+        capture_unstable(model, workshop, values)
+    except (NothingCanRun, ToolchainError):
+        return False
+    judge.settle(values, kind)
+    return senseless_elements(model, values) <= senseless_elements(model, workshop.values)
+
+
+def _capture_outputs(
+    model: ir.Model, inputs: Mapping[str, Any], kind: Probe, workshop: Workshop, judge: _Judge, values: ValueStore
+) -> bool:
+    """Store the original's outputs alone; not if some of them follow from decisions, which cannot be told apart so."""
+    if judge.original is None or not after_decisions(model.graph).isdisjoint(str(v.name) for v in model.graph.outputs):
+        return False
+    judge.original.keep_outputs(values)
+    return True
+
+
+def _capture_others(
+    model: ir.Model, candidates: Iterable[Mapping[str, Any]], workshop: Workshop, judge: _Judge
+) -> None:
+    """A second set of inputs to check kernels on; where the model refuses all, or makes less sense of them, one has to do."""
+    most = senseless_elements(model, workshop.values)
+    folder = workshop.values.folder.with_name("other_values")
+    for inputs in candidates:
+        values = ValueStore(folder)
+        try:
+            capture_reference(model, inputs, workshop, values)
+            is_taken = judge.run(values)
+            if is_taken:
+                judge.settle(values, "other inputs")
+            if is_taken and senseless_elements(model, values) <= most:
+                workshop.other_folders.append(folder)
+                return
+        except NothingCanRun:
+            pass
+        shutil.rmtree(folder)
+
+
+def _capture_other_lengths(
+    model: ir.Model,
+    inputs: Mapping[str, Any],
+    workshop: Workshop,
+    database: Database,
+    at: Make,
+    judge: _Judge,
+) -> None:
+    """Sets of inputs of other lengths, where dimensions are symbolic: one of several, and one where all are 1.
+
+    Many models promise more than they keep: a batch of any size, say, that a constant shape inside takes for 1. Lengths
+    at which the model fails, or at which a value has another shape than it is said to have, are of no use. Nor are those
+    at which its answer is nothing but rounding, as where a mean over one element is taken from that element.
+    """
+    longer = sum(workshop.values.get(name).nbytes for name in workshop.values) <= _MOST_BYTES
+    single = single_lengths(model, inputs)
+
+    def takes(lengths: Mapping[str, int], values: ValueStore, was_taken: bool) -> bool:
+        capture_reference(model, made := at(lengths), workshop, values)
+        if not _as_declared(model, values):
+            return False
+        if not (was_taken or lengths != single or _is_settled(model, made, workshop, values)):
+            return False
+        if not judge.run(values):
+            return False
+        judge.settle(values, "other lengths")
+        return True
+
+    groups = [("other_lengths", [*other_lengths(model, inputs, longer=longer)])]
+    groups += [("single_lengths", [single])] if single else []
+    for name, candidates in groups:
+        try:
+            folder = _first_taken(name, candidates, takes, model, workshop, database)
+        except NothingCanRun:
+            return  # It died. The host is needed for other things, and is not to be quarantined for this.
+        if folder is not None:
+            workshop.length_folders.append(folder)
+
+
+def _first_taken(
+    name: str,
+    candidates: list[dict[str, int]],
+    takes: Callable[[Mapping[str, int], ValueStore, bool], bool],
+    model: ir.Model,
+    workshop: Workshop,
+    database: Database,
+) -> Path | None:
+    """The folder of all values at the first lengths that a model takes.
+
+    Which ones these are is kept, since finding out takes up to five runs of the model.
+
+    Raises:
+        NothingCanRun: The process that runs the model has died of it.
+    """
+    fact = {
+        "fact": "lengths-1",
+        "model": structural_hash(model),
+        "tried": candidates,
+        "host": workshop.build_of(HOST_TARGET),
+    }
+    known = database.local_fact(**fact)
+    if known is not None:
+        # Those first; all others stay for the case that it no longer does.
+        candidates = sorted(candidates, key=lambda lengths: lengths != known["taken"]) if known["taken"] else []
+    for number, lengths in enumerate(candidates):
+        values = ValueStore(workshop.values.folder.with_name(f"{name}_{number}"))
+        was_taken = known is not None and known["taken"] == lengths
+        try:
+            is_taken = takes(lengths, values, was_taken)
+        except NothingCanRun as error:
+            if isinstance(error.__cause__, WorkerDied):
+                raise
+            continue
+        if is_taken:
+            if not was_taken:
+                database.keep_local_fact({"taken": lengths}, **fact)
+            return values.folder
+    if candidates and known is None:
+        database.keep_local_fact({"taken": None}, **fact)
+    return None
+
+
+def _is_settled(model: ir.Model, inputs: Mapping[str, Any], workshop: Workshop, values: ValueStore) -> bool:
+    """Whether all values stay what they are, within tolerance, where the last digits of the inputs change."""
+    random = np.random.default_rng(_OTHER_SEED)
+    nudged = ValueStore(values.folder.with_name(f"{values.folder.name}_nudged"))
+    capture_reference(model, {name: _nudged(value, random) for name, value in inputs.items()}, workshop, nudged)
+    pairs = ((nudged.get(name), values.get(name)) for name in values)
+    return all(compare(new, old, tolerance_of([old.dtype.name])).ok for new, old in pairs)
+
+
+def _nudged(value: np.ndarray[Any, Any], random: np.random.Generator) -> np.ndarray[Any, Any]:
+    if value.dtype.kind != "f":
+        return value
+    return np.asarray(np.nextafter(value, random.choice([-np.inf, np.inf], value.shape).astype(value.dtype)))
+
+
+def _as_declared(model: ir.Model, values: ValueStore) -> bool:
+    """Whether all values have the shapes that the model says they have, with one length for each symbol."""
+    lengths: dict[str, int] = {}
+    known = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
+    for value in known:
+        if value.shape is None or value.name not in values:
+            continue
+        shape = values.shape(str(value.name))
+        if len(shape) != len(value.shape):
+            return False
+        for said, length in zip(value.shape, shape, strict=True):
+            name = said if isinstance(said, int) else said.value
+            if length != (name if isinstance(name, int) else lengths.setdefault(str(name), length) if name else length):
+                return False
+    return True
+
+
+def _varied(value: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
+    """A made-up input made harder: a mask of ones or of truths gets holes, others get larger or repeat."""
+    random = np.random.default_rng(seed)
+    if value.dtype.kind in "biuf" and value.size > 1 and (value == 1).all():
+        holes = random.random(value.shape) < _HOLES
+        holes.reshape(-1)[0] = False  # Something must be left to attend to.
+        return np.where(holes, 0, value).astype(value.dtype)
+    if value.dtype.kind == "f":
+        return np.round(value * _LARGER, 1).astype(value.dtype)
+    return (value % _LARGER).astype(value.dtype) if value.dtype.kind in "iu" else value

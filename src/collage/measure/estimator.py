@@ -1,0 +1,141 @@
+"""Cost estimators: what a kernel costs on a target (specification 003, "Robust candidate kernel latency measurement").
+
+``CostEstimator`` is the extension point: ``estimate(module, target) -> Cost``, where the module is a kernel as a
+standalone model. The measuring one is the rule; a custom callable may count something else (memory, energy) instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import onnx_ir as ir
+
+from collage.cost.cost import Cost
+from collage.cost.outcome import Outcome
+from collage.graph import structural_hash
+from collage.measure.cache_pressure import Surroundings
+from collage.measure.jobs import Job, structure_of
+from collage.measure.session import Workshop
+from collage.numerics.compare import REDUCED_TOLERANCE, tolerance_of
+from collage.system.machine import this_machine
+
+if TYPE_CHECKING:
+    from collage.target import Target
+
+__all__ = ["CostEstimator", "CustomCostEstimator", "MeasuringCostEstimator", "RecordedCostEstimator", "model_tolerance"]
+
+
+@runtime_checkable
+class CostEstimator(Protocol):
+    """Tells what a kernel costs."""
+
+    def estimate(self, module: ir.Model, target: Target) -> Cost:
+        """Cost of running ``module`` compiled for ``target``.
+
+        Returns:
+            Seconds; ``Cost.INVALID`` if it cannot be compiled and run; ``Cost.UNKNOWN`` if priorities should decide.
+        """
+        ...
+
+
+class CustomCostEstimator:
+    """Costs from a callable; it may return seconds, NaN for unknown, or infinity for invalid."""
+
+    def __init__(self, function: Callable[[ir.Model, Target], float]) -> None:
+        self._function = function
+
+    def estimate(self, module: ir.Model, target: Target) -> Cost:
+        """What the callable says."""
+        return Cost.of(self._function(module, target))
+
+
+class RecordedCostEstimator:
+    """Costs from a table: seconds by structural hash and printed target. What is not in it is unknown."""
+
+    def __init__(self, seconds: Mapping[tuple[str, str], float]) -> None:
+        self._seconds = dict(seconds)
+
+    def estimate(self, module: ir.Model, target: Target) -> Cost:
+        """What the table says."""
+        found = self._seconds.get((structural_hash(module), str(target)))
+        return Cost.UNKNOWN if found is None else Cost.of(found)
+
+
+class MeasuringCostEstimator:
+    """Costs by measurement, on the model's real intermediate values, as in the model rather than in a loop.
+
+    Args:
+        workshop: Builds and measures.
+        model_bytes: Weights of the whole model.
+    """
+
+    def __init__(self, workshop: Workshop, model_bytes: int) -> None:
+        self._workshop = workshop
+        self._surroundings = Surroundings(model_bytes, workshop.values, workshop.cores)
+        self._structures: dict[str, str] = {}
+
+    def estimate(self, module: ir.Model, target: Target) -> Cost:
+        """Measures one kernel, unless its timing is known."""
+        return self.measure([(module, target)])[0].cost
+
+    def measure(self, kernels: Sequence[tuple[ir.Model, Target]], hopeless_s: float = float("inf")) -> list[Outcome]:
+        """Measures several; builds run side by side.
+
+        Args:
+            kernels: Standalone models, whose inputs and outputs are called what they are called in the model.
+            hopeless_s: Kernels slower than this need not be measured precisely.
+        """
+        jobs = [self.job(module, target, hopeless_s) for module, target in kernels]
+        return self._workshop.measure(jobs)
+
+    def look_again(self, kernels: Sequence[tuple[ir.Model, Target]], hopeless_s: float) -> list[Outcome | None]:
+        """Measures kernels once more that much depends on, see ``Workshop.look_again``."""
+        return self._workshop.look_again([self.job(module, target, hopeless_s) for module, target in kernels])
+
+    def why_wrong(self, module: ir.Model, target: Target) -> str | None:
+        """Why this very kernel, with its weights and on its values, is wrong; None if it is right.
+
+        Raises:
+            ToolchainError: It could not be built or run.
+        """
+        return self._workshop.check(self.job(module, target))
+
+    def job(self, module: ir.Model, target: Target, hopeless_s: float = float("inf")) -> Job:
+        """The job of measuring a kernel."""
+        graph = module.graph
+        name = str(graph.name)
+        if name not in self._structures:
+            self._structures[name] = structure_of(module)
+        return Job(
+            kernel=module,
+            structure=self._structures[name],
+            target=target,
+            inputs=tuple(str(value.name) for value in graph.inputs),
+            outputs=tuple(str(value.name) for value in graph.outputs),
+            tolerance=REDUCED_TOLERANCE if target.is_reduced else model_tolerance(module),
+            context_bytes=self._surroundings.touched_bytes(module, target),
+            hopeless_s=hopeless_s,
+        )
+
+
+def model_tolerance(model: ir.Model, *, saturating: bool | None = None) -> float:
+    """Tolerance for what a model computes, by the coarsest type in it (see ``collage.numerics.compare``).
+
+    Args:
+        model: A model, or a kernel.
+        saturating: Whether sums of products of bytes may saturate; by default where toolchains let them on this machine.
+    """
+    if saturating is None:
+        saturating = this_machine().saturates_products_of_bytes
+    types: set[str] = set()
+    quantised = False
+    for node in model.graph.all_nodes():
+        quantised = quantised or "Quantize" in node.op_type or node.op_type in ("MatMulInteger", "ConvInteger")
+        types.update(value.dtype.name.lower() for value in node.outputs if value.dtype is not None)
+    return tolerance_of((_numpy_name(name) for name in types), quantised, saturating)
+
+
+def _numpy_name(name: str) -> str:
+    """NumPy's name of an ONNX element type: ``FLOAT`` is ``float32``, ``DOUBLE`` is ``float64``."""
+    return {"float": "float32", "double": "float64"}.get(name, name)

@@ -1,0 +1,92 @@
+"""What a workshop is asked to do, how much of it at once, and what it has done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from collage.cost.workload_key import WorkloadKey, digest_of
+from collage.graph import structural_hash
+from collage.target import Target
+from collage.toolchains import written_out
+
+__all__ = ["HELD_BYTES", "Counters", "Job", "batches", "structure_of", "weight_bytes"]
+
+HELD_BYTES = 128 << 20
+"""Weights of kernels that workers hold at once; each of them packs a copy of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A kernel to build and to measure.
+
+    Attributes:
+        kernel: The extracted model; its graph's name is unique in the workspace.
+        structure: What it computes, see ``structure_of``.
+        target: Whom it is for.
+        inputs: Names of its inputs in the value store, in order.
+        outputs: Names of its outputs in the value store, in order.
+        tolerance: See ``collage.numerics.compare``.
+        context_bytes: What each processor touches between two runs of this kernel, see ``collage.measure.cache_pressure``.
+        hopeless_s: Not worth measuring precisely above this.
+    """
+
+    kernel: ir.Model
+    structure: str
+    target: Target
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tolerance: float
+    context_bytes: int = 0
+    hopeless_s: float = float("inf")
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a session has done.
+
+    Attributes:
+        built: Kernels compiled.
+        measured: Kernels timed.
+        again: Kernels timed a second time, because much depends on them.
+        recorded: Outcomes that came from the database.
+        elsewhere: How many of these were measured on another machine, which is like this one.
+    """
+
+    built: int = 0
+    measured: int = 0
+    again: int = 0
+    recorded: int = 0
+    elsewhere: int = 0
+
+
+def structure_of(kernel: ir.Model) -> str:
+    """What a kernel computes, as part of its key: its structural hash, and that of what some toolchains are given instead.
+
+    Operators that ONNX Runtime's optimisers made are written out for toolchains that know only ONNX's own. What they are
+    written out as is part of what is timed.
+    """
+    own = structural_hash(kernel)
+    standard = written_out(kernel)
+    return own if standard is kernel else digest_of({"kernel": own, "standard": structural_hash(standard)})
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """Bytes of a model's initializers."""
+    return sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+
+
+def batches(jobs: Iterable[tuple[WorkloadKey, Job]]) -> Iterator[list[tuple[WorkloadKey, Job]]]:
+    """Jobs whose kernels may all be loaded at once; one with large weights comes alone."""
+    batch: list[tuple[WorkloadKey, Job]] = []
+    held_bytes = 0
+    for key, job in jobs:
+        held_bytes += weight_bytes(job.kernel)
+        if batch and held_bytes > HELD_BYTES:
+            yield batch
+            batch, held_bytes = [], weight_bytes(job.kernel)
+        batch.append((key, job))
+    if batch:
+        yield batch

@@ -1,0 +1,54 @@
+"""What calling a toolchain costs on this machine, whatever the kernel: measured once, and kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from collage.cost.workload_key import METHOD, runtime_settings
+from collage.database.database import Database
+from collage.measure.session import Workshop
+from collage.system.machine import this_machine
+from collage.target import Target
+
+__all__ = ["Overheads", "measure_overheads"]
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Overheads of one target.
+
+    Attributes:
+        dispatch_s: Seconds that an empty kernel takes inside a model. Part of every measured cost.
+        launch_s: The launch penalty: seconds that each kernel of a chain costs beyond its own measured time.
+    """
+
+    dispatch_s: float
+    launch_s: float
+
+
+def measure_overheads(target: Target, workshop: Workshop, database: Database) -> Overheads:
+    """The overheads of a target, from the database if they are known for this machine and build."""
+    name = {
+        "fact": "overheads-2",
+        "method": METHOD,
+        "target": str(target),
+        "build": workshop.build_of(target),
+        "machine": this_machine().fingerprint,
+        "threads": workshop.threads,
+        "settings": runtime_settings(),
+    }
+    found = database.fact(**name)
+    if found is None:
+        found = dict(workshop.overheads(_next_to_nothing(f"collage_empty_{target.toolchain}"), target))
+        database.keep_fact(found, **name)
+    return Overheads(found["dispatch_s"], found["launch_s"])
+
+
+def _next_to_nothing(name: str) -> ir.Model:
+    """The smallest kernel that does something: the negative of float32 [16]."""
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([16]))
+    y = ir.Value(name="y", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([16]))
+    node = ir.Node("", "Neg", [x], outputs=[y], name="neg")
+    return ir.Model(ir.Graph([x], [y], nodes=[node], opset_imports={"": 17}, name=name), ir_version=10)

@@ -1,0 +1,113 @@
+"""Which toolchains can share a process: probed in child processes, once for their builds and this machine.
+
+Runtimes clash in ways that nobody declares: symbols of one library taken for another's, static thread-local storage that
+runs out, thread pools that bind the process to one core. While measuring, each toolchain has a process of its own; an
+executable has one for all. So before a mix is believed, its toolchains are loaded together, each runs a kernel, in turns,
+and all must come out alive and right. The verdict is a fact, kept with the builds that it holds for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from collage._errors import ToolchainError
+from collage.database.database import Database
+from collage.system.machine import this_machine
+from collage.system.scratch import scratch
+from collage.target import Target
+from collage.toolchains import Registry
+from collage.workers.machine_lock import building_slot
+from collage.workers.worker import Worker
+
+__all__ = ["Sharing", "Verdict"]
+
+_SERVICE = "collage.measure._process_compat_worker:SharingService"
+_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether several toolchains can share a process, and why not."""
+
+    ok: bool
+    reason: str | None = None
+
+
+class Sharing:
+    """Asks which toolchains can share a process.
+
+    Args:
+        toolchains: Where toolchains are found.
+        database: Where verdicts are kept.
+        build_of: The build of a target's toolchain.
+        say: Told what is going on.
+    """
+
+    def __init__(
+        self,
+        toolchains: Registry,
+        database: Database,
+        build_of: Callable[[Target], str],
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._toolchains = toolchains
+        self._database = database
+        self._build_of = build_of
+        self._say = say
+
+    def verdict(self, targets: Iterable[Target]) -> Verdict:
+        """Whether the toolchains of these targets can share a process; one alone always can."""
+        owners = {target.toolchain: target for target in targets}
+        return self._verdict([owners[name] for name in sorted(owners)])
+
+    def compatible_sets(self, targets: Sequence[Target]) -> tuple[frozenset[Target], ...]:
+        """The largest sets of targets whose toolchains can share a process; together they hold every target.
+
+        One set of all of them is the usual answer, and costs one probe. Otherwise ever smaller sets are tried.
+        """
+        names = frozenset(target.toolchain for target in targets)
+        owners = {target.toolchain: target for target in reversed(targets)}
+        found = self._largest(names, owners)
+        ordered = sorted(found, key=lambda group: (-len(group), sorted(group)))
+        return tuple(frozenset(target for target in targets if target.toolchain in group) for group in ordered)
+
+    def _largest(self, names: frozenset[str], owners: dict[str, Target]) -> set[frozenset[str]]:
+        if self._verdict([owners[name] for name in sorted(names)]).ok:
+            return {names}
+        found = set().union(*(self._largest(names - {name}, owners) for name in names))
+        return {group for group in found if not any(group < other for other in found)}
+
+    def _verdict(self, targets: Sequence[Target]) -> Verdict:
+        """As ``verdict``; one target of each toolchain, by name."""
+        if len(targets) <= 1:
+            return Verdict(True)
+        name = {
+            "fact": "share-1",
+            "builds": {target.build_name: self._build_of(target) for target in targets},
+            "machine": this_machine().fingerprint,
+        }
+        told = self._database.fact(**name)
+        if told is None:
+            reason = self._probe(targets)
+            told = {"ok": reason is None, "reason": reason}
+            self._database.keep_fact(told, **name)
+        return Verdict(told["ok"], told["reason"])
+
+    def _probe(self, targets: Sequence[Target]) -> str | None:
+        names = ", ".join(target.toolchain for target in targets)
+        self._say(f"asking whether {names} can share a process")
+        members = []
+        for target in targets:
+            factory, arguments = self._toolchains.factory(target.toolchain)
+            members.append({"factory": factory, "arguments": arguments, "target": str(target)})
+        with (
+            scratch() as workspace,
+            building_slot(),
+            Worker(_SERVICE, {"members": members, "workspace": str(workspace)}) as worker,
+        ):
+            try:
+                found: str | None = worker.call("probe", _TIMEOUT_S)
+            except ToolchainError as error:
+                return f"together, {names}: {error}"
+        return found

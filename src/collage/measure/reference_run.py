@@ -1,0 +1,240 @@
+"""The reference run: every intermediate value of the model, once, on real inputs (design section 7).
+
+Kernels are then measured on what they will really be given (indices in range, masks that mask), and checked against what
+they should return. Where dimensions are symbolic, they are measured at all lengths that the user calls representative, and
+checked at others too: one that has taken the length that it met first for a constant is right on that one only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from collage._errors import NothingCanRun, ToolchainError
+from collage.frontend import (
+    FLOATS,
+    Floats,
+    Lengths,
+    bind_dims,
+    cut,
+    make_inputs,
+    occasions,
+)
+from collage.measure.rounding_sensitive import capture_unsettled
+from collage.measure.session import Workshop
+from collage.numerics.nan_check import senseless_elements
+from collage.numerics.rounding_ties import followers
+from collage.numerics.value_store import ValueStore
+from collage.target import HOST_TARGET
+from collage.transform import is_random
+
+__all__ = [
+    "MadeUp",
+    "Make",
+    "believe_values",
+    "capture_made_up",
+    "capture_occasions",
+    "capture_reference",
+    "inputs_at",
+    "unrepeatable_values",
+    "with_all_outputs",
+]
+
+Make = Callable[[Mapping[str, int]], Mapping[str, Any]]
+"""Makes inputs up, for lengths by symbol."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeUp:
+    """Inputs that a model takes.
+
+    Attributes:
+        make: Makes them for other lengths, by symbol.
+        inputs: Those on the most frequent occasion, the given ones among them.
+        floats: What made-up floating-point inputs are.
+    """
+
+    make: Make
+    inputs: Mapping[str, Any]
+    floats: Floats
+
+
+def capture_made_up(
+    model: ir.Model,
+    workshop: Workshop,
+    dims: Lengths,
+    given: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    seed: int = 0,
+) -> MadeUp:
+    """Runs the model, at all its representative lengths, on inputs that it takes, and of which it makes numbers if it can.
+
+    Made-up inputs may be invalid for a model (an index out of range, an axis given twice), or nothing that it was meant for
+    (a logarithm's below zero), so several are tried.
+
+    Raises:
+        NothingCanRun: Not even the host can run the model on any of them.
+    """
+    made_up = set(bind_dims(model, occasions(dims)[0].dims)) - set(given)
+    seeds = (seed, seed + 1) if made_up else (seed,)
+    makes: list[Make] = [partial(make_inputs, model, number) for number in seeds]
+    makes += [partial(_with_zeros, model, seed)] if made_up else []
+    for make in makes:
+        try:
+            found = MadeUp(make, capture_occasions(model, make, workshop, dims, given), FLOATS[0])
+            break
+        except NothingCanRun as error:
+            failure = error
+    else:
+        raise failure
+    least = senseless_elements(model, workshop.values)
+    floats = any(value.name in made_up and _is_float(value) for value in model.graph.inputs)
+    best, is_stored = found, True
+    for kind in FLOATS[1:] if floats else ():
+        if not least:
+            break
+        make, is_stored = partial(make_inputs, model, seed, floats=kind), False
+        try:
+            inputs = capture_occasions(model, make, workshop, dims, given)
+        except NothingCanRun:
+            continue
+        if (senseless := senseless_elements(model, workshop.values)) < least:
+            best, least, is_stored = MadeUp(make, inputs, kind), senseless, True
+    if not is_stored:
+        capture_occasions(model, best.make, workshop, dims, given)
+    return best
+
+
+def _is_float(value: ir.Value) -> bool:
+    return value.dtype is not None and value.dtype.is_floating_point()
+
+
+def capture_occasions(
+    model: ir.Model,
+    make: Make,
+    workshop: Workshop,
+    dims: Lengths,
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> Mapping[str, Any]:
+    """Runs the model at all its representative lengths; the workshop will time kernels at each of them.
+
+    Args:
+        model: A prepared model.
+        make: Makes inputs up, for lengths by symbol.
+        workshop: Runs it in a worker process.
+        dims: Representative lengths.
+        given: Inputs by name that are not made up. Where there are several lengths, they are cut to each.
+
+    Returns:
+        The inputs on the most frequent occasion.
+
+    Raises:
+        NothingCanRun: Not even the host can run the model.
+    """
+    first, *more = occasions(dims)
+    inputs = inputs_at(model, make, given, first.dims) if more else {**make(first.dims), **given}
+    capture_reference(model, inputs, workshop)
+    workshop.occasions = [(workshop.values, first.weight)]
+    for number, occasion in enumerate(more, 1):
+        values = ValueStore(workshop.values.folder.with_name(f"values_{number}"))
+        try:
+            capture_reference(model, inputs_at(model, make, given, occasion.dims), workshop, values)
+        except NothingCanRun as error:
+            lengths = ", ".join(f"{name}={length}" for name, length in occasion.dims.items())
+            raise NothingCanRun(f"at {lengths}: {error}") from error
+        workshop.occasions.append((values, occasion.weight))
+    return inputs
+
+
+def believe_values(model: ir.Model, values: ValueStore) -> None:
+    """Forget lengths that the model claims and its values do not have: a toolchain that relies on them fails, or is wrong."""
+    for value in (value for node in model.graph for value in node.outputs):
+        if value.shape is None or value.name not in values:
+            continue
+        found = values.shape(str(value.name))
+        if len(found) != len(value.shape):
+            value.shape = None
+        elif any(
+            isinstance(claimed, int) and claimed != length for claimed, length in zip(value.shape, found, strict=True)
+        ):
+            value.shape = ir.Shape(
+                None if isinstance(claimed, int) and claimed != length else claimed
+                for claimed, length in zip(value.shape, found, strict=True)
+            )
+
+
+def _with_zeros(model: ir.Model, seed: int, dims: Mapping[str, int]) -> dict[str, Any]:
+    """Made-up inputs whose integers are all 0, which is an index in anything that has elements."""
+    made = make_inputs(model, seed, dims)
+    return {name: np.zeros_like(value) if value.dtype.kind in "iu" else value for name, value in made.items()}
+
+
+def inputs_at(
+    model: ir.Model,
+    make: Make,
+    given: Mapping[str, Any],
+    dims: Mapping[str, int],
+    lengths: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Inputs of these lengths: made up again, or cut from those that are given."""
+    dims = {**dims, **lengths}
+    shapes = bind_dims(model, dims)
+    return {**make(dims), **{name: cut(value, shapes.get(name, np.shape(value))) for name, value in given.items()}}
+
+
+def capture_reference(
+    model: ir.Model,
+    inputs: Mapping[str, Any],
+    workshop: Workshop,
+    values: ValueStore | None = None,
+    *,
+    exempt: bool = False,
+) -> None:
+    """Runs the model on the host, unoptimised, and stores all inputs and values, and which elements hang on rounding.
+
+    Args:
+        model: A prepared model.
+        inputs: One value per graph input, by name.
+        workshop: Runs it in a worker process.
+        values: Where to store them; the workshop's own store by default.
+        exempt: See ``capture_unsettled``.
+
+    Raises:
+        NothingCanRun: Not even the host can run the model.
+    """
+    store = workshop.values if values is None else values
+    for name, value in inputs.items():
+        store.put(name, value)
+    store.flush()
+    try:
+        workshop.capture(with_all_outputs(model), HOST_TARGET, store)
+    except ToolchainError as error:
+        raise NothingCanRun(
+            f"the model cannot be run at all, not even operator by operator on the host: {error}"
+        ) from error
+    store.put_unrepeatable(unrepeatable_values(model))
+    store.flush()
+    capture_unsettled(model, workshop, store, exempt=exempt)
+
+
+def unrepeatable_values(model: ir.Model) -> frozenset[str]:
+    """Names of values that depend on a random operator, and so differ from run to run."""
+    return followers(model.graph, (value for node in model.graph if is_random(node) for value in node.outputs))
+
+
+def with_all_outputs(model: ir.Model) -> ir.Model:
+    """Return a copy whose outputs are all values of its main graph. With every value wanted, nothing can be fused away."""
+    copy = model.clone()
+    copy.graph.name = "collage_reference"
+    known = set(copy.graph.outputs)
+    for node in copy.graph:
+        for value in node.outputs:
+            if value.name and value not in known and not isinstance(value.type, ir.SequenceType | ir.OptionalType):
+                copy.graph.outputs.append(value)
+    return copy

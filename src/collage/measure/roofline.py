@@ -1,0 +1,130 @@
+"""A time that no kernel can undercut on this machine: the roofline, with every benefit of doubt on the fast side.
+
+These are *proof* bounds (design section 6, "Lazy"): under them, and under them only, the distance to the optimum can be stated.
+They are sound as long as a toolchain
+
+* does the multiplications of a product or convolution, less what Winograd's algorithm saves (a factor of 5, that of
+  F(6x6, 3x3), at most), and
+* reads each weight of theirs once, and writes each result once, to a cache;
+
+and as long as the machine's peak is not above one and a half times what a large matrix product reaches, nor its cache twice as
+fast as copying inside it. Whatever else operators do counts as nothing, so bounds of kernels without products are low.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from collage.database.database import Database
+from collage.graph import SubGraph, is_view, value_nbytes
+from collage.system.machine import this_machine
+from collage.target import Target
+from collage.workers.machine_lock import measuring_slot
+from collage.workers.worker import Worker
+
+__all__ = ["Peak", "Roofline", "measure_peak"]
+
+ShapeOf = Callable[[ir.Value], Sequence[int] | None]
+
+_WINOGRAD = (6 * 3 / (6 + 3 - 1)) ** 2
+"""Multiplications saved by F(6x6, 3x3), the largest that anybody uses in floating point."""
+_REDUCED = 16.0
+"""How much faster than f32 a coarser type may be: tile units do sixteen 8-bit products in the time of one in f32."""
+_ABOVE_GEMM = 1.5
+_ABOVE_COPY = 2.0
+_SERVICE = "collage.measure._peak_worker:PeakService"
+_PATIENCE_S = 60.0
+_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "BLIS_NUM_THREADS")
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """What this machine can do at most.
+
+    Attributes:
+        flops_per_s: Floating-point operations per second, f32, all cores.
+        bytes_per_s: Bytes per second to and from a cache, all cores.
+    """
+
+    flops_per_s: float
+    bytes_per_s: float
+
+
+def measure_peak(database: Database) -> Peak:
+    """The peak of this machine: measured once, and kept."""
+    name = {"fact": "peak-2", "machine": this_machine().fingerprint}
+    found = database.fact(**name)
+    if found is None:
+        with measuring_slot(), Worker(_SERVICE, environment=dict.fromkeys(_THREADS, "1")) as worker:
+            found = {rate: worker.call(rate, _PATIENCE_S) for rate in ("flops_per_s", "bytes_per_s")}
+        database.keep_fact(found, **name)
+    cores = this_machine().cores
+    return Peak(_ABOVE_GEMM * found["flops_per_s"] * cores, _ABOVE_COPY * found["bytes_per_s"] * cores)
+
+
+class Roofline:
+    """Proof bounds of the kernels of one model.
+
+    Args:
+        nodes: The graph's nodes, by index.
+        shape_of: Shape of a value, or None where it is unknown.
+        peak: What the machine can do.
+    """
+
+    def __init__(self, nodes: Iterable[ir.Node], shape_of: ShapeOf, peak: Peak) -> None:
+        self._shape_of = shape_of
+        self._peak = peak
+        nodes = tuple(nodes)
+        self._arithmetic_s = [self._flops(node) / peak.flops_per_s for node in nodes]
+        self._written_bytes = [self._written(node) for node in nodes]
+        self._read_bytes = [self._weight_bytes(node) for node in nodes]
+
+    def bound_s(self, sub_graph: SubGraph, target: Target) -> float:
+        """Seconds that a kernel over this sub-graph cannot undercut on this target."""
+        arithmetic_s = sum(self._arithmetic_s[i] for i in sub_graph.inside)
+        written = sum(self._written_bytes[i] for i in sub_graph.exit)
+        if target.is_reduced:
+            return max(arithmetic_s, written / self._peak.bytes_per_s) / _REDUCED
+        read = sum(self._read_bytes[i] for i in sub_graph.inside)
+        return max(arithmetic_s, (written + read) / self._peak.bytes_per_s)
+
+    def _flops(self, node: ir.Node) -> float:
+        """Floating-point operations that no way of computing the node can do without; 0 where that is not known."""
+        inputs = [self._shape_of(value) if value is not None else None for value in node.inputs]
+        output = self._shape_of(node.outputs[0]) if node.outputs else None
+        if node.domain or len(inputs) < 2 or inputs[0] is None or inputs[1] is None or output is None:
+            return 0.0
+        first, second = inputs[0], inputs[1]
+        match node.op_type:
+            case "Conv" if len(second) > 2:
+                saved = _WINOGRAD if math.prod(second[2:]) > 1 else 1.0
+                return 2.0 * math.prod(output) * math.prod(second[1:]) / saved
+            case "ConvTranspose" if len(second) > 2:
+                return 2.0 * math.prod(first) * math.prod(second[1:]) / _WINOGRAD
+            case "MatMul" if first:
+                return 2.0 * math.prod(output) * first[-1]
+            case "Gemm" if len(first) == 2:
+                return 2.0 * math.prod(output) * math.prod(first) / max(output[0], 1)
+            case "RNN" | "GRU" | "LSTM" if len(first) == 3 and len(second) == 3:
+                hidden = second[1] // _GATES[node.op_type]
+                return 2.0 * first[0] * first[1] * second[0] * second[1] * (second[2] + hidden)
+        return 0.0
+
+    def _weight_bytes(self, node: ir.Node) -> float:
+        if node.op_type not in ("Conv", "ConvTranspose", "MatMul", "Gemm"):
+            return 0.0
+        weight = node.inputs[1] if len(node.inputs) > 1 else None
+        return self._bytes(weight) if weight is not None and weight.const_value is not None else 0.0
+
+    def _written(self, node: ir.Node) -> float:
+        """Bytes of a result that leaves the kernel; of several results, which ones do is not looked into."""
+        return self._bytes(node.outputs[0]) if len(node.outputs) == 1 and not is_view(node) else 0.0
+
+    def _bytes(self, value: ir.Value) -> float:
+        shape = self._shape_of(value)
+        return 0.0 if shape is None else value_nbytes(value, shape) or 0.0

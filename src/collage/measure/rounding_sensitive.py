@@ -1,0 +1,123 @@
+"""Which elements of the model's values are not settled: they hang on decisions within the tolerance, and are not compared.
+
+Every decision of the reference run that lies within the tolerance is turned over, and what follows from it is computed once
+more. What comes out otherwise is unsettled (design section 7). Where that is more than a small share of a value, all of it is
+compared, as if it did not: a kernel must not be excused from everything.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from collage._errors import ToolchainError
+from collage.graph import constant_tensor
+from collage.measure.estimator import model_tolerance
+from collage.measure.session import Workshop
+from collage.numerics.compare import differing_elements
+from collage.numerics.rounding_ties import Decision, close_decisions, followers
+from collage.numerics.value_store import ValueStore
+from collage.target import HOST_TARGET
+
+__all__ = ["MOST_UNSETTLED", "capture_unsettled"]
+
+Array = np.ndarray[Any, Any]
+
+MOST_UNSETTLED = 0.05
+"""Share of a value's elements that may be left out of a comparison."""
+_TURNABLE = frozenset({"bool", "float32", "float64", "int32", "int64", "uint8"})
+"""Element types for which the host's runtime has the operators that turn a decision over."""
+
+
+def capture_unsettled(model: ir.Model, workshop: Workshop, values: ValueStore, *, exempt: bool = False) -> None:
+    """Finds out which elements of a reference run are unsettled, and keeps that with its values.
+
+    Args:
+        model: The model that was run.
+        workshop: Runs it once more, if any decision is close. If that fails, everything is compared.
+        values: All values of the run.
+        exempt: Leave out all that follows from decisions most of which are close, as where probing inputs are all equal.
+            Else that is compared as if they were not.
+    """
+
+    def value_of(value: ir.Value) -> Array | None:
+        tensor = constant_tensor(value)
+        if tensor is not None:
+            return tensor.numpy()
+        return values.get(str(value.name)) if value.name in values else None
+
+    tolerance = model_tolerance(model, saturating=False)
+    close = list(close_decisions(model.graph, value_of, tolerance))
+    decisions = [d for d in close if d.close.mean() <= MOST_UNSETTLED and d.otherwise.dtype.name in _TURNABLE]
+    if exempt:
+        for name in followers(model.graph, (d.value for d in close if d.close.mean() > MOST_UNSETTLED)):
+            if name in values:
+                values.put_unsettled(name, np.ones(values.shape(name), bool))
+        values.flush()
+    if not decisions:
+        return
+    turned = ValueStore(values.folder.with_name(f"{values.folder.name}_turned"))
+    try:
+        copy = _with_turns(model, decisions, turned)
+        for value in model.graph.inputs:
+            if value.name in values:
+                turned.put(str(value.name), values.get(str(value.name)))
+        turned.flush()
+        workshop.capture(copy, HOST_TARGET, turned)
+        for value in copy.graph.outputs:
+            name = str(value.name)
+            if name in values and name in turned and values.shape(name) == turned.shape(name):
+                # Half of what is tolerated, so that no other half hides behind it.
+                unsettled = differing_elements(turned.get(name), values.get(name), tolerance / 2.0)
+                if values.unsettled(name) is None and unsettled.any() and unsettled.mean() <= MOST_UNSETTLED:
+                    values.put_unsettled(name, unsettled)
+        values.flush()
+    except ToolchainError:
+        return
+    finally:
+        shutil.rmtree(turned.folder, ignore_errors=True)
+
+
+def _with_turns(model: ir.Model, decisions: Sequence[Decision], feeds: ValueStore) -> ir.Model:
+    """A copy whose close decisions fall otherwise, and whose outputs are all values that follow from them.
+
+    Args:
+        model: The model.
+        decisions: What is turned over.
+        feeds: Where values of the copy's further inputs are put.
+    """
+    copy = model.clone()
+    copy.graph.name = "collage_turned"
+    by_name = {str(value.name): value for node in copy.graph for value in node.outputs}
+    wanted = followers(copy.graph, [by_name[str(decision.value.name)] for decision in decisions])
+    for number, decision in enumerate(decisions):
+        was = by_name[str(decision.value.name)]
+        node = was.producer()
+        assert node is not None
+        told = {f"collage_close_{number}": decision.close, f"collage_otherwise_{number}": decision.otherwise}
+        added = [
+            ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(ir.tensor(array).dtype))
+            for name, array in told.items()
+        ]
+        for name, array in told.items():
+            feeds.put(name, array)
+        result = ir.Value(shape=was.shape, type=was.type)
+        was.replace_all_uses_with(result, replace_graph_outputs=True)
+        if decision.close.dtype == decision.otherwise.dtype:  # ONNX Runtime's Where takes no truths.
+            turn = ir.node("Xor", [was, added[0]], outputs=[result], name=f"collage_turn_{number}")
+            added.pop()
+        else:
+            turn = ir.node("Where", [*added, was], outputs=[result], name=f"collage_turn_{number}")
+        copy.graph.inputs.extend(added)
+        result.name, was.name = was.name, f"collage_was_{number}"
+        copy.graph.insert_after(node, turn)
+    copy.graph.outputs.clear()
+    for node in copy.graph:
+        for value in node.outputs:
+            if value.name in wanted and not isinstance(value.type, ir.SequenceType | ir.OptionalType):
+                copy.graph.outputs.append(value)
+    return copy

@@ -1,0 +1,516 @@
+"""The workshop: where kernels are built and measured, in worker processes that may die.
+
+Builds of one batch run side by side, one per toolchain; then the batch is measured, one kernel at a time, while nothing
+is built, by other tuners neither. Everything that was ever measured comes from the database instead. Outcomes are data.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from collage._errors import ToolchainError
+from collage.cost.outcome import Outcome, Status, failed, of_two_looks
+from collage.cost.statistics import Summary, summarise, weighted_mean
+from collage.cost.workload_key import WorkloadKey, runtime_settings
+from collage.database.database import Database
+from collage.measure.builder import Builds, Built
+from collage.measure.jobs import Counters, Job, batches
+from collage.measure.noise_monitor import Calm
+from collage.measure.quarantine import Quarantined
+from collage.measure.sampling import SamplingPlan, sample_in_bursts, when_calm
+from collage.measure.worker_pool import Crew, Limits
+from collage.numerics.rounding_ties import after_decisions
+from collage.numerics.value_store import ValueStore
+from collage.system.machine import this_machine
+from collage.target import Target
+from collage.toolchains import Availability, Compiled, Registry
+from collage.workers.machine_lock import building_slot, measuring_slot
+from collage.workers.worker import Worker
+
+__all__ = ["Workshop"]
+
+_MIB = 1 << 20
+_BURST_S = 0.06
+"""Other machines on the same processors come and go within tenths of a second."""
+
+
+class Workshop:
+    """Builds and measures kernels of one model.
+
+    Attributes:
+        calm: Tells how fast the machine is just now.
+        values: The model's inputs and intermediate values, at its most frequent lengths.
+        occasions: All on which kernels are timed, with their shares of all runs; the first is ``values``.
+        other_folders: Folders of further value stores on which kernels are checked.
+        length_folders: The same with other lengths, at which kernels may refuse to run, but must not be wrong.
+
+    Args:
+        toolchains: Where toolchains are found.
+        database: Where timings are kept.
+        workspace: Folder for kernels, with the model's weights file.
+        threads: Threads that each kernel may use; 0 is the toolchains' default.
+        remeasure: Do not look up what the database knows.
+        limits: What workers may use; None is what ``Limits`` says.
+        workers: Worker processes to use and to leave running; None is the workshop's own.
+        say: Told what is going on.
+    """
+
+    def __init__(
+        self,
+        toolchains: Registry,
+        database: Database,
+        workspace: Path,
+        *,
+        threads: int = 0,
+        remeasure: bool = False,
+        limits: Limits | None = None,
+        workers: dict[str, Worker] | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._database = database
+        self.workspace = workspace
+        self.threads = threads
+        self._remeasure = remeasure
+        self._limits = limits = limits or Limits()
+        self._say = say
+        self._session: dict[str, Outcome] = {}
+        self._seen_twice: set[str] = set()
+        self._crew = Crew(toolchains, database, limits, forgive=remeasure, workers=workers, say=say)
+        self.counters = Counters()
+        self._builds = Builds(self._crew, workspace, self.counters, threads=threads, limits=limits, say=say)
+        self.calm = Calm(database, say)
+        self._verified: set[tuple[str, str]] = set()
+        self.values = ValueStore(workspace / "values")
+        self.occasions = [(self.values, 1.0)]
+        self.other_folders: list[Path] = []
+        self.length_folders: list[Path] = []
+
+    def __enter__(self) -> Workshop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all workers, unless they were lent."""
+        self.calm.close()
+        self._crew.close()
+
+    @property
+    def cores(self) -> int:
+        """Number of processors that kernels run on."""
+        return self.threads or this_machine().cores
+
+    @property
+    def value_folders(self) -> list[str]:
+        """Where the values lie on which kernels are checked: of all occasions, in order, and then further ones."""
+        return [str(values.folder) for values, _ in self.occasions] + [str(folder) for folder in self.other_folders]
+
+    @property
+    def weights(self) -> list[float]:
+        """The share of each occasion, in order."""
+        return [weight for _, weight in self.occasions]
+
+    def availability(self, target: Target) -> Availability:
+        """Whether a target can be used, as its toolchain says itself in a process of its own."""
+        return self._crew.availability(target)
+
+    def build_of(self, target: Target) -> str:
+        """What a target's timings depend on; see ``Crew.build_of``."""
+        return self._crew.build_of(target)
+
+    def muster(self, targets: Iterable[Target], first: Callable[[], None] = lambda: None) -> None:
+        """Has the toolchains of all targets come up side by side, which takes some of them seconds; see ``Crew.muster``."""
+        self._crew.muster(targets, first)
+
+    def key(self, job: Job) -> WorkloadKey:
+        """Under which key a job's timing is kept."""
+        met = [(_shapes(job, values), weight) for values, weight in self._distinct_occasions(job)]
+        return WorkloadKey(
+            kernel=job.structure,
+            shapes=met[0][0] if len(met) == 1 else " | ".join(f"{weight:.6g} of {shapes}" for shapes, weight in met),
+            target=str(job.target),
+            build=self.build_of(job.target),
+            machine=this_machine().fingerprint,
+            threads=self.threads,
+            context=job.context_bytes // _MIB,
+            settings=runtime_settings(),
+        )
+
+    def measure(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Builds and measures kernels; what is known is not measured again, and equal kernels are measured once.
+
+        Returns:
+            One outcome per job, in order.
+        """
+        keys = [self.key(job) for job in jobs]
+        outcomes: dict[str, Outcome] = {}
+        fresh: dict[str, tuple[WorkloadKey, Job]] = {}
+        for key, job in zip(keys, jobs, strict=True):
+            if key.digest in outcomes or key.digest in fresh:
+                continue
+            if (found := self._recall(key)) is not None:
+                outcomes[key.digest] = found
+            else:
+                fresh[key.digest] = (key, job)
+        for batch in batches(fresh.values()):
+            built = self._builds.build_all([job for _, job in batch])
+            for (key, job), made in zip(batch, built, strict=True):
+                outcomes[key.digest] = self._session[key.digest] = self._settle(key, job, made)
+            self._builds.tidy()
+        return [outcomes[key.digest] for key in keys]
+
+    def look_again(self, jobs: Sequence[Job]) -> list[Outcome | None]:
+        """Measures kernels once more that this session measured, and that much depends on.
+
+        Returns:
+            What to believe of each from now on, see ``of_two_looks``; None of what cannot be looked at again: the
+            database knew it, it was seen twice, or it did not run.
+        """
+        outcomes: list[Outcome | None] = []
+        for job in jobs:
+            key = self.key(job)
+            first = self._session.get(key.digest)
+            again = first is not None and first.ok and not first.recorded and key.digest not in self._seen_twice
+            outcomes.append(self._look_again(key, job, first) if again and first is not None else None)
+            self._builds.relieve(job.kernel)
+        return outcomes
+
+    def alone(self, job: Job) -> Callable[[], float]:
+        """Times a kernel for one burst whenever it is called, as ``measure`` does, but at whatever pace the machine has.
+
+        Returns:
+            A function that returns seconds: the median, and over all occasions their mean by weight.
+
+        Raises:
+            ToolchainError: It could not be built.
+        """
+        told = self._checked(job, self._builds.compiled(job.kernel, job.target))
+        plan = self._sampling_plan(job)
+
+        def seconds() -> float:
+            found = [
+                weight * statistics.median(self._burst(job, told, values, plan))
+                for values, weight in self._distinct_occasions(job)
+            ]
+            return math.fsum(found)
+
+        return seconds
+
+    def recall(self, job: Job) -> Outcome | None:
+        """What is known of a kernel without building or measuring it, or None."""
+        return self._recall(self.key(job))
+
+    def build(self, kernel: ir.Model, target: Target) -> Compiled:
+        """Compiles a kernel that is going to be run; compiled before in this session, it is not compiled again.
+
+        Raises:
+            ToolchainError: It could not be built.
+        """
+        return Compiled.from_json(self._builds.compiled(kernel, target))
+
+    def try_build(self, kernel: ir.Model, target: Target) -> str | None:
+        """Why a kernel cannot be built, or None if it can."""
+        found = self._builds.build(kernel, target, min(self._limits.compile_s, self._limits.try_s)).result
+        return str(found)[:500] if isinstance(found, ToolchainError) else None
+
+    def check(self, job: Job) -> str | None:
+        """Why a kernel is wrong on this model's values, or None if it is right.
+
+        A latency may be that of another kernel of equal key, which has other weights and met other values.
+
+        Raises:
+            ToolchainError: It could not be built or run.
+        """
+        name = str(job.kernel.graph.name), str(job.target)
+        if name in self._verified:
+            return None
+        made = self._builds.compiled(job.kernel, job.target)
+        with building_slot():
+            told = self._checked(job, made)
+            found = self._crew.call(job.target, "check", self._limits.run_s, **told)
+        self._builds.relieve(job.kernel)
+        if not found["wrong"]:
+            self._verified.add(name)
+        return found["wrong"] or None
+
+    def overheads(self, kernel: ir.Model, target: Target) -> Mapping[str, float]:
+        """What calling a toolchain costs, measured with a kernel that does next to nothing.
+
+        Returns:
+            ``dispatch_s``: one call, with cold caches, as inside a model; ``launch_s``: what each kernel of a chain
+            costs beyond its own call. Both 0 where the kernel cannot be built.
+        """
+        try:
+            made = self._builds.compiled(kernel, target)
+            with measuring_slot():
+                before = self._pace(target)
+                found: Mapping[str, float] = self._crew.call(
+                    target,
+                    "overheads",
+                    self._limits.run_s,
+                    compiled=made,
+                    target=str(target),
+                    workspace=str(self.workspace),
+                    threads=self.threads,
+                    cores=self.cores,
+                )
+                pace = math.sqrt(before * self._pace(target))
+        except ToolchainError:
+            return {"dispatch_s": 0.0, "launch_s": 0.0}
+        return {name: when_calm(seconds, pace) for name, seconds in found.items()}
+
+    def can_tune(self, target: Target) -> bool:
+        """Whether a target's toolchain finds faster code by trying."""
+        try:
+            return bool(self._crew.call(target, "can_tune", self._limits.start_s))
+        except ToolchainError:
+            return False
+
+    def tuning_workloads(self, kernel: ir.Model, target: Target) -> list[str]:
+        """What can be tuned in a kernel, by name.
+
+        Raises:
+            ToolchainError: The toolchain cannot tell.
+        """
+        file, workspace = self._builds.write(kernel), str(self.workspace)
+        with building_slot():
+            found: list[str] = self._crew.call(
+                target,
+                "tuning_workloads",
+                self._limits.try_s,
+                kernel=file,
+                target=str(target),
+                workspace=workspace,
+            )
+        return found
+
+    def tune(self, kernel: ir.Model, target: Target, budget_s: float, known: Mapping[str, str]) -> dict[str, str]:
+        """Records of a kernel's workloads, those that are known included.
+
+        Raises:
+            ToolchainError: It could not be tuned.
+        """
+        found: dict[str, str] = self._crew.call(
+            target,
+            "tune",
+            budget_s + self._limits.compile_s,
+            kernel=self._builds.write(kernel),
+            target=str(target),
+            workspace=str(self.workspace),
+            threads=self.threads,
+            budget_s=budget_s,
+            known=dict(known),
+        )
+        return found
+
+    def profile(self, kernel: ir.Model, target: Target, inputs: Sequence[str], repeats: int = 3) -> Mapping[str, float]:
+        """Seconds per node name inside a kernel; empty if the toolchain cannot tell, or fails to."""
+        try:
+            made = self._builds.compiled(kernel, target)
+            with measuring_slot():
+                found = self._crew.call(
+                    target,
+                    "profile",
+                    self._limits.run_s,
+                    compiled=made,
+                    target=str(target),
+                    workspace=str(self.workspace),
+                    values=str(self.workspace / "values"),
+                    inputs=list(inputs),
+                    repeats=repeats,
+                )
+            self._builds.relieve(kernel)
+        except ToolchainError:
+            return {}
+        return dict(found or {})
+
+    def capture(self, model: ir.Model, target: Target, values: ValueStore) -> None:
+        """Runs a model once on the inputs that a value store holds, and adds all its outputs to the store.
+
+        Raises:
+            ToolchainError: It could not be run.
+        """
+        file = self._builds.write(model)
+        with building_slot():
+            self._crew.call(
+                target,
+                "capture",
+                self._limits.compile_s + self._limits.run_s,
+                kernel=file,
+                target=str(target),
+                workspace=str(self.workspace),
+                values=str(values.folder),
+                inputs=[str(value.name) for value in model.graph.inputs],
+            )
+        self._builds.relieve(model)
+        values.reload()
+
+    def mark_unstable(self, model: ir.Model, target: Target, values: ValueStore, tolerance: float) -> None:
+        """Run a model with rounding errors on stored inputs, and mark there which elements change; see ``unstable``.
+
+        Raises:
+            ToolchainError: It could not be run.
+        """
+        file = self._builds.write(model)
+        with building_slot():
+            self._crew.call(
+                target,
+                "mark_unstable",
+                self._limits.compile_s + self._limits.run_s,
+                kernel=file,
+                target=str(target),
+                workspace=str(self.workspace),
+                values=str(values.folder),
+                inputs=[str(value.name) for value in model.graph.inputs],
+                tolerance=tolerance,
+            )
+        self._builds.relieve(model)
+        values.reload()
+
+    def _recall(self, key: WorkloadKey) -> Outcome | None:
+        """What is known already, from this session or from the database."""
+        known = self._session.get(key.digest)
+        if known is None and not self._remeasure:
+            found = self._database.find(key)
+            elsewhere = found is not None and found.origin != self._database.origin
+            # What failed elsewhere may have met another limit, or too little memory: it is tried here.
+            if found is not None and (found.outcome.ok or not elsewhere):
+                known = found.outcome
+                self.counters.elsewhere += elsewhere
+        self.counters.recorded += known is not None
+        return known
+
+    def _settle(self, key: WorkloadKey, job: Job, made: Built) -> Outcome:
+        """Measures what was built, and records what came of it."""
+        if isinstance(made.result, ToolchainError):
+            outcome = failed(made.result, made.build_s)
+            if not isinstance(made.result, Quarantined):
+                self._database.record(key, outcome)
+            return outcome
+        self._say(f"measuring {job.kernel.graph.name} on {job.target.short}")
+        with measuring_slot():
+            # Another tuner may have measured it while this one stood in line.
+            if (found := self._recall(key)) is not None:
+                return found
+            try:
+                outcome = self._measure(job, made.result, made.build_s)
+            except Quarantined as error:
+                return failed(error, made.build_s)
+        self.counters.measured += 1
+        self._database.record(key, outcome)
+        return outcome
+
+    def _look_again(self, key: WorkloadKey, job: Job, first: Outcome) -> Outcome | None:
+        self._seen_twice.add(key.digest)
+        self._say(f"measuring {job.kernel.graph.name} on {job.target.short} again")
+        try:
+            made = self._builds.compiled(job.kernel, job.target)
+            with measuring_slot():
+                outcome = self._measure(job, made, first.build_s)
+        except ToolchainError:
+            return None  # It was built before, and by a sound toolchain will be again.
+        self.counters.again += 1
+        if outcome.status is Status.WRONG:
+            return outcome  # With the weights of this kernel; another of equal key was right.
+        outcome = of_two_looks(first, outcome)
+        self._session[key.digest] = outcome
+        self._database.record(key, outcome)
+        return outcome
+
+    def _measure(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
+        """Checks a kernel, times it, and checks it once more.
+
+        Some are right at first only: those whose buffers are overrun, or whose threads run a race.
+        """
+        told = self._checked(job, compiled)
+        check = partial(self._crew.call, job.target, "check", self._limits.run_s, **told)
+        try:
+            found = check()
+            if not found["wrong"]:
+                time = self._time(job, told)
+                after = check(values=told["values"][: len(self.occasions)], lengths=[])
+                found = after if after["wrong"] else found
+        except Quarantined:
+            raise
+        except ToolchainError as error:
+            return failed(error, build_s)
+        self._verified.add((str(job.kernel.graph.name), str(job.target)))
+        if found["wrong"]:
+            return Outcome(Status.WRONG, found["wrong"], None, found["error"], build_s)
+        return Outcome(Status.OK, None, time, found["error"], build_s)
+
+    def _time(self, job: Job, told: Mapping[str, Any]) -> Summary:
+        """How long a kernel takes on this machine while it is calm: the mean of all occasions by their weight."""
+        parts = []
+        for values, weight in self._distinct_occasions(job):
+            # What is hopeless on one occasion is so on all of them.
+            plan = dataclasses.replace(self._sampling_plan(job), hopeless_s=min(job.hopeless_s / weight, 1e9))
+            burst, pace = partial(self._burst, job, told, values), partial(self._pace, job.target)
+            parts.append((summarise(sample_in_bursts(burst, pace, plan)), weight))
+        return weighted_mean(parts)
+
+    def _sampling_plan(self, job: Job) -> SamplingPlan:
+        plan = SamplingPlan(job.context_bytes // _MIB * _MIB, cores=self.cores)
+        return dataclasses.replace(plan, burst_s=_BURST_S) if _is_on_processors(job.target) else plan
+
+    def _burst(self, job: Job, told: Mapping[str, Any], values: ValueStore, plan: SamplingPlan) -> list[float]:
+        """Seconds of each timed run of a kernel on one occasion, in one burst."""
+        kernel = {name: told[name] for name in ("compiled", "target", "workspace", "threads", "inputs")}
+        on, as_json = str(values.folder), dataclasses.asdict(plan)
+        found: list[float] = self._crew.call(
+            job.target, "sample", self._limits.run_s, **kernel, values=on, plan=as_json
+        )
+        return found
+
+    def _distinct_occasions(self, job: Job) -> list[tuple[ValueStore, float]]:
+        """Those that differ for a kernel: where none of its lengths is symbolic, all are one."""
+        met: dict[str, tuple[ValueStore, float]] = {}
+        for values, weight in self.occasions:
+            shapes = _shapes(job, values)
+            first, share = met.get(shapes, (values, 0.0))
+            met[shapes] = first, share + weight
+        return list(met.values())
+
+    def _pace(self, target: Target) -> float:
+        """How many times as long as at best the processors take; 1 for targets that run elsewhere."""
+        return self.calm.pace() if _is_on_processors(target) else 1.0
+
+    def _checked(self, job: Job, compiled: dict[str, Any]) -> dict[str, Any]:
+        """What a worker has to be told to run a kernel on the model's values, and to check it."""
+        return {
+            "compiled": compiled,
+            "target": str(job.target),
+            "workspace": str(self.workspace),
+            "threads": self.threads,
+            "values": self.value_folders,
+            "lengths": [str(folder) for folder in self.length_folders],
+            "inputs": list(job.inputs),
+            "expected": list(job.outputs),
+            "unsettled": sorted(after_decisions(job.kernel.graph).intersection(job.outputs)),
+            "tolerance": job.tolerance,
+        }
+
+
+def _shapes(job: Job, values: ValueStore) -> str:
+    """What a kernel gets on one occasion; and what it makes of that, where lengths of results depend on more than shapes."""
+
+    def told(names: Iterable[str]) -> str:
+        return " ".join(f"{values.shape(name)}{values.dtype(name)}" if name in values else "?" for name in names)
+
+    outputs = job.kernel.graph.outputs
+    if all(value.shape is not None and value.shape.is_static() for value in outputs):
+        return told(job.inputs)
+    return f"{told(job.inputs)} -> {told(job.outputs)}"
+
+
+def _is_on_processors(target: Target) -> bool:
+    return target.kind == "llvm"

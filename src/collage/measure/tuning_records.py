@@ -1,0 +1,166 @@
+"""What tuning found, kept by workload and by kernel: nothing is tuned twice, in whichever model it occurs.
+
+A workload is what a toolchain tunes in a kernel, such as one loop nest; a kernel that was tuned through is noted with the
+records of all its workloads, so that later compilations find it without asking the toolchain, and with what the tuning
+took and gained, from which they foretell what others will.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import onnx_ir as ir
+
+from collage.cost.outcome import Outcome
+from collage.cost.workload_key import digest_of, runtime_settings
+from collage.database.database import Database
+from collage.measure.jobs import Job
+from collage.measure.session import Workshop
+from collage.system.machine import this_machine
+from collage.target import Target
+
+__all__ = ["Pace", "TunedKernel", "TuningRecords", "effort_s"]
+
+_FIRST_TRIALS = 16.0
+_FIRST_RATIO = 0.7
+_RUNS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TunedKernel:
+    """What came of tuning a kernel.
+
+    Attributes:
+        records: The value of the property ``collage.toolchains.TUNED``.
+        took_s: Seconds that tuning took; 0 where every workload was known already.
+        effort_s: Seconds of one trial, as foretold from the kernel before it was tuned, see :func:`effort_s`.
+        ratio: Time of the tuned kernel as a share of the untuned one.
+    """
+
+    records: str
+    took_s: float
+    effort_s: float
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What tuning can be expected to take and to bring, going by what it took and brought so far.
+
+    Attributes:
+        efforts: Times a kernel's effort that its tuning takes.
+        ratio: Time of a tuned kernel as a share of the untuned one.
+    """
+
+    efforts: float
+    ratio: float
+
+    @classmethod
+    def of(cls, known: Sequence[TunedKernel]) -> Pace:
+        """The medians; what a first guess says has one vote."""
+        efforts = [kernel.took_s / kernel.effort_s for kernel in known if kernel.took_s > 0 and kernel.effort_s > 0]
+        ratios = [kernel.ratio for kernel in known]
+        return cls(statistics.median([_FIRST_TRIALS, *efforts]), statistics.median([_FIRST_RATIO, *ratios]))
+
+
+def effort_s(untuned: Outcome) -> float:
+    """Seconds that one trial on a kernel is made of: it is built, and run a few times."""
+    return untuned.build_s + (_RUNS * untuned.time.median_s if untuned.time is not None else 0.0)
+
+
+class TuningRecords:
+    """Tunes kernels, and remembers what came of it.
+
+    Args:
+        workshop: Whose workers tune.
+        database: Where records are kept: the texts of the toolchains themselves.
+    """
+
+    def __init__(self, workshop: Workshop, database: Database) -> None:
+        self._workshop = workshop
+        self._database = database
+
+    def tune(self, kernel: ir.Model, target: Target, budget_s: float) -> tuple[str, float] | None:
+        """The records of a kernel as its model is to carry them; what is not known is tuned.
+
+        Each record is kept as soon as the toolchain hands it over, so that what is cut short goes on from there.
+
+        Args:
+            kernel: The kernel.
+            target: Its target, with trials and seed.
+            budget_s: Seconds that tuning may take.
+
+        Returns:
+            The value of the property ``collage.toolchains.TUNED``, and seconds that it would have taken had nothing been
+            known, 0 where everything was; None if nothing in the kernel can be tuned, or not all of it in time.
+
+        Raises:
+            ToolchainError: It could not be tuned.
+        """
+        workloads = self._workshop.tuning_workloads(kernel, target)
+        records = {name: text for name in workloads if (text := self._database.fact(**self._name(name, target)))}
+        missing = [name for name in workloads if name not in records]
+        new, began = len(missing), time.monotonic()
+        while missing and (left_s := budget_s - (time.monotonic() - began)) > 0:
+            found = self._workshop.tune(kernel, target, left_s, records)
+            fresh = [name for name in missing if name in found]
+            if not fresh:
+                break
+            for name in fresh:
+                records[name] = found[name]
+                self._database.keep_fact(found[name], **self._name(name, target))
+            missing = [name for name in missing if name not in records]
+        if missing or not workloads:
+            return None
+        took_s = (time.monotonic() - began) * len(workloads) / new if new else 0.0
+        return json.dumps(records, sort_keys=True), took_s
+
+    def keep(self, job: Job, tuned: TunedKernel) -> None:
+        """Notes a kernel that was tuned through; the job is that of measuring it."""
+        name = self._kernel_name(job)
+        self._database.keep_fact(asdict(tuned), **name)
+        self._here[digest_of(name)] = (str(job.target), tuned)
+
+    def find(self, job: Job) -> TunedKernel | None:
+        """What came of tuning the kernel of a job, in whichever model; None if it was not."""
+        _, found = self._here.get(digest_of(self._kernel_name(job)), ("", None))
+        return found
+
+    def any(self) -> bool:
+        """Whether any kernel was tuned on this machine."""
+        return bool(self._here)
+
+    def pace(self, target: Target) -> Pace:
+        """What tuning for a target, with its trials and seed, can be expected to take and to bring."""
+        return Pace.of([tuned for name, tuned in self._here.values() if name == str(target)])
+
+    @functools.cached_property
+    def _here(self) -> dict[str, tuple[str, TunedKernel]]:
+        """All kernels that were tuned on this machine, or on one like it, with their targets."""
+        machine = this_machine().fingerprint
+        return {
+            digest_of(name): (str(name["target"]), TunedKernel(**value))
+            for name, value in self._database.facts("tuned-1")
+            if name.get("machine") == machine and "target" in name
+        }
+
+    def _kernel_name(self, job: Job) -> Mapping[str, str | int]:
+        """As its timings are filed, but for what tuning does not depend on: the model around it."""
+        parts = self._workshop.key(job).parts()
+        return {"fact": "tuned-1", **{name: part for name, part in parts.items() if name not in ("context", "method")}}
+
+    def _name(self, workload: str, target: Target) -> Mapping[str, str | int]:
+        return {
+            "fact": "tuning-1",
+            "workload": workload,
+            "target": str(target),
+            "build": self._workshop.build_of(target),
+            "machine": this_machine().fingerprint,
+            "threads": self._workshop.threads,
+            "settings": runtime_settings(),
+        }

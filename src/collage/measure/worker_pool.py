@@ -1,0 +1,222 @@
+"""The crew of a session: one worker process for each toolchain, any of which may die without taking anything along."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from collage._errors import ToolchainError, WorkerDied, WorkerTimeout
+from collage.database.database import Database
+from collage.measure.quarantine import Quarantine
+from collage.system.machine import this_machine
+from collage.target import Target
+from collage.toolchains import Availability, Registry, reserves_address_space, revision_of
+from collage.workers.machine_lock import building_slot
+from collage.workers.worker import Worker
+
+__all__ = ["Crew", "Limits"]
+
+_SERVICE = "collage.measure._kernel_worker:ToolchainService"
+_LOOK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a worker may use.
+
+    Attributes:
+        start_s: Seconds for a worker to come up, and once more to import what its toolchain needs.
+        compile_s: Seconds for one build.
+        try_s: Seconds for the build of a single operator, to see whether it is taken at all.
+        run_s: Seconds for one measurement.
+        memory_bytes: What a worker and all that it starts may hold together, and the address space of each of them where
+            that can be limited; None is four fifths of what the container or machine has.
+        deaths: Jobs in a row that must die for a toolchain to be left alone, see ``collage.measure.quarantine``.
+        recycle_after: Jobs after which a worker is replaced, so that leaks stay small.
+    """
+
+    start_s: float = 60.0
+    compile_s: float = 180.0
+    try_s: float = 30.0
+    run_s: float = 60.0
+    memory_bytes: int | None = None
+    deaths: int = 3
+    recycle_after: int = 400
+
+
+class Crew:
+    """Hands jobs to toolchains, each in a process of its own.
+
+    Args:
+        toolchains: Where toolchains are found.
+        database: Where quarantines are kept.
+        limits: What workers may use.
+        forgive: Try again what an earlier session quarantined.
+        workers: Worker processes to use and to leave running; None is the crew's own.
+        say: Told what is going on.
+    """
+
+    def __init__(
+        self,
+        toolchains: Registry,
+        database: Database,
+        limits: Limits,
+        *,
+        forgive: bool,
+        workers: dict[str, Worker] | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self._toolchains = toolchains
+        self._limits = limits
+        self._workers = {} if workers is None else workers
+        self._keep_workers = workers is not None
+        self._quarantine = Quarantine(database, limits.deaths, forgive=forgive, say=say)
+        self._abandoned = threading.Event()
+        self._available: dict[str, Availability] = {}
+        self._jobs_when_empty: dict[str, int] = {}
+        self._say = say
+
+    def close(self) -> None:
+        """Ends all workers, unless they were lent."""
+        if not self._keep_workers:
+            for worker in self._workers.values():
+                worker.kill()
+
+    def availability(self, target: Target) -> Availability:
+        """Whether a target can be used, as its toolchain says in a process of its own; options make no difference."""
+        name = target.build_name
+        if name not in self._available:
+            try:
+                with building_slot():
+                    told = self.call(target, "availability", self._limits.start_s, target=str(target))
+                found = Availability(
+                    **{**told, "devices": tuple(told["devices"]), "precisions": tuple(told["precisions"])}
+                )
+                if reason := self._quarantine.recorded(target.toolchain, self._with_revision(target, found.build)):
+                    found = dataclasses.replace(found, available=False, reason=reason)
+                self._available[name] = found
+            except ToolchainError as error:
+                self._available[name] = Availability(False, reason=str(error))
+        return self._available[name]
+
+    def build_of(self, target: Target) -> str:
+        """What a target's timings depend on: its toolchain's build, and the code here that drives it."""
+        return self._with_revision(target, self.availability(target).build)
+
+    def _with_revision(self, target: Target, build: str) -> str:
+        revision = revision_of(self._toolchains.for_target(target))
+        return f"{build}, integration {revision}" if revision else build
+
+    def call(self, target: Target, method: str, timeout_s: float, /, **params: Any) -> Any:
+        """One job for the toolchain that serves a target; a crash is retried once in a fresh worker.
+
+        Raises:
+            Quarantined: The toolchain died too often, and is not asked.
+            ToolchainError: It refused, failed or died.
+        """
+        toolchain = target.toolchain
+        self._quarantine.check(toolchain)
+        if self._abandoned.is_set():
+            raise WorkerDied("interrupted")
+        worker = self._worker(toolchain)
+        try:
+            try:
+                result = worker.call(method, timeout_s, **params)
+            except WorkerTimeout:
+                raise
+            except WorkerDied:
+                if self._abandoned.is_set():
+                    raise
+                result = worker.call(method, timeout_s, **params)
+        except WorkerDied as error:
+            if not self._abandoned.is_set():
+                known = self._available.get(target.build_name)
+                build = None if known is None else self._with_revision(target, known.build)
+                self._quarantine.died(toolchain, build, error)
+            raise
+        except ToolchainError:
+            self._quarantine.lived(toolchain)
+            raise
+        self._quarantine.lived(toolchain)
+        return result
+
+    def muster(self, targets: Iterable[Target], first: Callable[[], None] = lambda: None) -> None:
+        """Has the toolchains of all targets come up side by side; ``availability`` then knows of each.
+
+        Args:
+            targets: At least one.
+            first: What to do with the first target's toolchain as soon as that is up; it may call no other.
+        """
+        by_toolchain: dict[str, list[Target]] = {}
+        for target in targets:
+            by_toolchain.setdefault(target.toolchain, []).append(target)
+
+        def ask(targets: Iterable[Target]) -> None:
+            for target in targets:
+                self.availability(target)
+
+        def ask_and_go_on(targets: Iterable[Target]) -> None:
+            ask(targets)
+            first()
+
+        work = {name: partial(ask, some) for name, some in by_toolchain.items()}
+        name, some = next(iter(by_toolchain.items()))
+        self.side_by_side({**work, name: partial(ask_and_go_on, some)})
+
+    def side_by_side(self, work: Mapping[str, Callable[[], None]]) -> None:
+        """Does work for toolchains, each in its one worker, as many at a time as there are cores."""
+        try:
+            with ThreadPoolExecutor(max_workers=max(1, min(len(work), this_machine().cores))) as pool:
+                futures = [pool.submit(part) for part in work.values()]
+                try:
+                    for future in futures:
+                        future.result()
+                except BaseException:
+                    # Interrupted: whoever waits for the result must not wait for what is under way, nor for what would
+                    # be next. Nobody died of itself.
+                    self._abandoned.set()
+                    left = set(futures)
+                    while left:
+                        for toolchain in work:  # One that was just coming up, too.
+                            self._worker(toolchain).interrupt()
+                        left = wait(left, timeout=_LOOK_S).not_done
+                    raise
+        finally:
+            self._abandoned.clear()
+
+    def recycle(self) -> None:
+        """Has idle workers forget the kernels that they loaded, and replaces those that have done many jobs."""
+        for name, worker in list(self._workers.items()):  # Others may be coming up meanwhile.
+            if worker.jobs_done > self._limits.recycle_after and not worker.busy:
+                worker.kill()
+            elif worker.alive and not worker.busy and worker.jobs_ever != self._jobs_when_empty.get(name):
+                try:
+                    worker.call("drop", 30.0)
+                    self._jobs_when_empty[name] = worker.jobs_ever
+                except ToolchainError as error:
+                    self._say(f"worker of {name} was replaced: {error}")
+
+    def _worker(self, toolchain: str) -> Worker:
+        factory, arguments = self._toolchains.factory(toolchain)
+        made_by = {"factory": factory, "arguments": arguments}
+        lent = self._workers.get(toolchain)
+        if lent is not None and not lent.serves(_SERVICE, made_by):
+            lent.kill()  # It serves another toolchain of this name, or one that was made with other arguments.
+            del self._workers[toolchain]
+        if toolchain not in self._workers:
+            limited = not reserves_address_space(self._toolchains.get(toolchain).targets)
+            # Address space costs nothing: much more of it than a container's memory may be in use.
+            address_space_bytes = self._limits.memory_bytes or this_machine().memory_bytes * 4 // 5
+            self._workers[toolchain] = Worker(
+                _SERVICE,
+                made_by,
+                memory_bytes=self._limits.memory_bytes,
+                address_space_bytes=address_space_bytes if limited else None,
+                start_timeout_s=self._limits.start_s,
+            )
+        return self._workers[toolchain]

@@ -1,0 +1,37 @@
+"""Whether a reference run says anything: NaN meets NaN, and where a model makes nothing else of its inputs, anything is right.
+
+Toolchains are also within their rights to make something else of NaN: the largest of several numbers and a NaN is the one or
+the other. So a toolchain would be called wrong for inputs that the model was never meant for, such as an image below zero.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from collage.numerics.value_store import ValueStore
+
+__all__ = ["nan_shares", "senseless_elements"]
+
+
+def senseless_elements(model: ir.Model, values: ValueStore) -> int:
+    """How many elements that a model computed are NaN, or leave it as infinities."""
+    outputs = {str(value.name) for value in model.graph.outputs}
+    count = 0
+    for name in (str(value.name) for node in model.graph for value in node.outputs):
+        if name in values and _may_be_nan(values.dtype(name)):
+            array = values.get(name)
+            count += int(np.count_nonzero(~np.isfinite(array) if name in outputs else np.isnan(array)))
+    return count
+
+
+def nan_shares(model: ir.Model, values: ValueStore) -> dict[str, float]:
+    """The share of NaN in each output that has any."""
+    names = [str(value.name) for value in model.graph.outputs]
+    arrays = {name: values.get(name) for name in names if name in values and _may_be_nan(values.dtype(name))}
+    shares = {name: float(np.isnan(array).mean()) if array.size else 0.0 for name, array in arrays.items()}
+    return {name: share for name, share in shares.items() if share}
+
+
+def _may_be_nan(dtype: str) -> bool:
+    return "float" in dtype or "complex" in dtype

@@ -1,0 +1,21 @@
+"""Worker processes, which may die without consequence, and the lock that has one of them measure at a time.
+
+Names are imported on first use: worker processes import this package, and must come up fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOME = {
+    "Worker": "collage.workers.worker",
+}
+
+__all__ = ["Worker"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

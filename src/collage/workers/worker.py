@@ -1,0 +1,302 @@
+"""A worker: one process, one job at a time, that may die without consequence.
+
+The parent's side. Jobs and results are JSON frames on two pipes of their own; tensors travel as files. A warden (see
+``_worker_main``) kills the worker and everything that it started when this side lets go of a third pipe, the lifeline,
+as it does when it is killed itself. A worker whose threads do not rest after a job is paused until the next one. Whatever the
+worker prints is drained, and only the tail is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from collage._errors import (
+    CompileError,
+    ToolchainError,
+    Unsupported,
+    WorkerCrash,
+    WorkerDied,
+    WorkerOutOfMemory,
+    WorkerTimeout,
+)
+from collage.system.machine import usable_memory_bytes
+from collage.workers._memory_limit import OUT_OF_MEMORY_CODE
+from collage.workers._process_tree import PAUSE, RESUME
+
+__all__ = [
+    "Worker",
+]
+
+_HEADER = struct.Struct("!Q")
+_MAX_FRAME_BYTES = 1 << 28
+_TAIL_BYTES = 4096
+_LOOK_S = 1.0
+_PATIENCE_S = 5.0
+"""Seconds that the warden may take to kill what there is, before it is killed as well."""
+_FAILURES: dict[str, type[ToolchainError]] = {"unsupported": Unsupported, "compile error": CompileError}
+
+
+class Worker:
+    """A child process that serves jobs.
+
+    Args:
+        service: What it serves: ``module:attribute`` of a callable that returns an object whose public methods are
+            the jobs. It is imported in the child.
+        arguments: Keyword arguments of that callable, JSON values.
+        memory_bytes: What the process and all that it starts may hold together; None is four fifths of what the machine has,
+            or the container.
+        address_space_bytes: Address space that each of them may use; None is no limit.
+        start_timeout_s: Seconds that it may take to come up.
+        environment: Variables to set in the child.
+
+    Attributes:
+        jobs_done: Jobs that this process has done.
+        jobs_ever: Jobs that this and earlier processes have done.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        memory_bytes: int | None = None,
+        address_space_bytes: int | None = None,
+        start_timeout_s: float = 120.0,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self._service = service
+        self._arguments = arguments or {}
+        self._memory_bytes = usable_memory_bytes() * 4 // 5 if memory_bytes is None else memory_bytes
+        self._address_space_bytes = address_space_bytes
+        self._start_timeout_s = start_timeout_s
+        self._environment = environment or {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: int | None = None
+        self._is_paused = False
+        self._turn = threading.Lock()
+        self._tail = b""
+        self.jobs_done = 0
+        self.jobs_ever = 0
+        self._in_use = threading.Lock()
+
+    @property
+    def busy(self) -> bool:
+        """Whether it does a job just now, for whichever thread."""
+        return self._in_use.locked()
+
+    def serves(self, service: str, arguments: dict[str, Any]) -> bool:
+        """Whether this is what it serves, and what that was made with."""
+        return (service, arguments) == (self._service, self._arguments)
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a process."""
+        return self._process is not None and self._process.poll() is None
+
+    def call(self, method: str, timeout_s: float, **params: Any) -> Any:
+        """Runs one job; starts the process first if there is none. Several threads may call: they take turns.
+
+        Args:
+            method: Name of a public method of the service.
+            timeout_s: Seconds until the process is killed.
+            params: JSON values.
+
+        Returns:
+            The method's result, a JSON value.
+
+        Raises:
+            Unsupported: The service says so.
+            CompileError: The service failed in a way that it could report.
+            WorkerDied: The process crashed, hung or ran out of memory; it is gone with all its children.
+        """
+        with self._in_use:
+            return self._call(method, timeout_s, params)
+
+    def _call(self, method: str, timeout_s: float, params: dict[str, Any]) -> Any:
+        try:
+            if not self.alive:
+                self._start()
+            self._tell(RESUME)
+            deadline, late = time.monotonic() + timeout_s, f"{method} took more than {timeout_s:g} s"
+            self._send({"method": method, "params": params}, deadline, late)
+            reply = self._receive(deadline, late)
+        except BaseException:
+            # Interrupted, too: the reply of a job that nobody waits for would be taken for the next one's.
+            self.kill()
+            raise
+        self.jobs_done += 1
+        self.jobs_ever += 1
+        if reply.get("restless"):
+            self._tell(PAUSE)
+        if "result" in reply:
+            return reply["result"]
+        if reply["kind"] == "out of memory":
+            self.kill()
+            raise WorkerOutOfMemory(reply["reason"])
+        raise _FAILURES.get(reply["kind"], CompileError)(reply["reason"])
+
+    def kill(self) -> None:
+        """Kills the process and everything that it started. Harmless if there is none."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        self._let_go()
+        try:
+            process.wait(timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for descriptor in (self._requests, self._replies):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self._drain.join(timeout=1.0)
+
+    close = kill
+
+    def interrupt(self) -> None:
+        """Ends the job under way, for another thread than the one that waits for it: that one gets a WorkerDied."""
+        self._let_go()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def _start(self) -> None:
+        self.kill()
+        child_reads, self._requests = os.pipe()
+        self._replies, child_writes = os.pipe()
+        child_lifeline, self._lifeline = os.pipe()
+        os.set_blocking(self._requests, False)
+        configuration = {
+            "service": self._service,
+            "arguments": self._arguments,
+            "requests": child_reads,
+            "replies": child_writes,
+            "lifeline": child_lifeline,
+            "memory_bytes": self._memory_bytes,
+            "address_space_bytes": self._address_space_bytes,
+        }
+        # The child must find the same packages as the parent, whatever the parent did to sys.path.
+        paths = os.pathsep.join(path for path in sys.path if path and Path(path).exists())
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "collage.workers._worker_main", json.dumps(configuration)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(child_reads, child_writes, child_lifeline),
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": paths, **self._environment},
+        )
+        for descriptor in (child_reads, child_writes, child_lifeline):
+            os.close(descriptor)
+        self._tail = b""
+        self._is_paused = False
+        self.jobs_done = 0
+        self._drain = threading.Thread(target=self._keep_tail, args=(self._process,), daemon=True)
+        self._drain.start()
+        try:
+            late = f"the worker did not come up in {self._start_timeout_s:g} s"
+            hello = self._receive(time.monotonic() + self._start_timeout_s, late)
+        except WorkerDied:
+            self.kill()
+            raise
+        if "result" not in hello:
+            self.kill()
+            if hello.get("kind") == "unsupported":
+                raise Unsupported(str(hello.get("reason")))
+            raise WorkerCrash(f"the worker could not start: {hello.get('reason')}")
+
+    def _let_go(self) -> None:
+        """Closes the lifeline, once."""
+        with self._turn:
+            lifeline, self._lifeline = self._lifeline, None
+        if lifeline is not None:
+            os.close(lifeline)
+
+    def _tell(self, what: bytes) -> None:
+        """Has the warden pause or resume its processes; those that rest between jobs are left alone."""
+        with self._turn:
+            if self._lifeline is not None and self._is_paused != (what == PAUSE):
+                self._is_paused = what == PAUSE
+                with contextlib.suppress(OSError):  # Whoever waits for an answer will learn that it is gone.
+                    os.write(self._lifeline, what)
+
+    def _keep_tail(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        with process.stdout as pipe:
+            while chunk := os.read(pipe.fileno(), 65536):
+                self._tail = (self._tail + chunk)[-_TAIL_BYTES:]
+
+    def _send(self, message: dict[str, Any], deadline: float, late: str) -> None:
+        body = json.dumps(message).encode()
+        left = memoryview(_HEADER.pack(len(body)) + body)
+        while left:  # More than the pipe holds has to wait for a worker that may never read again.
+            self._wait_for(self._requests, select.POLLOUT, deadline, late)
+            try:
+                left = left[os.write(self._requests, left) :]
+            except BlockingIOError:
+                continue
+            except OSError:
+                raise self._death() from None
+
+    def _receive(self, deadline: float, late: str) -> dict[str, Any]:
+        size = _HEADER.unpack(self._read(_HEADER.size, deadline, late))[0]
+        if size > _MAX_FRAME_BYTES:
+            raise WorkerCrash(f"the worker sent a frame of {size} bytes")
+        try:
+            reply = json.loads(self._read(size, deadline, late))
+        except ValueError:
+            raise WorkerCrash("the worker sent something that is no reply") from None
+        if not isinstance(reply, dict):
+            raise WorkerCrash("the worker sent something that is no reply")
+        return reply
+
+    def _read(self, size: int, deadline: float, late: str) -> bytes:
+        data = b""
+        while len(data) < size:
+            self._wait_for(self._replies, select.POLLIN, deadline, late)
+            chunk = os.read(self._replies, min(size - len(data), 1 << 20))
+            if not chunk:
+                raise self._death()
+            data += chunk
+        return data
+
+    def _wait_for(self, pipe: int, event: int, deadline: float, late: str) -> None:
+        """Returns when a pipe is ready, or its other end is gone; raises where the worker ends, or time does."""
+        poll = select.poll()  # Not select(), which knows no numbers of descriptors above 1023.
+        poll.register(pipe, event)
+        while not poll.poll(1000.0 * max(0.0, min(deadline - time.monotonic(), _LOOK_S))):
+            if time.monotonic() >= deadline:
+                raise WorkerTimeout(late)
+            if not self.alive:
+                raise self._death()
+
+    def _death(self) -> WorkerDied:
+        """What to say of a process that is gone, or that closed its pipe and soon will be."""
+        assert self._process is not None
+        try:
+            code = self._process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            return WorkerCrash("the worker closed its connection")
+        self._drain.join(timeout=0.5)
+        tail = self._tail.decode(errors="replace").strip().splitlines()
+        said = f": {tail[-1][:300]}" if tail else ""
+        if code == OUT_OF_MEMORY_CODE:
+            return WorkerOutOfMemory(f"the worker ran out of memory{said}")
+        if code < 0:
+            return WorkerCrash(f"the worker was killed by {signal.Signals(-code).name}{said}")
+        return WorkerCrash(f"the worker exited with code {code}{said}")
