@@ -27,14 +27,14 @@ from pathlib import Path
 
 from lazy import model_of, names, session
 
-from collage.calibration import additive_error, settled, taught
-from collage.collage import gather_specs
+from collage.compiler.additivity import additive_error, settled, taught
+from collage.compiler.pipeline import gather_specs
+from collage.compiler.plans import Placement, Plan, predicted_s
+from collage.compiler.session import Tuning
 from collage.cost.cost import Correction
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, SubGraph
-from collage.plans import Placement, Plan, predicted_s
 from collage.target import Target
-from collage.tuning import Tuning
 
 BAR = 0.1
 PAIRS = "llvm+onnxruntime,llvm+openvino,onnxruntime+openvino"

@@ -7,10 +7,10 @@ from typing import Any
 
 import onnx_ir as ir
 
+from collage.compiler.plans import kernel_attributes
 from collage.frontend import place_weights, read_model
 from collage.graph import DataflowGraph, IndexSet, KernelSpec, SubGraph, partition
 from collage.measure.kernel_factory import KernelMaker
-from collage.plans import kernel_attributes
 from collage.runtime import Executable, KernelRecord, Port, Recipe
 from collage.system.scratch import make_scratch
 from collage.target import Target

@@ -34,20 +34,20 @@ from pathlib import Path
 from typing import Any
 
 from collage import CompileOptions
-from collage.collage import choose_menu, collect, gather_specs
-from collage.covers import refine, search
+from collage.compiler.device_placement import prepare_and_place
+from collage.compiler.final_comparison import choose
+from collage.compiler.partition_search import refine, search
+from collage.compiler.pipeline import choose_menu, collect, gather_specs
+from collage.compiler.plans import Plan, single_plans
+from collage.compiler.session import Tuning
 from collage.database.database import Database
 from collage.database.queries import listing
-from collage.finals import choose
 from collage.frontend import read_model
 from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.graph import SubGraph
 from collage.measure.noise_monitor import PATIENCE_VARIABLE
-from collage.placement import prepare_and_place
-from collage.plans import Plan, single_plans
 from collage.search import Partitioning
 from collage.toolchains import registry
-from collage.tuning import Tuning
 
 ROOT = Path(__file__).resolve().parents[1]
 ZOO = ROOT / ".cache" / "zoo"

@@ -20,9 +20,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "compile": "collage.collage",
-    "CollageFuseOps": "collage.collage",
-    "CompileOptions": "collage.collage",
+    "compile": "collage.compiler.pipeline",
+    "CollageFuseOps": "collage.compiler.pipeline",
+    "CompileOptions": "collage.compiler.pipeline",
     "Executable": "collage.runtime",
     "load": "collage.runtime",
     "Target": "collage.target",
@@ -30,6 +30,8 @@ _HOME = {
 }
 _ROOMS = (
     "backend",
+    "byoc",
+    "compiler",
     "cost",
     "database",
     "device",

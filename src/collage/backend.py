@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from collage.integrations._onnx_backend import CollageBackend, CollageRep, prepare, run_model, supports_device
+from collage.integrations.backend import CollageBackend, CollageRep, prepare, run_model, supports_device
 
 __all__ = ["CollageBackend", "CollageRep", "prepare", "run_model", "supports_device"]

@@ -20,8 +20,8 @@ from collage.target import HOST_TOOLCHAIN, NATIVE_TOOLCHAIN, Target, TargetLike
 from collage.toolchains import Registry, Toolchain, availability_for, registry
 
 if TYPE_CHECKING:
+    from collage.compiler.session import Tuning
     from collage.graph import DataflowGraph
-    from collage.tuning import Tuning
 
 __all__ = ["describe_environment", "describe_targets", "inspect"]
 
@@ -131,12 +131,12 @@ def inspect(
         say: Told what is going on.
     """
     # Here, as to list toolchains takes none of this, and it takes seconds to import.
-    from collage.collage import choose_menu
+    from collage.compiler.pipeline import choose_menu
+    from collage.compiler.session import Tuning
     from collage.database.database import Database
     from collage.frontend import describe_inputs, describe_outputs, fix_lengths, read_model
     from collage.graph import DataflowGraph
     from collage.transform import prepare
-    from collage.tuning import Tuning
 
     toolchains = registry()
     options = options or CompileOptions()

@@ -19,14 +19,19 @@ import shlex
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from collage._errors import TargetError
 
-if TYPE_CHECKING:
-    from collage.fusion import FusionRule
-
-__all__ = ["DEVICE_KINDS", "HOST_TARGET", "HOST_TOOLCHAIN", "NATIVE_TOOLCHAIN", "Target", "TargetLike"]
+__all__ = [
+    "DEVICE_KINDS",
+    "HOST_TARGET",
+    "HOST_TOOLCHAIN",
+    "NATIVE_TOOLCHAIN",
+    "FusionRuleLike",
+    "Target",
+    "TargetLike",
+]
 
 DEVICE_KINDS = ("llvm", "cuda")
 """Target kinds, each the native code generator of one device type."""
@@ -40,6 +45,13 @@ HOST_TOOLCHAIN = "host"
 _NAMES = ("compiler", "libs")
 
 _CURRENT: ContextVar[tuple[Target, ...]] = ContextVar("collage_targets", default=())
+
+
+class FusionRuleLike(Protocol):
+    """A rule that a target may carry; ``collage.fusion.FusionRule`` is the base of those that there are."""
+
+    def find(self, graph: Any, report: Any) -> Iterable[Any]:
+        """Find the sub-graphs that may become one kernel."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,7 @@ class Target:
     libs: str | None = None
     options: tuple[tuple[str, str], ...] = ()
     host: Target | None = None
-    fusion_spec: FusionRule | None = field(default=None, compare=False, repr=False)
+    fusion_spec: FusionRuleLike | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind not in DEVICE_KINDS:

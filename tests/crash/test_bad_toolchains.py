@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
-from collage import tuning
+from collage.compiler import session
 from collage.database.database import Database
 from collage.database.queries import listing
 from collage.measure.worker_pool import Limits
@@ -59,7 +59,7 @@ def in_parent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def limit_to(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     limits = Limits(start_s=seconds, compile_s=seconds, try_s=seconds, run_s=seconds, memory_bytes=3 << 30)
-    monkeypatch.setattr(tuning, "LIMITS", limits)
+    monkeypatch.setattr(session, "LIMITS", limits)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from collage import tuning
+from collage.compiler import session as compiler_session
 from collage.database.database import Database
 from collage.measure.comparison import RacePlan
 from collage.measure.overheads import Overheads, measure_overheads
@@ -31,7 +31,7 @@ class _ShortRaces(RacePlan):
     reporting_rounds: int = 7
 
 
-tuning.RacePlan = _ShortRaces  # type: ignore[misc]
+compiler_session.RacePlan = _ShortRaces  # type: ignore[misc]
 
 _peaks: list[Peak] = []
 
@@ -54,8 +54,8 @@ def _overheads_of_before(target: Target, workshop: Workshop, database: Database)
     return _overheads[name]
 
 
-tuning.measure_peak = _peak_of_before  # type: ignore[attr-defined]
-tuning.measure_overheads = _overheads_of_before  # type: ignore[attr-defined]
+compiler_session.measure_peak = _peak_of_before  # type: ignore[attr-defined]
+compiler_session.measure_overheads = _overheads_of_before  # type: ignore[attr-defined]
 
 MENU = ("llvm", "onnxruntime", "openvino")
 

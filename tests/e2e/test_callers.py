@@ -17,7 +17,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import collage
-from collage import backend, benchmark, classic, inspection
+from collage import backend, benchmark, byoc, inspection
 from collage.device import (
     AnnotateSEScopes,
     CompilationConfig,
@@ -487,9 +487,9 @@ CALLS: dict[str, Callable[[ir.Model, Path], Any]] = {
     "AnnotateSEScopes": lambda m, _: AnnotateSEScopes([("cpu:0", lambda node: True)])(m),
     "CollageFuseOps": lambda m, _: _fused(m),
     "DevicePlan": lambda m, _: DevicePlan(m, SCOPES),
-    "FuseOps": lambda m, _: classic.FuseOps()(m),
+    "FuseOps": lambda m, _: byoc.FuseOps()(m),
     "MergeAndAnnotate": lambda m, _: MergeAndAnnotate(TABLE, "cpu:1")(m),
-    "MergeComposite": lambda m, _: classic.MergeComposite(TABLE)(m),
+    "MergeComposite": lambda m, _: byoc.MergeComposite(TABLE)(m),
     "PartitionBySEScope": lambda m, _: PartitionBySEScope()(_planned(m)),
     "PlanDevices": lambda m, _: _planned(m),
     "extract": lambda m, _: _rename(extract(DataflowGraph(m), SubGraph(DataflowGraph(m), [0]), "k")),
@@ -497,7 +497,7 @@ CALLS: dict[str, Callable[[ir.Model, Path], Any]] = {
     "model_digest": lambda m, _: model_digest(m),
     "model_text": lambda m, _: model_text(m),
     "partition": lambda m, _: _partitioned(m),
-    "partition_for": lambda m, _: classic.partition_for(m, "onnxruntime"),
+    "partition_for": lambda m, _: byoc.partition_for(m, "onnxruntime"),
     "place_weights": lambda m, folder: _rename(place_weights(m, folder, 1)),
     "describe": lambda m, _: (describe_inputs(m), make_inputs(m, 0, {"rows": 4} if "rows" in str(m) else {})),
     "rewrite": lambda m, _: rewrite(m, AddAfterProduct(), iterative=False, verify=True),

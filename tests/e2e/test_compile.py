@@ -107,15 +107,15 @@ def force(path: Path, split: int, first: str, second: str) -> collage.Executable
     import shutil
     import tempfile
 
-    from collage.collage import _settle
+    from collage.compiler.pipeline import _settle
+    from collage.compiler.plans import Placement, Plan, lower
+    from collage.compiler.session import Tuning
     from collage.database import Database
     from collage.frontend import read_model
     from collage.graph import IndexSet, SubGraph
     from collage.options import CompileOptions
-    from collage.plans import Placement, Plan, lower
     from collage.toolchains import registry
     from collage.transform import prepare
-    from collage.tuning import Tuning
 
     menu = registry().parse_targets([first, second])
     workspace = Path(tempfile.mkdtemp())

@@ -17,12 +17,12 @@ from onnx import TensorProto, helper
 
 import collage
 from collage._errors import ConfigError, NothingCanRun
+from collage.compiler.copy_costs import measure_hand_over
 from collage.database.database import Database
 from collage.device import DeviceConflict, PlanDevices, device_copy, on_device, read_device_plan, require_output
 from collage.frontend import read_model
 from collage.graph import kernels_of
 from collage.runtime import CopyRecord
-from collage.transfers import measure_hand_over
 from tests.e2e.conftest import LENT, MENU, model_of
 from tests.e2e.test_cli import run
 

@@ -8,11 +8,11 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
-from collage import transfers
+from collage.compiler import copy_costs
+from collage.compiler.copy_costs import HandOver
 from collage.device import read_device_plan
 from collage.system.machine import usable_core_numbers
 from collage.toolchains import Registry
-from collage.transfers import HandOver
 from tests.e2e._far import NearToolchain
 from tests.e2e.conftest import LENT, model_of
 
@@ -25,7 +25,7 @@ X = {"x": np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)}
 @pytest.fixture(autouse=True)
 def _hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it takes to wake the other core set on a quiet machine; neighbours would decide the plan otherwise."""
-    monkeypatch.setattr(transfers, "measure_hand_over", lambda *_: HandOver(15e-6, 1e-11))
+    monkeypatch.setattr(copy_costs, "measure_hand_over", lambda *_: HandOver(15e-6, 1e-11))
 
 
 def branches() -> onnx.ModelProto:

@@ -9,7 +9,8 @@ import onnx_ir as ir
 import pytest
 
 import collage
-from collage.collage import CollageFuseOps
+from collage.compiler.device_placement import DevicePlacement
+from collage.compiler.pipeline import CollageFuseOps
 from collage.cost import Cost
 from collage.device import (
     PlanDevices,
@@ -24,7 +25,6 @@ from collage.device import (
 from collage.frontend import read_model
 from collage.graph import DataflowGraph, KernelSpec, NameSupply, kernels_of, partition
 from collage.measure.kernel_factory import kernel_attributes
-from collage.placement import DevicePlacement
 from collage.search import copies_of
 from collage.target import Target
 from collage.toolchains import Registry

@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
+from collage.compiler.session import Tuning
 from collage.measure.session import Workshop
 from collage.toolchains import Registry
-from collage.tuning import Tuning
 from tests.e2e._taxed import TaxedToolchain
 from tests.e2e._tunable import TunableToolchain
 from tests.e2e.conftest import LENT, model_of
@@ -124,7 +124,7 @@ def test_an_interrupt_keeps_what_was_tuned_before(tmp_path: Path, monkeypatch: p
 
     def interrupted(self: Tuning, candidates: Any) -> Any:
         found = measure(self, candidates)
-        monkeypatch.setattr("collage.retuned._most_promising", _interrupt)
+        monkeypatch.setattr("collage.compiler.autotune._most_promising", _interrupt)
         return found
 
     def only_tuned(self: Tuning, candidates: Any) -> Any:

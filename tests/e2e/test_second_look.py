@@ -15,21 +15,21 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
+from collage.compiler.final_comparison import race_contestant
+from collage.compiler.plans import Plan
+from collage.compiler.session import Tuning
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.database.database import Database
-from collage.finals import race_contestant
 from collage.measure.additivity import Part, Reckoning
 from collage.measure.comparison import Contestant, Result, Standing
 from collage.measure.jobs import Job
 from collage.measure.noise_monitor import PATIENCE_VARIABLE
 from collage.measure.session import Workshop
-from collage.plans import Plan
 from collage.runtime import Recipe
 from collage.target import Target
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
-from collage.tuning import Tuning
 from collage.workers.worker import Worker
 from tests.e2e.conftest import model_of
 
@@ -151,12 +151,12 @@ class NoisyMachine:
         """Everything is measured and raced on this machine."""
         monkeypatch.setattr(Workshop, "_measure", lambda *args: self.measure(*args))
         monkeypatch.setattr(Workshop, "check", lambda *args: self.check(*args))
-        monkeypatch.setattr("collage.finals.race_contestant", self.contestant)
-        monkeypatch.setattr("collage.finals.race", self.race)
-        monkeypatch.setattr("collage.calibration.race_contestant", self.contestant)
-        monkeypatch.setattr("collage.calibration.reckon", self.reckon)
+        monkeypatch.setattr("collage.compiler.final_comparison.race_contestant", self.contestant)
+        monkeypatch.setattr("collage.compiler.final_comparison.race", self.race)
+        monkeypatch.setattr("collage.compiler.additivity.race_contestant", self.contestant)
+        monkeypatch.setattr("collage.compiler.additivity.reckon", self.reckon)
         monkeypatch.setattr(Workshop, "alone", lambda *args: self.alone(*args))
-        monkeypatch.setattr("collage.finals.why_wrong", lambda *_: None)
+        monkeypatch.setattr("collage.compiler.final_comparison.why_wrong", lambda *_: None)
         monkeypatch.setenv(PATIENCE_VARIABLE, "0")
 
     def seconds(self, target: Target, nodes: Iterable[ir.Node]) -> float:

@@ -39,6 +39,7 @@ def test_nothing_that_executes_data_is_used() -> None:
 @pytest.mark.parametrize(
     "room",
     [
+        "compiler",
         "cost",
         "database",
         "device",

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from collage import calibration as calibration_module
-from collage.calibration import (
+from collage.compiler import additivity as additivity_module
+from collage.compiler.additivity import (
     additive_error,
     calibrate,
     correction_of,
@@ -19,10 +19,10 @@ from collage.calibration import (
     recall_correction,
     taught,
 )
+from collage.compiler.final_comparison import Finals
 from collage.cost.cost import Correction
 from collage.cost.outcome import Status
 from collage.cost.statistics import Summary
-from collage.finals import Finals
 from collage.measure.additivity import Reckoning
 from collage.measure.comparison import Contestant, Standing
 
@@ -93,8 +93,8 @@ def shares(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         share = told.get(f"{plan.name}, {occasion}", told.get(plan.name))
         return None if share is None else Reckoning(share, 1e-3)
 
-    monkeypatch.setattr(calibration_module, "_reckoned", reckoned)
-    monkeypatch.setattr(calibration_module, "predicted_s", lambda *_: 1e-3)
+    monkeypatch.setattr(additivity_module, "_reckoned", reckoned)
+    monkeypatch.setattr(additivity_module, "predicted_s", lambda *_: 1e-3)
     return told
 
 
@@ -233,7 +233,7 @@ def test_before_that_they_are_measured_again_where_that_was_not_done(
     predicted_s = iter([1.5e-3, 1e-3])
     found: dict[int, float] = {}
     monkeypatch.setattr(
-        calibration_module,
+        additivity_module,
         "predicted_s",
         lambda _, plan: 1e-3 if plan.single else found.setdefault(len(tuning.looks), next(predicted_s)),
     )
@@ -313,9 +313,9 @@ def test_where_the_winner_adds_up_better_without_a_correction_costs_are_stated_w
 def test_where_kernels_cannot_be_timed_beside_it_a_plan_is_compared_with_its_prediction(
     paired_s: float | None, pace: float, error: float, shares: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration_module, "predicted_s", lambda *_: 1e-3)
+    monkeypatch.setattr(additivity_module, "predicted_s", lambda *_: 1e-3)
     finals = finals_of({"a": 1e-3, "mix": 1.25e-3}, pace=pace)
     finals.standings["mix"] = replace(finals.standings["mix"], paired_s=paired_s)
     assert judge(Learner(), finals).additive_error == pytest.approx(error)  # type: ignore[arg-type]
-    monkeypatch.setattr(calibration_module, "predicted_s", lambda *_: None)
+    monkeypatch.setattr(additivity_module, "predicted_s", lambda *_: None)
     assert judge(Learner(), finals).additive_error is None  # type: ignore[arg-type]

@@ -9,8 +9,8 @@ from typing import Any
 import onnx_ir as ir
 from onnx import TensorProto, helper
 
+from collage.compiler.partition_search import best_plans
 from collage.cost.cost import Cost
-from collage.covers import best_plans
 from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.graph import DataflowGraph, IndexSet, SubGraph
 from collage.target import Target

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from collage.collage import choose_menu
+from collage.compiler.pipeline import choose_menu
 from collage.inspection import describe_targets
 from collage.target import Target
 from collage.toolchains import registry

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from collage.compiler.preparation import Verdict, find_guilty
 from collage.measure.original_model import Mismatch
-from collage.preparation import Verdict, find_guilty
 from collage.transform import simplifying_passes
 
 NAMES = simplifying_passes()

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from collage.compiler.final_comparison import Finals
+from collage.compiler.report import _saturates, _warnings
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
-from collage.finals import Finals
 from collage.measure.comparison import Contestant, Standing
-from collage.report import _saturates, _warnings
 from collage.system.machine import this_machine
 
 UNLIMITED = replace(this_machine(), cores=4, quota=None)

@@ -9,7 +9,8 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from collage.budget import SearchBudget
+from collage.compiler.budget import SearchBudget
+from collage.compiler.session import Tuning
 from collage.database.database import Database
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, SubGraph
@@ -18,7 +19,6 @@ from collage.options import CompileOptions
 from collage.target import Target
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
-from collage.tuning import Tuning
 
 
 def chain(length: int) -> ir.Model:

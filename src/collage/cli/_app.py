@@ -142,7 +142,7 @@ def compile_(
     """Compiles a model."""
     from collage.cli._report import print_report
     from collage.cli._run import read_arrays
-    from collage.collage import CompileOptions, compile
+    from collage.compiler.pipeline import CompileOptions, compile
     from collage.runtime import check_destination
 
     if not output.parent.exists():
@@ -310,7 +310,7 @@ def inspect(
     if print_before or print_after or time or verify:
         raise UsageError('--print-before, --print-after, --time and --verify go with --passes "A,B"')
     from collage.cli._report import print_inspection
-    from collage.collage import CompileOptions
+    from collage.compiler.pipeline import CompileOptions
     from collage.inspection import inspect as inspect_
 
     options = CompileOptions(db=db, dims=read_lengths(dim), fixed=read_dims(fix, "--fix"))

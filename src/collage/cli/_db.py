@@ -144,7 +144,7 @@ def explain_miss(
 
     with _opened(url, reading=True) as database:
         if Path(what).exists():
-            from collage.collage import choose_menu
+            from collage.compiler.pipeline import choose_menu
             from collage.toolchains import registry
 
             menu = choose_menu(target or None, registry())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import cast
 
 import onnx_ir as ir
 
@@ -81,7 +82,8 @@ def gather_fusion_specs(
         if key in specs:
             specs[key] = replace(specs[key], targets=(*specs[key].targets, target))
             continue
-        rule = target.fusion_spec or _rule_of(target, toolchain_of(target), _memoised(coverage_of(target)), options)
+        own = cast(FusionRule | None, target.fusion_spec)
+        rule = own or _rule_of(target, toolchain_of(target), _memoised(coverage_of(target)), options)
         specs[key] = FusionSpec(target.short, rule, (target,))
     gathered = tuple(specs.values())
     if host_target is not None:

@@ -203,7 +203,7 @@ def _compiled(
     model: ir.Model, targets: Iterable[TargetLike] | None, options: CompileOptions, cache: Path
 ) -> Executable:
     """Compiles a model, or loads what an earlier session compiled of it."""
-    from collage.collage import choose_menu, compile
+    from collage.compiler.pipeline import choose_menu, compile
     from collage.frontend import model_digest
     from collage.toolchains import registry
 

@@ -203,7 +203,7 @@ class _Compiled:
         ]
 
     def _compile(self, pure: PureGraph, arguments: Sequence[Any], bound: Sequence[int]) -> _Variant:
-        from collage.collage import compile
+        from collage.compiler.pipeline import compile
         from collage.frontend import read_model
         from collage.measure.estimator import model_tolerance
 
@@ -286,7 +286,7 @@ def _settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
     Raises:
         UsageError: An option or a mode that there is not, or an unknown target.
     """
-    from collage.collage import choose_menu
+    from collage.compiler.pipeline import choose_menu
     from collage.toolchains import registry
 
     own = {name: given[name] for name in given if name in _OWN_OPTIONS}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.graph.random_graphs import check, feeds_of, random_model, run
 
-from collage.classic import (
+from collage.byoc import (
     AnnotateTarget,
     FuseOps,
     MergeCompilerRegions,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.unit.integrations.torch_modules import Cache, Rebound
 
-import collage.collage
+import collage.compiler.pipeline
 from collage._errors import NothingCanRun, TargetError, UsageError
 from collage.integrations import torch_compile
 from collage.options import CompileOptions
@@ -131,7 +131,7 @@ def test_modes_and_single_options_become_those_of_compile(monkeypatch) -> None:
         seen.append((targets, options))
         raise NothingCanRun("enough")
 
-    monkeypatch.setattr(collage.collage, "compile", compile)
+    monkeypatch.setattr(collage.compiler.pipeline, "compile", compile)
     for how in ({"mode": "max-autotune"}, {"options": {"targets": ["llvm"], "threads": 2, "tune_s": 5.0}}):
         torch._dynamo.reset()
         with pytest.warns(RuntimeWarning, match="enough"):

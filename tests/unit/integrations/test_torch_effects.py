@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.unit.integrations.torch_modules import CASES, Broadcast, Counter, Normal, Rebound, Reshaping, Views
 
-import collage.collage
+import collage.compiler.pipeline
 from collage.runtime._tensors import as_numpy
 
 
@@ -40,7 +40,7 @@ def compiled_models(monkeypatch) -> list[ir.Model]:
         models.append(model)
         return Directly(model)
 
-    monkeypatch.setattr(collage.collage, "compile", compile)
+    monkeypatch.setattr(collage.compiler.pipeline, "compile", compile)
     torch._dynamo.reset()
     return models
 
@@ -245,6 +245,6 @@ def test_what_computes_something_else_is_left_to_pytorch(monkeypatch) -> None:
         def run(self, inputs: list[Any]) -> dict[str, Any]:
             return {name: value + np.float32(0.1) for name, value in super().run(inputs).items()}
 
-    monkeypatch.setattr(collage.collage, "compile", lambda model, *_, **__: Wrong(model))
+    monkeypatch.setattr(collage.compiler.pipeline, "compile", lambda model, *_, **__: Wrong(model))
     (said,) = compared(Counter, lambda: [(torch.randn(2),)] * 3)
     assert "something else" in said

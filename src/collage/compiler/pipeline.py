@@ -8,7 +8,8 @@
 4. **partition**: the model is rewritten into one function per kernel;
 
 and then the best partitionings race, end to end, against every toolchain alone. Phases 1 and 2 are here, phase 3 is
-``covers.py``, phase 4 ``plans.py``, the race ``finals.py``. Specification 003; design section 4.
+``compiler/partition_search.py``, phase 4 ``compiler/plans.py``, the race ``compiler/final_comparison.py``. Specification 003;
+design section 4.
 """
 
 from __future__ import annotations
@@ -25,13 +26,11 @@ from typing import Any
 import onnx_ir as ir
 
 from collage._errors import NothingCanRun, TargetError, WrongAnswer
-from collage.accuracy import within_budget
-from collage.calibration import calibrate, judge, recall_correction
-from collage.cost.cost import Cost
-from collage.cost.outcome import Status
-from collage.covers import best_plans, in_one_process, refine, searched_again
-from collage.database.database import Database
-from collage.finals import (
+from collage.compiler.accuracy_budget import within_budget
+from collage.compiler.additivity import calibrate, judge, recall_correction
+from collage.compiler.autotune import known_tuned, with_tuned
+from collage.compiler.device_placement import DevicePlacement, place, prepare_and_place
+from collage.compiler.final_comparison import (
     Finals,
     choose,
     last_finalists,
@@ -39,6 +38,19 @@ from collage.finals import (
     remember,
     unmeasured,
 )
+from collage.compiler.partition_search import best_plans, in_one_process, refine, searched_again
+from collage.compiler.plans import Plan, single_plans
+from collage.compiler.preparation import (
+    OPSET_CONVERSION,
+    PreparationDiffers,
+    Verdict,
+    preparation_fact,
+)
+from collage.compiler.report import compile_report
+from collage.compiler.session import LIMITS, Tuning
+from collage.cost.cost import Cost
+from collage.cost.outcome import Status
+from collage.database.database import Database
 from collage.frontend import (
     MIN_OPSET,
     as_onnx,
@@ -63,16 +75,6 @@ from collage.measure.estimator import CostEstimator
 from collage.measure.kernel_factory import KernelMaker, kernel_attributes, kernel_name
 from collage.measure.original_model import OriginalModel
 from collage.options import CompileOptions
-from collage.placement import DevicePlacement, place, prepare_and_place
-from collage.plans import Plan, single_plans
-from collage.preparation import (
-    OPSET_CONVERSION,
-    PreparationDiffers,
-    Verdict,
-    preparation_fact,
-)
-from collage.report import compile_report
-from collage.retuned import known_tuned, with_tuned
 from collage.runtime import Executable, Recipe
 from collage.search import (
     LazyResult,
@@ -85,7 +87,6 @@ from collage.system.scratch import make_scratch, scratch
 from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target, TargetLike
 from collage.toolchains import Registry, Support, registry, support_for
 from collage.transform import ModulePass, PassContext, PassInfo, code_digest
-from collage.tuning import LIMITS, Tuning
 from collage.workers.worker import Worker
 
 __all__ = ["CollageFuseOps", "CompileOptions", "choose_menu", "compile"]

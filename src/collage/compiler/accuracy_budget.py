@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from collage._errors import ToolchainError
-from collage.finals import plan_signature, race_contestant
-from collage.plans import Plan, lower, predicted_s
-from collage.tuning import Tuning
+from collage.compiler.final_comparison import plan_signature, race_contestant
+from collage.compiler.plans import Plan, lower, predicted_s
+from collage.compiler.session import Tuning
 from collage.workers.worker import Worker
 
 __all__ = ["within_budget"]

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from collage._errors import NothingCanRun, ToolchainError
+from collage.compiler.plans import Placement, Plan, lower, on_the_host, predicted_s
+from collage.compiler.session import Tuning
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
 from collage.graph import IndexSet, SubGraph
 from collage.measure.comparison import Contestant, Result, Standing, race, why_wrong
-from collage.plans import Placement, Plan, lower, on_the_host, predicted_s
 from collage.runtime import Recipe
 from collage.target import HOST_TARGET, HOST_TOOLCHAIN
-from collage.tuning import Tuning
 
 __all__ = [
     "Finals",
@@ -43,7 +43,7 @@ class Finals:
         speedup: Over the best single target, and its interval; None if no single target finished.
         recorded: True if no race was needed: the same finalists raced here before.
         pace: How many times as long as at best the machine took while they raced (see ``collage.measure.noise_monitor``).
-        additive_error: See ``collage.calibration``; None until it is judged, or if it is not known.
+        additive_error: See ``collage.compiler.additivity``; None until it is judged, or if it is not known.
     """
 
     recipe: Recipe | None

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from collage.compiler.session import Tuning
 from collage.database.database import Database
 from collage.device import SEScope
 from collage.runtime import CoreSets
 from collage.search import Transfer
 from collage.system.machine import this_machine
-from collage.tuning import Tuning
 from collage.workers.machine_lock import measuring_slot
 
 __all__ = ["HandOver", "measure_hand_over", "transfers_of"]

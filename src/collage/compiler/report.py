@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from collage.calibration import machine_drift
+from collage.compiler.additivity import machine_drift
+from collage.compiler.final_comparison import Finals
+from collage.compiler.plans import Placement, Plan, predicted_s
+from collage.compiler.session import Tuning
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
-from collage.finals import Finals
 from collage.frontend import lengths_as_json
 from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.measure.comparison import Standing
 from collage.numerics.nan_check import nan_shares
 from collage.numerics.value_store import ValueStore
-from collage.plans import Placement, Plan, predicted_s
 from collage.search import LazyResult, SearchStatistics
 from collage.system.machine import Machine, this_machine
 from collage.target import HOST_TARGET, Target
-from collage.tuning import Tuning
 
 __all__ = ["SCHEMA", "compile_report"]
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from collage.compiler.copy_costs import transfers_of
+from collage.compiler.device_placement import PlacedKernel
+from collage.compiler.plans import Plan, predicted_s
+from collage.compiler.session import Tuning
 from collage.cost.cost import Cost
 from collage.fusion import CandidateKernel
-from collage.placement import PlacedKernel
-from collage.plans import Plan, predicted_s
 from collage.search import NoCover, Partitioning, Transfer, overlapping_covers, placed_shortest_path
-from collage.transfers import transfers_of
-from collage.tuning import Tuning
 
 __all__ = ["placed_plans"]
 

@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from collage.compiler.autotune import known_tuned
+from collage.compiler.concurrent_plans import placed_plans
+from collage.compiler.copy_costs import transfers_of
+from collage.compiler.plans import Plan, predicted_s
+from collage.compiler.session import Tuning
 from collage.fusion import CandidateKernel, CandidateKernelIndex, max_coalesce, moved_borders
 from collage.graph import IndexSet, SubGraph, is_view
-from collage.overlaps import placed_plans
-from collage.plans import Plan, predicted_s
-from collage.retuned import known_tuned
 from collage.search import LazyOptions, LazyResult, Partitioning, k_best, lazy_placed_path, lazy_shortest_path
 from collage.target import HOST_TARGET, Target
-from collage.transfers import transfers_of
-from collage.tuning import Tuning
 
 __all__ = ["best_plans", "in_one_process", "refine", "search", "searched_again"]
 

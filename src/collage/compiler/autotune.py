@@ -14,6 +14,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from collage._errors import ToolchainError
+from collage.compiler.session import Tuning
 from collage.cost.cost import Cost
 from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.measure.jobs import Job
@@ -21,7 +22,6 @@ from collage.measure.tuning_records import TunedKernel, TuningRecords, effort_s
 from collage.search import NoCover, shortest_path
 from collage.target import Target
 from collage.toolchains import TUNED
-from collage.tuning import Tuning
 
 __all__ = ["TRIALS", "known_tuned", "with_tuned"]
 

@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 import onnx_ir as ir
 
-from collage.budget import SearchBudget
+from collage.compiler.budget import SearchBudget
+from collage.compiler.device_placement import DevicePlacement
+from collage.compiler.preparation import PreparationDiffers, Verdict, find_guilty
 from collage.cost.cost import Correction, Cost
 from collage.cost.outcome import Outcome, Status
 from collage.cost.workload_key import METHOD, runtime_settings
@@ -35,8 +37,6 @@ from collage.measure.session import Workshop
 from collage.measure.worker_pool import Limits
 from collage.numerics.value_store import ValueStore
 from collage.options import CompileOptions
-from collage.placement import DevicePlacement
-from collage.preparation import PreparationDiffers, Verdict, find_guilty
 from collage.system.machine import free_memory_bytes, this_machine
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Registry, Support

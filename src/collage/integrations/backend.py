@@ -16,7 +16,7 @@ from typing import Any
 import onnx
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from collage.collage import compile
+from collage.compiler.pipeline import compile
 from collage.options import CompileOptions
 from collage.runtime import Executable
 from collage.system.scratch import make_scratch, remove_scratch

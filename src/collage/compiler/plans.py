@@ -10,17 +10,17 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage._errors import NothingCanRun
+from collage.compiler.copy_costs import transfers_of
+from collage.compiler.device_placement import DevicePlacement, PlacedKernel, lay_out
+from collage.compiler.session import Tuning
 from collage.device import SEScope
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, KernelSpec, SubGraph, partition
 from collage.measure.kernel_factory import kernel_attributes
-from collage.placement import DevicePlacement, PlacedKernel, lay_out
 from collage.runtime import KernelRecord, Port, Recipe
 from collage.search import Partitioning, copies_of, makespan_s
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import TUNED
-from collage.transfers import transfers_of
-from collage.tuning import Tuning
 
 __all__ = ["Placement", "Plan", "lower", "on_the_host", "predicted_s", "single_plans"]
 

@@ -13,14 +13,14 @@ from collections import Counter
 from dataclasses import asdict, astuple, replace
 
 from collage._errors import ToolchainError
+from collage.compiler.final_comparison import Finals, plan_signature, race_contestant
+from collage.compiler.plans import Plan, lower, predicted_s
+from collage.compiler.session import Tuning
 from collage.cost.cost import Correction
-from collage.finals import Finals, plan_signature, race_contestant
 from collage.measure.additivity import Part, Reckoning, reckon
 from collage.measure.jobs import weight_bytes
 from collage.measure.sampling import slowdown
-from collage.plans import Plan, lower, predicted_s
 from collage.system.machine import free_memory_bytes
-from collage.tuning import Tuning
 
 __all__ = [
     "additive_error",

@@ -1,0 +1,24 @@
+"""The four phases of a compilation: gather, collect, search, compare end to end.
+
+``pipeline`` is the story, readable top to bottom. Names are imported on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOME = {
+    "CollageFuseOps": "collage.compiler.pipeline",
+    "CompileOptions": "collage.options",
+    "choose_menu": "collage.compiler.pipeline",
+    "compile": "collage.compiler.pipeline",
+}
+
+__all__ = ["CollageFuseOps", "CompileOptions", "choose_menu", "compile"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
