@@ -16,7 +16,7 @@ from collage.cost.statistics import Summary
 from collage.cost.workload_key import WorkloadKey
 from collage.database.database import Database
 from collage.toolchains import Registry
-from tests.declared import DeclaredToolchain
+from tests.fixed_time_toolchain import DeclaredToolchain
 
 KEY = WorkloadKey("kernel", "(1, 2)float32", "llvm", "tvm 1", "machine", 0, 4)
 SHARED = 10

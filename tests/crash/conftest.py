@@ -1,3 +1,3 @@
-from tests.servers import database_url, postgres
+from tests.postgres_fixture import database_url, postgres
 
 __all__ = ["database_url", "postgres"]

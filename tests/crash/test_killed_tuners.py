@@ -105,7 +105,7 @@ def test_killed_at_random_moments_loses_nothing_and_ends_with_the_same_plan(tmp_
 
 PLUGIN = """
 from tests.crash import _tuners
-from tests.declared import DeclaredToolchain
+from tests.fixed_time_toolchain import DeclaredToolchain
 
 class _Plugin(DeclaredToolchain):
     def __init__(self):

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper
 import collage
 from collage.system.machine import this_machine
 from collage.toolchains import Registry
-from tests.e2e._rough import RoughToolchain
 from tests.e2e.conftest import LENT, model_of
+from tests.e2e.fake_rough_toolchain import RoughToolchain
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 
 import collage
 from collage.toolchains import Registry
-from tests.declared import DeclaredToolchain
-from tests.e2e._picky import PickyToolchain
 from tests.e2e.conftest import LENT, model_of
+from tests.e2e.fake_weight_dependent_toolchain import PickyToolchain
+from tests.fixed_time_toolchain import DeclaredToolchain
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from collage.graph import kernels_of
 from collage.target import Target
 from collage.toolchains import Registry
 from collage.transform import PassContext
-from tests.e2e._far import NearToolchain
 from tests.e2e.conftest import LENT, model_of
+from tests.e2e.fake_two_device_toolchains import NearToolchain
 
 NEAR = {"Relu": 2e-3, "MatMul": 30e-3, "Exp": 2e-3, "Abs": 2e-3}
 FAR = {"Relu": 12e-3, "MatMul": 3e-3, "Exp": 12e-3, "Abs": 12e-3}

@@ -29,7 +29,7 @@ from collage.search import copies_of
 from collage.target import Target
 from collage.toolchains import Registry
 from collage.transform import prepare
-from tests.e2e._far import NearToolchain
+from tests.e2e.fake_two_device_toolchains import NearToolchain
 from tests.unit.device.simulation import random_inputs, random_model, run
 
 PLAN = b'[devices.a]\ndevice = "cpu:0"\n[devices.b]\ndevice = "cpu:1"\n[devices.c]\ndevice = "cuda:0"\n'

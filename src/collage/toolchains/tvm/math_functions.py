@@ -2,7 +2,7 @@
 
 TVM leaves these to the C library, one call for each element: ten times what the loop around them takes. Here they are
 polynomials on a short range, and what is known of the rest. The coefficients are fitted for the least largest error, in
-double precision against 40 digits; ``tests/toolchain/test_tvm_elementary.py`` holds the bounds and what becomes of infinities
+double precision against 40 digits; ``tests/toolchain/test_tvm_math_functions.py`` holds the bounds and what becomes of infinities
 and of what is no number.
 """
 

@@ -15,9 +15,9 @@ import collage
 from collage.compiler.session import Tuning
 from collage.measure.session import Workshop
 from collage.toolchains import Registry
-from tests.e2e._taxed import TaxedToolchain
-from tests.e2e._tunable import TunableToolchain
 from tests.e2e.conftest import LENT, model_of
+from tests.e2e.fake_interfering_toolchains import TaxedToolchain
+from tests.e2e.fake_tunable_toolchain import TunableToolchain
 
 
 def chain(path: Path, *operators: str) -> Path:

@@ -13,8 +13,8 @@ from collage.compiler.copy_costs import HandOver
 from collage.device import read_device_plan
 from collage.system.machine import usable_core_numbers
 from collage.toolchains import Registry
-from tests.e2e._far import NearToolchain
 from tests.e2e.conftest import LENT, model_of
+from tests.e2e.fake_two_device_toolchains import NearToolchain
 
 pytestmark = pytest.mark.skipif(len(usable_core_numbers()) < 2, reason="needs two cores")
 

@@ -10,8 +10,8 @@ from onnx import TensorProto, helper
 import collage
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
-from tests.declared import DeclaredToolchain
 from tests.e2e.conftest import LENT, model_of
+from tests.fixed_time_toolchain import DeclaredToolchain
 
 LENGTHS = (20, 21, 19)
 LAUNCH_S = 1e-3

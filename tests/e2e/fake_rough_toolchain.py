@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from collage.target import Target
 from collage.toolchains import Availability, Compiled, Kernel, LoadOptions, ToolchainBase
-from tests.declared import declare_time
+from tests.fixed_time_toolchain import declare_time
 
 ERRORS = {"Relu": 3e-4, "Neg": 3e-4, "Abs": 3e-4, "Tanh": 3e-2}
 SECONDS = {"f32": 0.003, "bf16": 0.001}

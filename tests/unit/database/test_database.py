@@ -468,7 +468,7 @@ def test_a_fact_of_another_form_than_its_readers_expect_is_as_good_as_none(
 WRITER = """
 import sys
 from dataclasses import replace
-from tests.unit.cost.test_database import GOOD, KEY
+from tests.unit.database.test_database import GOOD, KEY
 from collage.database.database import Database
 with Database(sys.argv[1]) as database:
     for i in range(int(sys.argv[3])):

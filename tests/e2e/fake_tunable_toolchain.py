@@ -14,7 +14,7 @@ import onnx_ir as ir
 from collage._errors import CompileError
 from collage.target import Target
 from collage.toolchains import TUNED, Compiled, Kernel, LoadOptions, TuningSession
-from tests.e2e._taxed import TaxedToolchain
+from tests.e2e.fake_interfering_toolchains import TaxedToolchain
 
 SLEEP = time.sleep
 """Builds take the time that they take: they are timed by who asks for them."""

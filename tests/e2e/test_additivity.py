@@ -10,8 +10,8 @@ from onnx import TensorProto, helper
 
 import collage
 from collage.toolchains import Registry
-from tests.e2e._taxed import TaxedToolchain
 from tests.e2e.conftest import LENT, model_of
+from tests.e2e.fake_interfering_toolchains import TaxedToolchain
 
 
 @pytest.fixture

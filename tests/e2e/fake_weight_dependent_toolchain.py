@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from collage.target import Target
 from collage.toolchains import Availability, Compiled, Kernel, LoadOptions, ToolchainBase
-from tests.declared import declare_time
+from tests.fixed_time_toolchain import declare_time
 
 SECONDS = {"Mul": 0.001, "Neg": 0.020}
 

@@ -10,7 +10,7 @@ import onnx
 
 from collage.target import Target
 from collage.toolchains import Compiled
-from tests.declared import DeclaredToolchain
+from tests.fixed_time_toolchain import DeclaredToolchain
 
 
 class NearToolchain(DeclaredToolchain):
