@@ -34,12 +34,12 @@ from pathlib import Path
 from typing import Any
 
 from collage import CompileOptions
-from collage.compiler.device_placement import prepare_and_place
+from collage.compiler.device_placement import prepare_and_plan_devices
 from collage.compiler.final_comparison import choose
-from collage.compiler.partition_search import refine, search
+from collage.compiler.partition_search import search_partition, search_until_stable
 from collage.compiler.pipeline import choose_menu, collect, gather_specs
 from collage.compiler.plans import Plan, single_plans
-from collage.compiler.session import Tuning
+from collage.compiler.session import CompileSession
 from collage.database.database import Database
 from collage.database.queries import listing
 from collage.frontend import read_model
@@ -81,22 +81,29 @@ def compile_cold(name: str) -> None:
 def compare(name: str, state: Path) -> None:
     """Measures every key of one model, and compares the plans of searches that are replayed from that."""
     path, db = model_of(name), str(state / f"{name.replace('/', '_')}.sqlite")
-    with session(path, db, mode="exhaustive") as tuning:
-        index = proposed(tuning)
-        best = search(tuning, index).partitioning
-        while best is not None and tuning.look_again(best.candidates):
-            best = search(tuning, index).partitioning
+    with session(path, db, mode="exhaustive") as compile_session:
+        index = proposed(compile_session)
+        best = search_partition(compile_session, index).partitioning
+        while best is not None and compile_session.remeasure(best.candidates):
+            best = search_partition(compile_session, index).partitioning
         if best is None:
             print(f"{name:<18} nothing covers it")
             return
-        keys, single_s = len(one_per_key(tuning, index)), tuning.best_single_s
+        keys, single_s = len(one_per_key(compile_session, index)), compile_session.best_single_s
     print(row(name, "everything", keys, keys, best.cost.seconds, best.cost.seconds, single_s))
     found = {"everything": best}
     for mode in ("fast", "fast, refined", "proof"):
-        with session(path, db, mode=mode.split(",")[0]) as tuning:
-            index = proposed(tuning)
-            result = refine(tuning, index)[1] if "refined" in mode else search(tuning, index)
-            measured = sum(tuning.outcome_of(c.sub_graph, c.target) is not None for c in one_per_key(tuning, index))
+        with session(path, db, mode=mode.split(",")[0]) as compile_session:
+            index = proposed(compile_session)
+            result = (
+                search_until_stable(compile_session, index)[1]
+                if "refined" in mode
+                else search_partition(compile_session, index)
+            )
+            measured = sum(
+                compile_session.outcome_of(c.sub_graph, c.target) is not None
+                for c in one_per_key(compile_session, index)
+            )
             cost_s = result.partitioning.cost.seconds if result.partitioning is not None else float("inf")
             if result.partitioning is not None:
                 found[mode] = result.partitioning
@@ -104,22 +111,22 @@ def compare(name: str, state: Path) -> None:
             told = f"  {result.stopped_by}{violated}"
             print(row(name, mode, keys, measured, cost_s, best.cost.seconds, single_s) + told, flush=True)
 
-    with session(path, db) as tuning:
-        proposed(tuning)
-        race(tuning, found)
+    with session(path, db) as compile_session:
+        proposed(compile_session)
+        race(compile_session, found)
 
 
-def race(tuning: Tuning, found: Mapping[str, Partitioning[CandidateKernel]]) -> None:
+def race(compile_session: CompileSession, found: Mapping[str, Partitioning[CandidateKernel]]) -> None:
     """Runs plans end to end, taking turns, and prints how long each takes; plans of equal kernels are one."""
-    plans = single_plans(tuning)
+    plans = single_plans(compile_session)
     names: dict[str, str] = {}
     for mode, cover in found.items():
-        plan = Plan.of(on_this_graph(tuning, cover), mode)
+        plan = Plan.of(on_this_graph(compile_session, cover), mode)
         same = next((other for other in plans if other.same_kernels(plan)), plan)
         names[mode] = same.name
         if same is plan:
             plans.append(plan)
-    standings = choose(tuning, plans).standings
+    standings = choose(compile_session, plans).standings
     timed = {name: standing.time.median_s for name, standing in standings.items() if standing.time}
     single_s = min(timed[plan.name] for plan in plans if plan.single and plan.name in timed)
     for mode, name in names.items():
@@ -129,10 +136,13 @@ def race(tuning: Tuning, found: Mapping[str, Partitioning[CandidateKernel]]) -> 
     print(f"    end to end: {'best single':<14} {single_s * 1e6:.1f} µs", flush=True)
 
 
-def on_this_graph(tuning: Tuning, cover: Partitioning[CandidateKernel]) -> Partitioning[CandidateKernel]:
+def on_this_graph(
+    compile_session: CompileSession, cover: Partitioning[CandidateKernel]
+) -> Partitioning[CandidateKernel]:
     """A cover that another session of the same model found."""
     here = [
-        replace(c, sub_graph=SubGraph(tuning.graph, c.sub_graph.inside, c.sub_graph.nested)) for c in cover.candidates
+        replace(c, sub_graph=SubGraph(compile_session.graph, c.sub_graph.inside, c.sub_graph.nested))
+        for c in cover.candidates
     ]
     return replace(cover, candidates=tuple(here))
 
@@ -145,27 +155,29 @@ def row(name: str, mode: str, keys: int, measured: int, cost_s: float, best_s: f
 
 
 @contextmanager
-def session(path: Path, db: str, menu: Sequence[str] = MENU, mode: str = "fast") -> Iterator[Tuning]:
+def session(path: Path, db: str, menu: Sequence[str] = MENU, mode: str = "fast") -> Iterator[CompileSession]:
     """A model, and what a database knows of it, to be searched in one of the modes of ``collage compile --search``."""
     toolchains = registry()
-    prepared, _ = prepare_and_place(read_model(path), None)
+    prepared, _ = prepare_and_plan_devices(read_model(path), None)
     with tempfile.TemporaryDirectory(prefix="collage-lazy-") as folder, Database(db) as database:
         options = CompileOptions(db=db, use_tuned=False, search=mode)
         targets = choose_menu(menu, toolchains)
-        with Tuning(prepared, targets, toolchains, database, Path(folder), options=options, say=progress) as tuning:
-            yield tuning
+        with CompileSession(
+            prepared, targets, toolchains, database, Path(folder), options=options, say=progress
+        ) as compile_session:
+            yield compile_session
 
 
 def progress(line: str) -> None:
     print(f"\r{line:<78}\r", end="", file=sys.stderr, flush=True)
 
 
-def proposed(tuning: Tuning) -> CandidateKernelIndex:
-    return collect(tuning, gather_specs(tuning))
+def proposed(compile_session: CompileSession) -> CandidateKernelIndex:
+    return collect(compile_session, gather_specs(compile_session))
 
 
-def one_per_key(tuning: Tuning, index: CandidateKernelIndex) -> list[CandidateKernel]:
-    return list({tuning.key_of(c.sub_graph, c.target): c for c in index}.values())
+def one_per_key(compile_session: CompileSession, index: CandidateKernelIndex) -> list[CandidateKernel]:
+    return list({compile_session.key_of(c.sub_graph, c.target): c for c in index}.values())
 
 
 def model_of(name: str) -> Path:

@@ -37,7 +37,7 @@ from _single_op_cases import CASES
 
 from collage.cost.statistics import ratio_of_medians
 from collage.database.database import Database
-from collage.measure.noise_monitor import Calm
+from collage.measure.noise_monitor import NoiseMonitor
 from collage.testing._toolchain_kernels import KernelCase, kernel
 from collage.toolchains import LoadOptions, registry
 from collage.transform import InferType
@@ -152,7 +152,7 @@ def wrong(outputs: Mapping[str, Any]) -> set[str]:
     return {name for name, count in votes.items() if 2 * count < len(answers)}
 
 
-def measure(index: int, servers: Sequence[Server], calm: Calm) -> dict[str, Any]:
+def measure(index: int, servers: Sequence[Server], noise_monitor: NoiseMonitor) -> dict[str, Any]:
     """Builds one case on every toolchain, and times it, interleaved: a row, in JSON values."""
     for server in servers:
         server.send(index)
@@ -169,7 +169,7 @@ def measure(index: int, servers: Sequence[Server], calm: Calm) -> dict[str, Any]
             medians = {s.name: np.median(np.concatenate(samples[s.name])) for s in racing}
             second = sorted(medians.values())[:2][-1]
             racing = [s for s in racing if medians[s.name] <= HOPELESS[done] * second]
-        calm.wait()
+        noise_monitor.wait()
         began = time.monotonic()
         for place in chance.permutation(len(racing)):
             server = racing[place]
@@ -255,7 +255,7 @@ def main() -> None:
     kept = kept_rows(options.state, setting)
     servers = [Server(name, options.threads) for name in names]
     print(f"{f'milliseconds, {options.threads} threads':<42}{''.join(f'{name:>12}' for name in names)}  winner")
-    calm = Calm(Database("sqlite:///:memory:"), lambda _: None, PATIENCE_S)
+    noise_monitor = NoiseMonitor(Database("sqlite:///:memory:"), lambda _: None, PATIENCE_S)
     chosen = [(index, each) for index, each in enumerate(CASES) if options.only in each.name]
     left_out: list[KernelCase] = []
     longest = 0.0
@@ -265,14 +265,14 @@ def main() -> None:
             if started - began + longest > options.budget_s:
                 left_out.append(each)
                 continue
-            kept[each.name] = measure(index, servers, calm)
+            kept[each.name] = measure(index, servers, noise_monitor)
             longest = max(longest, time.monotonic() - started)
             with options.state.open("a") as file:
                 file.write(json.dumps({**kept[each.name], **setting}) + "\n")
         print(line(kept[each.name], names), flush=True)
     for server in servers:
         server.close()
-    calm.close()
+    noise_monitor.close()
     rows = [kept[each.name] for _, each in chosen if each.name in kept]
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")

@@ -19,15 +19,15 @@ from collage.frontend import (
     bind_dims,
     check_given,
     lengths_from_json,
-    occasions,
     place_weights,
     read_model,
+    shape_profiles,
     with_lengths_of,
 )
-from collage.measure.comparison import Contestant, RacePlan, Standing, race
+from collage.measure.comparison import ComparisonPlan, Finalist, FinalistResult, compare_end_to_end
 from collage.measure.estimator import model_tolerance
 from collage.measure.reference_run import capture_made_up
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.runtime import Recipe, unpack, verify
 from collage.system.scratch import scratch
 from collage.target import Target, TargetLike
@@ -79,33 +79,35 @@ def bench(
         model = place_weights(_original(artefact, recipe), original)
         model.graph.name = "original"
         database = stack.enter_context(Database("sqlite:///:memory:"))
-        workshop = stack.enter_context(Workshop(toolchains, database, original, threads=recipe.threads, say=say))
+        measure_session = stack.enter_context(
+            MeasureSession(toolchains, database, original, threads=recipe.threads, say=say)
+        )
         say("running the model once for reference")
         dims = _compiled_for(model, recipe) if dims is None else dims
         given = check_given(model, inputs)
         dims = with_lengths_of(model, given, dims)
-        capture_made_up(model, workshop, dims, given)
-        timed = {"values": workshop.value_folders, "weights": workshop.weights}
+        capture_made_up(model, measure_session, dims, given)
+        timed = {"values": measure_session.value_folders, "weights": measure_session.weights}
         ours = {"artefact": str(artefact), **timed}
-        contestants = [
-            Contestant(OURS, "collage.measure._executable_worker:ArtefactService", ours, len(recipe.kernels))
-        ]
-        standings: dict[str, Standing | None] = {OURS: None}
+        finalists = [Finalist(OURS, "collage.measure._executable_worker:ArtefactWorker", ours, len(recipe.kernels))]
+        standings: dict[str, FinalistResult | None] = {OURS: None}
         for number, target in enumerate(targets):
             vendor = _vendor(target, recipe.threads, original, timed)
             say(f"building the model on {target.short}")
             model.graph.name = f"original_{number}"  # So are called the files that it is compiled to.
             try:
-                compiled = workshop.build(model, target)
+                compiled = measure_session.build(model, target)
             except ToolchainError as error:
-                standings[vendor.name] = Standing(vendor, Status.COMPILE_ERROR, reason=str(error))
+                standings[vendor.name] = FinalistResult(vendor, Status.COMPILE_ERROR, reason=str(error))
                 continue
             standings[vendor.name] = None
-            contestants.append(replace(vendor, arguments={**vendor.arguments, "compiled": compiled.as_json()}))
-        workshop.close()
-        plan = RacePlan(choosing_rounds=(), reporting_rounds=rounds, legs=_LEGS, hopeless=20.0)
-        result = race(contestants, model_tolerance(model), plan, say, winner=OURS, in_calm=workshop.calm.samples)
-        standings.update((standing.contestant.name, standing) for standing in result.standings)
+            finalists.append(replace(vendor, arguments={**vendor.arguments, "compiled": compiled.as_json()}))
+        measure_session.close()
+        plan = ComparisonPlan(choosing_rounds=(), reporting_rounds=rounds, legs=_LEGS, abandon_ratio=20.0)
+        result = compare_end_to_end(
+            finalists, model_tolerance(model), plan, say, winner=OURS, when_quiet=measure_session.noise_monitor.samples
+        )
+        standings.update((standing.finalist.name, standing) for standing in result.standings)
     return {
         "schema": 1,
         "artefact": name,
@@ -119,13 +121,13 @@ def _compiled_for(model: ir.Model, recipe: Recipe) -> Lengths:
     """The lengths that the artefact's report calls representative, if they are lengths of this model."""
     try:
         found = lengths_from_json(recipe.report.get("dims", {}))
-        bind_dims(model, occasions(found)[0].dims)
+        bind_dims(model, shape_profiles(found)[0].dims)
     except UsageError:
         return {}
     return found
 
 
-def _vendor(target: Target, threads: int, workspace: Path, timed: Mapping[str, Any]) -> Contestant:
+def _vendor(target: Target, threads: int, workspace: Path, timed: Mapping[str, Any]) -> Finalist:
     """A target on the track, but for what it is to run."""
     factory, arguments = registry().factory(target.toolchain)
     told = {
@@ -136,7 +138,7 @@ def _vendor(target: Target, threads: int, workspace: Path, timed: Mapping[str, A
         **timed,
         "threads": threads,
     }
-    return Contestant(target.short, "collage.measure._executable_worker:VendorService", told, incumbent=True)
+    return Finalist(target.short, "collage.measure._executable_worker:VendorWorker", told, incumbent=True)
 
 
 def _original(artefact: Path, recipe: Recipe) -> ir.Model:
@@ -151,10 +153,10 @@ def _original(artefact: Path, recipe: Recipe) -> ir.Model:
     return read_model(artefact / recipe.model_file)
 
 
-def _row(standing: Standing) -> dict[str, Any]:
+def _row(standing: FinalistResult) -> dict[str, Any]:
     time = standing.time
     return {
-        "name": standing.contestant.name,
+        "name": standing.finalist.name,
         "median_us": time.median_s * 1e6 if time else None,
         "p10_us": time.p10_s * 1e6 if time else None,
         "p90_us": time.p90_s * 1e6 if time else None,

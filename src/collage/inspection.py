@@ -20,7 +20,7 @@ from collage.target import HOST_TOOLCHAIN, NATIVE_TOOLCHAIN, Target, TargetLike
 from collage.toolchains import Registry, Toolchain, availability_for, registry
 
 if TYPE_CHECKING:
-    from collage.compiler.session import Tuning
+    from collage.compiler.session import CompileSession
     from collage.graph import DataflowGraph
 
 __all__ = ["describe_environment", "describe_targets", "inspect"]
@@ -132,7 +132,7 @@ def inspect(
     """
     # Here, as to list toolchains takes none of this, and it takes seconds to import.
     from collage.compiler.pipeline import choose_menu
-    from collage.compiler.session import Tuning
+    from collage.compiler.session import CompileSession
     from collage.database.database import Database
     from collage.frontend import describe_inputs, describe_outputs, fix_lengths, read_model
     from collage.graph import DataflowGraph
@@ -149,19 +149,21 @@ def inspect(
         "inputs": [str(spec) for spec in describe_inputs(model)],
         "outputs": [str(spec) for spec in describe_outputs(model)],
         "operators": dict(Counter(node.op_type for node in nodes).most_common()),
-        "waists": _waists(DataflowGraph(model)),
+        "waists": _cut_points(DataflowGraph(model)),
         "coverage": [],
     }
     if coverage:
         with ExitStack() as stack:
             workspace = stack.enter_context(scratch())
             database = stack.enter_context(Database(options.db))
-            tuning = stack.enter_context(Tuning(model, menu, toolchains, database, workspace, options=options, say=say))
-            found["coverage"] = [_coverage(tuning, target) for target in menu]
+            session = stack.enter_context(
+                CompileSession(model, menu, toolchains, database, workspace, options=options, say=say)
+            )
+            found["coverage"] = [_coverage(session, target) for target in menu]
     return found
 
 
-def _waists(graph: DataflowGraph) -> list[dict[str, Any]]:
+def _cut_points(graph: DataflowGraph) -> list[dict[str, Any]]:
     """Where all that operators made so far, and others still read, is one value: natural borders of kernels."""
     waists = []
     for cut in graph.cuts[1:-1]:
@@ -172,19 +174,19 @@ def _waists(graph: DataflowGraph) -> list[dict[str, Any]]:
     return waists
 
 
-def _coverage(tuning: Tuning, target: Any) -> dict[str, Any]:
-    survey = tuning.survey[target]
-    nodes = tuning.graph.nodes
-    taken = Counter(nodes[i].op_type for i, support in survey.support.items() if support.ok)
+def _coverage(session: CompileSession, target: Any) -> dict[str, Any]:
+    baselines = session.baselines[target]
+    nodes = session.graph.nodes
+    taken = Counter(nodes[i].op_type for i, support in baselines.support.items() if support.ok)
     refused = [
         {"node": str(nodes[i].name), "operator": nodes[i].op_type, "reason": support.reason}
-        for i, support in survey.support.items()
+        for i, support in baselines.support.items()
         if not support.ok
     ]
     return {
         "target": str(target),
-        "whole_model": survey.refusal is None and survey.availability.available,
-        "reason": survey.refusal or survey.availability.reason,
+        "whole_model": baselines.refusal is None and baselines.availability.available,
+        "reason": baselines.refusal or baselines.availability.reason,
         "taken": sum(taken.values()),
         "of": len(nodes),
         "operators": dict(taken),

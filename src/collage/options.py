@@ -83,9 +83,9 @@ class CompileOptions:
     def __post_init__(self) -> None:
         if self.dims:
             # Here, as whoever loads artefacts makes options too, and needs no front door.
-            from collage.frontend import occasions
+            from collage.frontend import shape_profiles
 
-            occasions(self.dims)  # Says what is wrong with them.
+            shape_profiles(self.dims)  # Says what is wrong with them.
         if self.search not in SEARCHES:
             raise UsageError(f"search {self.search!r}: it is one of {', '.join(SEARCHES)}")
         if self.percentile not in (10, 50, 90):

@@ -22,7 +22,7 @@ from collage._errors import ToolchainError
 from collage.database.database import Database
 from collage.database.queries import listing
 from collage.measure.noise_monitor import PATIENCE_VARIABLE
-from collage.measure.worker_pool import Crew, Limits
+from collage.measure.worker_pool import Limits, WorkerPool
 from collage.target import Target
 from collage.toolchains import Registry
 from tests.crash import _tuners
@@ -166,7 +166,7 @@ def test_an_interrupt_waits_neither_for_the_job_under_way_nor_for_those_behind_i
     toolchains.add(Slow(name="slow"))
     jobs = 12
     with Database("sqlite:///:memory:") as database:
-        crew = Crew(toolchains, database, Limits(), forgive=False, workers=None, say=lambda _: None)
+        crew = WorkerPool(toolchains, database, Limits(), forgive=False, workers=None, say=lambda _: None)
         under_way = threading.Event()
 
         def ask() -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from collage.database.database import Database
-from collage.measure.process_compat import Sharing
+from collage.measure.process_compat import ProcessCompatibility
 from collage.target import Target
 from collage.toolchains import Registry, registry
 from tests.crash._clashing import Clashing
@@ -25,7 +25,7 @@ def registry_of(enmities: Mapping[str, Mapping[str, str]]) -> Registry:
     return toolchains
 
 
-class Asked(Sharing):
+class Asked(ProcessCompatibility):
     """Counts probes."""
 
     def __init__(self, toolchains: Registry, database: Database, build: str = "1") -> None:

@@ -15,7 +15,7 @@ from collage.database.queries import listing, statistics
 from collage.measure import quarantine as quarantine_module
 from collage.measure.jobs import Job
 from collage.measure.quarantine import Quarantine, Quarantined
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.measure.worker_pool import Limits
 from collage.target import Target
 from collage.testing import FakeToolchain
@@ -36,13 +36,15 @@ def measure(database: Database, folder: Path, misbehaviour: str, numbers: range,
     """What comes of measuring kernels, one after the other."""
     toolchains = Registry(())
     toolchains.add(FakeToolchain(misbehaviour))
-    with Workshop(toolchains, database, folder, limits=Limits(memory_bytes=3 << 30), **options) as workshop:  # type: ignore[arg-type]
-        if not workshop.availability(TARGET).available:
-            return [Outcome(Status.UNSUPPORTED, workshop.availability(TARGET).reason)]
-        workshop.values.put("x", np.ones(4, np.float32))
-        workshop.values.put("y", -np.ones(4, np.float32))
-        workshop.values.flush()
-        return [workshop.measure([job(number)])[0] for number in numbers]
+    with MeasureSession(
+        toolchains, database, folder, limits=Limits(memory_bytes=3 << 30), **options
+    ) as measure_session:  # type: ignore[arg-type]
+        if not measure_session.availability(TARGET).available:
+            return [Outcome(Status.UNSUPPORTED, measure_session.availability(TARGET).reason)]
+        measure_session.values.put("x", np.ones(4, np.float32))
+        measure_session.values.put("y", -np.ones(4, np.float32))
+        measure_session.values.flush()
+        return [measure_session.measure([job(number)])[0] for number in numbers]
 
 
 def test_after_three_jobs_it_is_left_alone_also_by_the_next_session(tmp_path: Path) -> None:

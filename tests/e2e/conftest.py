@@ -14,16 +14,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from collage.compiler import session as compiler_session
 from collage.database.database import Database
-from collage.measure.comparison import RacePlan
+from collage.measure.comparison import ComparisonPlan
 from collage.measure.overheads import Overheads, measure_overheads
 from collage.measure.roofline import Peak, measure_peak
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.target import Target
 from collage.workers.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)
-class _ShortRaces(RacePlan):
+class _ShortRaces(ComparisonPlan):
     """Races as users hold them take longer; what wins here wins by more than a longer look could tell."""
 
     block_s: float = 0.05
@@ -31,7 +31,7 @@ class _ShortRaces(RacePlan):
     reporting_rounds: int = 7
 
 
-compiler_session.RacePlan = _ShortRaces  # type: ignore[misc]
+compiler_session.ComparisonPlan = _ShortRaces  # type: ignore[misc]
 
 _peaks: list[Peak] = []
 
@@ -46,11 +46,11 @@ def _peak_of_before(database: Database) -> Peak:
 _overheads: dict[tuple[str, str, int], Overheads] = {}
 
 
-def _overheads_of_before(target: Target, workshop: Workshop, database: Database) -> Overheads:
+def _overheads_of_before(target: Target, measure_session: MeasureSession, database: Database) -> Overheads:
     """Nor does a toolchain's build take another time for doing nothing from test to test."""
-    name = str(target), workshop.availability(target).build, workshop.threads
+    name = str(target), measure_session.availability(target).build, measure_session.threads
     if name not in _overheads:
-        _overheads[name] = measure_overheads(target, workshop, database)
+        _overheads[name] = measure_overheads(target, measure_session, database)
     return _overheads[name]
 
 

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
-from collage.compiler.session import Tuning
-from collage.measure.session import Workshop
+from collage.compiler.session import CompileSession
+from collage.measure.session import MeasureSession
 from collage.toolchains import Registry
 from tests.e2e.conftest import LENT, model_of
 from tests.e2e.fake_interfering_toolchains import TaxedToolchain
@@ -120,18 +120,18 @@ def test_where_no_gain_is_in_sight_nothing_is_tuned(tmp_path: Path) -> None:
 
 def test_an_interrupt_keeps_what_was_tuned_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, log = chain(tmp_path / "m.onnx", "Relu", "Tanh", "Relu", "Tanh"), tmp_path / "log"
-    measure = Tuning.measure
+    measure = CompileSession.measure
 
-    def interrupted(self: Tuning, candidates: Any) -> Any:
+    def interrupted(self: CompileSession, candidates: Any) -> Any:
         found = measure(self, candidates)
         monkeypatch.setattr("collage.compiler.autotune._most_promising", _interrupt)
         return found
 
-    def only_tuned(self: Tuning, candidates: Any) -> Any:
+    def only_tuned(self: CompileSession, candidates: Any) -> Any:
         is_tuned = any(candidate.target.option("trials") for candidate in candidates)
         return interrupted(self, candidates) if is_tuned else measure(self, candidates)
 
-    monkeypatch.setattr(Tuning, "measure", only_tuned)
+    monkeypatch.setattr(CompileSession, "measure", only_tuned)
     executable = compiled(model, log, tune_s=60.0)
     assert len(tuned_in(log)) == 1
     assert any("trials" in kernel["target"] for kernel in executable.report["kernels"])
@@ -146,14 +146,14 @@ def test_what_gains_most_per_second_of_tuning_is_tuned_first(tmp_path: Path) -> 
 
 def test_records_are_kept_as_they_are_handed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, log = chain(tmp_path / "m.onnx", "Relu", "Abs"), tmp_path / "log"
-    tune, calls = Workshop.tune, []
+    tune, calls = MeasureSession.tune, []
 
-    def interrupted(self: Workshop, *arguments: Any) -> Any:
+    def interrupted(self: MeasureSession, *arguments: Any) -> Any:
         calls.append(arguments)
         return tune(self, *arguments) if len(calls) == 1 else _interrupt()
 
     with monkeypatch.context() as patched:
-        patched.setattr(Workshop, "tune", interrupted)
+        patched.setattr(MeasureSession, "tune", interrupted)
         compiled(model, log, tune_s=60.0)
     assert len(calls) == 2
     first = tuned_in(log)

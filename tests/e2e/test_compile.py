@@ -108,8 +108,8 @@ def force(path: Path, split: int, first: str, second: str) -> collage.Executable
     import tempfile
 
     from collage.compiler.pipeline import _settle
-    from collage.compiler.plans import Placement, Plan, lower
-    from collage.compiler.session import Tuning
+    from collage.compiler.plans import Plan, PlannedKernel, lower
+    from collage.compiler.session import CompileSession
     from collage.database import Database
     from collage.frontend import read_model
     from collage.graph import IndexSet, SubGraph
@@ -122,17 +122,17 @@ def force(path: Path, split: int, first: str, second: str) -> collage.Executable
     try:
         with (
             Database() as database,
-            Tuning(
+            CompileSession(
                 prepare(read_model(path)), menu, registry(), database, workspace, options=CompileOptions()
-            ) as tuning,
+            ) as compile_session,
         ):
-            count = len(tuning.graph)
+            count = len(compile_session.graph)
             parts = [range(split), range(split, count)]
             kernels = tuple(
-                Placement(SubGraph(tuning.graph, IndexSet.from_indices(part)), target, "forced")
+                PlannedKernel(SubGraph(compile_session.graph, IndexSet.from_indices(part)), target, "forced")
                 for part, target in zip(parts, menu, strict=True)
             )
-            return _settle(lower(tuning, Plan("forced", kernels)), workspace, registry())
+            return _settle(lower(compile_session, Plan("forced", kernels)), workspace, registry())
     finally:
         shutil.rmtree(workspace)
 

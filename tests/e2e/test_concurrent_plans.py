@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 import collage
 from collage.compiler import copy_costs
-from collage.compiler.copy_costs import HandOver
+from collage.compiler.copy_costs import CopyCost
 from collage.device import read_device_plan
 from collage.system.machine import usable_core_numbers
 from collage.toolchains import Registry
@@ -25,7 +25,7 @@ X = {"x": np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)}
 @pytest.fixture(autouse=True)
 def _hand_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it takes to wake the other core set on a quiet machine; neighbours would decide the plan otherwise."""
-    monkeypatch.setattr(copy_costs, "measure_hand_over", lambda *_: HandOver(15e-6, 1e-11))
+    monkeypatch.setattr(copy_costs, "measure_copy_cost", lambda *_: CopyCost(15e-6, 1e-11))
 
 
 def branches() -> onnx.ModelProto:

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 
 import collage
 from collage._errors import ConfigError, NothingCanRun
-from collage.compiler.copy_costs import measure_hand_over
+from collage.compiler.copy_costs import measure_copy_cost
 from collage.database.database import Database
 from collage.device import DeviceConflict, PlanDevices, device_copy, on_device, read_device_plan, require_output
 from collage.frontend import read_model
@@ -133,7 +133,7 @@ def test_what_copies_cost_is_measured_once_and_kept(model: Path, database: str) 
     facts = {}
     for _ in range(2):
         with Database(database) as kept:
-            facts[measure_hand_over((CORES[0],), (CORES[1],), kept)] = None
+            facts[measure_copy_cost((CORES[0],), (CORES[1],), kept)] = None
     (found,) = facts
     assert found.latency_s >= 0 and found.s_per_byte >= 0, "how much it is, neighbours decide"
     assert found.seconds(1 << 20) >= found.seconds(0) == found.latency_s

@@ -13,7 +13,7 @@ from onnx import parser
 
 import collage
 from collage._errors import UsageError
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.numerics.value_store import ValueStore
 from collage.runtime import Executable
 from collage.target import Target
@@ -138,13 +138,13 @@ def test_which_lengths_a_model_takes_is_found_out_once(
     graph: str, length: int, first: list[str], again: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[str] = []
-    capture = Workshop.capture
+    capture = MeasureSession.capture
 
-    def counted(workshop: Workshop, model: ir.Model, target: Target, values: ValueStore) -> None:
+    def counted(measure_session: MeasureSession, model: ir.Model, target: Target, values: ValueStore) -> None:
         runs.append(values.folder.name)
-        capture(workshop, model, target, values)
+        capture(measure_session, model, target, values)
 
-    monkeypatch.setattr(Workshop, "capture", counted)
+    monkeypatch.setattr(MeasureSession, "capture", counted)
     for tries in (first, again):
         runs.clear()
         executable = compiled(graph, "run:stuck", tmp_path, dims={"n": length})

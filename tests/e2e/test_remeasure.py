@@ -15,17 +15,17 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
-from collage.compiler.final_comparison import race_contestant
+from collage.compiler.final_comparison import finalist_of
 from collage.compiler.plans import Plan
-from collage.compiler.session import Tuning
+from collage.compiler.session import CompileSession
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.database.database import Database
-from collage.measure.additivity import Part, Reckoning
-from collage.measure.comparison import Contestant, Result, Standing
+from collage.measure.additivity import AdditivityCheck, TimedPart
+from collage.measure.comparison import Comparison, Finalist, FinalistResult
 from collage.measure.jobs import Job
 from collage.measure.noise_monitor import PATIENCE_VARIABLE
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.runtime import Recipe
 from collage.target import Target
 from collage.testing import FakeToolchain
@@ -53,7 +53,7 @@ class Clock:
         self.looks: Counter[tuple[str, str]] = Counter()
         self.first: dict[tuple[str, str], float] = {}
 
-    def measure(self, workshop: Workshop, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
+    def measure(self, measure_session: MeasureSession, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
         operators = [node.op_type for node in job.kernel.graph]
         name = job.target.toolchain, " ".join(sorted(set(operators)))
         seconds = 1e-4 + sum(SECONDS.get(name[0], {}).get(operator, 0.0) for operator in operators)
@@ -66,7 +66,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
-    monkeypatch.setattr(Workshop, "_measure", lambda *args: clock.measure(*args))
+    monkeypatch.setattr(MeasureSession, "_measure", lambda *args: clock.measure(*args))
     monkeypatch.setenv(PATIENCE_VARIABLE, "0")
     return clock
 
@@ -149,20 +149,20 @@ class NoisyMachine:
 
     def take_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Everything is measured and raced on this machine."""
-        monkeypatch.setattr(Workshop, "_measure", lambda *args: self.measure(*args))
-        monkeypatch.setattr(Workshop, "check", lambda *args: self.check(*args))
-        monkeypatch.setattr("collage.compiler.final_comparison.race_contestant", self.contestant)
-        monkeypatch.setattr("collage.compiler.final_comparison.race", self.race)
-        monkeypatch.setattr("collage.compiler.additivity.race_contestant", self.contestant)
-        monkeypatch.setattr("collage.compiler.additivity.reckon", self.reckon)
-        monkeypatch.setattr(Workshop, "alone", lambda *args: self.alone(*args))
+        monkeypatch.setattr(MeasureSession, "_measure", lambda *args: self.measure(*args))
+        monkeypatch.setattr(MeasureSession, "check", lambda *args: self.check(*args))
+        monkeypatch.setattr("collage.compiler.final_comparison.finalist_of", self.finalist)
+        monkeypatch.setattr("collage.compiler.final_comparison.compare_end_to_end", self.race)
+        monkeypatch.setattr("collage.compiler.additivity.finalist_of", self.finalist)
+        monkeypatch.setattr("collage.compiler.additivity.check_additivity", self.reckon)
+        monkeypatch.setattr(MeasureSession, "alone", lambda *args: self.alone(*args))
         monkeypatch.setattr("collage.compiler.final_comparison.why_wrong", lambda *_: None)
         monkeypatch.setenv(PATIENCE_VARIABLE, "0")
 
     def seconds(self, target: Target, nodes: Iterable[ir.Node]) -> float:
         return 0.2 + sum(self.costs.get(target.toolchain, {}).get(node.op_type, 0.0) for node in nodes)
 
-    def measure(self, workshop: Workshop, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
+    def measure(self, measure_session: MeasureSession, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
         which = job.target.toolchain, job.structure
         self.looks[which] += 1
         noise = random.Random(f"{self.seed} {which} {self.looks[which]}").lognormvariate(0.0, self.noise)
@@ -170,33 +170,33 @@ class NoisyMachine:
         seconds *= self.slow if len(job.kernel.graph) < len(self.operators) else 1.0
         return Outcome(Status.OK, None, Summary(seconds, seconds, seconds, 9, 0.0), 0.0, build_s)
 
-    def check(self, workshop: Workshop, job: Job) -> str | None:
+    def check(self, measure_session: MeasureSession, job: Job) -> str | None:
         """One part of a model in seven is wrong where it is, if another of equal key was right."""
         nodes = [node.name for node in job.kernel.graph]
         is_wrong = random.Random(f"{self.seed} {job.target} {nodes}").random() < 1 / 7
         return "wrong here" if is_wrong and len(nodes) < len(self.operators) else None
 
-    def contestant(self, tuning: Tuning, plan: Plan, recipe: Recipe | None) -> Contestant:
+    def finalist(self, session: CompileSession, plan: Plan, recipe: Recipe | None) -> Finalist:
         self.plans[plan.name] = plan
-        return race_contestant(tuning, plan, recipe)
+        return finalist_of(session, plan, recipe)
 
-    def race(self, contestants: Sequence[Contestant], *_: object, **__: object) -> Result:
+    def race(self, finalists: Sequence[Finalist], *_: object, **__: object) -> Comparison:
         self.races += 1
         standings = []
-        for contestant in contestants:
-            seconds = self.plan_s(self.plans[contestant.name]) * self.rng.lognormvariate(0.0, 0.05)
+        for finalist in finalists:
+            seconds = self.plan_s(self.plans[finalist.name]) * self.rng.lognormvariate(0.0, 0.05)
             time = Summary(seconds, seconds, seconds, 9, 0.0)
-            standings.append(Standing(contestant, Status.OK, time, None, 0.0, 0.0))
-        return Result(min(standings, key=lambda s: s.time.median_s if s.time else 0.0), None, None, standings)
+            standings.append(FinalistResult(finalist, Status.OK, time, None, 0.0, 0.0))
+        return Comparison(min(standings, key=lambda s: s.time.median_s if s.time else 0.0), None, None, standings)
 
-    def alone(self, workshop: Workshop, job: Job) -> Callable[[], float]:
+    def alone(self, measure_session: MeasureSession, job: Job) -> Callable[[], float]:
         return lambda: self.seconds(job.target, job.kernel.graph) * self.beside.lognormvariate(0.0, 0.02)
 
-    def reckon(self, whole: Contestant, parts: Sequence[Part], *_: object, **__: object) -> Reckoning:
+    def reckon(self, whole: Finalist, parts: Sequence[TimedPart], *_: object, **__: object) -> AdditivityCheck:
         """Beside the plan the machine is as fast for its kernels as for the plan."""
         self.reckonings += 1
         whole_s = self.plan_s(self.plans[whole.name])
-        return Reckoning(sum(part.count * part.seconds() for part in parts) / whole_s, whole_s)
+        return AdditivityCheck(sum(part.count * part.seconds() for part in parts) / whole_s, whole_s)
 
     def plan_s(self, plan: Plan) -> float:
         seconds = sum(self.seconds(kernel.target, kernel.sub_graph.nodes) for kernel in plan.kernels)
@@ -257,7 +257,7 @@ def compiled_while_slow(
 ) -> tuple[NoisyMachine, collage.Executable]:
     machine = NoisyMachine(seed, noise=0.03, slow=1.35, tax=0.0)
     machine.take_over(monkeypatch)
-    monkeypatch.setattr(Workshop, "check", lambda *_: None)
+    monkeypatch.setattr(MeasureSession, "check", lambda *_: None)
     return machine, compiled(folder, machine.operators, finals=True)
 
 

@@ -17,7 +17,7 @@ from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.measure.jobs import Job
 from collage.measure.noise_monitor import PATIENCE_VARIABLE
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
 from collage.workers.worker import Worker
@@ -43,13 +43,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Kernels cost what their operators and a seed say, whatever is expected of them."""
     seed = {"seed": 0}
 
-    def measure(workshop: Workshop, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
+    def measure(measure_session: MeasureSession, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
         operators = [node.op_type for node in job.kernel.graph]
         draw = random.Random(f"{seed['seed']} {job.target.toolchain} {operators}")
         seconds = 1e-3 * len(operators) * draw.uniform(0.5, 1.5)
         return Outcome(Status.OK, None, Summary(seconds, seconds, seconds, 9, 0.0), 0.0, build_s)
 
-    monkeypatch.setattr(Workshop, "_measure", measure)
+    monkeypatch.setattr(MeasureSession, "_measure", measure)
     monkeypatch.setenv(PATIENCE_VARIABLE, "0")
     return seed
 

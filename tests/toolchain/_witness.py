@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 
-from collage.measure._kernel_worker import ToolchainService
+from collage.measure._kernel_worker import KernelWorker
 
 __all__ = ["Witness"]
 
 
-class Witness(ToolchainService):
+class Witness(KernelWorker):
     """Serves a toolchain, and answers for it."""
 
     def imported(self, name: str) -> bool:

@@ -130,7 +130,7 @@ def test_who_computes_is_told_from_who_sleeps(idle: Idle) -> None:
 
 def call_from(helpers: HelperThreads, processor: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_affinity, "_current_processor", lambda: lambda: processor)
-    helpers.keep_apart()
+    helpers.move_off()
 
 
 @SEVERAL
@@ -167,14 +167,14 @@ def test_helpers_stay_within_what_their_caller_may_use(
 
 def test_helpers_stay_where_they_are_if_their_caller_has_no_other_processor(idle: Idle, movable: None) -> None:
     os.sched_setaffinity(0, PROCESSORS[:1])
-    HelperThreads([idle.number]).keep_apart()
+    HelperThreads([idle.number]).move_off()
     assert idle.processors == PROCESSORS
 
 
 @SEVERAL
 def test_more_helpers_than_other_processors_stay_where_they_are() -> None:
     threads = [Idle() for _ in PROCESSORS]
-    HelperThreads(thread.number for thread in threads).keep_apart()
+    HelperThreads(thread.number for thread in threads).move_off()
     assert [thread.processors for thread in threads] == [PROCESSORS] * len(threads)
     for thread in threads:
         thread.end()
@@ -185,9 +185,9 @@ def test_helpers_that_ended_are_forgotten_and_others_threads_left_alone(idle: Id
     ended.end()
     helpers = HelperThreads([ended.number, 1])  # 1 is another process's.
     before = os.sched_getaffinity(1)
-    helpers.keep_apart()
+    helpers.move_off()
     assert os.sched_getaffinity(1) == before
     helpers.add([idle.number])
     time.sleep(0.01)
-    helpers.keep_apart()
+    helpers.move_off()
     assert len(idle.processors) == max(1, len(PROCESSORS) - 1)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from collage._errors import ToolchainError
-from collage.compiler.final_comparison import plan_signature, race_contestant
+from collage.compiler.final_comparison import finalist_of, plan_signature
 from collage.compiler.plans import Plan, lower, predicted_s
-from collage.compiler.session import Tuning
+from collage.compiler.session import CompileSession
 from collage.workers.worker import Worker
 
 __all__ = ["within_budget"]
@@ -24,55 +24,57 @@ _RAISE = 8.0
 _CHECK_S = 300.0
 
 
-def within_budget(tuning: Tuning, plans: Sequence[Plan], search_again: Callable[[], Sequence[Plan]]) -> list[Plan]:
+def within_budget(
+    session: CompileSession, plans: Sequence[Plan], search_again: Callable[[], Sequence[Plan]]
+) -> list[Plan]:
     """The fastest plans found whose end-to-end error keeps the budget.
 
     Args:
-        tuning: What is known; its ``error_price_s`` is what the search pays, 0 when this returns.
+        session: What is known; its ``error_price_s`` is what the search pays, 0 when this returns.
         plans: What the search found at price 0, the best first.
         search_again: The best plans at the present price.
 
     Returns:
         The fastest first, by prediction. None may be left.
     """
-    kept = [plan for plan in plans if _keeps(tuning, plan)]
+    kept = [plan for plan in plans if _keeps(session, plan)]
     if plans and plans[0] not in kept:
-        kept += _at_a_price(tuning, search_again)
+        kept += _at_a_price(session, search_again)
     best: dict[frozenset[object], Plan] = {}
-    for plan in sorted(kept, key=lambda plan: predicted_s(tuning, plan) or float("inf")):
+    for plan in sorted(kept, key=lambda plan: predicted_s(session, plan) or float("inf")):
         best.setdefault(frozenset((place.sub_graph, place.target) for place in plan.kernels), plan)
     return list(best.values())
 
 
-def _at_a_price(tuning: Tuning, search_again: Callable[[], Sequence[Plan]]) -> list[Plan]:
+def _at_a_price(session: CompileSession, search_again: Callable[[], Sequence[Plan]]) -> list[Plan]:
     kept: list[Plan] = []
     # At this price, an error as large as the whole budget costs as much as the whole model takes.
-    too_low, price, enough = 0.0, tuning.best_single_s / max(tuning.tolerance, 1e-9), float("inf")
+    too_low, price, enough = 0.0, session.best_single_s / max(session.tolerance, 1e-9), float("inf")
     try:
         for step in range(_STEPS):
-            tuning.error_price_s = price
-            tuning.say(f"searching within the accuracy budget, {step + 1} of {_STEPS}")
-            good = [plan for plan in search_again() if _keeps(tuning, plan)]
+            session.error_price_s = price
+            session.say(f"searching within the accuracy budget, {step + 1} of {_STEPS}")
+            good = [plan for plan in search_again() if _keeps(session, plan)]
             kept += good
             too_low, enough = (too_low, price) if good else (price, enough)
             price = _RAISE * too_low if enough == float("inf") else (too_low + enough) / 2
     finally:
-        tuning.error_price_s = 0.0
+        session.error_price_s = 0.0
     return kept
 
 
-def _keeps(tuning: Tuning, plan: Plan) -> bool:
+def _keeps(session: CompileSession, plan: Plan) -> bool:
     """Whether a plan's outputs are right within the budget: run once, and kept as a fact."""
     if not any(place.target.is_reduced for place in plan.kernels):
         return True
-    name = plan_signature(tuning, "keeps-1", [plan])
-    told = None if tuning.options.remeasure else tuning.database.local_fact(**name)
+    name = plan_signature(session, "keeps-1", [plan])
+    told = None if session.options.remeasure else session.database.local_fact(**name)
     if told is None:
         try:
-            contestant = race_contestant(tuning, plan, lower(tuning, plan))
-            with Worker(contestant.service, dict(contestant.arguments)) as worker:
-                told = worker.call("check", _CHECK_S, tolerance=tuning.tolerance)
+            finalist = finalist_of(session, plan, lower(session, plan))
+            with Worker(finalist.service, dict(finalist.arguments)) as worker:
+                told = worker.call("check", _CHECK_S, tolerance=session.tolerance)
         except ToolchainError as error:
             told = {"reason": str(error)}
-        tuning.database.keep_local_fact(told, **name)
+        session.database.keep_local_fact(told, **name)
     return told["reason"] is None

@@ -13,24 +13,24 @@ from collections import Counter
 from dataclasses import asdict, astuple, replace
 
 from collage._errors import ToolchainError
-from collage.compiler.final_comparison import Finals, plan_signature, race_contestant
+from collage.compiler.final_comparison import FinalComparison, finalist_of, plan_signature
 from collage.compiler.plans import Plan, lower, predicted_s
-from collage.compiler.session import Tuning
+from collage.compiler.session import CompileSession
 from collage.cost.cost import Correction
-from collage.measure.additivity import Part, Reckoning, reckon
+from collage.measure.additivity import AdditivityCheck, TimedPart, check_additivity
 from collage.measure.jobs import weight_bytes
-from collage.measure.sampling import slowdown
+from collage.measure.sampling import kernel_slowdown
 from collage.system.machine import free_memory_bytes
 
 __all__ = [
     "additive_error",
-    "calibrate",
+    "correct_costs",
     "correction_of",
-    "judge",
+    "estimate_correction",
     "machine_drift",
+    "mean_of_two_checks",
     "recall_correction",
-    "settled",
-    "taught",
+    "with_additive_error",
 ]
 
 _CONTRADICTION = 0.05
@@ -45,13 +45,13 @@ _COPIES = 8
 _FACT = "calibration-2"
 
 
-def recall_correction(tuning: Tuning) -> None:
+def recall_correction(session: CompileSession) -> None:
     """Corrects the costs of chains as the last compilation of this model did (see ``calibrate``)."""
-    told = None if tuning.options.remeasure else tuning.database.local_fact(**tuning.fact_of_menu(_FACT))
-    tuning.correction = Correction() if told is None else Correction(**told)
+    told = None if session.options.remeasure else session.database.local_fact(**session.fact_of_menu(_FACT))
+    session.correction = Correction() if told is None else Correction(**told)
 
 
-def calibrate(tuning: Tuning, finals: Finals) -> bool:
+def correct_costs(session: CompileSession, finals: FinalComparison) -> bool:
     """Corrects the costs of chains by what the fastest of the finals is made of; once in a compilation.
 
     What a chain takes beyond its kernels is divided among them, and is from then on part of each kernel's launch penalty.
@@ -65,43 +65,43 @@ def calibrate(tuning: Tuning, finals: Finals) -> bool:
     Returns:
         True if costs changed, so that another plan may be the best one: worth one more search.
     """
-    chain = _fastest_chain(finals) if tuning.correction == Correction() else None
-    if chain is None or abs((slower := _slower_than_predicted(tuning, finals, chain)) - 1.0) <= _SURPRISE:
+    chain = _fastest_mixed_plan(finals) if session.correction == Correction() else None
+    if chain is None or abs((slower := _slower_than_predicted(session, finals, chain)) - 1.0) <= _SURPRISE:
         return False
-    correction, has_looked_again = taught(tuning, chain), False
+    correction, has_looked_again = estimate_correction(session, chain), False
     if correction.parts == 1.0 and slower < 1.0 - _SURPRISE:
-        has_looked_again = tuning.look_again(chain.kernels)
-        slower = _slower_than_predicted(tuning, finals, chain)
+        has_looked_again = session.remeasure(chain.kernels)
+        slower = _slower_than_predicted(session, finals, chain)
         if slower < 1.0 - _SURPRISE:
             correction = Correction(parts=max(slower, _LEAST_PARTS))
     if correction == Correction():
         return has_looked_again
     if correction.chain_s:
-        tuning.say(
+        session.say(
             f"chains cost {correction.chain_s * 1e6:.0f} us more for each kernel than was measured; searching again"
         )
     else:
-        tuning.say(f"chains take {1.0 - correction.parts:.0%} less than their kernels add up to; searching again")
-    tuning.correction = correction
-    tuning.database.keep_local_fact(asdict(correction), **tuning.fact_of_menu(_FACT))
+        session.say(f"chains take {1.0 - correction.parts:.0%} less than their kernels add up to; searching again")
+    session.correction = correction
+    session.database.keep_local_fact(asdict(correction), **session.fact_of_menu(_FACT))
     return True
 
 
-def taught(tuning: Tuning, chain: Plan) -> Correction:
+def estimate_correction(session: CompileSession, chain: Plan) -> Correction:
     """What a chain teaches that is timed beside its kernels: what it said twice, and of that the less."""
     corrections: list[Correction] = []
     for occasion in (1, 2):
-        found = _reckoned(tuning, chain, occasion)
-        corrections.append(Correction() if found is None else correction_of(tuning, chain, found))
+        found = _checked(session, chain, occasion)
+        corrections.append(Correction() if found is None else correction_of(session, chain, found))
         if corrections[-1] == Correction():
             return Correction()
     first, second = corrections
     return Correction(min(first.chain_s, second.chain_s), max(first.parts, second.parts))
 
 
-def correction_of(tuning: Tuning, chain: Plan, found: Reckoning) -> Correction:
+def correction_of(session: CompileSession, chain: Plan, found: AdditivityCheck) -> Correction:
     """What one occasion says of a chain; nothing where its kernels add up to it, more or less."""
-    launch = _launch_s(tuning, chain) / found.whole_s
+    launch = _launch_s(session, chain) / found.whole_s
     missing = 1.0 - found.parts - launch
     if missing > _CONTRADICTION:
         return Correction(chain_s=missing * found.whole_s / len(chain.kernels))
@@ -110,7 +110,7 @@ def correction_of(tuning: Tuning, chain: Plan, found: Reckoning) -> Correction:
     return Correction()
 
 
-def judge(tuning: Tuning, finals: Finals) -> Finals:
+def with_additive_error(session: CompileSession, finals: FinalComparison) -> FinalComparison:
     """The finals with the winner's additive error, as a share of its time: 0 for one kernel, None if it is not known.
 
     A correction was learned from one chain. It is judged by the winner, which may be another one, on other occasions. Where its
@@ -119,90 +119,92 @@ def judge(tuning: Tuning, finals: Finals) -> Finals:
     plan = finals.plan
     if plan is None or len(plan.kernels) <= 1:
         return replace(finals, additive_error=None if plan is None else 0.0)
-    found = settled(tuning, plan, (1, 2) if tuning.correction == Correction() else (3, 4))
+    found = mean_of_two_checks(session, plan, (1, 2) if session.correction == Correction() else (3, 4))
     if found is None:
-        return replace(finals, additive_error=_raced_error(tuning, finals, plan))
-    error = additive_error(tuning, plan, found)
-    if tuning.correction != Correction():
-        learned, tuning.correction = tuning.correction, Correction()
-        without = additive_error(tuning, plan, found)
+        return replace(finals, additive_error=_error_of_comparison(session, finals, plan))
+    error = additive_error(session, plan, found)
+    if session.correction != Correction():
+        learned, session.correction = session.correction, Correction()
+        without = additive_error(session, plan, found)
         if abs(error) <= abs(without):
-            tuning.correction = learned
+            session.correction = learned
         else:
-            tuning.say("the winner contradicts the correction: its kernels add up without")
+            session.say("the winner contradicts the correction: its kernels add up without")
             error = without
     return replace(finals, additive_error=error)
 
 
-def additive_error(tuning: Tuning, plan: Plan, found: Reckoning) -> float:
+def additive_error(session: CompileSession, plan: Plan, found: AdditivityCheck) -> float:
     """Share of a plan's time by which its kernels and launch penalties do not add up to it; positive where it takes longer."""
-    return 1.0 - tuning.correction.parts * found.parts - _launch_s(tuning, plan) / found.whole_s
+    return 1.0 - session.correction.parts * found.parts - _launch_s(session, plan) / found.whole_s
 
 
-def machine_drift(finals: Finals) -> float:
+def machine_drift(finals: FinalComparison) -> float:
     """Return how many times as long as on a calm machine kernels took in the race.
 
     The race's pace tells it (see ``collage.measure.noise_monitor``).
     """
-    return slowdown(finals.pace)
+    return kernel_slowdown(finals.slowdown)
 
 
-def _reckoned(tuning: Tuning, plan: Plan, occasion: int) -> Reckoning | None:
+def _checked(session: CompileSession, plan: Plan, occasion: int) -> AdditivityCheck | None:
     """A plan beside its kernels, in turns; kept, so that the next compilation need not do it.
 
     Args:
-        tuning: What is known.
+        session: What is known.
         plan: A chain on the machine's processors.
         occasion: Which one: two teach a correction, others judge it. Each has a process of its own for the plan.
 
     Returns:
         None where that cannot be told: on several devices, where nothing is raced, or where time or memory are short.
     """
-    if not _can_be_reckoned(tuning, plan):
+    if not _can_be_checked(session, plan):
         return None
-    name = {**plan_signature(tuning, "beside-1", [plan]), "occasion": occasion}
-    told = None if tuning.options.remeasure else tuning.database.local_fact(**name)
+    name = {**plan_signature(session, "beside-1", [plan]), "occasion": occasion}
+    told = None if session.options.remeasure else session.database.local_fact(**name)
     if told is not None:
-        return Reckoning(**told)
-    models = [(tuning.kernels.model(place.sub_graph, place.target), place) for place in plan.kernels]
-    distinct = {tuning.key_of(place.sub_graph, place.target): model for model, place in models}
-    counts = Counter(tuning.key_of(place.sub_graph, place.target) for place in plan.kernels)
+        return AdditivityCheck(**told)
+    models = [(session.kernels.model(place.sub_graph, place.target), place) for place in plan.kernels]
+    distinct = {session.key_of(place.sub_graph, place.target): model for model, place in models}
+    counts = Counter(session.key_of(place.sub_graph, place.target) for place in plan.kernels)
     try:
-        whole = race_contestant(tuning, plan, lower(tuning, plan))
-        jobs = [(tuning.estimator.job(model, key[1]), counts[key]) for key, model in distinct.items()]
-        parts = [Part(tuning.workshop.alone(job), count) for job, count in jobs]
-        found = reckon(whole, parts, tuning.say, wait=tuning.workshop.calm.wait)
+        whole = finalist_of(session, plan, lower(session, plan))
+        jobs = [(session.estimator.job(model, key[1]), counts[key]) for key, model in distinct.items()]
+        parts = [TimedPart(session.measure_session.alone(job), count) for job, count in jobs]
+        found = check_additivity(whole, parts, session.say, wait=session.measure_session.noise_monitor.wait)
     except ToolchainError as error:
-        tuning.say(f"kernels cannot be timed beside {plan.name}: {error}")
+        session.say(f"kernels cannot be timed beside {plan.name}: {error}")
         return None
     except KeyboardInterrupt:
-        tuning.say("interrupted: going on with the best so far")
+        session.say("interrupted: going on with the best so far")
         return None
     if found is not None:
-        tuning.database.keep_local_fact(asdict(found), **name)
+        session.database.keep_local_fact(asdict(found), **name)
     return found
 
 
-def settled(tuning: Tuning, plan: Plan, occasions: tuple[int, int]) -> Reckoning | None:
+def mean_of_two_checks(session: CompileSession, plan: Plan, occasions: tuple[int, int]) -> AdditivityCheck | None:
     """What one occasion says; where that is a contradiction, the mean of two."""
-    first = _reckoned(tuning, plan, occasions[0])
-    if first is None or abs(additive_error(tuning, plan, first)) <= _CONTRADICTION:
+    first = _checked(session, plan, occasions[0])
+    if first is None or abs(additive_error(session, plan, first)) <= _CONTRADICTION:
         return first
-    second = _reckoned(tuning, plan, occasions[1])
+    second = _checked(session, plan, occasions[1])
     return (
-        first if second is None else Reckoning(*map(statistics.mean, zip(astuple(first), astuple(second), strict=True)))
+        first
+        if second is None
+        else AdditivityCheck(*map(statistics.mean, zip(astuple(first), astuple(second), strict=True)))
     )
 
 
-def _can_be_reckoned(tuning: Tuning, plan: Plan) -> bool:
-    has_memory = _COPIES * weight_bytes(tuning.model) < free_memory_bytes()
-    if tuning.placement is not None or not tuning.options.finals or not has_memory:
+def _can_be_checked(session: CompileSession, plan: Plan) -> bool:
+    has_memory = _COPIES * weight_bytes(session.model) < free_memory_bytes()
+    if session.placement is not None or not session.options.finals or not has_memory:
         return False
-    has_time = tuning.options.time_budget_s is None or tuning.search_s_left > 0
+    has_time = session.options.time_budget_s is None or session.search_s_left > 0
     return has_time and all(place.target.kind == "llvm" for place in plan.kernels)
 
 
-def _fastest_chain(finals: Finals) -> Plan | None:
+def _fastest_mixed_plan(finals: FinalComparison) -> Plan | None:
     """The fastest plan of several kernels of which more is known than that it seemed too slow to be raced."""
     raced = [
         (standing.paired_s or standing.time.median_s, plan)
@@ -215,28 +217,28 @@ def _fastest_chain(finals: Finals) -> Plan | None:
     return min(raced, key=lambda found: found[0], default=(0.0, None))[1]
 
 
-def _slower_than_predicted(tuning: Tuning, finals: Finals, chain: Plan) -> float:
+def _slower_than_predicted(session: CompileSession, finals: FinalComparison, chain: Plan) -> float:
     """How many times as long as predicted a chain took, against the best single; infinite where that cannot be compared."""
 
     def ratio(plan: Plan) -> float | None:
-        standing, predicted = finals.standings.get(plan.name), predicted_s(tuning, plan)
+        standing, predicted = finals.standings.get(plan.name), predicted_s(session, plan)
         if standing is None or standing.time is None or not predicted:
             return None
         return (standing.paired_s or standing.time.median_s) / predicted
 
     singles = [plan for plan in finals.plans if plan.single is not None and ratio(plan) is not None]
-    best = min(singles, key=lambda plan: predicted_s(tuning, plan) or math.inf, default=None)
+    best = min(singles, key=lambda plan: predicted_s(session, plan) or math.inf, default=None)
     own, other = ratio(chain), None if best is None else ratio(best)
     return math.inf if own is None or other is None else own / other
 
 
-def _launch_s(tuning: Tuning, plan: Plan) -> float:
-    return sum(tuning.launch_penalty_s(place.target) for place in plan.kernels)
+def _launch_s(session: CompileSession, plan: Plan) -> float:
+    return sum(session.launch_penalty_s(place.target) for place in plan.kernels)
 
 
-def _raced_error(tuning: Tuning, finals: Finals, plan: Plan) -> float | None:
+def _error_of_comparison(session: CompileSession, finals: FinalComparison, plan: Plan) -> float | None:
     """The same by what was predicted and what was raced, minutes apart; what the machine's pace explains is left out."""
-    standing, predicted = finals.standings.get(plan.name), predicted_s(tuning, plan)
+    standing, predicted = finals.standings.get(plan.name), predicted_s(session, plan)
     if standing is None or standing.time is None or predicted is None:
         return None
     return 1.0 - machine_drift(finals) * predicted / (standing.paired_s or standing.time.median_s)

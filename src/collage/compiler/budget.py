@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from collage.cost.outcome import Outcome
-from collage.measure.comparison import RacePlan
+from collage.measure.comparison import ComparisonPlan
 from collage.options import CompileOptions
 
 __all__ = ["SearchBudget"]
@@ -34,7 +34,7 @@ class SearchBudget:
         asked: How many kernels the search has asked for so far.
     """
 
-    def __init__(self, options: CompileOptions, race_plan: RacePlan) -> None:
+    def __init__(self, options: CompileOptions, race_plan: ComparisonPlan) -> None:
         self.asked = 0
         self._options = options
         self._race_plan = race_plan

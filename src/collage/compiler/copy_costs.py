@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from collage.compiler.session import Tuning
+from collage.compiler.session import CompileSession
 from collage.database.database import Database
 from collage.device import SEScope
 from collage.runtime import CoreSets
 from collage.search import Transfer
 from collage.system.machine import this_machine
-from collage.workers.machine_lock import measuring_slot
+from collage.workers.machine_lock import measurement_lock
 
-__all__ = ["HandOver", "measure_hand_over", "transfers_of"]
+__all__ = ["CopyCost", "measure_copy_cost", "transfers_of"]
 
 _ROUNDS = 101
 _SMALL_BYTES = 64
@@ -36,7 +36,7 @@ Cores = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class HandOver:
+class CopyCost:
     """What a tensor costs when another core set reads it, beyond what the core set that wrote it would pay.
 
     Attributes:
@@ -52,13 +52,13 @@ class HandOver:
         return self.latency_s + nbytes * self.s_per_byte
 
 
-_ACROSS = HandOver(20e-6, 1e-10)
+_ACROSS = CopyCost(20e-6, 1e-10)
 """Assumed of a copy from or to a device with a memory of its own, which is not measured: 10 GB/s from memory that is not
 pinned, and the launch and the wait. Never nothing: kernels there are timed between tensors that are there already.
 """
 
 
-def measure_hand_over(src: Cores, dst: Cores, database: Database, remeasure: bool = False) -> HandOver:
+def measure_copy_cost(src: Cores, dst: Cores, database: Database, remeasure: bool = False) -> CopyCost:
     """What handing a tensor from one core set to another costs, from the database if it is known for this machine.
 
     Args:
@@ -70,35 +70,35 @@ def measure_hand_over(src: Cores, dst: Cores, database: Database, remeasure: boo
     name = {"fact": "hand-over-1", "machine": this_machine().fingerprint, "src": list(src), "dst": list(dst)}
     known = None if remeasure else database.local_fact(**name)
     if known is not None:
-        return HandOver(known["latency_s"], known["s_per_byte"])
-    with measuring_slot():
+        return CopyCost(known["latency_s"], known["s_per_byte"])
+    with measurement_lock():
         devices = CoreSets({"src": src, "dst": dst})
         small, large = (_extra_s(devices, nbytes) for nbytes in (_SMALL_BYTES, _LARGE_BYTES))
-    found = HandOver(small, max(0.0, large - small) / _LARGE_BYTES)
+    found = CopyCost(small, max(0.0, large - small) / _LARGE_BYTES)
     database.keep_local_fact({"latency_s": found.latency_s, "s_per_byte": found.s_per_byte}, **name)
     return found
 
 
-def transfers_of(tuning: Tuning) -> list[Transfer]:
+def transfers_of(session: CompileSession) -> list[Transfer]:
     """What the operators of a model hand to each other, and what it costs, where the search is to place them."""
-    placement = tuning.placement
+    placement = session.placement
     assert placement is not None
-    costs: dict[tuple[SEScope, SEScope], HandOver] = {}
+    costs: dict[tuple[SEScope, SEScope], CopyCost] = {}
 
     def copy_s(src: SEScope, dst: SEScope, nbytes: int) -> float:
         if (src, dst) not in costs:
-            costs[src, dst] = _hand_over(tuning, src, dst, placement.cores)
+            costs[src, dst] = _copy_cost(session, src, dst, placement.cores)
         return costs[src, dst].seconds(nbytes)
 
-    return placement.transfers(tuning.graph, copy_s, tuning.nbytes_of)
+    return placement.transfers(session.graph, copy_s, session.nbytes_of)
 
 
-def _hand_over(tuning: Tuning, src: SEScope, dst: SEScope, cores: Mapping[SEScope, Cores]) -> HandOver:
+def _copy_cost(session: CompileSession, src: SEScope, dst: SEScope, cores: Mapping[SEScope, Cores]) -> CopyCost:
     if {src.device_type, dst.device_type} != {"cpu"}:
         return _ACROSS
     if not (cores.get(src) or cores.get(dst)):
-        return HandOver()
-    return measure_hand_over(cores.get(src, ()), cores.get(dst, ()), tuning.database, tuning.options.remeasure)
+        return CopyCost()
+    return measure_copy_cost(cores.get(src, ()), cores.get(dst, ()), session.database, session.options.remeasure)
 
 
 def _extra_s(devices: CoreSets, nbytes: int) -> float:

@@ -45,14 +45,14 @@ from collage.system.machine import usable_core_numbers
 from collage.target import Target
 from collage.transform import PassContext, prepare
 
-__all__ = ["DevicePlacement", "PlacedKernel", "lay_out", "place", "prepare_and_place"]
+__all__ = ["DeviceCandidate", "DevicePlacement", "lay_out", "plan_devices", "prepare_and_plan_devices"]
 
 _MERGING = "EliminateCommonSubexpr"
 """The pass that makes one operator of equal ones, wherever they are to run."""
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedKernel(CandidateKernel):
+class DeviceCandidate(CandidateKernel):
     """A candidate on one of the devices that may run it.
 
     Attributes:
@@ -168,7 +168,7 @@ class DevicePlacement:
                 if not self.is_free:
                     yield candidate
                     break
-                yield PlacedKernel(candidate.sub_graph, target, candidate.spec, candidate.rules, device, number)
+                yield DeviceCandidate(candidate.sub_graph, target, candidate.spec, candidate.rules, device, number)
 
     def result_scope(self, nodes: Iterable[ir.Node], target: Target, device: SEScope | None = None) -> SEScope:
         """Where the results of a kernel lie, and what it is compiled for (``result_se_scope``).
@@ -306,7 +306,7 @@ def _demanded(plan: DevicePlan, node: ir.Node, inside: Sequence[ir.Node]) -> SES
     return demanded
 
 
-def prepare_and_place(
+def prepare_and_plan_devices(
     model: ir.Model, devices: str | Path | DeviceRequests | None, left_out: Sequence[str] = ()
 ) -> tuple[ir.Model, DevicePlacement | None]:
     """Prepares a model; where devices are asked for, here or in the model, annotations survive and are planned.
@@ -345,12 +345,12 @@ def prepare_and_place(
     return prepared, placement
 
 
-def place(model: ir.Model, devices: str | Path | DeviceRequests | None) -> DevicePlacement | None:
+def plan_devices(model: ir.Model, devices: str | Path | DeviceRequests | None) -> DevicePlacement | None:
     """The placement of a model's operators as it is, without preparing it; None if nothing is asked for.
 
     Args:
         model: A model from ``read_model``. It gets the annotations.
-        devices: As for ``prepare_and_place``.
+        devices: As for ``prepare_and_plan_devices``.
 
     Raises:
         ConfigError: A plan that makes no sense, or a conflict.

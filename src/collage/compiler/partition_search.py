@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from collage.compiler.autotune import known_tuned
-from collage.compiler.concurrent_plans import placed_plans
+from collage.compiler.autotune import known_autotuned
+from collage.compiler.concurrent_plans import concurrent_plans
 from collage.compiler.copy_costs import transfers_of
 from collage.compiler.plans import Plan, predicted_s
-from collage.compiler.session import Tuning
+from collage.compiler.session import CompileSession
 from collage.fusion import CandidateKernel, CandidateKernelIndex, max_coalesce, moved_borders
 from collage.graph import IndexSet, SubGraph, is_view
 from collage.search import LazyOptions, LazyResult, Partitioning, k_best, lazy_placed_path, lazy_shortest_path
 from collage.target import HOST_TARGET, Target
 
-__all__ = ["best_plans", "in_one_process", "refine", "search", "searched_again"]
+__all__ = ["best_plans", "in_one_process", "search_partition", "search_until_stable", "searched_again"]
 
 _CHARGES = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0)
 """Plans of few new kernels are looked for first, see ``LazyOptions``. Found by searching simulated costs of real models:
@@ -39,7 +39,9 @@ _LOOKS = 3
 """So many covers at most are measured again."""
 
 
-def refine(tuning: Tuning, index: CandidateKernelIndex) -> tuple[CandidateKernelIndex, LazyResult[CandidateKernel]]:
+def search_until_stable(
+    session: CompileSession, index: CandidateKernelIndex
+) -> tuple[CandidateKernelIndex, LazyResult[CandidateKernel]]:
     """Phase 3, until its result bears a second look.
 
     The cheapest of many noisy sums is partly cheap by luck. So the kernels of the best cover are measured again, and the
@@ -48,24 +50,24 @@ def refine(tuning: Tuning, index: CandidateKernelIndex) -> tuple[CandidateKernel
     Returns:
         All candidates there are now, and the result of the last search.
     """
-    index, result = _settled(tuning, _recalled(tuning, index))
+    index, result = _settled(session, _recalled(session, index))
     for _ in range(_LOOKS):
         if result.partitioning is None or result.stopped_by in ("should_stop", "deadline"):
             break
-        if not tuning.look_again(result.partitioning.candidates):
+        if not session.remeasure(result.partitioning.candidates):
             break
-        index, result = _settled(tuning, index)
-    _remember(tuning, index, result.stopped_by)
+        index, result = _settled(session, index)
+    _remember(session, index, result.stopped_by)
     return index, result
 
 
-def _recalled(tuning: Tuning, index: CandidateKernelIndex) -> CandidateKernelIndex:
+def _recalled(session: CompileSession, index: CandidateKernelIndex) -> CandidateKernelIndex:
     """Candidates, and those that the last search of this model found beside its covers; what it knew is known again.
 
     This search knows it from the beginning. If it asked for one cost after the other it would settle elsewhere: what was
     looked at twice costs something else now than when the last search first saw it.
     """
-    told = None if tuning.options.remeasure else tuning.database.local_fact(**tuning.fact_of_menu("search-2"))
+    told = None if session.options.remeasure else session.database.local_fact(**session.fact_of_menu("search-2"))
     if told is None:
         return index
     proposed = {(str(c.target), c.bits): c for c in index if not c.sub_graph.nested}
@@ -75,144 +77,146 @@ def _recalled(tuning: Tuning, index: CandidateKernelIndex) -> CandidateKernelInd
         inside = IndexSet.of(*nodes)
         if (target, inside.bits) in proposed:
             known.append(proposed[target, inside.bits])
-        elif target in like and max(nodes) < len(tuning.graph) and not _is_placed_by_search(tuning):
-            sub_graph = SubGraph(tuning.graph, inside)
+        elif target in like and max(nodes) < len(session.graph) and not _is_placed_by_search(session):
+            sub_graph = SubGraph(session.graph, inside)
             if sub_graph.has_border and sub_graph.is_admissible:
                 beside.append(CandidateKernel(sub_graph, like[target].target, like[target].spec, tuple(rules)))
-    beside = tuning.within_devices(beside)
-    tuning.introduce(beside)
-    tuning.recall([*known, *beside])
-    has_budget = tuning.options.measure_budget is not None or tuning.options.time_budget_s is not None
-    if not has_budget and None not in map(tuning.known_cost, [*known, *beside]):
-        tuning.budget.asked = max(tuning.budget.asked, int(told["asked"]))  # The budget is for all searches together.
+    beside = session.within_devices(beside)
+    session.introduce(beside)
+    session.recall([*known, *beside])
+    has_budget = session.options.measure_budget is not None or session.options.time_budget_s is not None
+    if not has_budget and None not in map(session.known_cost, [*known, *beside]):
+        session.budget.asked = max(session.budget.asked, int(told["asked"]))  # The budget is for all searches together.
     return CandidateKernelIndex([*index, *beside])
 
 
-def _remember(tuning: Tuning, index: CandidateKernelIndex, stopped_by: str) -> None:
+def _remember(session: CompileSession, index: CandidateKernelIndex, stopped_by: str) -> None:
     """Notes for the next search of this model which costs this one knew, and how much of the budget was used."""
-    is_spent = stopped_by == "deadline" and tuning.options.time_budget_s is None
-    asked = tuning.budget.asked + (tuning.kernels_left if is_spent else 0)
-    known = [c for c in index if tuning.known_cost(c) is not None and not c.sub_graph.nested]
+    is_spent = stopped_by == "deadline" and session.options.time_budget_s is None
+    asked = session.budget.asked + (session.kernels_left if is_spent else 0)
+    known = [c for c in index if session.known_cost(c) is not None and not c.sub_graph.nested]
     told = [[str(c.target), list(c.sub_graph.inside), list(c.rules)] for c in known]
-    tuning.database.keep_local_fact({"candidates": told, "asked": asked}, **tuning.fact_of_menu("search-2"))
+    session.database.keep_local_fact({"candidates": told, "asked": asked}, **session.fact_of_menu("search-2"))
 
 
-def _settled(tuning: Tuning, index: CandidateKernelIndex) -> tuple[CandidateKernelIndex, LazyResult[CandidateKernel]]:
+def _settled(
+    session: CompileSession, index: CandidateKernelIndex
+) -> tuple[CandidateKernelIndex, LazyResult[CandidateKernel]]:
     """Phase 3, and again with candidates beside those of the best cover, until none of them makes a better one.
 
     Where candidates end was decided before anything was measured; now that something is, borders between kernels are
     moved, and neighbours of one target are joined.
     """
-    result = search(tuning, index)
+    result = search_partition(session, index)
     while (best := result.partitioning) is not None and result.stopped_by in ("finished", "min_gain"):
         known = {(candidate.sub_graph, candidate.target) for candidate in index}
-        fresh = [c for c in _beside(tuning, best.candidates) if (c.sub_graph, c.target) not in known]
+        fresh = [c for c in _neighbor_candidates(session, best.candidates) if (c.sub_graph, c.target) not in known]
         if not fresh:
             break
-        tuning.introduce(fresh)
-        index = CandidateKernelIndex([*index, *fresh, *known_tuned(tuning, fresh)])
-        result = search(tuning, index)
+        session.introduce(fresh)
+        index = CandidateKernelIndex([*index, *fresh, *known_autotuned(session, fresh)])
+        result = search_partition(session, index)
         if result.partitioning is None or result.partitioning.cost.seconds >= best.cost.seconds:
             break
     return index, result
 
 
-def _beside(tuning: Tuning, cover: Sequence[CandidateKernel]) -> list[CandidateKernel]:
+def _neighbor_candidates(session: CompileSession, cover: Sequence[CandidateKernel]) -> list[CandidateKernel]:
     """Kernels that differ from those of a cover in where one border is, or are two of them joined."""
-    if _is_placed_by_search(tuning):
+    if _is_placed_by_search(session):
         return []
 
     def accepts(sub_graph: SubGraph, target: Target) -> bool:
-        if target != HOST_TARGET and target not in tuning.survey:
+        if target != HOST_TARGET and target not in session.baselines:
             return False  # Tuned kernels are what they are.
-        covers = is_view if target == HOST_TARGET else lambda node: tuning.coverage_of(target)(node).ok
+        covers = is_view if target == HOST_TARGET else lambda node: session.coverage_of(target)(node).ok
         return sub_graph.has_border and all(covers(node) for node in sub_graph.nodes)
 
-    joined = max_coalesce(tuning.graph, cover, lambda candidate: accepts(candidate.sub_graph, candidate.target))
-    moved = moved_borders(tuning.graph, cover, accepts)
-    return tuning.within_devices([*(c for c in joined if c.sub_graph.is_admissible), *moved])
+    joined = max_coalesce(session.graph, cover, lambda candidate: accepts(candidate.sub_graph, candidate.target))
+    moved = moved_borders(session.graph, cover, accepts)
+    return session.within_devices([*(c for c in joined if c.sub_graph.is_admissible), *moved])
 
 
-def search(tuning: Tuning, index: CandidateKernelIndex) -> LazyResult[CandidateKernel]:
+def search_partition(session: CompileSession, index: CandidateKernelIndex) -> LazyResult[CandidateKernel]:
     """Phase 3: the cheapest cover, measuring only what may lie on it; or everything, for whoever wants that.
 
     An interrupt ends the search with the best cover so far.
     """
-    proves, stop = tuning.options.proves, False
+    proves, stop = session.options.proves, False
 
     def measure(batch: Sequence[CandidateKernel]) -> list[Any]:
         nonlocal stop
         try:
-            return tuning.measure(batch)
+            return session.measure(batch)
         except KeyboardInterrupt:
             stop = True
-            tuning.say("interrupted: going on with the best so far")
-            return [tuning.measured_cost(candidate) for candidate in batch]
+            session.say("interrupted: going on with the best so far")
+            return [session.measured_cost(candidate) for candidate in batch]
 
-    with tuning.budget.searching():
-        if tuning.options.search == "exhaustive":
-            _measure_all(tuning, index, measure, lambda: stop)
+    with session.budget.searching():
+        if session.options.search == "exhaustive":
+            _measure_all(session, index, measure, lambda: stop)
         options = LazyOptions(
             bounds_are_proofs=proves,
-            batch_size=tuning.batch_size,
+            batch_size=session.batch_size,
             charges=_CHARGES,
-            max_measured=tuning.kernels_left,
-            deadline_s=tuning.search_s_left,
-            min_gain=0.0 if proves else tuning.options.min_gain,
+            max_measured=session.kernels_left,
+            deadline_s=session.search_s_left,
+            min_gain=0.0 if proves else session.options.min_gain,
         )
-        return _search_for(tuning)(
-            len(tuning.graph),
+        return _search_for(session)(
+            len(session.graph),
             tuple(index),
-            tuning.least_s if proves else tuning.expected_s,
+            session.least_s if proves else session.expected_s,
             measure,
             options=options,
-            known_cost_of=tuning.known_cost,
-            key_of=lambda candidate: tuning.key_of(candidate.sub_graph, candidate.target),
-            proof_bound_of=tuning.least_s,
-            launch_penalty_of=lambda candidate: tuning.launch_penalty_s(candidate.target),
-            priority_of=lambda candidate: tuning.priority(candidate.target),
+            known_cost_of=session.known_cost,
+            key_of=lambda candidate: session.key_of(candidate.sub_graph, candidate.target),
+            proof_bound_of=session.least_s,
+            launch_penalty_of=lambda candidate: session.launch_penalty_s(candidate.target),
+            priority_of=lambda candidate: session.priority(candidate.target),
             should_stop=lambda: stop,
         )
 
 
 def _measure_all(
-    tuning: Tuning,
+    session: CompileSession,
     index: CandidateKernelIndex,
     measure: Callable[[Sequence[CandidateKernel]], list[Any]],
     should_stop: Callable[[], bool],
 ) -> None:
     """Measures one candidate of each key, until a budget ends."""
-    distinct = {tuning.key_of(c.sub_graph, c.target): c for c in index if tuning.known_cost(c) is None}
+    distinct = {session.key_of(c.sub_graph, c.target): c for c in index if session.known_cost(c) is None}
     left = list(distinct.values())
-    began_s, left_s = time.monotonic(), tuning.search_s_left
-    while left and not should_stop() and tuning.kernels_left and time.monotonic() - began_s < left_s:
-        tuning.say(f"measuring everything: {len(left)} kernels to go")
-        size = min(tuning.batch_size, tuning.kernels_left)
+    began_s, left_s = time.monotonic(), session.search_s_left
+    while left and not should_stop() and session.kernels_left and time.monotonic() - began_s < left_s:
+        session.say(f"measuring everything: {len(left)} kernels to go")
+        size = min(session.batch_size, session.kernels_left)
         measure(left[:size])
         left = left[size:]
 
 
-def _search_for(tuning: Tuning) -> Callable[..., LazyResult[CandidateKernel]]:
+def _search_for(session: CompileSession) -> Callable[..., LazyResult[CandidateKernel]]:
     """The lazy search; one that also places kernels, where devices leave that open."""
-    if not _is_placed_by_search(tuning):
+    if not _is_placed_by_search(session):
         return lazy_shortest_path
-    return partial(lazy_placed_path, transfers=transfers_of(tuning))
+    return partial(lazy_placed_path, transfers=transfers_of(session))
 
 
-def _is_placed_by_search(tuning: Tuning) -> bool:
-    return tuning.placement is not None and tuning.placement.is_free
+def _is_placed_by_search(session: CompileSession) -> bool:
+    return session.placement is not None and session.placement.is_free
 
 
-def best_plans(tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[CandidateKernel]) -> list[Plan]:
+def best_plans(session: CompileSession, index: CandidateKernelIndex, result: LazyResult[CandidateKernel]) -> list[Plan]:
     """The best few covers that were measured through: the best, the best of fewer kernels, and then what follows the best."""
     if result.partitioning is None:
         return []
-    if _is_placed_by_search(tuning):
-        return placed_plans(tuning, index, result.partitioning)
-    covers = _measured_through(tuning, index)
+    if _is_placed_by_search(session):
+        return concurrent_plans(session, index, result.partitioning)
+    covers = _measured_through(session, index)
     mix = next((cover for cover in covers if len(cover.candidates) > 1), None)
     if mix is not None:
-        charged = _measured_through(tuning, index, _PLAIN * mix.cost.seconds)
+        charged = _measured_through(session, index, _PLAIN * mix.cost.seconds)
         plain = next((cover for cover in charged if 1 < len(cover.candidates) < len(mix.candidates)), None)
         if plain is not None:
             covers.insert(covers.index(mix) + 1, plain)
@@ -221,31 +225,31 @@ def best_plans(tuning: Tuning, index: CandidateKernelIndex, result: LazyResult[C
 
 
 def _measured_through(
-    tuning: Tuning, index: CandidateKernelIndex, charge_s: float = 0.0
+    session: CompileSession, index: CandidateKernelIndex, charge_s: float = 0.0
 ) -> list[Partitioning[CandidateKernel]]:
     """The cheapest covers, if each kernel of a chain cost this much more."""
     found = k_best(
-        len(tuning.graph),
+        len(session.graph),
         tuple(index),
-        tuning.measured_cost,
-        2 * tuning.options.finalists,
-        launch_penalty_of=lambda candidate: tuning.launch_penalty_s(candidate.target) + charge_s,
-        priority_of=lambda candidate: tuning.priority(candidate.target),
+        session.measured_cost,
+        2 * session.options.finalists,
+        launch_penalty_of=lambda candidate: session.launch_penalty_s(candidate.target) + charge_s,
+        priority_of=lambda candidate: session.priority(candidate.target),
     )
     return found if isinstance(found, list) else []
 
 
-def searched_again(tuning: Tuning, index: CandidateKernelIndex) -> list[Plan]:
+def searched_again(session: CompileSession, index: CandidateKernelIndex) -> list[Plan]:
     """The best few covers of these candidates, as plans."""
-    return best_plans(tuning, index, search(tuning, index))
+    return best_plans(session, index, search_partition(session, index))
 
 
-def in_one_process(tuning: Tuning, index: CandidateKernelIndex, covers: list[Plan]) -> list[Plan]:
+def in_one_process(session: CompileSession, index: CandidateKernelIndex, covers: list[Plan]) -> list[Plan]:
     """Covers whose toolchains can share a process; where the best one's cannot, the search is held within those that can."""
-    if not covers or tuning.shares_process(covers[0].targets):
-        return [plan for plan in covers if tuning.shares_process(plan.targets)]
+    if not covers or session.shares_process(covers[0].targets):
+        return [plan for plan in covers if session.shares_process(plan.targets)]
     found = []
-    for group in tuning.sharing.compatible_sets(tuple(dict.fromkeys(candidate.target for candidate in index))):
+    for group in session.process_compat.compatible_sets(tuple(dict.fromkeys(candidate.target for candidate in index))):
         inside = CandidateKernelIndex([candidate for candidate in index if candidate.target in group])
-        found += searched_again(tuning, inside)
-    return sorted(found, key=lambda plan: predicted_s(tuning, plan) or float("inf"))
+        found += searched_again(session, inside)
+    return sorted(found, key=lambda plan: predicted_s(session, plan) or float("inf"))

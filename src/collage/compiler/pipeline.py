@@ -27,18 +27,18 @@ import onnx_ir as ir
 
 from collage._errors import NothingCanRun, TargetError, WrongAnswer
 from collage.compiler.accuracy_budget import within_budget
-from collage.compiler.additivity import calibrate, judge, recall_correction
-from collage.compiler.autotune import known_tuned, with_tuned
-from collage.compiler.device_placement import DevicePlacement, place, prepare_and_place
+from collage.compiler.additivity import correct_costs, recall_correction, with_additive_error
+from collage.compiler.autotune import autotune, known_autotuned
+from collage.compiler.device_placement import DevicePlacement, plan_devices, prepare_and_plan_devices
 from collage.compiler.final_comparison import (
-    Finals,
+    FinalComparison,
     choose,
     last_finalists,
     previous_winner,
     remember,
     unmeasured,
 )
-from collage.compiler.partition_search import best_plans, in_one_process, refine, searched_again
+from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
 from collage.compiler.plans import Plan, single_plans
 from collage.compiler.preparation import (
     OPSET_CONVERSION,
@@ -47,7 +47,7 @@ from collage.compiler.preparation import (
     preparation_fact,
 )
 from collage.compiler.report import compile_report
-from collage.compiler.session import LIMITS, Tuning
+from collage.compiler.session import LIMITS, CompileSession
 from collage.cost.cost import Cost
 from collage.cost.outcome import Status
 from collage.database.database import Database
@@ -139,22 +139,24 @@ def compile(
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
-        tuning, facts = _tuning(source, menu, options, toolchains, workspace, database, stack, workers=workers, say=say)
-        options = tuning.options
-        if tuning.reference_failure is None:
-            proposed = collect(tuning, gather_specs(tuning))
-            candidates = CandidateKernelIndex([*proposed, *known_tuned(tuning, proposed)])
+        session, facts = _tuning(
+            source, menu, options, toolchains, workspace, database, stack, workers=workers, say=say
+        )
+        options = session.options
+        if session.reference_failure is None:
+            proposed = collect(session, gather_specs(session))
+            candidates = CandidateKernelIndex([*proposed, *known_autotuned(session, proposed)])
             if options.tune_s:
-                candidates, _ = refine(tuning, candidates)
-                candidates = with_tuned(tuning, candidates)
-            result, finals = decide(tuning, candidates)
+                candidates, _ = search_until_stable(session, candidates)
+                candidates = autotune(session, candidates)
+            result, finals = decide(session, candidates)
         else:
             candidates, result = CandidateKernelIndex(()), None
-            finals = unmeasured(tuning)
+            finals = unmeasured(session)
         if finals.recipe is None:
             raise _nothing_finished(finals)
-        facts["nodes"] = len(tuning.graph)
-        report = compile_report(tuning, facts, candidates, result, finals, time.monotonic() - started)
+        facts["nodes"] = len(session.graph)
+        report = compile_report(session, facts, candidates, result, finals, time.monotonic() - started)
         recipe = replace(finals.recipe, model=facts, report=report)
         return _settle(recipe, workspace, toolchains)
 
@@ -170,7 +172,7 @@ def _tuning(
     *,
     workers: dict[str, Worker] | None,
     say: Say,
-) -> tuple[Tuning, dict[str, Any]]:
+) -> tuple[CompileSession, dict[str, Any]]:
     """Read, prepare and survey a model; passes that change what it computes are left out.
 
     Returns:
@@ -192,10 +194,10 @@ def _tuning(
         if OPSET_CONVERSION in verdict.left_out:
             model = fix_lengths(read_model(source, convert_opset=False), options.fixed)
         passes = [name for name in verdict.left_out if name != OPSET_CONVERSION]
-        prepared, placement = prepare_and_place(copy_model(model), options.devices, passes)
+        prepared, placement = prepare_and_plan_devices(copy_model(model), options.devices, passes)
         if placement is not None and not options.threads:
             options = replace(options, threads=placement.threads)
-        tuning = Tuning(
+        session = CompileSession(
             prepared,
             menu,
             toolchains,
@@ -211,20 +213,20 @@ def _tuning(
             say=say,
         )
         try:
-            stack.enter_context(tuning)
+            stack.enter_context(session)
         except PreparationDiffers as found:
             verdict = _left_out(found, verdict, model)
             told = None
             say(f"preparing the model without {', '.join(verdict.left_out)}")
             continue
-        if tuning.reference_failure is None and original.failure is None:
+        if session.reference_failure is None and original.failure is None:
             database.keep_local_fact({"left_out": list(verdict.left_out), "reasons": list(verdict.reasons)}, **fact)
-        return tuning, facts
+        return session, facts
 
 
 def _prepared_without(model: ir.Model, options: CompileOptions, left_out: Sequence[str]) -> ir.Model:
     names = [name for name in left_out if name != OPSET_CONVERSION]
-    return prepare_and_place(copy_model(model), options.devices, names)[0]
+    return prepare_and_plan_devices(copy_model(model), options.devices, names)[0]
 
 
 def _left_out(found: PreparationDiffers, verdict: Verdict, model: ir.Model) -> Verdict:
@@ -263,87 +265,89 @@ def choose_menu(targets: Iterable[TargetLike] | None, toolchains: Registry) -> t
     return menu
 
 
-def gather_specs(tuning: Tuning) -> Sequence[FusionSpec]:
+def gather_specs(session: CompileSession) -> Sequence[FusionSpec]:
     """Phase 1: each target of the menu says how its candidates are found."""
-    usable = [target for target in tuning.menu if tuning.survey[target].availability.available]
-    toolchain_of, placement = tuning.toolchains.for_target, tuning.placement
+    usable = [target for target in session.menu if session.baselines[target].availability.available]
+    toolchain_of, placement = session.toolchains.for_target, session.placement
     if placement is None:
-        return gather_fusion_specs(usable, toolchain_of, tuning.coverage_of, tuning.options.fusion)
+        return gather_fusion_specs(usable, toolchain_of, session.coverage_of, session.options.fusion)
     # Rules that look for the largest kernels find those within one device only if they see nothing else.
     return [
         spec
         for device in placement.devices
         for spec in gather_fusion_specs(
-            usable, toolchain_of, partial(tuning.coverage_on, device), tuning.options.fusion
+            usable, toolchain_of, partial(session.coverage_on, device), session.options.fusion
         )
     ]
 
 
-def collect(tuning: Tuning, specs: Sequence[FusionSpec]) -> CandidateKernelIndex:
+def collect(session: CompileSession, specs: Sequence[FusionSpec]) -> CandidateKernelIndex:
     """Phase 2: the rules propose candidates; the host takes views, and what nobody else takes."""
-    tuning.say("collecting candidate kernels")
-    proposed = tuning.within_devices(collect_candidates(tuning.graph, specs, tuning.fusion))
+    session.say("collecting candidate kernels")
+    proposed = session.within_devices(collect_candidates(session.graph, specs, session.fusion))
     covered = 0
     for candidate in proposed:
         covered |= candidate.bits
-    rule = HostFusionRule(lambda node: is_view(node) or not covered >> tuning.graph.index_of(node) & 1)
+    rule = HostFusionRule(lambda node: is_view(node) or not covered >> session.graph.index_of(node) & 1)
     host = FusionSpec("host", rule, (HOST_TARGET,))
-    left_behind = tuning.within_devices(host.all_candidates(tuning.graph, tuning.fusion))
+    left_behind = session.within_devices(host.all_candidates(session.graph, session.fusion))
     index = CandidateKernelIndex([*proposed, *left_behind])
-    _check_covered(tuning, index)
-    tuning.introduce(index)
+    _check_covered(session, index)
+    session.introduce(index)
     return index
 
 
-def _check_covered(tuning: Tuning, index: CandidateKernelIndex) -> None:
+def _check_covered(session: CompileSession, index: CandidateKernelIndex) -> None:
     """Raises NothingCanRun where devices leave an operator to nobody."""
     covered = 0
     for candidate in index:
         covered |= candidate.bits
-    for i, node in enumerate(tuning.graph.nodes):
-        if tuning.placement is not None and not covered >> i & 1:
+    for i, node in enumerate(session.graph.nodes):
+        if session.placement is not None and not covered >> i & 1:
             raise NothingCanRun(
-                f"{node.name!r} ({node.op_type}) is planned for {tuning.placement.scope_of(node)}, and no target of the "
-                f"menu that takes it refines that: {', '.join(map(str, tuning.menu))}"
+                f"{node.name!r} ({node.op_type}) is planned for {session.placement.scope_of(node)}, and no target of the "
+                f"menu that takes it refines that: {', '.join(map(str, session.menu))}"
             )
 
 
-def decide(tuning: Tuning, index: CandidateKernelIndex) -> tuple[LazyResult[CandidateKernel] | None, Finals]:
+def decide(
+    session: CompileSession, index: CandidateKernelIndex
+) -> tuple[LazyResult[CandidateKernel] | None, FinalComparison]:
     """Phase 3, then the finals; once more where these contradict the costs that were searched with."""
-    singles = single_plans(tuning)
-    if not tuning.has_choice:
-        return None, judge(tuning, choose(tuning, singles))
-    finals, raced = None, last_finalists(tuning, singles)
-    recall_correction(tuning)
+    singles = single_plans(session)
+    if not session.has_choice:
+        return None, with_additive_error(session, choose(session, singles))
+    finals, raced = None, last_finalists(session, singles)
+    recall_correction(session)
     while True:
-        index, result = refine(tuning, index)
-        plans = _finalists(tuning, index, result, singles)
+        index, result = search_until_stable(session, index)
+        plans = _finalists(session, index, result, singles)
         if all(_is_among(raced, plan) for plan in plans):
             if finals is not None:
                 break
             plans = raced
-        rejected = tuning.rejections
-        finals, raced = choose(tuning, plans), plans
-        if not calibrate(tuning, finals) and tuning.rejections == rejected:
+        rejected = session.rejections
+        finals, raced = choose(session, plans), plans
+        if not correct_costs(session, finals) and session.rejections == rejected:
             break
-    remember(tuning, finals)
-    return result, judge(tuning, finals)
+    remember(session, finals)
+    return result, with_additive_error(session, finals)
 
 
 def _finalists(
-    tuning: Tuning,
+    session: CompileSession,
     index: CandidateKernelIndex,
     result: LazyResult[CandidateKernel],
     singles: Sequence[Plan],
 ) -> list[Plan]:
     """What races: every single, the best mixes, and what won before where everything is measured anew."""
-    covers = in_one_process(tuning, index, best_plans(tuning, index, result))
-    if any(target.is_reduced for target in tuning.menu):
-        covers = within_budget(tuning, covers, partial(searched_again, tuning, index))
-    mixes = [plan for plan in covers if not _is_single_already(tuning, plan) and not _is_among(singles, plan)]
-    mixes = [replace(plan, name=f"mix {i}") for i, plan in enumerate(mixes[: tuning.options.finalists], 1)]
+    covers = in_one_process(session, index, best_plans(session, index, result))
+    if any(target.is_reduced for target in session.menu):
+        covers = within_budget(session, covers, partial(searched_again, session, index))
+    mixes = [plan for plan in covers if not _is_single_already(session, plan) and not _is_among(singles, plan)]
+    mixes = [replace(plan, name=f"mix {i}") for i, plan in enumerate(mixes[: session.options.finalists], 1)]
     plans = [*singles, *mixes]
-    earlier = previous_winner(tuning)
+    earlier = previous_winner(session)
     return plans if earlier is None or _is_among(plans, earlier) else [*plans, earlier]
 
 
@@ -351,10 +355,10 @@ def _is_among(plans: Sequence[Plan], plan: Plan) -> bool:
     return any(plan.same_kernels(one) for one in plans)
 
 
-def _is_single_already(tuning: Tuning, plan: Plan) -> bool:
+def _is_single_already(session: CompileSession, plan: Plan) -> bool:
     """Whether a plan is the whole model on one target, as surveyed: neither tuned, nor with parts chosen by the search."""
     first = plan.kernels[0]
-    return len(plan.kernels) == 1 and first.target in tuning.survey and not first.sub_graph.nested
+    return len(plan.kernels) == 1 and first.target in session.baselines and not first.sub_graph.nested
 
 
 class CollageFuseOps(ModulePass):
@@ -398,7 +402,7 @@ class CollageFuseOps(ModulePass):
         model = fix_lengths(read_model(model), options.fixed)
         # Records of tuned kernels have no place in a partitioned module.
         options = replace(_on_given_inputs(options, model), use_tuned=False)
-        placement = place(model, options.devices)
+        placement = plan_devices(model, options.devices)
         graph = DataflowGraph(model)
         plan = (
             self._measured(model, options, placement)
@@ -426,12 +430,14 @@ class CollageFuseOps(ModulePass):
         with ExitStack() as stack:
             workspace = stack.enter_context(scratch())
             database = stack.enter_context(Database(options.db))
-            tuning = stack.enter_context(
-                Tuning(model, self._menu, self._toolchains, database, workspace, options=options, placement=placement)
+            session = stack.enter_context(
+                CompileSession(
+                    model, self._menu, self._toolchains, database, workspace, options=options, placement=placement
+                )
             )
-            if tuning.reference_failure is not None:
-                raise NothingCanRun(tuning.reference_failure)
-            _, result = refine(tuning, collect(tuning, gather_specs(tuning)))
+            if session.reference_failure is not None:
+                raise NothingCanRun(session.reference_failure)
+            _, result = search_until_stable(session, collect(session, gather_specs(session)))
             if result.partitioning is None:
                 raise NothingCanRun(result.missing.reason if result.missing else "no cover was found in time")
             return Plan.of(result.partitioning, "collage")
@@ -477,7 +483,7 @@ class CollageFuseOps(ModulePass):
         return Plan.of(found, "collage")
 
 
-def _nothing_finished(finals: Finals) -> Exception:
+def _nothing_finished(finals: FinalComparison) -> Exception:
     """What to say where no way of running the model is left."""
     standings = finals.standings
     reasons = "; ".join(f"{name}: {s.reason}" for name, s in standings.items() if s.reason) or "no target took it"

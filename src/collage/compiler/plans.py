@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from collage._errors import NothingCanRun
 from collage.compiler.copy_costs import transfers_of
-from collage.compiler.device_placement import DevicePlacement, PlacedKernel, lay_out
-from collage.compiler.session import Tuning
+from collage.compiler.device_placement import DeviceCandidate, DevicePlacement, lay_out
+from collage.compiler.session import CompileSession
 from collage.device import SEScope
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, KernelSpec, SubGraph, partition
@@ -22,14 +22,14 @@ from collage.search import Partitioning, copies_of, makespan_s
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import TUNED
 
-__all__ = ["Placement", "Plan", "lower", "on_the_host", "predicted_s", "single_plans"]
+__all__ = ["Plan", "PlannedKernel", "lower", "on_the_host", "predicted_s", "single_plans"]
 
 _HOPELESS = 2.5
 """A single target this many times slower than the best, measured alone, is reported with that time and not raced."""
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PlannedKernel:
     """One kernel of a plan: which nodes, for which target, and which rule proposed it.
 
     The device is None where it was not for the search, or the plan, to choose.
@@ -52,7 +52,7 @@ class Plan:
     """
 
     name: str
-    kernels: tuple[Placement, ...]
+    kernels: tuple[PlannedKernel, ...]
     single: Target | None = None
 
     @property
@@ -72,55 +72,61 @@ class Plan:
         return cls(name, tuple(_placement_of(c) for c in ordered))
 
 
-def _placement_of(candidate: CandidateKernel) -> Placement:
-    device = candidate.scope if isinstance(candidate, PlacedKernel) else None
-    return Placement(candidate.sub_graph, candidate.target, " > ".join(candidate.rules), device)
+def _placement_of(candidate: CandidateKernel) -> PlannedKernel:
+    device = candidate.scope if isinstance(candidate, DeviceCandidate) else None
+    return PlannedKernel(candidate.sub_graph, candidate.target, " > ".join(candidate.rules), device)
 
 
-def single_plans(tuning: Tuning) -> list[Plan]:
+def single_plans(session: CompileSession) -> list[Plan]:
     """Every target alone; one that takes only parts of the model is completed by the host.
 
     Where operators are placed on devices, alone means: on every device that the target may serve, by one kernel for each
     range of operators there. What is free goes to the device on which that takes the fewest kernels.
     """
-    everything = IndexSet((1 << len(tuning.graph)) - 1)
+    everything = IndexSet((1 << len(session.graph)) - 1)
     plans = []
-    if tuning.placement is not None:
-        right = [t for t, found in tuning.survey.items() if found.whole.time is None or tuning.is_right(found.whole)]
-        found_plans = [_alone_on_devices(tuning, target, tuning.placement) for target in right]
+    if session.placement is not None:
+        right = [
+            t for t, found in session.baselines.items() if found.whole.time is None or session.is_right(found.whole)
+        ]
+        found_plans = [_alone_on_devices(session, target, session.placement) for target in right]
         plans = [plan for plan in found_plans if plan is not None]
         by_host = (
-            None if any(plan.single for plan in plans) else _alone_on_devices(tuning, HOST_TARGET, tuning.placement)
+            None if any(plan.single for plan in plans) else _alone_on_devices(session, HOST_TARGET, session.placement)
         )
         return plans if by_host is None else [*plans, by_host]
-    for target, found in tuning.survey.items():
+    for target, found in session.baselines.items():
         whole = found.whole
         if (
             whole.time is not None
-            and tuning.is_right(whole)
-            and whole.time.median_s <= _HOPELESS * tuning.best_single_s
+            and session.is_right(whole)
+            and whole.time.median_s <= _HOPELESS * session.best_single_s
         ):
-            plans.append(Plan(str(target), (Placement(SubGraph(tuning.graph, everything), target, "whole"),), target))
+            plans.append(
+                Plan(str(target), (PlannedKernel(SubGraph(session.graph, everything), target, "whole"),), target)
+            )
         elif found.refusal is not None and found.ranges and all(outcome.ok for outcome in found.outcomes):
-            plans.append(_partition_for(tuning, target, found.ranges))
+            plans.append(_partition_for(session, target, found.ranges))
     if not any(plan.single for plan in plans):
-        plans.append(on_the_host(tuning))
+        plans.append(on_the_host(session))
     return plans
 
 
-def _alone_on_devices(tuning: Tuning, target: Target, placement: DevicePlacement) -> Plan | None:
+def _alone_on_devices(session: CompileSession, target: Target, placement: DevicePlacement) -> Plan | None:
     """A target wherever it may serve, the host elsewhere; None where that is nowhere, or not allowed."""
     rests = placement.devices if placement.is_free else (None,)
-    plans = [plan for rest in rests if (plan := _alone_with_rest(tuning, target, placement, rest)) is not None]
+    plans = [plan for rest in rests if (plan := _alone_with_rest(session, target, placement, rest)) is not None]
     return min(plans, key=lambda plan: len(plan.kernels), default=None)
 
 
-def _alone_with_rest(tuning: Tuning, target: Target, placement: DevicePlacement, rest: SEScope | None) -> Plan | None:
+def _alone_with_rest(
+    session: CompileSession, target: Target, placement: DevicePlacement, rest: SEScope | None
+) -> Plan | None:
     """The same, where free operators go to one device."""
     owners: list[tuple[SEScope, Target]] = []
-    for node in tuning.graph.nodes:
+    for node in session.graph.nodes:
         device = placement.scope_of(node, rest).device
-        takers = [target] if target == HOST_TARGET or tuning.coverage_on(device, target)(node).ok else []
+        takers = [target] if target == HOST_TARGET or session.coverage_on(device, target)(node).ok else []
         owner = next((t for t in (*takers, HOST_TARGET) if placement.why_not(node, device, t) is None), None)
         if owner is None:
             return None
@@ -130,51 +136,51 @@ def _alone_with_rest(tuning: Tuning, target: Target, placement: DevicePlacement,
     kernels, start = [], 0
     for (device, owner), members in itertools.groupby(owners):
         stop = start + len(list(members))
-        sub_graph = SubGraph(tuning.graph, IndexSet.range(start, stop))
+        sub_graph = SubGraph(session.graph, IndexSet.range(start, stop))
         if sub_graph.why_invalid() is not None:
             return None
-        kernels.append(Placement(sub_graph, owner, "alone on a device", device if placement.is_free else None))
+        kernels.append(PlannedKernel(sub_graph, owner, "alone on a device", device if placement.is_free else None))
         start = stop
     if all(place.target == target for place in kernels):
         return Plan(str(target), tuple(kernels), target)
     return Plan(f"partition_for({target.short})", tuple(kernels))
 
 
-def on_the_host(tuning: Tuning) -> Plan:
+def on_the_host(session: CompileSession) -> Plan:
     """The whole model on the host: what is left where nobody on the menu takes it.
 
     Raises:
         NothingCanRun: The plan of devices does not let the host run everything.
     """
-    if tuning.placement is not None and len(tuning.graph):
-        plan = _alone_on_devices(tuning, HOST_TARGET, tuning.placement)
+    if session.placement is not None and len(session.graph):
+        plan = _alone_on_devices(session, HOST_TARGET, session.placement)
         if plan is None:
             raise NothingCanRun("the plan of devices leaves operators to targets that do not take them")
         return plan
-    everything = SubGraph(tuning.graph, IndexSet((1 << len(tuning.graph)) - 1))
-    return Plan(str(HOST_TARGET), (Placement(everything, HOST_TARGET, "whole"),) if len(tuning.graph) else ())
+    everything = SubGraph(session.graph, IndexSet((1 << len(session.graph)) - 1))
+    return Plan(str(HOST_TARGET), (PlannedKernel(everything, HOST_TARGET, "whole"),) if len(session.graph) else ())
 
 
-def _partition_for(tuning: Tuning, target: Target, ranges: Sequence[int]) -> Plan:
+def _partition_for(session: CompileSession, target: Target, ranges: Sequence[int]) -> Plan:
     """The classic greedy partitioning: the largest ranges go to the target, everything between to the host."""
     taken = 0
     for bits in ranges:
         taken |= bits
     parts = [(bits, target) for bits in ranges]
     start = None
-    for i in range(len(tuning.graph) + 1):
-        free = i < len(tuning.graph) and not taken >> i & 1
+    for i in range(len(session.graph) + 1):
+        free = i < len(session.graph) and not taken >> i & 1
         if free and start is None:
             start = i
         elif not free and start is not None:
             parts.append(((1 << i) - (1 << start), HOST_TARGET))
             start = None
     parts.sort(key=lambda part: part[0])
-    kernels = [Placement(SubGraph(tuning.graph, IndexSet(bits)), owner, "partition_for") for bits, owner in parts]
+    kernels = [PlannedKernel(SubGraph(session.graph, IndexSet(bits)), owner, "partition_for") for bits, owner in parts]
     return Plan(f"partition_for({target.short})", tuple(kernels))
 
 
-def lower(tuning: Tuning, plan: Plan) -> Recipe:
+def lower(session: CompileSession, plan: Plan) -> Recipe:
     """Phase 4: rewrites the model into one function per kernel, and builds every kernel.
 
     Raises:
@@ -182,13 +188,13 @@ def lower(tuning: Tuning, plan: Plan) -> Recipe:
     """
     specs, records = [], []
     for place in plan.kernels:
-        kernel = tuning.kernels.model(place.sub_graph, place.target)
+        kernel = session.kernels.model(place.sub_graph, place.target)
         name = str(kernel.graph.name)
         tuned = {key: text for key, text in kernel.metadata_props.items() if key == TUNED}
-        placement = tuning.placement
+        placement = session.placement
         scope = None if placement is None else placement.result_scope(place.sub_graph.nodes, place.target, place.device)
         specs.append(KernelSpec(place.sub_graph, name, kernel_attributes(place.target, name, scope) | tuned))
-        compiled = tuning.workshop.build(kernel, place.target)
+        compiled = session.measure_session.build(kernel, place.target)
         records.append(
             KernelRecord(
                 name=name,
@@ -201,39 +207,39 @@ def lower(tuning: Tuning, plan: Plan) -> Recipe:
     # Plans that differ in one kernel, or only in where kernels run, are different files of one workspace.
     which = hashlib.sha256("\n".join([plan.name, *(record.name for record in records)]).encode()).hexdigest()[:12]
     file = f"{records[0].name}_and_{len(records) - 1}_more_{which}.onnx" if records else "empty.onnx"
-    model, devices = partition(tuning.model, specs), None
-    if tuning.placement is not None:
-        model, records, devices = lay_out(model, records, tuning.placement)
-    ir.save(model, tuning.workspace / file)
+    model, devices = partition(session.model, specs), None
+    if session.placement is not None:
+        model, records, devices = lay_out(model, records, session.placement)
+    ir.save(model, session.workspace / file)
     return Recipe(
-        inputs=tuple(Port.of(value) for value in tuning.model.graph.inputs),
-        outputs=tuple(Port.of(value) for value in tuning.model.graph.outputs),
+        inputs=tuple(Port.of(value) for value in session.model.graph.inputs),
+        outputs=tuple(Port.of(value) for value in session.model.graph.outputs),
         kernels=tuple(records),
-        threads=tuning.options.threads,
+        threads=session.options.threads,
         model_file=file,
         model={},
-        builds={target.build_name: tuning.workshop.availability(target).build for target in plan.targets},
+        builds={target.build_name: session.measure_session.availability(target).build for target in plan.targets},
         devices=devices,
     )
 
 
-def predicted_s(tuning: Tuning, plan: Plan) -> float | None:
+def predicted_s(session: CompileSession, plan: Plan) -> float | None:
     """Seconds until a plan's last kernel ends; None if a kernel was not measured.
 
     Where the search placed them on devices, copies count too, and kernels of devices that work at once overlap.
     """
     seconds = []
     for place in plan.kernels:
-        outcome = tuning.outcome_of(place.sub_graph, place.target)
+        outcome = session.outcome_of(place.sub_graph, place.target)
         if outcome is None or outcome.time is None:
             return None
-        launch_s = tuning.launch_penalty_s(place.target) if len(plan.kernels) > 1 else 0.0
-        seconds.append(tuning.corrected_s(outcome.time.median_s, place.sub_graph) + launch_s)
-    if tuning.placement is None or any(place.device is None for place in plan.kernels):
+        launch_s = session.launch_penalty_s(place.target) if len(plan.kernels) > 1 else 0.0
+        seconds.append(session.corrected_s(outcome.time.median_s, place.sub_graph) + launch_s)
+    if session.placement is None or any(place.device is None for place in plan.kernels):
         return sum(seconds)
-    devices = tuning.placement.devices
+    devices = session.placement.devices
     placed = [(p.sub_graph.inside.bits, devices.index(p.device)) for p in plan.kernels if p.device is not None]
-    transfers = transfers_of(tuning)
-    if tuning.placement.has_overlap:
+    transfers = transfers_of(session)
+    if session.placement.has_overlap:
         return makespan_s(placed, seconds, transfers)
     return sum(seconds) + sum(transfer.copy_s[src][dst] for transfer, src, dst in copies_of(placed, transfers))

@@ -6,14 +6,14 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from collage.compiler.additivity import machine_drift
-from collage.compiler.final_comparison import Finals
-from collage.compiler.plans import Placement, Plan, predicted_s
-from collage.compiler.session import Tuning
+from collage.compiler.final_comparison import FinalComparison
+from collage.compiler.plans import Plan, PlannedKernel, predicted_s
+from collage.compiler.session import CompileSession
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.frontend import lengths_as_json
 from collage.fusion import CandidateKernel, CandidateKernelIndex
-from collage.measure.comparison import Standing
+from collage.measure.comparison import FinalistResult
 from collage.numerics.nan_check import nan_shares
 from collage.numerics.value_store import ValueStore
 from collage.search import LazyResult, SearchStatistics
@@ -33,27 +33,27 @@ _NOTEWORTHY = 1e-2
 
 
 def compile_report(
-    tuning: Tuning,
+    session: CompileSession,
     model: Mapping[str, Any],
     index: CandidateKernelIndex,
     result: LazyResult[CandidateKernel] | None,
-    finals: Finals,
+    finals: FinalComparison,
     wall_s: float,
 ) -> dict[str, Any]:
     """The report as JSON values; seconds become µs, and what is not known is null."""
     assert finals.plan is not None
     assert finals.recipe is not None
     plan = finals.plan
-    estimates = [_estimate_s(tuning, place) for place in plan.kernels]
-    total_s = predicted_s(tuning, plan)
+    estimates = [_estimate_s(session, place) for place in plan.kernels]
+    total_s = predicted_s(session, plan)
     standing = finals.standings.get(plan.name)
-    no_numbers = nan_shares(tuning.model, tuning.workshop.values)
+    no_numbers = nan_shares(session.model, session.measure_session.values)
     return {
         "schema": SCHEMA,
         "model": dict(model),
-        "menu": [str(target) for target in tuning.menu],
-        "dims": lengths_as_json({**tuning.options.dims, **tuning.options.fixed}),
-        "occasions": _occasions(tuning),
+        "menu": [str(target) for target in session.menu],
+        "dims": lengths_as_json({**session.options.dims, **session.options.fixed}),
+        "occasions": _occasions(session),
         "winner": plan.name,
         "kernels": [
             {
@@ -69,35 +69,35 @@ def compile_report(
         ],
         "estimate_us": _us(total_s),
         "measured_us": _times(finals.time),
-        "singles": [_single(tuning, finals, target) for target in tuning.menu],
-        "finalists": [_finalist(standing, predicted) for standing, predicted in finals.compared(tuning)],
+        "singles": [_single(session, finals, target) for target in session.menu],
+        "finalists": [_finalist(standing, predicted) for standing, predicted in finals.compared(session)],
         "speedup_vs_best_single": finals.speedup[0] if finals.speedup else None,
         "speedup_interval": finals.speedup[1].as_list() if finals.speedup else None,
         "additive_error": finals.additive_error,
         "machine_drift": 1.0 - 1.0 / machine_drift(finals),
-        "search": _search(tuning, index, result, wall_s, finals.recorded),
-        "numerics": _numerics(tuning, plan, standing, no_numbers),
+        "search": _search(session, index, result, wall_s, finals.recorded),
+        "numerics": _numerics(session, plan, standing, no_numbers),
         "warnings": [
-            *_preparation(tuning),
-            *_left_to_the_host(tuning, finals.plan),
-            *_says_little(tuning, no_numbers),
-            *_saturates(tuning.tolerance, tuning.strict_tolerance, standing),
-            *_warnings(finals, tuning.options.threads, this_machine()),
+            *_preparation(session),
+            *_left_to_the_host(session, finals.plan),
+            *_says_little(session, no_numbers),
+            *_saturates(session.tolerance, session.strict_tolerance, standing),
+            *_warnings(finals, session.options.threads, this_machine()),
         ],
-        **({} if tuning.placement is None else {"devices": tuning.placement.as_json()}),
+        **({} if session.placement is None else {"devices": session.placement.as_json()}),
     }
 
 
-def _estimate_s(tuning: Tuning, place: Placement) -> float | None:
-    outcome = tuning.outcome_of(place.sub_graph, place.target)
+def _estimate_s(session: CompileSession, place: PlannedKernel) -> float | None:
+    outcome = session.outcome_of(place.sub_graph, place.target)
     if outcome is None or outcome.time is None:
         return None
-    return tuning.corrected_s(outcome.time.median_s, place.sub_graph)
+    return session.corrected_s(outcome.time.median_s, place.sub_graph)
 
 
-def _single(tuning: Tuning, finals: Finals, target: Target) -> dict[str, Any]:
+def _single(session: CompileSession, finals: FinalComparison, target: Target) -> dict[str, Any]:
     """One target alone: raced if it had a chance, otherwise as it was measured by itself."""
-    outcome: Outcome = tuning.survey[target].whole
+    outcome: Outcome = session.baselines[target].whole
     standing = finals.standings.get(str(target))
     row: dict[str, Any] = {"target": str(target), "status": outcome.status.value, "raced": False}
     if standing is not None:
@@ -109,10 +109,10 @@ def _single(tuning: Tuning, finals: Finals, target: Target) -> dict[str, Any]:
             "reason": standing.reason,
         }
     reason = outcome.reason
-    if outcome.ok and not tuning.is_right(outcome):
+    if outcome.ok and not session.is_right(outcome):
         row["status"] = Status.WRONG.value
         reason = (
-            f"differs by {outcome.error:.1e} of the largest output, more than {tuning.tolerance:.0e}; "
+            f"differs by {outcome.error:.1e} of the largest output, more than {session.tolerance:.0e}; "
             "a larger accuracy budget would admit it"
         )
     elif outcome.ok and finals.standings:
@@ -120,32 +120,32 @@ def _single(tuning: Tuning, finals: Finals, target: Target) -> dict[str, Any]:
     return {**row, "measured_us": _times(outcome.time), "reason": reason}
 
 
-def _finalist(standing: Standing, predicted: float | None) -> dict[str, Any]:
+def _finalist(standing: FinalistResult, predicted: float | None) -> dict[str, Any]:
     return {
-        "name": standing.contestant.name,
-        "kernels": standing.contestant.kernels,
+        "name": standing.finalist.name,
+        "kernels": standing.finalist.kernels,
         "status": standing.status.value,
         "estimate_us": _us(predicted),
         "measured_us": _times(standing.time),
-        **({} if standing.beside_s is None else {"beside_neighbour_us": _us(standing.beside_s)}),
+        **({} if standing.under_load_s is None else {"beside_neighbour_us": _us(standing.under_load_s)}),
         "reason": standing.reason,
     }
 
 
 def _search(
-    tuning: Tuning,
+    session: CompileSession,
     index: CandidateKernelIndex,
     result: LazyResult[CandidateKernel] | None,
     wall_s: float,
     recorded: bool,
 ) -> dict[str, Any]:
-    keys: set[Hashable] = {tuning.key_of(candidate.sub_graph, candidate.target) for candidate in index}
-    counters = tuning.workshop.counters
+    keys: set[Hashable] = {session.key_of(candidate.sub_graph, candidate.target) for candidate in index}
+    counters = session.measure_session.counters
     found = result.partitioning if result is not None else None
     statistics = result.statistics if result is not None else SearchStatistics(0)
     return {
         "algorithm": "lazy Dijkstra over covered sets",
-        "mode": tuning.options.search,
+        "mode": session.options.search,
         "stopped_by": result.stopped_by if result is not None else "not started",
         "candidates": len(index),
         "keys": len(keys),
@@ -156,21 +156,23 @@ def _search(
         "raced": not recorded,
         "states": statistics.states,
         "rounds": statistics.rounds,
-        "caps": [*tuning.fusion.capped, *statistics.caps],
+        "caps": [*session.fusion.capped, *statistics.caps],
         "optimal": bool(found and found.optimal),
         "gap": found.gap if found is not None else None,
         "wall_s": wall_s,
     }
 
 
-def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None, no_numbers: Mapping[str, float]) -> dict[str, Any]:
+def _numerics(
+    session: CompileSession, plan: Plan, standing: FinalistResult | None, no_numbers: Mapping[str, float]
+) -> dict[str, Any]:
     """Of the whole model where it was raced, else the worst of its kernels; ``ok`` is null where nothing was checked."""
     tolerated = {
-        "tolerance": tuning.tolerance,
-        "reference": _reference(tuning),
-        "unsettled": _unsettled(tuning),
+        "tolerance": session.tolerance,
+        "reference": _reference(session),
+        "unsettled": _unsettled(session),
         "nan": dict(no_numbers),
-        "other_lengths": _other_lengths(tuning),
+        "other_lengths": _other_lengths(session),
     }
     if standing is not None:
         return {
@@ -179,7 +181,7 @@ def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None, no_numbers:
             "max_rel_error": standing.max_rel,
             **tolerated,
         }
-    outcomes = [tuning.outcome_of(place.sub_graph, place.target) for place in plan.kernels]
+    outcomes = [session.outcome_of(place.sub_graph, place.target) for place in plan.kernels]
     errors = [outcome.error for outcome in outcomes if outcome is not None and outcome.error is not None]
     return {
         "ok": None if None in outcomes else all(outcome.ok for outcome in outcomes if outcome is not None),
@@ -189,27 +191,27 @@ def _numerics(tuning: Tuning, plan: Plan, standing: Standing | None, no_numbers:
     }
 
 
-def _reference(tuning: Tuning) -> dict[str, Any]:
+def _reference(session: CompileSession) -> dict[str, Any]:
     """What outputs were compared with, on which inputs, and what was left out of the preparation for that."""
-    original, values = tuning.original, tuning.workshop.values
-    outputs = [str(value.name) for value in tuning.model.graph.outputs]
+    original, values = session.original, session.measure_session.values
+    outputs = [str(value.name) for value in session.model.graph.outputs]
     return {
         "model": "original" if original is not None and original.failure is None else "prepared",
         "evaluator": None if original is None else original.evaluator,
         "reason": None if original is None else original.failure,
-        "probes": list(tuning.checking.probes),
-        "left_out": list(tuning.verdict.left_out),
+        "probes": list(session.checking.probes),
+        "left_out": list(session.verdict.left_out),
         "random": [name for name in outputs if name in values and not values.is_repeatable(name)],
     }
 
 
-def _preparation(tuning: Tuning) -> list[str]:
+def _preparation(session: CompileSession) -> list[str]:
     """Warn of passes that were left out, and of an original that could not be run."""
     told = [
         f"preparation is done without {name}, which changed what the model computes: {reason}"
-        for name, reason in zip(tuning.verdict.left_out, tuning.verdict.reasons, strict=True)
+        for name, reason in zip(session.verdict.left_out, session.verdict.reasons, strict=True)
     ]
-    original = tuning.original
+    original = session.original
     if original is not None and original.failure is not None:
         told.append(
             f"outputs are compared with the prepared model's, since the original cannot be run: {original.failure}"
@@ -217,53 +219,53 @@ def _preparation(tuning: Tuning) -> list[str]:
     return told
 
 
-def _occasions(tuning: Tuning) -> list[dict[str, Any]]:
+def _occasions(session: CompileSession) -> list[dict[str, Any]]:
     """The inputs' shapes at which everything was timed, and the share of each."""
-    names = [str(value.name) for value in tuning.model.graph.inputs]
+    names = [str(value.name) for value in session.model.graph.inputs]
     return [
         {"weight": weight, "inputs": {name: list(values.shape(name)) for name in names if name in values}}
-        for values, weight in tuning.workshop.occasions
+        for values, weight in session.measure_session.occasions
     ]
 
 
-def _unsettled(tuning: Tuning) -> dict[str, float]:
+def _unsettled(session: CompileSession) -> dict[str, float]:
     """Of outputs that hang on rounding in places: the share of their elements that was not compared, on the first inputs."""
-    values = tuning.workshop.values
-    names = [str(value.name) for value in tuning.model.graph.outputs]
-    found = {name: values.unsettled(name) for name in names if name in values}
+    values = session.measure_session.values
+    names = [str(value.name) for value in session.model.graph.outputs]
+    found = {name: values.rounding_sensitive(name) for name in names if name in values}
     return {name: float(elements.mean()) for name, elements in found.items() if elements is not None}
 
 
-def _other_lengths(tuning: Tuning) -> list[dict[str, list[int]]] | None:
+def _other_lengths(session: CompileSession) -> list[dict[str, list[int]]] | None:
     """The inputs' shapes at which kernels were checked besides; empty if the model takes none, null if all is fixed."""
-    inputs = tuning.model.graph.inputs
+    inputs = session.model.graph.inputs
     if all(value.shape is not None and value.shape.is_static() for value in inputs):
         return None
-    stores = [ValueStore(folder) for folder in tuning.workshop.length_folders]
+    stores = [ValueStore(folder) for folder in session.measure_session.length_folders]
     return [{str(v.name): list(store.shape(str(v.name))) for v in inputs} for store in stores]
 
 
-def _left_to_the_host(tuning: Tuning, plan: Plan) -> list[str]:
+def _left_to_the_host(session: CompileSession, plan: Plan) -> list[str]:
     """Why nobody runs the model who was asked to, where that is so."""
     if plan.targets != (HOST_TARGET,):
         return []
-    reasons = {target.short: tuning.survey[target].whole.reason for target in tuning.menu}
+    reasons = {target.short: session.baselines[target].whole.reason for target in session.menu}
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
     return [f"no target of the menu runs any of it, so the host does, unoptimised ({told})"]
 
 
-def _says_little(tuning: Tuning, no_numbers: Mapping[str, float]) -> list[str]:
+def _says_little(session: CompileSession, no_numbers: Mapping[str, float]) -> list[str]:
     """What cannot be told of outputs that are no numbers."""
     told = [f"{share:.0%} of output {name!r}" for name, share in no_numbers.items()]
     if not told:
         return []
-    names = [str(value.name) for value in tuning.model.graph.inputs]
-    open_names = [name for name in names if name not in tuning.options.inputs]
+    names = [str(value.name) for value in session.model.graph.inputs]
+    open_names = [name for name in names if name not in session.options.inputs]
     advice = f"; give real inputs (--input {open_names[0]}=FILE.npy)" if open_names else ""
     return [f"{', '.join(told)} is NaN on these inputs, in the model itself: there, nothing can be checked{advice}"]
 
 
-def _saturates(tolerance: float, strict: float, standing: Standing | None) -> list[str]:
+def _saturates(tolerance: float, strict: float, standing: FinalistResult | None) -> list[str]:
     """What a user may not expect of a quantised model, and how to do without."""
     error = None if standing is None else standing.max_rel
     if error is None or error <= _NOTEWORTHY or tolerance <= strict:
@@ -274,7 +276,7 @@ def _saturates(tolerance: float, strict: float, standing: Standing | None) -> li
     ]
 
 
-def _warnings(finals: Finals, threads: int, machine: Machine) -> list[str]:
+def _warnings(finals: FinalComparison, threads: int, machine: Machine) -> list[str]:
     """Where the figures deserve less belief than usual, a sentence each."""
     warnings = []
     used = threads or machine.cores
@@ -293,7 +295,7 @@ def _warnings(finals: Finals, threads: int, machine: Machine) -> list[str]:
     return warnings
 
 
-def _operators(place: Placement) -> str:
+def _operators(place: PlannedKernel) -> str:
     """Operators of a kernel in a few words: ``Conv, Relu`` or ``Conv … Softmax (12 operators)``."""
     op_types = [node.op_type for node in place.sub_graph.nodes]
     if len(op_types) <= 4:

@@ -21,19 +21,19 @@ from collage.device import SEScope
 from collage.frontend import model_digest, place_weights
 from collage.fusion import CandidateKernel, FusionReport
 from collage.graph import DataflowGraph, IndexSet, SubGraph, structural_hash, value_nbytes
-from collage.measure.baselines import Survey, TargetSurvey, survey_model
+from collage.measure.baselines import Baselines, TargetBaseline, measure_baselines
 from collage.measure.check_inputs import CheckingSets, agrees_with_original, capture_checking_sets
-from collage.measure.comparison import RacePlan
+from collage.measure.comparison import ComparisonPlan
 from collage.measure.estimator import MeasuringCostEstimator, model_tolerance
 from collage.measure.jobs import weight_bytes
 from collage.measure.kernel_factory import KernelMaker
-from collage.measure.learned_model import Expectation
+from collage.measure.learned_model import LearnedCostModel
 from collage.measure.original_model import OriginalModel
 from collage.measure.overheads import Overheads, measure_overheads
 from collage.measure.per_op_profile import parts_to_measure, profile_from_parts
-from collage.measure.process_compat import Sharing
+from collage.measure.process_compat import ProcessCompatibility
 from collage.measure.roofline import Roofline, measure_peak
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.measure.worker_pool import Limits
 from collage.numerics.value_store import ValueStore
 from collage.options import CompileOptions
@@ -42,7 +42,7 @@ from collage.target import HOST_TARGET, Target
 from collage.toolchains import Registry, Support
 from collage.workers.worker import Worker
 
-__all__ = ["Placed", "Tuning"]
+__all__ = ["CompileSession", "HasTarget"]
 
 _BATCH_SIZE = 16
 _SECOND_LOOKS = 16
@@ -55,7 +55,7 @@ LIMITS = Limits()
 """What workers may use."""
 
 
-class Placed(Protocol):
+class HasTarget(Protocol):
     """A sub-graph for a target: a candidate, or a kernel of a plan."""
 
     @property
@@ -69,7 +69,7 @@ class Placed(Protocol):
         ...
 
 
-class Tuning:
+class CompileSession:
     """One model, one menu, one machine.
 
     Args:
@@ -90,7 +90,7 @@ class Tuning:
     Attributes:
         model: The model, with its large weights in the workspace.
         graph: Its dataflow graph.
-        survey: What each target takes, and how long it needs.
+        baselines: What each target takes, and how long it needs.
         checking: The sets of inputs on which everything is checked.
         reference_failure: Why the model could not be run for reference; nothing can be measured then.
         fusion: What happened while candidates were collected.
@@ -132,7 +132,7 @@ class Tuning:
         self.kernels = KernelMaker(self.graph)
         self.strict_tolerance = max(model_tolerance(self.model, saturating=False), options.accuracy_budget or 0.0)
         self.tolerance = self.strict_tolerance if options.accuracy_budget else model_tolerance(self.model)
-        self.workshop = Workshop(
+        self.measure_session = MeasureSession(
             toolchains,
             database,
             workspace,
@@ -143,15 +143,17 @@ class Tuning:
             say=say,
         )
         self.menu = tuple(menu) if options.accuracy_budget is None else self._with_reduced_precision(menu)
-        self.estimator = MeasuringCostEstimator(self.workshop, weight_bytes(self.model))
-        self.sharing = Sharing(toolchains, database, lambda target: self.workshop.build_of(target), say)
-        self.survey: Survey = {}
+        self.estimator = MeasuringCostEstimator(self.measure_session, weight_bytes(self.model))
+        self.process_compat = ProcessCompatibility(
+            toolchains, database, lambda target: self.measure_session.build_of(target), say
+        )
+        self.baselines: Baselines = {}
         self.overheads: dict[Target, Overheads] = {}
         self.reference_failure: str | None = None
         self.error_price_s = 0.0
         self.correction = Correction()
-        self.race_plan = RacePlan.of_model(weight_bytes(self.model), free_memory_bytes())
-        self.budget = SearchBudget(options, self.race_plan)
+        self.comparison_plan = ComparisonPlan.of_model(weight_bytes(self.model), free_memory_bytes())
+        self.budget = SearchBudget(options, self.comparison_plan)
         self.fusion = FusionReport()
         self._outcomes: dict[tuple[Hashable, Target], Outcome] = {}
         self._rejected: dict[tuple[SubGraph, Target], None] = {}
@@ -159,56 +161,56 @@ class Tuning:
         self.batch_size = _BATCH_SIZE
         self._tuners: dict[str, bool] = {}
 
-    def __enter__(self) -> Tuning:
+    def __enter__(self) -> CompileSession:
         """Runs the model once for reference, and asks every target about it."""
         try:
             self._look_around()
         except BaseException:
-            self.workshop.close()
+            self.measure_session.close()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.workshop.close()
+        self.measure_session.close()
 
     def _look_around(self) -> None:
         self.say("starting toolchains")
-        self.workshop.muster([HOST_TARGET, *self.menu], self._refer)
+        self.measure_session.start_all([HOST_TARGET, *self.menu], self._refer)
         self._check_preparation()
         if self.reference_failure is not None:
-            self.survey = {target: self._not_measured(target) for target in self.menu}
+            self.baselines = {target: self._not_measured(target) for target in self.menu}
             self.overheads = {}
             return
-        self.survey = survey_model(
+        self.baselines = measure_baselines(
             self.graph,
             self.menu,
             self.toolchains,
             self.kernels,
             self.estimator,
-            self.workshop,
+            self.measure_session,
             self.database,
             self.say,
         )
-        usable = [*(t for t in self.menu if self.survey[t].availability.available), HOST_TARGET]
-        self.overheads = {target: measure_overheads(target, self.workshop, self.database) for target in usable}
+        usable = [*(t for t in self.menu if self.baselines[t].availability.available), HOST_TARGET]
+        self.overheads = {target: measure_overheads(target, self.measure_session, self.database) for target in usable}
         peak = measure_peak(self.database)
         self._rooflines = [
             (Roofline(self.graph.nodes, partial(_shape_on, values), peak), weight)
-            for values, weight in self.workshop.occasions
+            for values, weight in self.measure_session.occasions
         ]
         self._recall_rejected()
         op_types = [node.op_type for node in self.graph.nodes]
-        self._expectation = Expectation(op_types, {t: found.dispatch_s for t, found in self.overheads.items()})
-        for target, found in self.survey.items():
+        self._expectation = LearnedCostModel(op_types, {t: found.dispatch_s for t, found in self.overheads.items()})
+        for target, found in self.baselines.items():
             if found.profile:
                 self._expectation.learn_profile(target, found.profile)
-        for target, found in self.survey.items():
+        for target, found in self.baselines.items():
             takes = any(outcome.status in (Status.OK, Status.WRONG) for outcome in found.outcomes)
             if takes and not found.profile and len(usable) > _ONE_AND_THE_HOST:
                 self._probe(target, op_types)
-        for target, found in self.survey.items():
+        for target, found in self.baselines.items():
             for bits, outcome in zip(found.ranges, found.outcomes, strict=True):
                 self._learn(SubGraph(self.graph, IndexSet(bits)), target, outcome)
 
@@ -219,7 +221,7 @@ class Tuning:
         self.checking = capture_checking_sets(
             self.model,
             options.inputs,
-            self.workshop,
+            self.measure_session,
             self.database,
             seed=options.seed,
             dims=options.dims,
@@ -246,13 +248,13 @@ class Tuning:
 
         def agrees(left_out: Sequence[str]) -> bool:
             model = place_weights(reprepare(left_out), self.workspace)
-            return agrees_with_original(model, shown_on, self.workshop, original, self.tolerance)
+            return agrees_with_original(model, shown_on, self.measure_session, original, self.tolerance)
 
         raise PreparationDiffers(mismatches[0], find_guilty(agrees, self.verdict.left_out))
 
     def _probe(self, target: Target, op_types: Sequence[str]) -> None:
         """Finds out where the time goes on a toolchain that cannot tell."""
-        found = self.survey[target]
+        found = self.baselines[target]
         taken = [i for bits in found.ranges for i in IndexSet(bits)]
         weights = self._expectation.weights(taken)
         parts = parts_to_measure(op_types, weights)
@@ -275,9 +277,9 @@ class Tuning:
         for place, outcome in zip(places, outcomes, strict=True):
             self._learn(place, target, outcome)
 
-    def _not_measured(self, target: Target) -> TargetSurvey:
-        availability = self.workshop.availability(target)
-        return TargetSurvey(target, availability, refusal=f"not measured: {self.reference_failure}")
+    def _not_measured(self, target: Target) -> TargetBaseline:
+        availability = self.measure_session.availability(target)
+        return TargetBaseline(target, availability, refusal=f"not measured: {self.reference_failure}")
 
     def _with_reduced_precision(self, menu: Sequence[Target]) -> tuple[Target, ...]:
         """The menu, and then what its targets offer in coarser types that this machine computes in faster."""
@@ -285,14 +287,14 @@ class Tuning:
             target.with_options(precision=precision)
             for target in menu
             if target.option("precision") is None
-            for precision in self.workshop.availability(target).precisions
+            for precision in self.measure_session.availability(target).precisions
         ]
         return tuple(dict.fromkeys([*menu, *reduced]))
 
     @property
     def best_single_s(self) -> float:
         """Seconds of the fastest target that takes the whole model, and is right; infinite if there is none."""
-        wholes = [found.whole for found in self.survey.values()]
+        wholes = [found.whole for found in self.baselines.values()]
         return min((w.time.median_s for w in wholes if w.time is not None and self.is_right(w)), default=float("inf"))
 
     def is_right(self, whole: Outcome) -> bool:
@@ -302,7 +304,7 @@ class Tuning:
     @property
     def has_choice(self) -> bool:
         """Whether more than one target takes anything, or devices, tuning or tuned kernels leave something open."""
-        takers = [t for t, found in self.survey.items() if found.availability.available and found.ranges]
+        takers = [t for t, found in self.baselines.items() if found.availability.available and found.ranges]
         has_tuned = any(target.option("trials") is not None for target in self.overheads)
         return len(takers) > 1 or self.placement is not None or self.options.tune_s > 0 or has_tuned
 
@@ -314,11 +316,13 @@ class Tuning:
     @property
     def search_s_left(self) -> float:
         """Seconds that the search may still take."""
-        return self.budget.seconds_left([found.whole for found in self.survey.values() if found.whole.time is not None])
+        return self.budget.seconds_left(
+            [found.whole for found in self.baselines.values() if found.whole.time is not None]
+        )
 
     def coverage_of(self, target: Target) -> Callable[[ir.Node], Support]:
         """Which nodes a target takes, as a predicate with reasons."""
-        support = self.survey[target].support
+        support = self.baselines[target].support
         return lambda node: support.get(self.graph.index_of(node), Support(False, "not asked"))
 
     def coverage_on(self, device: SEScope, target: Target) -> Callable[[ir.Node], Support]:
@@ -338,7 +342,7 @@ class Tuning:
 
     def shares_process(self, targets: Sequence[Target]) -> bool:
         """Whether the toolchains of these targets can share a process; asked once, in processes that may die."""
-        verdict = self.sharing.verdict(targets)
+        verdict = self.process_compat.verdict(targets)
         if not verdict.ok:
             self.say(f"not in one process: {verdict.reason}")
         return verdict.ok
@@ -356,7 +360,7 @@ class Tuning:
 
         Parts are looked at twice in the end. A search that began from what they cost then would ask for other kernels.
         """
-        build = self.workshop.build_of(target)
+        build = self.measure_session.build_of(target)
         name = {**self.fact("parts-1"), "menu": list(map(str, self.menu)), "target": str(target), "build": build}
         told = None if self.options.remeasure else self.database.local_fact(**name)
         if told is None:
@@ -366,16 +370,19 @@ class Tuning:
 
     def fact(self, name: str) -> dict[str, Any]:
         """The name under which the database keeps a fact of this model, as it is to run here."""
-        workshop, devices = self.workshop, {} if self.placement is None else {"devices": self.placement.digest}
+        measure_session, devices = (
+            self.measure_session,
+            {} if self.placement is None else {"devices": self.placement.digest},
+        )
         # Named only where there are several, so that what was known before there could be is known still.
-        more = [[self._input_shapes(values), weight] for values, weight in workshop.occasions[1:]]
+        more = [[self._input_shapes(values), weight] for values, weight in measure_session.occasions[1:]]
         return {
             **devices,
-            **({"occasions": [workshop.weights[0], *more]} if more else {}),
+            **({"occasions": [measure_session.weights[0], *more]} if more else {}),
             "fact": name,
             "method": METHOD,
             "model": structural_hash(self.model),
-            "shapes": self._input_shapes(workshop.values),
+            "shapes": self._input_shapes(measure_session.values),
             "machine": this_machine().fingerprint,
             "threads": self.options.threads,
             "settings": runtime_settings(),
@@ -387,7 +394,7 @@ class Tuning:
 
     def fact_of_menu(self, name: str) -> dict[str, Any]:
         """The name of a fact that also depends on what there is to choose from."""
-        menu = [[str(target), self.workshop.build_of(target)] for target in self.menu]
+        menu = [[str(target), self.measure_session.build_of(target)] for target in self.menu]
         return {**self.fact(name), "menu": menu}
 
     def introduce(self, candidates: Iterable[CandidateKernel]) -> None:
@@ -403,7 +410,7 @@ class Tuning:
         """Whether kernels of this target may be tuned: its toolchain can, and it is not a target of tuned kernels itself."""
         name = target.toolchain
         if name not in self._tuners:
-            self._tuners[name] = self.workshop.can_tune(target)
+            self._tuners[name] = self.measure_session.can_tune(target)
         return self._tuners[name] and target.option("trials") is None
 
     def introduce_variant(self, target: Target, of: Target) -> None:
@@ -419,21 +426,21 @@ class Tuning:
             self._learn(candidate.sub_graph, candidate.target, outcome)
         return [self.measured_cost(candidate) for candidate in candidates]
 
-    def look_again(self, kernels: Sequence[Placed]) -> bool:
+    def remeasure(self, kernels: Sequence[HasTarget]) -> bool:
         """Measures kernels once more, the most expensive ones first, if there is time for it; whether any was."""
         try:
             with self.budget.searching():
-                return self.search_s_left > 0 and self._look_again(kernels)
+                return self.search_s_left > 0 and self._measure_again(kernels)
         except KeyboardInterrupt:
             self.say("interrupted: going on with the best so far")
             return False
 
-    def _look_again(self, kernels: Sequence[Placed]) -> bool:
+    def _measure_again(self, kernels: Sequence[HasTarget]) -> bool:
         measured = [kernel for kernel in kernels if self.known_cost(kernel) not in (None, Cost.INVALID)]
         distinct = {self.key_of(c.sub_graph, c.target): c for c in measured}
         by_cost = sorted(distinct.values(), key=lambda c: -self.measured_cost(c).seconds)[:_SECOND_LOOKS]
         models = [(self.kernels.model(c.sub_graph, c.target), c.target) for c in by_cost]
-        again = self.estimator.look_again(models, self.best_single_s)
+        again = self.estimator.remeasure(models, self.best_single_s)
         for kernel, outcome in zip(by_cost, again, strict=True):
             if outcome is not None and outcome.status is Status.WRONG:
                 self._reject(kernel.sub_graph, kernel.target)
@@ -446,14 +453,14 @@ class Tuning:
         for candidate in candidates:
             if self.outcome_of(candidate.sub_graph, candidate.target) is None:
                 job = self.estimator.job(self.kernels.model(candidate.sub_graph, candidate.target), candidate.target)
-                if (outcome := self.workshop.recall(job)) is not None:
+                if (outcome := self.measure_session.recall(job)) is not None:
                     self._learn(candidate.sub_graph, candidate.target, outcome)
 
-    def measured_cost(self, candidate: Placed) -> Cost:
+    def measured_cost(self, candidate: HasTarget) -> Cost:
         """Cost of a candidate that was measured; INVALID for all others."""
         return self.known_cost(candidate) or Cost.INVALID
 
-    def known_cost(self, candidate: Placed) -> Cost | None:
+    def known_cost(self, candidate: HasTarget) -> Cost | None:
         """Cost of a candidate that was measured in this session, its error priced in, or None."""
         outcome = self.outcome_of(candidate.sub_graph, candidate.target)
         if (candidate.sub_graph, candidate.target) in self._rejected:
@@ -513,7 +520,7 @@ class Tuning:
 
     def nbytes_of(self, value: ir.Value) -> int:
         """Size of a value in the reference run, or as the model states it; 0 where neither tells."""
-        return value_nbytes(value, _shape_on(self.workshop.values, value)) or 0
+        return value_nbytes(value, _shape_on(self.measure_session.values, value)) or 0
 
     def launch_penalty_s(self, target: Target) -> float:
         """Seconds that each kernel of a chain costs beyond its own: measured, unless the user knows better."""

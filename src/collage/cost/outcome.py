@@ -9,7 +9,7 @@ from collage._errors import CompileError, ToolchainError, Unsupported, WorkerDie
 from collage.cost.cost import Cost
 from collage.cost.statistics import Summary
 
-__all__ = ["Outcome", "Status", "failed", "of_two_looks"]
+__all__ = ["Outcome", "Status", "failed", "merge_measurements"]
 
 _DISTURBED = 1.15
 """Two looks at a kernel that differ by more than this factor cannot both have been at a calm machine."""
@@ -58,7 +58,7 @@ class Outcome:
         return Cost(seconds=self.time.median_s) if self.ok and self.time is not None else Cost.INVALID
 
 
-def of_two_looks(first: Outcome, second: Outcome) -> Outcome:
+def merge_measurements(first: Outcome, second: Outcome) -> Outcome:
     """What to believe of a kernel that was measured, found promising, and measured again.
 
     What was chosen for being cheap is partly cheap by luck, so of two like figures the second counts. Of two that differ

@@ -15,7 +15,7 @@ from collage.device._conflict import render_links
 from collage.device._copy_op import is_device_copy
 from collage.device._domains import Domains
 from collage.device._kernels import is_opaque
-from collage.device._places import Flow, Places, Read
+from collage.device._placement_constraints import Flow, PlacementConstraints, Read
 from collage.device._scope import ANYWHERE, DEVICE_TYPES, SEScope
 from collage.device._shapes import settle_shapes
 from collage.graph import bodies
@@ -59,7 +59,7 @@ class DevicePlan:
 
     Unification runs in steps, each of which leaves what those before it fixed:
 
-    1. annotations, kernels, and what cannot differ (:class:`Places`);
+    1. annotations, kernels, and what cannot differ (:class:`PlacementConstraints`);
     2. shape computations go to the host;
     3. readers pull what they read, innermost loops first, in the order of the model;
     4. devices of which only the type is known take the id of a neighbour;
@@ -94,7 +94,7 @@ class DevicePlan:
             return SEScope(scope.device_type, scope.virtual_device_id, target, scope.memory_scope)
 
         self._stored, self._with_target = stored, with_target
-        self.places = Places(model, config)
+        self.places = PlacementConstraints(model, config)
         self._host_domains = settle_shapes(self.places)
         self._planned = frozenset(self.places.nodes)
         self._constant_reads: dict[ir.Value, list[Read]] = {}

@@ -23,7 +23,7 @@ from collage.device._copy_op import (
     new_copy,
 )
 from collage.device._kernels import planned_graphs
-from collage.device._places import Read
+from collage.device._placement_constraints import Read
 from collage.device._plan import DevicePlan, PlannedCopy
 from collage.device._scope import ScopeLike, SEScope
 from collage.graph import NameSupply, tensor_handle

@@ -12,7 +12,7 @@ from collections import defaultdict
 import onnx_ir as ir
 
 from collage.device._operators import has_host_result, host_operands, unread_operands
-from collage.device._places import SHAPES, Places
+from collage.device._placement_constraints import SHAPES, PlacementConstraints
 from collage.graph import bodies
 from collage.transform import is_random
 
@@ -28,7 +28,7 @@ _STANDARD_DOMAINS = ("", "ai.onnx")
 _GROWING = frozenset({"ConstantOfShape", "Expand", "EyeLike", "OneHot", "Range", "Resize", "Tile"})
 
 
-def settle_shapes(places: Places) -> frozenset[int]:
+def settle_shapes(places: PlacementConstraints) -> frozenset[int]:
     """Puts shape computations on the host.
 
     Returns:
@@ -44,7 +44,7 @@ def settle_shapes(places: Places) -> frozenset[int]:
 
 
 class _Island:
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: PlacementConstraints) -> None:
         self._places = places
         self._shapes: set[ir.Value] = set()
         self.places: set[int] = set()

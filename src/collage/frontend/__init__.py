@@ -5,23 +5,23 @@ from __future__ import annotations
 from collage.frontend._budget import Budgets
 from collage.frontend._canonical import lift_constants, name_everything, remove_unused
 from collage.frontend._checker import check_model
-from collage.frontend._confined import infer_shapes
 from collage.frontend._digest import model_digest
 from collage.frontend._given import check_given, with_lengths_of
-from collage.frontend._holes import has_large_holes
 from collage.frontend._inferable import inferable
 from collage.frontend._inputs import FLOATS, Floats, make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs
 from collage.frontend._lengths import cut, fix_lengths, other_lengths, single_lengths
 from collage.frontend._nodes import all_nodes, bodies_of
-from collage.frontend._occasions import Lengths, lengths_as_json, lengths_from_json, occasions
 from collage.frontend._opset import MIN_OPSET
 from collage.frontend._original import write_original
 from collage.frontend._probes import PROBES, Probe, probe_inputs
 from collage.frontend._proto import forget_claims, skeleton
 from collage.frontend._read import as_onnx, read_model
+from collage.frontend._sandbox import infer_shapes
+from collage.frontend._shape_profiles import Lengths, lengths_as_json, lengths_from_json, shape_profiles
+from collage.frontend._sparse_files import has_large_holes
 from collage.frontend._weights import WEIGHTS_FILE, place_weights
-from collage.frontend.contributed import has_contributed, is_contributed, opset_to_write_in, standard_form
+from collage.frontend.contrib_ops import has_contrib_ops, is_contributed, opset_to_write_in, standard_form
 
 __all__ = [
     "FLOATS",
@@ -44,7 +44,7 @@ __all__ = [
     "describe_outputs",
     "fix_lengths",
     "forget_claims",
-    "has_contributed",
+    "has_contrib_ops",
     "has_large_holes",
     "infer_shapes",
     "inferable",
@@ -55,13 +55,13 @@ __all__ = [
     "make_inputs",
     "model_digest",
     "name_everything",
-    "occasions",
     "opset_to_write_in",
     "other_lengths",
     "place_weights",
     "probe_inputs",
     "read_model",
     "remove_unused",
+    "shape_profiles",
     "single_lengths",
     "skeleton",
     "standard_form",

@@ -14,9 +14,9 @@ import onnx
 import onnx_ir as ir
 
 from collage._errors import ModelError
-from collage.frontend._confined import infer_shapes
 from collage.frontend._nodes import bodies_of, node_label
 from collage.frontend._proto import forget_claims
+from collage.frontend._sandbox import infer_shapes
 from collage.frontend._tensors import TensorFacts, check_tensor
 
 __all__ = ["Budgets", "check_budgets", "check_inferred_shapes"]

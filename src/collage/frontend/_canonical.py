@@ -14,8 +14,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from collage._errors import ModelError
-from collage.frontend._confined import convert_functions
 from collage.frontend._proto import reattach_weights, skeleton
+from collage.frontend._sandbox import convert_functions
 from collage.graph import copy_model
 
 __all__ = ["MAX_IR_VERSION", "MIN_IR_VERSION", "canonicalise", "lift_constants", "name_everything", "remove_unused"]

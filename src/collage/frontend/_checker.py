@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx.checker
 
-from collage.frontend.contributed import give_domain
+from collage.frontend.contrib_ops import give_domain
 
 __all__ = ["check_model"]
 

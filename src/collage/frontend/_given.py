@@ -11,7 +11,7 @@ import onnx_ir as ir
 from collage._errors import InputError
 from collage.frontend._interface import TensorSpec, describe_inputs
 from collage.frontend._lengths import lengths_of
-from collage.frontend._occasions import Lengths
+from collage.frontend._shape_profiles import Lengths
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import onnx
 
 from collage.frontend._nodes import all_nodes, bodies_of
-from collage.frontend.contributed import is_contributed, opset_to_write_in, standard_form
+from collage.frontend.contrib_ops import is_contributed, opset_to_write_in, standard_form
 
 __all__ = ["inferable"]
 

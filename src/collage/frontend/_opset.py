@@ -15,10 +15,10 @@ import onnx_ir as ir
 from collage._errors import ModelError
 from collage.frontend._canonical import canonicalise
 from collage.frontend._checker import check_model
-from collage.frontend._confined import convert_version
 from collage.frontend._opset_7 import raise_to_7
 from collage.frontend._proto import reattach_weights, skeleton
-from collage.frontend.contributed import give_domain, take_domain
+from collage.frontend._sandbox import convert_version
+from collage.frontend.contrib_ops import give_domain, take_domain
 
 __all__ = ["MIN_OPSET", "raise_opset"]
 

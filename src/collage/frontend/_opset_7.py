@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 import onnx
 import onnx_ir as ir
 
-from collage.frontend._confined import infer_shapes
 from collage.frontend._nodes import all_nodes
 from collage.frontend._proto import forget_claims, skeleton
+from collage.frontend._sandbox import infer_shapes
 
 __all__ = ["raise_to_7"]
 

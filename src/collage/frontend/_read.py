@@ -24,13 +24,13 @@ from collage.frontend._budget import Budgets, check_budgets, check_inferred_shap
 from collage.frontend._canonical import canonicalise, lift_constants
 from collage.frontend._checker import check_model
 from collage.frontend._external import check_external_data, check_external_tensors, load_small_tensors, pin
-from collage.frontend._framing import check_framing
-from collage.frontend._holes import has_large_holes
 from collage.frontend._opset import raise_opset
 from collage.frontend._places import Place
 from collage.frontend._proto import skeleton
 from collage.frontend._scopes import check_structure
+from collage.frontend._sparse_files import has_large_holes
 from collage.frontend._tensors import TensorFacts
+from collage.frontend._wire_format import check_framing
 from collage.graph import copy_model
 
 if TYPE_CHECKING:

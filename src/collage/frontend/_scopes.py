@@ -14,7 +14,7 @@ import onnx.defs
 
 from collage._errors import ModelError
 from collage.frontend._nodes import bodies_of, node_label
-from collage.frontend.contributed import is_contributed
+from collage.frontend.contrib_ops import is_contributed
 
 __all__ = ["check_structure"]
 

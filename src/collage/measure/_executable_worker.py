@@ -17,7 +17,7 @@ from collage.runtime import Executable, Recipe, load, same_bytes
 from collage.target import Target
 from collage.toolchains import Compiled, LoadOptions, Registry, Toolchain
 
-__all__ = ["ArtefactService", "RaceService", "VendorService"]
+__all__ = ["ArtefactWorker", "ExecutableWorker", "VendorWorker"]
 
 
 class _Service:
@@ -61,7 +61,7 @@ class _Service:
             for name, value in outputs.items():
                 if name not in store or not store.is_repeatable(name):
                     continue
-                difference = compare(value, store.get(name), tolerance, store.unsettled(name))
+                difference = compare(value, store.get(name), tolerance, store.rounding_sensitive(name))
                 if difference.reason is not None:
                     reason = f"{probe_of(store.folder)}output {name!r}: {difference.reason}"
                     if number >= self._must_run:
@@ -90,7 +90,7 @@ class _Service:
         return samples
 
 
-class RaceService(_Service):
+class ExecutableWorker(_Service):
     """Runs one executable on stored inputs.
 
     Args:
@@ -119,7 +119,7 @@ class RaceService(_Service):
         super().__init__(executable.run, inputs, values, weights, executable.notes, lengths)
 
 
-class ArtefactService(_Service):
+class ArtefactWorker(_Service):
     """Runs an artefact as its users do.
 
     Args:
@@ -133,7 +133,7 @@ class ArtefactService(_Service):
         super().__init__(executable.run, [port.name for port in executable.inputs], values, weights, executable.notes)
 
 
-class VendorService(_Service):
+class VendorWorker(_Service):
     """Runs the original model on one toolchain, with its vendor's defaults.
 
     Args:

@@ -34,16 +34,16 @@ from collage.toolchains import (
     kernel_for,
 )
 from collage.workers._worker_main import end_if_forked
-from collage.workers.machine_lock import building_slot, measuring_slot
+from collage.workers.machine_lock import build_lock, measurement_lock
 
-__all__ = ["ToolchainService"]
+__all__ = ["KernelWorker"]
 
 _COLD_BYTES = 16 << 20
 """What activations take of a processor's caches at most, see ``collage.measure.cache_pressure``."""
 _CHAIN = 32
 
 
-class ToolchainService:
+class KernelWorker:
     """Serves one toolchain.
 
     Args:
@@ -119,7 +119,7 @@ class ToolchainService:
         lengths: Sequence[str],
         inputs: Sequence[str],
         expected: Sequence[str],
-        unsettled: Sequence[str],
+        rounding_sensitive: Sequence[str],
         tolerance: float,
     ) -> dict[str, Any]:
         """Runs a kernel on the model's real values and compares what it returns.
@@ -136,7 +136,7 @@ class ToolchainService:
             lengths: The same for inputs of other lengths.
             inputs: Names of the kernel's inputs in the stores, in order.
             expected: Names of its outputs in the stores, in order; those that a store marks as random are not checked.
-            unsettled: Those that follow from decisions of the kernel's own: their unsettled elements are not compared.
+            rounding_sensitive: Those that follow from decisions of the kernel's own: their unsettled elements are not compared.
             tolerance: See ``collage.numerics.compare``.
 
         Returns:
@@ -166,7 +166,10 @@ class ToolchainService:
                 if name in store and store.is_repeatable(name)
             ]
             right = [store.get(name) for _, name in checked]
-            excused = [store.unsettled(name) if name in unsettled else store.unstable(name) for _, name in checked]
+            excused = [
+                store.rounding_sensitive(name) if name in rounding_sensitive else store.unstable(name)
+                for _, name in checked
+            ]
             difference = compare_all([out for out, _ in checked], right, tolerance, excused)
             error = max(error, difference.max_rel)
             if not difference.ok:
@@ -201,14 +204,14 @@ class ToolchainService:
         """Records of a kernel's workloads; the toolchain takes the slots itself, turn by turn."""
         folder = Path(workspace)
         assert isinstance(self._toolchain, Tuner)
-        session = TuningSession(budget_s, threads, known, building_slot, measuring_slot)
+        session = TuningSession(budget_s, threads, known, build_lock, measurement_lock)
         model = kernel_for(self._toolchain, ir.load(folder / kernel))
         return dict(self._toolchain.tune(model, Target.parse(target), folder, session))
 
     def overheads(
         self, compiled: dict[str, Any], target: str, workspace: str, threads: int, cores: int
     ) -> dict[str, float]:
-        """See ``Workshop.overheads``; the kernel has one input, float32 [16], and one output of the same shape."""
+        """See ``MeasureSession.overheads``; the kernel has one input, float32 [16], and one output of the same shape."""
         kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
         tensor = np.ones(16, np.float32)
         kernel([tensor])

@@ -10,14 +10,14 @@ import numpy as np
 
 from collage.toolchains import HelperThreads, own_threads
 
-__all__ = ["CalmService"]
+__all__ = ["NoiseProbeWorker"]
 
 _RUNS = 15
 _WARM_UP = 3
 """The first ones find cold caches, and processors that were asleep."""
 
 
-class CalmService:
+class NoiseProbeWorker:
     """Times a product of square matrices.
 
     Args:
@@ -33,7 +33,7 @@ class CalmService:
         """Seconds of one product, the median of a few and the least: some milliseconds in all."""
         samples = []
         for _ in range(_WARM_UP + _RUNS):
-            self._helpers.keep_apart()
+            self._helpers.move_off()
             before = time.perf_counter()
             self._matrix @ self._matrix
             samples.append(time.perf_counter() - before)

@@ -7,13 +7,13 @@ import threading
 
 from collage.system.machine import this_machine
 
-__all__ = ["NeighbourService"]
+__all__ = ["NoisyNeighborWorker"]
 
 _MESSAGE = bytes(1 << 16)
 """Long enough to be hashed without holding the interpreter, and short enough for a cache that is nobody else's."""
 
 
-class NeighbourService:
+class NoisyNeighborWorker:
     """Keeps half of the processors busy, one at least."""
 
     def work(self) -> int:

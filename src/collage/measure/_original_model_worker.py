@@ -70,7 +70,7 @@ class OriginalService:
         for name in names:
             if name not in store or name not in self._latest or not store.is_repeatable(name):
                 continue
-            found = compare(store.get(name), self._latest[name], tolerance, store.unsettled(name))
+            found = compare(store.get(name), self._latest[name], tolerance, store.rounding_sensitive(name))
             if not found.ok:
                 differences.append([name, found.reason, found.max_rel])
         if not differences:

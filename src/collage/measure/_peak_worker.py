@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["PeakService"]
+__all__ = ["PeakWorker"]
 
 _SIDE = 256
 _COPIED_BYTES = (64 << 10, 256 << 10, 1 << 20)
@@ -16,7 +16,7 @@ _COPIED_BYTES = (64 << 10, 256 << 10, 1 << 20)
 _TRIES = 100
 
 
-class PeakService:
+class PeakWorker:
     """One core at its best in short bursts: times the number of cores, an upper bound even where neighbours are busy."""
 
     def flops_per_s(self) -> float:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from collage.target import Target
 from collage.toolchains import Kernel, LoadOptions, Toolchain
 
-__all__ = ["SharingService"]
+__all__ = ["ProcessCompatWorker"]
 
 _SIZE = 64
 _ROUNDS = 3
@@ -23,7 +23,7 @@ _TOLERANCE = 1e-3
 _PROBES: Mapping[str, Callable[[Any], Any]] = {"MatMul": lambda x: x @ x, "Add": lambda x: x + x}
 
 
-class SharingService:
+class ProcessCompatWorker:
     """Loads toolchains one after the other, as an executable does.
 
     Args:

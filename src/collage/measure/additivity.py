@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from collage.measure.comparison import Contestant
-from collage.workers.machine_lock import building_slot, measuring_slot
+from collage.measure.comparison import Finalist
+from collage.workers.machine_lock import build_lock, measurement_lock
 from collage.workers.worker import Worker
 
-__all__ = ["Part", "Reckoning", "reckon"]
+__all__ = ["AdditivityCheck", "TimedPart", "check_additivity"]
 
 _ENOUGH_S = 12.0
 """So long it may take where kernels are visited more than once."""
@@ -36,7 +36,7 @@ _TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TimedPart:
     """A kernel of a plan.
 
     Attributes:
@@ -49,7 +49,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Reckoning:
+class AdditivityCheck:
     """What came of it.
 
     Attributes:
@@ -70,13 +70,13 @@ class _Visit(NamedTuple):
         return self.part_s / self.whole_s
 
 
-def reckon(
-    whole: Contestant,
-    parts: Sequence[Part],
+def check_additivity(
+    whole: Finalist,
+    parts: Sequence[TimedPart],
     say: Callable[[str], None] = lambda _: None,
     *,
     wait: Callable[[], object] = lambda: None,
-) -> Reckoning | None:
+) -> AdditivityCheck | None:
     """Times kernels and the whole in turns.
 
     Args:
@@ -99,7 +99,7 @@ def reckon(
             return statistics.median(samples)
 
         run_s = 0.0
-        with building_slot():
+        with build_lock():
             run_s = timed(1)
         visits = _visits(len(parts), run_s)
         if not visits:
@@ -108,7 +108,7 @@ def reckon(
         shares, wholes = [], list[float]()
         for number, part in enumerate(parts, 1):
             say(f"timing kernels beside the whole: {number} of {len(parts)}")
-            with measuring_slot():
+            with measurement_lock():
                 wait()
                 found, before_s = list[_Visit](), timed(runs)
                 while len(found) < visits and not _is_told(found):
@@ -118,7 +118,7 @@ def reckon(
             counting = sorted(found)[: (len(found) + 1) // 2]
             shares.append(part.count * statistics.median(visit.share for visit in counting))
             wholes += [visit.whole_s for visit in counting]
-    return Reckoning(math.fsum(shares), statistics.median(wholes))
+    return AdditivityCheck(math.fsum(shares), statistics.median(wholes))
 
 
 def _is_told(found: Sequence[_Visit]) -> bool:

@@ -18,11 +18,11 @@ from collage.graph import DataflowGraph
 from collage.measure.estimator import MeasuringCostEstimator
 from collage.measure.jobs import structure_of
 from collage.measure.kernel_factory import KernelMaker
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.target import Target
 from collage.toolchains import Availability, Registry, Support
 
-__all__ = ["Survey", "TargetSurvey", "maximal_ranges", "survey_model"]
+__all__ = ["Baselines", "TargetBaseline", "maximal_ranges", "measure_baselines"]
 
 _HOPELESS = 3.0
 """A target this many times slower than the best on the whole model is not measured precisely."""
@@ -31,7 +31,7 @@ _MOST_RANGES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class TargetSurvey:
+class TargetBaseline:
     """What is known of one target on one model.
 
     Attributes:
@@ -64,48 +64,48 @@ class TargetSurvey:
         return self.outcomes[0]
 
 
-Survey = Mapping[Target, TargetSurvey]
+Baselines = Mapping[Target, TargetBaseline]
 
 
-def survey_model(
+def measure_baselines(
     graph: DataflowGraph,
     targets: Sequence[Target],
     toolchains: Registry,
     kernels: KernelMaker,
     estimator: MeasuringCostEstimator,
-    workshop: Workshop,
+    measure_session: MeasureSession,
     database: Database,
     say: Callable[[str], None] = lambda _: None,
-) -> Survey:
+) -> Baselines:
     """Surveys a model for every target of the menu."""
-    found: dict[Target, TargetSurvey] = {}
+    found: dict[Target, TargetBaseline] = {}
     best_s = float("inf")
     for target in sorted(targets, key=lambda t: not toolchains.for_target(t).optimises_whole_graphs):
         # Toolchains that optimise whole graphs go first: they are the ones that the others have to beat.
         say(f"asking {target.short} about the model")
-        availability = workshop.availability(target)
+        availability = measure_session.availability(target)
         if not availability.available:
-            found[target] = TargetSurvey(target, availability)
+            found[target] = TargetBaseline(target, availability)
             continue
-        surveyed = _Surveyor(graph, target, kernels, estimator, workshop, database).survey(
+        surveyed = _BaselineMeasurer(graph, target, kernels, estimator, measure_session, database).baselines(
             availability, _HOPELESS * best_s
         )
         found[target] = surveyed
         if surveyed.whole.time is not None:
             best_s = min(best_s, surveyed.whole.time.median_s)
     if sum(bool(surveyed.ranges) for surveyed in found.values()) > 1:
-        found = {target: _look_again(surveyed, kernels, estimator, best_s) for target, surveyed in found.items()}
+        found = {target: _remeasure(surveyed, kernels, estimator, best_s) for target, surveyed in found.items()}
     return {target: found[target] for target in targets}
 
 
-def _look_again(
-    found: TargetSurvey, kernels: KernelMaker, estimator: MeasuringCostEstimator, best_s: float
-) -> TargetSurvey:
+def _remeasure(
+    found: TargetBaseline, kernels: KernelMaker, estimator: MeasuringCostEstimator, best_s: float
+) -> TargetBaseline:
     """What all is compared with is measured twice, with the other targets in between: the machine may be slow for seconds."""
     whole = found.whole
     if whole.time is None or whole.time.median_s > _HOPELESS * best_s:
         return found
-    (again,) = estimator.look_again([(kernels.model(found.ranges[0], found.target), found.target)], _HOPELESS * best_s)
+    (again,) = estimator.remeasure([(kernels.model(found.ranges[0], found.target), found.target)], _HOPELESS * best_s)
     if again is None or again.time is None:
         return found if again is None else replace(found, outcomes=(again,))
     scale = again.time.median_s / whole.time.median_s
@@ -113,29 +113,29 @@ def _look_again(
 
 
 @dataclass(frozen=True, slots=True)
-class _Surveyor:
+class _BaselineMeasurer:
     """Asks one target."""
 
     graph: DataflowGraph
     target: Target
     kernels: KernelMaker
     estimator: MeasuringCostEstimator
-    workshop: Workshop
+    measure_session: MeasureSession
     database: Database
 
-    def survey(self, availability: Availability, hopeless_s: float) -> TargetSurvey:
+    def baselines(self, availability: Availability, abandon_above_s: float) -> TargetBaseline:
         everything = (1 << len(self.graph)) - 1
-        whole = self._measure([everything], hopeless_s)[0]
+        whole = self._measure([everything], abandon_above_s)[0]
         if whole.status in (Status.OK, Status.WRONG):
             support = {i: Support(True) for i in range(len(self.graph))}
-            return TargetSurvey(
+            return TargetBaseline(
                 self.target, availability, support, (everything,), (whole,), self._profile([everything], [whole])
             )
         support = self._probe()
         ranges = maximal_ranges(self.graph, support)
-        outcomes = self._measure(ranges, hopeless_s)
+        outcomes = self._measure(ranges, abandon_above_s)
         profile = self._profile(ranges, outcomes)
-        return TargetSurvey(
+        return TargetBaseline(
             self.target,
             availability,
             support,
@@ -146,9 +146,9 @@ class _Surveyor:
             whole.status,
         )
 
-    def _measure(self, ranges: Sequence[int], hopeless_s: float) -> list[Outcome]:
+    def _measure(self, ranges: Sequence[int], abandon_above_s: float) -> list[Outcome]:
         return self.estimator.measure(
-            [(self.kernels.model(bits, self.target), self.target) for bits in ranges], hopeless_s
+            [(self.kernels.model(bits, self.target), self.target) for bits in ranges], abandon_above_s
         )
 
     def _probe(self) -> dict[int, Support]:
@@ -160,10 +160,10 @@ class _Surveyor:
             structure = structure_of(model)
             if structure not in asked:
                 name = {"fact": "support", "structure": structure, "target": str(self.target)}
-                name["build"] = self.workshop.build_of(self.target)
+                name["build"] = self.measure_session.build_of(self.target)
                 told = self.database.fact(**name)
                 if told is None:
-                    told = {"reason": self.workshop.try_build(model, self.target)}
+                    told = {"reason": self.measure_session.try_build(model, self.target)}
                     self.database.keep_fact(told, **name)
                 asked[structure] = Support(told["reason"] is None, told["reason"])
             support[i] = asked[structure]
@@ -176,11 +176,11 @@ class _Surveyor:
             if outcome.time is None:
                 continue
             model = self.kernels.model(bits, self.target)
-            name = {"fact": "profile", "key": self.workshop.key(self.estimator.job(model, self.target)).digest}
+            name = {"fact": "profile", "key": self.measure_session.key(self.estimator.job(model, self.target)).digest}
             told = self.database.fact(**name)
             if told is None:
                 inputs = [str(value.name) for value in model.graph.inputs]
-                told = _by_position(model, self.workshop.profile(model, self.target, inputs))
+                told = _by_position(model, self.measure_session.profile(model, self.target, inputs))
                 self.database.keep_fact(told, **name)
             total = sum(told)
             members = [i for i in range(len(self.graph)) if bits >> i & 1]

@@ -13,10 +13,10 @@ import onnx_ir as ir
 
 from collage._errors import ToolchainError
 from collage.measure.jobs import HELD_BYTES, Counters, Job, weight_bytes
-from collage.measure.worker_pool import Crew, Limits
+from collage.measure.worker_pool import Limits, WorkerPool
 from collage.runtime import page_out
 from collage.target import Target
-from collage.workers.machine_lock import building_slot
+from collage.workers.machine_lock import build_lock
 
 __all__ = ["Builds", "Built"]
 
@@ -38,7 +38,7 @@ class Builds:
     """The kernels of one workspace.
 
     Args:
-        crew: Who builds them.
+        worker_pool: Who builds them.
         workspace: Folder for kernels, with the model's weights file.
         counters: Counts what is built.
         threads: Threads that each kernel may use; 0 is the toolchains' default.
@@ -48,7 +48,7 @@ class Builds:
 
     def __init__(
         self,
-        crew: Crew,
+        worker_pool: WorkerPool,
         workspace: Path,
         counters: Counters,
         *,
@@ -56,7 +56,7 @@ class Builds:
         limits: Limits,
         say: Callable[[str], None],
     ) -> None:
-        self._crew = crew
+        self._crew = worker_pool
         self._workspace = workspace
         self._counters = counters
         self._threads = threads
@@ -98,7 +98,7 @@ class Builds:
     def build(self, kernel: ir.Model, target: Target, timeout_s: float | None = None) -> Built:
         """Compiles a kernel. A worker then holds it, until ``relieve`` or ``tidy`` has it forgotten."""
         file = self.write(kernel)
-        with building_slot():
+        with build_lock():
             started = time.monotonic()  # Standing in line is no part of building.
             try:
                 made: dict[str, Any] = self._crew.call(

@@ -14,10 +14,10 @@ import numpy as np
 
 from collage.toolchains import HelperThreads
 
-__all__ = ["Clutter", "clutter_for"]
+__all__ = ["CacheFlusher", "cache_flusher_for"]
 
 
-class Clutter:
+class CacheFlusher:
     """Memory for each of several processors, and a thread for each but the caller's.
 
     Args:
@@ -33,12 +33,12 @@ class Clutter:
             thread.start()
         self._helpers = HelperThreads(thread.native_id for thread in threads if thread.native_id is not None)
 
-    def touch(self, size: int) -> None:
+    def flush(self, size: int) -> None:
         """Has every processor write to so many bytes of its own; returns when all are done."""
         if size > len(self._memory[0]):
             self._memory = [np.ones(size, np.uint8) for _ in self._memory]
         self._size = size
-        self._helpers.keep_apart()
+        self._helpers.move_off()
         self._start.wait()
         self._write(0)
         self._end.wait()
@@ -61,6 +61,6 @@ class Clutter:
 
 
 @functools.cache
-def clutter_for(cores: int) -> Clutter:
+def cache_flusher_for(cores: int) -> CacheFlusher:
     """This process's clutter for so many processors."""
-    return Clutter(cores)
+    return CacheFlusher(cores)

@@ -22,7 +22,7 @@ from collage.measure.jobs import weight_bytes
 from collage.numerics.value_store import ValueStore
 from collage.target import Target
 
-__all__ = ["Surroundings"]
+__all__ = ["CachePressure"]
 
 _CACHE_BYTES = 32 << 20
 """More than this is not worth touching: no cache of one processor holds it."""
@@ -30,7 +30,7 @@ _REUSED_BYTES = 16 << 20
 """What activations take of a processor's caches at most."""
 
 
-class Surroundings:
+class CachePressure:
     """What lies around the kernels of one model.
 
     Args:
@@ -44,7 +44,7 @@ class Surroundings:
         self._values = values
         self._cores = cores
 
-    def touched_bytes(self, kernel: ir.Model, target: Target) -> int:
+    def flush_bytes(self, kernel: ir.Model, target: Target) -> int:
         """Bytes that each processor touches between two runs of a kernel, or a device; 0 for the whole model."""
         weights = max(0, self._model_bytes - weight_bytes(kernel))
         if target.kind != "llvm":

@@ -25,9 +25,9 @@ from collage.frontend import (
     Probe,
     bind_dims,
     make_inputs,
-    occasions,
     other_lengths,
     probe_inputs,
+    shape_profiles,
     single_lengths,
 )
 from collage.graph import structural_hash
@@ -39,10 +39,10 @@ from collage.measure.reference_run import (
     capture_reference,
     inputs_at,
 )
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.measure.unstable_elements import capture_unstable
 from collage.numerics.compare import compare, tolerance_of
-from collage.numerics.nan_check import senseless_elements
+from collage.numerics.nan_check import nonfinite_elements
 from collage.numerics.rounding_ties import after_decisions
 from collage.numerics.value_store import ValueStore, probe_folder, probe_of
 from collage.target import HOST_TARGET
@@ -148,7 +148,7 @@ class _Judge:
 def capture_checking_sets(
     model: ir.Model,
     given: Mapping[str, Any],
-    workshop: Workshop,
+    measure_session: MeasureSession,
     database: Database,
     *,
     seed: int,
@@ -165,7 +165,7 @@ def capture_checking_sets(
     Args:
         model: A prepared model.
         given: Inputs that are not made up.
-        workshop: Runs the prepared model, and keeps the folders of the values.
+        measure_session: Runs the prepared model, and keeps the folders of the values.
         database: Remembers which other lengths the model takes.
         seed: Of made-up inputs.
         dims: Representative lengths.
@@ -178,20 +178,20 @@ def capture_checking_sets(
     if any(isinstance(value.type, ir.SequenceType | ir.OptionalType) for value in model.graph.inputs):
         return CheckingSets("an input is a sequence or an optional, which cannot be made up")
     judge = _Judge(model, original, tolerance, in_between)
-    first = occasions(dims)[0].dims
+    first = shape_profiles(dims)[0].dims
     try:
-        made = capture_made_up(model, workshop, dims, given, seed=seed)
-        for values, _ in workshop.occasions:
+        made = capture_made_up(model, measure_session, dims, given, seed=seed)
+        for values, _ in measure_session.occasions:
             believe_values(model, values)
             judge.first(values)
         if not set(bind_dims(model, first)) <= set(given):
             others = make_inputs(model, seed + _OTHER_SEED, first, made.floats)
             varied = {name: _varied(value, seed) for name, value in others.items()}
             as_given = {name: made.inputs[name] for name in given}
-            _capture_others(model, [{**varied, **as_given}, {**others, **as_given}], workshop, judge)
+            _capture_others(model, [{**varied, **as_given}, {**others, **as_given}], measure_session, judge)
         at = partial(inputs_at, model, made.make, given, first)
-        _capture_other_lengths(model, made.inputs, workshop, database, at, judge)
-        probes = _capture_probes(model, made.inputs, given, workshop, judge, seed)
+        _capture_other_lengths(model, made.inputs, measure_session, database, at, judge)
+        probes = _capture_probes(model, made.inputs, given, measure_session, judge, seed)
     except NothingCanRun as error:
         return CheckingSets(str(error))
     except _Differs as found:
@@ -200,14 +200,14 @@ def capture_checking_sets(
 
 
 def agrees_with_original(
-    model: ir.Model, shown_on: ValueStore, workshop: Workshop, original: OriginalModel, tolerance: float
+    model: ir.Model, shown_on: ValueStore, measure_session: MeasureSession, original: OriginalModel, tolerance: float
 ) -> bool:
     """Return whether another preparation of a model computes what the original does.
 
     Args:
         model: The other preparation, its weights in the workshop's workspace.
         shown_on: Holds the inputs on which an earlier preparation did not.
-        workshop: Runs it.
+        measure_session: Runs it.
         original: The original model.
         tolerance: How far it may be off.
     """
@@ -216,9 +216,9 @@ def agrees_with_original(
     judge = _Judge(model, original, tolerance, in_between=True)
     is_probe = bool(probe_of(shown_on.folder))
     try:
-        capture_reference(model, inputs, workshop, values, exempt=is_probe)
+        capture_reference(model, inputs, measure_session, values, exempt=is_probe)
         if is_probe:
-            capture_unstable(model, workshop, values)
+            capture_unstable(model, measure_session, values)
         judge.first(values)
     except (NothingCanRun, ToolchainError, _Differs):
         return False
@@ -231,7 +231,7 @@ def _capture_probes(
     model: ir.Model,
     inputs: Mapping[str, Any],
     given: Mapping[str, Any],
-    workshop: Workshop,
+    measure_session: MeasureSession,
     judge: _Judge,
     seed: int,
 ) -> tuple[str, ...]:
@@ -239,23 +239,23 @@ def _capture_probes(
 
     The original is asked first, in a process of its own: probing inputs may be too much for it.
     """
-    is_large = sum(workshop.values.nbytes(name) for name in workshop.values) > _MOST_BYTES
+    is_large = sum(measure_session.values.nbytes(name) for name in measure_session.values) > _MOST_BYTES
     taken: list[str] = []
     started = time.monotonic()
     for kind in PROBES[:1] if is_large else PROBES:
         probing = probe_inputs(model, kind, inputs, given, seed)
         if probing is None or time.monotonic() - started > _MOST_PROBING_S:
             continue
-        values = ValueStore(probe_folder(workshop.values, kind))
+        values = ValueStore(probe_folder(measure_session.values, kind))
         for name, array in probing.items():
             values.put(name, array)
         values.flush()
         is_taken = False
         if judge.run(values):
             capture = _capture_outputs if is_large else _capture_probe
-            is_taken = capture(model, probing, kind, workshop, judge, values)
+            is_taken = capture(model, probing, kind, measure_session, judge, values)
         if is_taken:
-            workshop.other_folders.append(values.folder)
+            measure_session.other_folders.append(values.folder)
             taken.append(kind)
         else:
             shutil.rmtree(values.folder)
@@ -263,19 +263,29 @@ def _capture_probes(
 
 
 def _capture_probe(
-    model: ir.Model, inputs: Mapping[str, Any], kind: Probe, workshop: Workshop, judge: _Judge, values: ValueStore
+    model: ir.Model,
+    inputs: Mapping[str, Any],
+    kind: Probe,
+    measure_session: MeasureSession,
+    judge: _Judge,
+    values: ValueStore,
 ) -> bool:
     try:
-        capture_reference(model, inputs, workshop, values, exempt=True)
-        capture_unstable(model, workshop, values)
+        capture_reference(model, inputs, measure_session, values, exempt=True)
+        capture_unstable(model, measure_session, values)
     except (NothingCanRun, ToolchainError):
         return False
     judge.settle(values, kind)
-    return senseless_elements(model, values) <= senseless_elements(model, workshop.values)
+    return nonfinite_elements(model, values) <= nonfinite_elements(model, measure_session.values)
 
 
 def _capture_outputs(
-    model: ir.Model, inputs: Mapping[str, Any], kind: Probe, workshop: Workshop, judge: _Judge, values: ValueStore
+    model: ir.Model,
+    inputs: Mapping[str, Any],
+    kind: Probe,
+    measure_session: MeasureSession,
+    judge: _Judge,
+    values: ValueStore,
 ) -> bool:
     """Store the original's outputs alone; not if some of them follow from decisions, which cannot be told apart so."""
     if judge.original is None or not after_decisions(model.graph).isdisjoint(str(v.name) for v in model.graph.outputs):
@@ -285,20 +295,20 @@ def _capture_outputs(
 
 
 def _capture_others(
-    model: ir.Model, candidates: Iterable[Mapping[str, Any]], workshop: Workshop, judge: _Judge
+    model: ir.Model, candidates: Iterable[Mapping[str, Any]], measure_session: MeasureSession, judge: _Judge
 ) -> None:
     """A second set of inputs to check kernels on; where the model refuses all, or makes less sense of them, one has to do."""
-    most = senseless_elements(model, workshop.values)
-    folder = workshop.values.folder.with_name("other_values")
+    most = nonfinite_elements(model, measure_session.values)
+    folder = measure_session.values.folder.with_name("other_values")
     for inputs in candidates:
         values = ValueStore(folder)
         try:
-            capture_reference(model, inputs, workshop, values)
+            capture_reference(model, inputs, measure_session, values)
             is_taken = judge.run(values)
             if is_taken:
                 judge.settle(values, "other inputs")
-            if is_taken and senseless_elements(model, values) <= most:
-                workshop.other_folders.append(folder)
+            if is_taken and nonfinite_elements(model, values) <= most:
+                measure_session.other_folders.append(folder)
                 return
         except NothingCanRun:
             pass
@@ -308,7 +318,7 @@ def _capture_others(
 def _capture_other_lengths(
     model: ir.Model,
     inputs: Mapping[str, Any],
-    workshop: Workshop,
+    measure_session: MeasureSession,
     database: Database,
     at: Make,
     judge: _Judge,
@@ -319,14 +329,14 @@ def _capture_other_lengths(
     at which the model fails, or at which a value has another shape than it is said to have, are of no use. Nor are those
     at which its answer is nothing but rounding, as where a mean over one element is taken from that element.
     """
-    longer = sum(workshop.values.get(name).nbytes for name in workshop.values) <= _MOST_BYTES
+    longer = sum(measure_session.values.get(name).nbytes for name in measure_session.values) <= _MOST_BYTES
     single = single_lengths(model, inputs)
 
     def takes(lengths: Mapping[str, int], values: ValueStore, was_taken: bool) -> bool:
-        capture_reference(model, made := at(lengths), workshop, values)
+        capture_reference(model, made := at(lengths), measure_session, values)
         if not _as_declared(model, values):
             return False
-        if not (was_taken or lengths != single or _is_settled(model, made, workshop, values)):
+        if not (was_taken or lengths != single or _is_settled(model, made, measure_session, values)):
             return False
         if not judge.run(values):
             return False
@@ -337,11 +347,11 @@ def _capture_other_lengths(
     groups += [("single_lengths", [single])] if single else []
     for name, candidates in groups:
         try:
-            folder = _first_taken(name, candidates, takes, model, workshop, database)
+            folder = _first_taken(name, candidates, takes, model, measure_session, database)
         except NothingCanRun:
             return  # It died. The host is needed for other things, and is not to be quarantined for this.
         if folder is not None:
-            workshop.length_folders.append(folder)
+            measure_session.length_folders.append(folder)
 
 
 def _first_taken(
@@ -349,7 +359,7 @@ def _first_taken(
     candidates: list[dict[str, int]],
     takes: Callable[[Mapping[str, int], ValueStore, bool], bool],
     model: ir.Model,
-    workshop: Workshop,
+    measure_session: MeasureSession,
     database: Database,
 ) -> Path | None:
     """The folder of all values at the first lengths that a model takes.
@@ -363,14 +373,14 @@ def _first_taken(
         "fact": "lengths-1",
         "model": structural_hash(model),
         "tried": candidates,
-        "host": workshop.build_of(HOST_TARGET),
+        "host": measure_session.build_of(HOST_TARGET),
     }
     known = database.local_fact(**fact)
     if known is not None:
         # Those first; all others stay for the case that it no longer does.
         candidates = sorted(candidates, key=lambda lengths: lengths != known["taken"]) if known["taken"] else []
     for number, lengths in enumerate(candidates):
-        values = ValueStore(workshop.values.folder.with_name(f"{name}_{number}"))
+        values = ValueStore(measure_session.values.folder.with_name(f"{name}_{number}"))
         was_taken = known is not None and known["taken"] == lengths
         try:
             is_taken = takes(lengths, values, was_taken)
@@ -387,11 +397,13 @@ def _first_taken(
     return None
 
 
-def _is_settled(model: ir.Model, inputs: Mapping[str, Any], workshop: Workshop, values: ValueStore) -> bool:
+def _is_settled(
+    model: ir.Model, inputs: Mapping[str, Any], measure_session: MeasureSession, values: ValueStore
+) -> bool:
     """Whether all values stay what they are, within tolerance, where the last digits of the inputs change."""
     random = np.random.default_rng(_OTHER_SEED)
     nudged = ValueStore(values.folder.with_name(f"{values.folder.name}_nudged"))
-    capture_reference(model, {name: _nudged(value, random) for name, value in inputs.items()}, workshop, nudged)
+    capture_reference(model, {name: _nudged(value, random) for name, value in inputs.items()}, measure_session, nudged)
     pairs = ((nudged.get(name), values.get(name)) for name in values)
     return all(compare(new, old, tolerance_of([old.dtype.name])).ok for new, old in pairs)
 

@@ -14,9 +14,9 @@ import onnx_ir as ir
 from collage.cost.cost import Cost
 from collage.cost.outcome import Outcome
 from collage.graph import structural_hash
-from collage.measure.cache_pressure import Surroundings
+from collage.measure.cache_pressure import CachePressure
 from collage.measure.jobs import Job, structure_of
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.numerics.compare import REDUCED_TOLERANCE, tolerance_of
 from collage.system.machine import this_machine
 
@@ -66,32 +66,34 @@ class MeasuringCostEstimator:
     """Costs by measurement, on the model's real intermediate values, as in the model rather than in a loop.
 
     Args:
-        workshop: Builds and measures.
+        measure_session: Builds and measures.
         model_bytes: Weights of the whole model.
     """
 
-    def __init__(self, workshop: Workshop, model_bytes: int) -> None:
-        self._workshop = workshop
-        self._surroundings = Surroundings(model_bytes, workshop.values, workshop.cores)
+    def __init__(self, measure_session: MeasureSession, model_bytes: int) -> None:
+        self._workshop = measure_session
+        self._surroundings = CachePressure(model_bytes, measure_session.values, measure_session.cores)
         self._structures: dict[str, str] = {}
 
     def estimate(self, module: ir.Model, target: Target) -> Cost:
         """Measures one kernel, unless its timing is known."""
         return self.measure([(module, target)])[0].cost
 
-    def measure(self, kernels: Sequence[tuple[ir.Model, Target]], hopeless_s: float = float("inf")) -> list[Outcome]:
+    def measure(
+        self, kernels: Sequence[tuple[ir.Model, Target]], abandon_above_s: float = float("inf")
+    ) -> list[Outcome]:
         """Measures several; builds run side by side.
 
         Args:
             kernels: Standalone models, whose inputs and outputs are called what they are called in the model.
-            hopeless_s: Kernels slower than this need not be measured precisely.
+            abandon_above_s: Kernels slower than this need not be measured precisely.
         """
-        jobs = [self.job(module, target, hopeless_s) for module, target in kernels]
+        jobs = [self.job(module, target, abandon_above_s) for module, target in kernels]
         return self._workshop.measure(jobs)
 
-    def look_again(self, kernels: Sequence[tuple[ir.Model, Target]], hopeless_s: float) -> list[Outcome | None]:
-        """Measures kernels once more that much depends on, see ``Workshop.look_again``."""
-        return self._workshop.look_again([self.job(module, target, hopeless_s) for module, target in kernels])
+    def remeasure(self, kernels: Sequence[tuple[ir.Model, Target]], abandon_above_s: float) -> list[Outcome | None]:
+        """Measures kernels once more that much depends on, see ``MeasureSession.look_again``."""
+        return self._workshop.remeasure([self.job(module, target, abandon_above_s) for module, target in kernels])
 
     def why_wrong(self, module: ir.Model, target: Target) -> str | None:
         """Why this very kernel, with its weights and on its values, is wrong; None if it is right.
@@ -101,7 +103,7 @@ class MeasuringCostEstimator:
         """
         return self._workshop.check(self.job(module, target))
 
-    def job(self, module: ir.Model, target: Target, hopeless_s: float = float("inf")) -> Job:
+    def job(self, module: ir.Model, target: Target, abandon_above_s: float = float("inf")) -> Job:
         """The job of measuring a kernel."""
         graph = module.graph
         name = str(graph.name)
@@ -114,8 +116,8 @@ class MeasuringCostEstimator:
             inputs=tuple(str(value.name) for value in graph.inputs),
             outputs=tuple(str(value.name) for value in graph.outputs),
             tolerance=REDUCED_TOLERANCE if target.is_reduced else model_tolerance(module),
-            context_bytes=self._surroundings.touched_bytes(module, target),
-            hopeless_s=hopeless_s,
+            context_bytes=self._surroundings.flush_bytes(module, target),
+            abandon_above_s=abandon_above_s,
         )
 
 

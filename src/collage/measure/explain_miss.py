@@ -17,7 +17,7 @@ from collage.measure.check_inputs import capture_checking_sets
 from collage.measure.estimator import MeasuringCostEstimator
 from collage.measure.jobs import weight_bytes
 from collage.measure.kernel_factory import KernelMaker
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.system.scratch import scratch
 from collage.target import Target
 from collage.toolchains import Registry
@@ -49,16 +49,16 @@ def explain_model(
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
         model = place_weights(prepared, workspace)
-        workshop = stack.enter_context(Workshop(toolchains, database, workspace, threads=threads))
+        measure_session = stack.enter_context(MeasureSession(toolchains, database, workspace, threads=threads))
         # As for a compilation: lengths of what it computes may depend on more than those of its inputs.
-        failure = capture_checking_sets(model, {}, workshop, database, seed=0, dims=dims or {}).failure
+        failure = capture_checking_sets(model, {}, measure_session, database, seed=0, dims=dims or {}).failure
         if failure is not None:
             raise NothingCanRun(f"nothing is measured of this model: {failure}")
-        estimator = MeasuringCostEstimator(workshop, weight_bytes(model))
+        estimator = MeasuringCostEstimator(measure_session, weight_bytes(model))
         kernels = KernelMaker(DataflowGraph(model))
         for target in targets:
             kernel = kernels.model((1 << len(kernels.graph)) - 1, target)
-            yield _explanation(database, workshop.key(estimator.job(kernel, target)).parts())
+            yield _explanation(database, measure_session.key(estimator.job(kernel, target)).parts())
 
 
 def explain_digest(database: Database, beginning: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Job:
         outputs: Names of its outputs in the value store, in order.
         tolerance: See ``collage.numerics.compare``.
         context_bytes: What each processor touches between two runs of this kernel, see ``collage.measure.cache_pressure``.
-        hopeless_s: Not worth measuring precisely above this.
+        abandon_above_s: Not worth measuring precisely above this.
     """
 
     kernel: ir.Model
@@ -40,7 +40,7 @@ class Job:
     outputs: tuple[str, ...]
     tolerance: float
     context_bytes: int = 0
-    hopeless_s: float = float("inf")
+    abandon_above_s: float = float("inf")
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from itertools import accumulate, islice
 
 from collage.graph import iterate_bits
 
-__all__ = ["Expectation"]
+__all__ = ["LearnedCostModel"]
 
 _OPTIMISM = 0.95
 """Unmeasured kernels are taken to be this much cheaper than the estimate: a missed win costs more than a measurement."""
@@ -78,7 +78,7 @@ class _Estimate:
     near: float = 0.0
 
 
-class Expectation:
+class LearnedCostModel:
     """Expected seconds of kernels on one model. Sets of nodes are bits.
 
     Args:

@@ -20,7 +20,7 @@ from collage.database.database import Database
 from collage.system.machine import this_machine
 from collage.workers.worker import Worker
 
-__all__ = ["PATIENCE_VARIABLE", "Calm"]
+__all__ = ["PATIENCE_VARIABLE", "NoiseMonitor"]
 
 PATIENCE_VARIABLE = "COLLAGE_PATIENCE_S"
 """Environment variable: seconds that one race may wait in all; 0 is not to look."""
@@ -45,7 +45,7 @@ _TIMEOUT_S = 30.0
 _QUIET = {"OPENBLAS_THREAD_TIMEOUT": "4", "MKL_THREADING_LAYER": "GNU", "GOMP_SPINCOUNT": "0"}
 
 
-class Calm:
+class NoiseMonitor:
     """Knows whether the machine is as fast as it can be.
 
     Args:
@@ -91,23 +91,23 @@ class Calm:
             self.wait()
             before = self._latest
             samples = measure()
-            took_s, after = sum(samples), self.pace()
+            took_s, after = sum(samples), self.slowdown()
             found.append((took_s, math.sqrt(before * after), samples))
             if took_s > _LONG_S or len(found) == _TRIES or after <= _BUSY or self._is_impatient:
                 break
-        _, pace, fastest = min(found)
-        self._met.append(pace)
+        _, slowdown, fastest = min(found)
+        self._met.append(slowdown)
         return fastest
 
     @property
-    def pace_met(self) -> float:
+    def slowdown_met(self) -> float:
         """The pace at which what ``samples`` returned was timed since ``renew``, the median; 1 where nothing was."""
         return statistics.median(self._met) if self._met else 1.0
 
     def wait(self) -> bool:
         """Returns when the machine is calm, or patience is at an end; whether it is calm."""
         began_s = self.waited_s
-        while not self.is_calm():
+        while not self.is_quiet():
             if self.waited_s - began_s >= self._longest_s:
                 self._longest_s /= 2
                 return False
@@ -118,15 +118,15 @@ class Calm:
         self._longest_s = _LONGEST_S
         return True
 
-    def is_calm(self) -> bool:
+    def is_quiet(self) -> bool:
         """Whether all cores are about as fast as they were at best; True where nobody wants to know, or not any longer."""
-        return self._is_impatient or self.pace() <= _BUSY
+        return self._is_impatient or self.slowdown() <= _BUSY
 
     @property
     def _is_impatient(self) -> bool:
         return self.waited_s >= self._end_s
 
-    def pace(self) -> float:
+    def slowdown(self) -> float:
         """How many times as long as at best all cores take just now: 1 to 2, and 1 where nobody wants to know."""
         if self._looks:
             if math.isinf(self._best_s):
@@ -159,7 +159,9 @@ class Calm:
         """Seconds of a product, the median of a few and the least; 0 and infinite where none can be made."""
         if self._worker is None:
             side = _SIDE * math.ceil(math.sqrt(this_machine().cores / 4))
-            self._worker = Worker("collage.measure._noise_probe_worker:CalmService", {"side": side}, environment=_QUIET)
+            self._worker = Worker(
+                "collage.measure._noise_probe_worker:NoiseProbeWorker", {"side": side}, environment=_QUIET
+            )
         try:
             took_s, least_s = self._worker.call("probe", _TIMEOUT_S)
         except ToolchainError:

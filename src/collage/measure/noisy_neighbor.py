@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from collage._errors import ToolchainError
 from collage.workers.worker import Worker
 
-__all__ = ["busy_neighbour"]
+__all__ = ["under_load"]
 
 _TIMEOUT_S = 30.0
 
 
 @contextmanager
-def busy_neighbour() -> Iterator[bool]:
+def under_load() -> Iterator[bool]:
     """Has a process keep half of the processors busy meanwhile; whether it does."""
-    worker = Worker("collage.measure._noisy_neighbor_worker:NeighbourService")
+    worker = Worker("collage.measure._noisy_neighbor_worker:NoisyNeighborWorker")
     try:
         try:
             is_there = bool(worker.call("work", _TIMEOUT_S))

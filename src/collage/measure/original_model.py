@@ -8,7 +8,7 @@ from pathlib import Path
 
 from collage.measure.worker_pool import Limits
 from collage.numerics.value_store import ValueStore
-from collage.workers.machine_lock import building_slot
+from collage.workers.machine_lock import build_lock
 from collage.workers.worker import Worker
 
 __all__ = ["Mismatch", "OriginalModel"]
@@ -80,7 +80,7 @@ class OriginalModel:
         Raises:
             ToolchainError: It cannot be run on these inputs, or takes too much memory or time.
         """
-        with building_slot():
+        with build_lock():
             if not (self._is_open and self._worker.alive):
                 opened = self._worker.call("open", self._limits.compile_s, model=str(self._path))
                 self._is_open = True
@@ -105,7 +105,7 @@ class OriginalModel:
             ToolchainError: The process died.
         """
         wanted = list(dict.fromkeys([*(name for name in names if name in self._values), *self._outputs]))
-        with building_slot():
+        with build_lock():
             found = self._worker.call(
                 "settle", self._limits.run_s, values=str(values.folder), names=wanted, tolerance=tolerance
             )
@@ -114,6 +114,6 @@ class OriginalModel:
 
     def keep_outputs(self, values: ValueStore) -> None:
         """Put the latest run's outputs into a store that holds the inputs alone."""
-        with building_slot():
+        with build_lock():
             self._worker.call("keep_outputs", self._limits.run_s, values=str(values.folder))
         values.reload()

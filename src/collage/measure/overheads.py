@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from collage.cost.workload_key import METHOD, runtime_settings
 from collage.database.database import Database
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.system.machine import this_machine
 from collage.target import Target
 
@@ -28,20 +28,20 @@ class Overheads:
     launch_s: float
 
 
-def measure_overheads(target: Target, workshop: Workshop, database: Database) -> Overheads:
+def measure_overheads(target: Target, measure_session: MeasureSession, database: Database) -> Overheads:
     """The overheads of a target, from the database if they are known for this machine and build."""
     name = {
         "fact": "overheads-2",
         "method": METHOD,
         "target": str(target),
-        "build": workshop.build_of(target),
+        "build": measure_session.build_of(target),
         "machine": this_machine().fingerprint,
-        "threads": workshop.threads,
+        "threads": measure_session.threads,
         "settings": runtime_settings(),
     }
     found = database.fact(**name)
     if found is None:
-        found = dict(workshop.overheads(_next_to_nothing(f"collage_empty_{target.toolchain}"), target))
+        found = dict(measure_session.overheads(_next_to_nothing(f"collage_empty_{target.toolchain}"), target))
         database.keep_fact(found, **name)
     return Overheads(found["dispatch_s"], found["launch_s"])
 

@@ -17,12 +17,12 @@ from collage.system.machine import this_machine
 from collage.system.scratch import scratch
 from collage.target import Target
 from collage.toolchains import Registry
-from collage.workers.machine_lock import building_slot
+from collage.workers.machine_lock import build_lock
 from collage.workers.worker import Worker
 
-__all__ = ["Sharing", "Verdict"]
+__all__ = ["ProcessCompatibility", "Verdict"]
 
-_SERVICE = "collage.measure._process_compat_worker:SharingService"
+_SERVICE = "collage.measure._process_compat_worker:ProcessCompatWorker"
 _TIMEOUT_S = 180.0
 
 
@@ -34,7 +34,7 @@ class Verdict:
     reason: str | None = None
 
 
-class Sharing:
+class ProcessCompatibility:
     """Asks which toolchains can share a process.
 
     Args:
@@ -103,7 +103,7 @@ class Sharing:
             members.append({"factory": factory, "arguments": arguments, "target": str(target)})
         with (
             scratch() as workspace,
-            building_slot(),
+            build_lock(),
             Worker(_SERVICE, {"members": members, "workspace": str(workspace)}) as worker,
         ):
             try:

@@ -24,11 +24,11 @@ from collage.frontend import (
     bind_dims,
     cut,
     make_inputs,
-    occasions,
+    shape_profiles,
 )
-from collage.measure.rounding_sensitive import capture_unsettled
-from collage.measure.session import Workshop
-from collage.numerics.nan_check import senseless_elements
+from collage.measure.rounding_sensitive import capture_rounding_sensitive
+from collage.measure.session import MeasureSession
+from collage.numerics.nan_check import nonfinite_elements
 from collage.numerics.rounding_ties import followers
 from collage.numerics.value_store import ValueStore
 from collage.target import HOST_TARGET
@@ -39,8 +39,8 @@ __all__ = [
     "Make",
     "believe_values",
     "capture_made_up",
-    "capture_occasions",
     "capture_reference",
+    "capture_shape_profiles",
     "inputs_at",
     "unrepeatable_values",
     "with_all_outputs",
@@ -67,7 +67,7 @@ class MadeUp:
 
 def capture_made_up(
     model: ir.Model,
-    workshop: Workshop,
+    measure_session: MeasureSession,
     dims: Lengths,
     given: Mapping[str, Any] = MappingProxyType({}),
     *,
@@ -81,19 +81,19 @@ def capture_made_up(
     Raises:
         NothingCanRun: Not even the host can run the model on any of them.
     """
-    made_up = set(bind_dims(model, occasions(dims)[0].dims)) - set(given)
+    made_up = set(bind_dims(model, shape_profiles(dims)[0].dims)) - set(given)
     seeds = (seed, seed + 1) if made_up else (seed,)
     makes: list[Make] = [partial(make_inputs, model, number) for number in seeds]
     makes += [partial(_with_zeros, model, seed)] if made_up else []
     for make in makes:
         try:
-            found = MadeUp(make, capture_occasions(model, make, workshop, dims, given), FLOATS[0])
+            found = MadeUp(make, capture_shape_profiles(model, make, measure_session, dims, given), FLOATS[0])
             break
         except NothingCanRun as error:
             failure = error
     else:
         raise failure
-    least = senseless_elements(model, workshop.values)
+    least = nonfinite_elements(model, measure_session.values)
     floats = any(value.name in made_up and _is_float(value) for value in model.graph.inputs)
     best, is_stored = found, True
     for kind in FLOATS[1:] if floats else ():
@@ -101,13 +101,13 @@ def capture_made_up(
             break
         make, is_stored = partial(make_inputs, model, seed, floats=kind), False
         try:
-            inputs = capture_occasions(model, make, workshop, dims, given)
+            inputs = capture_shape_profiles(model, make, measure_session, dims, given)
         except NothingCanRun:
             continue
-        if (senseless := senseless_elements(model, workshop.values)) < least:
+        if (senseless := nonfinite_elements(model, measure_session.values)) < least:
             best, least, is_stored = MadeUp(make, inputs, kind), senseless, True
     if not is_stored:
-        capture_occasions(model, best.make, workshop, dims, given)
+        capture_shape_profiles(model, best.make, measure_session, dims, given)
     return best
 
 
@@ -115,10 +115,10 @@ def _is_float(value: ir.Value) -> bool:
     return value.dtype is not None and value.dtype.is_floating_point()
 
 
-def capture_occasions(
+def capture_shape_profiles(
     model: ir.Model,
     make: Make,
-    workshop: Workshop,
+    measure_session: MeasureSession,
     dims: Lengths,
     given: Mapping[str, Any] = MappingProxyType({}),
 ) -> Mapping[str, Any]:
@@ -127,7 +127,7 @@ def capture_occasions(
     Args:
         model: A prepared model.
         make: Makes inputs up, for lengths by symbol.
-        workshop: Runs it in a worker process.
+        measure_session: Runs it in a worker process.
         dims: Representative lengths.
         given: Inputs by name that are not made up. Where there are several lengths, they are cut to each.
 
@@ -137,18 +137,18 @@ def capture_occasions(
     Raises:
         NothingCanRun: Not even the host can run the model.
     """
-    first, *more = occasions(dims)
+    first, *more = shape_profiles(dims)
     inputs = inputs_at(model, make, given, first.dims) if more else {**make(first.dims), **given}
-    capture_reference(model, inputs, workshop)
-    workshop.occasions = [(workshop.values, first.weight)]
+    capture_reference(model, inputs, measure_session)
+    measure_session.occasions = [(measure_session.values, first.weight)]
     for number, occasion in enumerate(more, 1):
-        values = ValueStore(workshop.values.folder.with_name(f"values_{number}"))
+        values = ValueStore(measure_session.values.folder.with_name(f"values_{number}"))
         try:
-            capture_reference(model, inputs_at(model, make, given, occasion.dims), workshop, values)
+            capture_reference(model, inputs_at(model, make, given, occasion.dims), measure_session, values)
         except NothingCanRun as error:
             lengths = ", ".join(f"{name}={length}" for name, length in occasion.dims.items())
             raise NothingCanRun(f"at {lengths}: {error}") from error
-        workshop.occasions.append((values, occasion.weight))
+        measure_session.occasions.append((values, occasion.weight))
     return inputs
 
 
@@ -191,7 +191,7 @@ def inputs_at(
 def capture_reference(
     model: ir.Model,
     inputs: Mapping[str, Any],
-    workshop: Workshop,
+    measure_session: MeasureSession,
     values: ValueStore | None = None,
     *,
     exempt: bool = False,
@@ -201,26 +201,26 @@ def capture_reference(
     Args:
         model: A prepared model.
         inputs: One value per graph input, by name.
-        workshop: Runs it in a worker process.
+        measure_session: Runs it in a worker process.
         values: Where to store them; the workshop's own store by default.
-        exempt: See ``capture_unsettled``.
+        exempt: See ``capture_rounding_sensitive``.
 
     Raises:
         NothingCanRun: Not even the host can run the model.
     """
-    store = workshop.values if values is None else values
+    store = measure_session.values if values is None else values
     for name, value in inputs.items():
         store.put(name, value)
     store.flush()
     try:
-        workshop.capture(with_all_outputs(model), HOST_TARGET, store)
+        measure_session.capture(with_all_outputs(model), HOST_TARGET, store)
     except ToolchainError as error:
         raise NothingCanRun(
             f"the model cannot be run at all, not even operator by operator on the host: {error}"
         ) from error
     store.put_unrepeatable(unrepeatable_values(model))
     store.flush()
-    capture_unsettled(model, workshop, store, exempt=exempt)
+    capture_rounding_sensitive(model, measure_session, store, exempt=exempt)
 
 
 def unrepeatable_values(model: ir.Model) -> frozenset[str]:

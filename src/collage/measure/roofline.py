@@ -23,7 +23,7 @@ from collage.database.database import Database
 from collage.graph import SubGraph, is_view, value_nbytes
 from collage.system.machine import this_machine
 from collage.target import Target
-from collage.workers.machine_lock import measuring_slot
+from collage.workers.machine_lock import measurement_lock
 from collage.workers.worker import Worker
 
 __all__ = ["Peak", "Roofline", "measure_peak"]
@@ -36,7 +36,7 @@ _REDUCED = 16.0
 """How much faster than f32 a coarser type may be: tile units do sixteen 8-bit products in the time of one in f32."""
 _ABOVE_GEMM = 1.5
 _ABOVE_COPY = 2.0
-_SERVICE = "collage.measure._peak_worker:PeakService"
+_SERVICE = "collage.measure._peak_worker:PeakWorker"
 _PATIENCE_S = 60.0
 _THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "BLIS_NUM_THREADS")
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -60,7 +60,7 @@ def measure_peak(database: Database) -> Peak:
     name = {"fact": "peak-2", "machine": this_machine().fingerprint}
     found = database.fact(**name)
     if found is None:
-        with measuring_slot(), Worker(_SERVICE, environment=dict.fromkeys(_THREADS, "1")) as worker:
+        with measurement_lock(), Worker(_SERVICE, environment=dict.fromkeys(_THREADS, "1")) as worker:
             found = {rate: worker.call(rate, _PATIENCE_S) for rate in ("flops_per_s", "bytes_per_s")}
         database.keep_fact(found, **name)
     cores = this_machine().cores

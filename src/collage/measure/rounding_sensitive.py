@@ -17,13 +17,13 @@ import onnx_ir as ir
 from collage._errors import ToolchainError
 from collage.graph import constant_tensor
 from collage.measure.estimator import model_tolerance
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.numerics.compare import differing_elements
 from collage.numerics.rounding_ties import Decision, close_decisions, followers
 from collage.numerics.value_store import ValueStore
 from collage.target import HOST_TARGET
 
-__all__ = ["MOST_UNSETTLED", "capture_unsettled"]
+__all__ = ["MOST_UNSETTLED", "capture_rounding_sensitive"]
 
 Array = np.ndarray[Any, Any]
 
@@ -33,12 +33,14 @@ _TURNABLE = frozenset({"bool", "float32", "float64", "int32", "int64", "uint8"})
 """Element types for which the host's runtime has the operators that turn a decision over."""
 
 
-def capture_unsettled(model: ir.Model, workshop: Workshop, values: ValueStore, *, exempt: bool = False) -> None:
+def capture_rounding_sensitive(
+    model: ir.Model, measure_session: MeasureSession, values: ValueStore, *, exempt: bool = False
+) -> None:
     """Finds out which elements of a reference run are unsettled, and keeps that with its values.
 
     Args:
         model: The model that was run.
-        workshop: Runs it once more, if any decision is close. If that fails, everything is compared.
+        measure_session: Runs it once more, if any decision is close. If that fails, everything is compared.
         values: All values of the run.
         exempt: Leave out all that follows from decisions most of which are close, as where probing inputs are all equal.
             Else that is compared as if they were not.
@@ -56,7 +58,7 @@ def capture_unsettled(model: ir.Model, workshop: Workshop, values: ValueStore, *
     if exempt:
         for name in followers(model.graph, (d.value for d in close if d.close.mean() > MOST_UNSETTLED)):
             if name in values:
-                values.put_unsettled(name, np.ones(values.shape(name), bool))
+                values.put_rounding_sensitive(name, np.ones(values.shape(name), bool))
         values.flush()
     if not decisions:
         return
@@ -67,14 +69,18 @@ def capture_unsettled(model: ir.Model, workshop: Workshop, values: ValueStore, *
             if value.name in values:
                 turned.put(str(value.name), values.get(str(value.name)))
         turned.flush()
-        workshop.capture(copy, HOST_TARGET, turned)
+        measure_session.capture(copy, HOST_TARGET, turned)
         for value in copy.graph.outputs:
             name = str(value.name)
             if name in values and name in turned and values.shape(name) == turned.shape(name):
                 # Half of what is tolerated, so that no other half hides behind it.
-                unsettled = differing_elements(turned.get(name), values.get(name), tolerance / 2.0)
-                if values.unsettled(name) is None and unsettled.any() and unsettled.mean() <= MOST_UNSETTLED:
-                    values.put_unsettled(name, unsettled)
+                rounding_sensitive = differing_elements(turned.get(name), values.get(name), tolerance / 2.0)
+                if (
+                    values.rounding_sensitive(name) is None
+                    and rounding_sensitive.any()
+                    and rounding_sensitive.mean() <= MOST_UNSETTLED
+                ):
+                    values.put_rounding_sensitive(name, rounding_sensitive)
         values.flush()
     except ToolchainError:
         return

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from collage.cost.statistics import median_interval
-from collage.measure.cache_flush import clutter_for
+from collage.measure.cache_flush import cache_flusher_for
 from collage.toolchains import Device, DeviceKernel, Kernel
 
-__all__ = ["SamplingPlan", "sample", "sample_in_bursts", "sample_kernel", "slowdown", "when_calm"]
+__all__ = ["SamplingPlan", "kernel_slowdown", "normalize", "sample", "sample_in_bursts", "sample_kernel"]
 
 _SURELY = 4.0
 """A first run this many times above what is hopeless needs no second one if it took long; no warm-up saves so much."""
@@ -56,7 +56,7 @@ class SamplingPlan:
         least: Fewest timed runs.
         most: Most timed runs.
         spread: Stop when the median's interval is within this share of the median, to either side.
-        hopeless_s: Stop after three runs if the fastest of them is above this: the kernel cannot be chosen.
+        abandon_above_s: Stop after three runs if the fastest of them is above this: the kernel cannot be chosen.
     """
 
     evict_bytes: int = 0
@@ -67,7 +67,7 @@ class SamplingPlan:
     least: int = 7
     most: int = 60
     spread: float = 0.02
-    hopeless_s: float = 1e9
+    abandon_above_s: float = 1e9
 
 
 def sample_kernel(kernel: Kernel, inputs: Sequence[np.ndarray[Any, Any]], plan: SamplingPlan) -> list[float]:
@@ -113,17 +113,17 @@ def sample(
     Returns:
         Seconds of each timed run.
     """
-    clutter = clutter_for(plan.cores) if plan.evict_bytes and device is None else None
+    flusher = cache_flusher_for(plan.cores) if plan.evict_bytes and device is None else None
     seconds = _wall_s if device is None else device.seconds
     arrays = [a.reshape(-1).view(np.uint8) for a in inputs if a.dtype.kind not in "OSUT" and a.size]
     samples: list[float] = []
     # A short run may have waited for a processor for many times its length: what is said of it is said of several.
-    if plan.warm_up and (first_s := seconds(run)) > max(_SURELY * plan.hopeless_s, plan.budget_s):
+    if plan.warm_up and (first_s := seconds(run)) > max(_SURELY * plan.abandon_above_s, plan.budget_s):
         return [first_s]
     started = time.perf_counter()
     while True:
-        if clutter is not None:
-            clutter.touch(plan.evict_bytes)
+        if flusher is not None:
+            flusher.flush(plan.evict_bytes)
             for array in arrays:
                 array.max()
         elif device is not None and plan.evict_bytes:
@@ -135,13 +135,13 @@ def sample(
 
 
 def sample_in_bursts(
-    burst: Callable[[SamplingPlan], Sequence[float]], pace: Callable[[], float], plan: SamplingPlan
+    burst: Callable[[SamplingPlan], Sequence[float]], slowdown: Callable[[], float], plan: SamplingPlan
 ) -> list[float]:
     """Times a kernel in bursts, between which it is seen how fast the machine is.
 
     Args:
         burst: Times it as a plan says, until the burst ends (see ``sample``).
-        pace: How many times as long as at best the machine takes just now, 1 or more.
+        slowdown: How many times as long as at best the machine takes just now, 1 or more.
         plan: When to stop. Of a machine that is not calm, up to half the budget more is spent.
 
     Returns:
@@ -150,16 +150,16 @@ def sample_in_bursts(
     """
     bursts: list[tuple[float, list[float]]] = []
     spent_s, least_s = 0.0, math.inf
-    before = pace()
+    before = slowdown()
     while True:
         started = time.perf_counter()
         # A long run warms up for itself.
         found = burst(replace(plan, warm_up=least_s < plan.burst_s or not bursts))
         spent_s += time.perf_counter() - started
         least_s = min(least_s, *found)
-        after = pace()
+        after = slowdown()
         met = math.sqrt(before * after)
-        bursts.append((met, [when_calm(seconds, met) for seconds in found]))
+        bursts.append((met, [normalize(seconds, met) for seconds in found]))
         counting = _calmest(bursts, plan.least)
         if _is_enough(counting, spent_s, plan) and not _may_become_calm(bursts, spent_s, plan):
             return counting
@@ -169,7 +169,7 @@ def sample_in_bursts(
 def _may_become_calm(bursts: Sequence[tuple[float, Sequence[float]]], spent_s: float, plan: SamplingPlan) -> bool:
     """Whether to wait for calm bursts, since those so far do not have enough runs."""
     calm = [seconds for met, samples in bursts if met <= _CALM for seconds in samples]
-    hopeless = min(min(samples) for _, samples in bursts) > plan.hopeless_s
+    hopeless = min(min(samples) for _, samples in bursts) > plan.abandon_above_s
     if hopeless or (calm and _is_enough(calm, spent_s, plan)):
         return False
     return spent_s < _PATIENCE * plan.budget_s and sum(len(s) for _, s in bursts) < _PATIENCE * plan.most
@@ -185,14 +185,14 @@ def _calmest(bursts: Sequence[tuple[float, Sequence[float]]], least: int) -> lis
     return counting
 
 
-def slowdown(pace: float) -> float:
+def kernel_slowdown(slowdown: float) -> float:
     """How many times as long as on a calm machine kernels take at a pace, 1 or more."""
-    return math.pow(max(pace / _USUAL, 1.0), _SLOWER)
+    return math.pow(max(slowdown / _USUAL, 1.0), _SLOWER)
 
 
-def when_calm(seconds: float, pace: float) -> float:
+def normalize(seconds: float, slowdown: float) -> float:
     """What a kernel would take on this machine while it is calm, that took so long at this pace."""
-    return seconds / slowdown(pace)
+    return seconds / kernel_slowdown(slowdown)
 
 
 def _is_enough(samples: Sequence[float], spent_s: float, plan: SamplingPlan) -> bool:
@@ -200,7 +200,7 @@ def _is_enough(samples: Sequence[float], spent_s: float, plan: SamplingPlan) -> 
     least_s = min(samples)
     if len(samples) >= plan.most:
         return True
-    if least_s > plan.hopeless_s and (len(samples) >= _FEWEST or least_s > plan.budget_s):
+    if least_s > plan.abandon_above_s and (len(samples) >= _FEWEST or least_s > plan.budget_s):
         return True
     # Slow kernels are worth fewer runs: some of more than the whole budget each are enough.
     if spent_s > plan.budget_s and len(samples) >= (_FEWEST if least_s > plan.budget_s else plan.least):

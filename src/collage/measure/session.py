@@ -17,36 +17,36 @@ from typing import Any
 import onnx_ir as ir
 
 from collage._errors import ToolchainError
-from collage.cost.outcome import Outcome, Status, failed, of_two_looks
+from collage.cost.outcome import Outcome, Status, failed, merge_measurements
 from collage.cost.statistics import Summary, summarise, weighted_mean
 from collage.cost.workload_key import WorkloadKey, runtime_settings
 from collage.database.database import Database
 from collage.measure.builder import Builds, Built
 from collage.measure.jobs import Counters, Job, batches
-from collage.measure.noise_monitor import Calm
+from collage.measure.noise_monitor import NoiseMonitor
 from collage.measure.quarantine import Quarantined
-from collage.measure.sampling import SamplingPlan, sample_in_bursts, when_calm
-from collage.measure.worker_pool import Crew, Limits
+from collage.measure.sampling import SamplingPlan, normalize, sample_in_bursts
+from collage.measure.worker_pool import Limits, WorkerPool
 from collage.numerics.rounding_ties import after_decisions
 from collage.numerics.value_store import ValueStore
 from collage.system.machine import this_machine
 from collage.target import Target
 from collage.toolchains import Availability, Compiled, Registry
-from collage.workers.machine_lock import building_slot, measuring_slot
+from collage.workers.machine_lock import build_lock, measurement_lock
 from collage.workers.worker import Worker
 
-__all__ = ["Workshop"]
+__all__ = ["MeasureSession"]
 
 _MIB = 1 << 20
 _BURST_S = 0.06
 """Other machines on the same processors come and go within tenths of a second."""
 
 
-class Workshop:
+class MeasureSession:
     """Builds and measures kernels of one model.
 
     Attributes:
-        calm: Tells how fast the machine is just now.
+        noise_monitor: Tells how fast the machine is just now.
         values: The model's inputs and intermediate values, at its most frequent lengths.
         occasions: All on which kernels are timed, with their shares of all runs; the first is ``values``.
         other_folders: Folders of further value stores on which kernels are checked.
@@ -83,17 +83,17 @@ class Workshop:
         self._say = say
         self._session: dict[str, Outcome] = {}
         self._seen_twice: set[str] = set()
-        self._crew = Crew(toolchains, database, limits, forgive=remeasure, workers=workers, say=say)
+        self._crew = WorkerPool(toolchains, database, limits, forgive=remeasure, workers=workers, say=say)
         self.counters = Counters()
         self._builds = Builds(self._crew, workspace, self.counters, threads=threads, limits=limits, say=say)
-        self.calm = Calm(database, say)
+        self.noise_monitor = NoiseMonitor(database, say)
         self._verified: set[tuple[str, str]] = set()
         self.values = ValueStore(workspace / "values")
         self.occasions = [(self.values, 1.0)]
         self.other_folders: list[Path] = []
         self.length_folders: list[Path] = []
 
-    def __enter__(self) -> Workshop:
+    def __enter__(self) -> MeasureSession:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -101,7 +101,7 @@ class Workshop:
 
     def close(self) -> None:
         """Ends all workers, unless they were lent."""
-        self.calm.close()
+        self.noise_monitor.close()
         self._crew.close()
 
     @property
@@ -124,12 +124,12 @@ class Workshop:
         return self._crew.availability(target)
 
     def build_of(self, target: Target) -> str:
-        """What a target's timings depend on; see ``Crew.build_of``."""
+        """What a target's timings depend on; see ``WorkerPool.build_of``."""
         return self._crew.build_of(target)
 
-    def muster(self, targets: Iterable[Target], first: Callable[[], None] = lambda: None) -> None:
-        """Has the toolchains of all targets come up side by side, which takes some of them seconds; see ``Crew.muster``."""
-        self._crew.muster(targets, first)
+    def start_all(self, targets: Iterable[Target], first: Callable[[], None] = lambda: None) -> None:
+        """Has the toolchains of all targets come up side by side, which takes some of them seconds; see ``WorkerPool.muster``."""
+        self._crew.start_all(targets, first)
 
     def key(self, job: Job) -> WorkloadKey:
         """Under which key a job's timing is kept."""
@@ -168,11 +168,11 @@ class Workshop:
             self._builds.tidy()
         return [outcomes[key.digest] for key in keys]
 
-    def look_again(self, jobs: Sequence[Job]) -> list[Outcome | None]:
+    def remeasure(self, jobs: Sequence[Job]) -> list[Outcome | None]:
         """Measures kernels once more that this session measured, and that much depends on.
 
         Returns:
-            What to believe of each from now on, see ``of_two_looks``; None of what cannot be looked at again: the
+            What to believe of each from now on, see ``merge_measurements``; None of what cannot be looked at again: the
             database knew it, it was seen twice, or it did not run.
         """
         outcomes: list[Outcome | None] = []
@@ -180,7 +180,7 @@ class Workshop:
             key = self.key(job)
             first = self._session.get(key.digest)
             again = first is not None and first.ok and not first.recorded and key.digest not in self._seen_twice
-            outcomes.append(self._look_again(key, job, first) if again and first is not None else None)
+            outcomes.append(self._measure_again(key, job, first) if again and first is not None else None)
             self._builds.relieve(job.kernel)
         return outcomes
 
@@ -234,7 +234,7 @@ class Workshop:
         if name in self._verified:
             return None
         made = self._builds.compiled(job.kernel, job.target)
-        with building_slot():
+        with build_lock():
             told = self._checked(job, made)
             found = self._crew.call(job.target, "check", self._limits.run_s, **told)
         self._builds.relieve(job.kernel)
@@ -251,8 +251,8 @@ class Workshop:
         """
         try:
             made = self._builds.compiled(kernel, target)
-            with measuring_slot():
-                before = self._pace(target)
+            with measurement_lock():
+                before = self._slowdown(target)
                 found: Mapping[str, float] = self._crew.call(
                     target,
                     "overheads",
@@ -263,10 +263,10 @@ class Workshop:
                     threads=self.threads,
                     cores=self.cores,
                 )
-                pace = math.sqrt(before * self._pace(target))
+                slowdown = math.sqrt(before * self._slowdown(target))
         except ToolchainError:
             return {"dispatch_s": 0.0, "launch_s": 0.0}
-        return {name: when_calm(seconds, pace) for name, seconds in found.items()}
+        return {name: normalize(seconds, slowdown) for name, seconds in found.items()}
 
     def can_tune(self, target: Target) -> bool:
         """Whether a target's toolchain finds faster code by trying."""
@@ -282,7 +282,7 @@ class Workshop:
             ToolchainError: The toolchain cannot tell.
         """
         file, workspace = self._builds.write(kernel), str(self.workspace)
-        with building_slot():
+        with build_lock():
             found: list[str] = self._crew.call(
                 target,
                 "tuning_workloads",
@@ -316,7 +316,7 @@ class Workshop:
         """Seconds per node name inside a kernel; empty if the toolchain cannot tell, or fails to."""
         try:
             made = self._builds.compiled(kernel, target)
-            with measuring_slot():
+            with measurement_lock():
                 found = self._crew.call(
                     target,
                     "profile",
@@ -340,7 +340,7 @@ class Workshop:
             ToolchainError: It could not be run.
         """
         file = self._builds.write(model)
-        with building_slot():
+        with build_lock():
             self._crew.call(
                 target,
                 "capture",
@@ -361,7 +361,7 @@ class Workshop:
             ToolchainError: It could not be run.
         """
         file = self._builds.write(model)
-        with building_slot():
+        with build_lock():
             self._crew.call(
                 target,
                 "mark_unstable",
@@ -397,7 +397,7 @@ class Workshop:
                 self._database.record(key, outcome)
             return outcome
         self._say(f"measuring {job.kernel.graph.name} on {job.target.short}")
-        with measuring_slot():
+        with measurement_lock():
             # Another tuner may have measured it while this one stood in line.
             if (found := self._recall(key)) is not None:
                 return found
@@ -409,19 +409,19 @@ class Workshop:
         self._database.record(key, outcome)
         return outcome
 
-    def _look_again(self, key: WorkloadKey, job: Job, first: Outcome) -> Outcome | None:
+    def _measure_again(self, key: WorkloadKey, job: Job, first: Outcome) -> Outcome | None:
         self._seen_twice.add(key.digest)
         self._say(f"measuring {job.kernel.graph.name} on {job.target.short} again")
         try:
             made = self._builds.compiled(job.kernel, job.target)
-            with measuring_slot():
+            with measurement_lock():
                 outcome = self._measure(job, made, first.build_s)
         except ToolchainError:
             return None  # It was built before, and by a sound toolchain will be again.
         self.counters.again += 1
         if outcome.status is Status.WRONG:
             return outcome  # With the weights of this kernel; another of equal key was right.
-        outcome = of_two_looks(first, outcome)
+        outcome = merge_measurements(first, outcome)
         self._session[key.digest] = outcome
         self._database.record(key, outcome)
         return outcome
@@ -453,9 +453,9 @@ class Workshop:
         parts = []
         for values, weight in self._distinct_occasions(job):
             # What is hopeless on one occasion is so on all of them.
-            plan = dataclasses.replace(self._sampling_plan(job), hopeless_s=min(job.hopeless_s / weight, 1e9))
-            burst, pace = partial(self._burst, job, told, values), partial(self._pace, job.target)
-            parts.append((summarise(sample_in_bursts(burst, pace, plan)), weight))
+            plan = dataclasses.replace(self._sampling_plan(job), abandon_above_s=min(job.abandon_above_s / weight, 1e9))
+            burst, slowdown = partial(self._burst, job, told, values), partial(self._slowdown, job.target)
+            parts.append((summarise(sample_in_bursts(burst, slowdown, plan)), weight))
         return weighted_mean(parts)
 
     def _sampling_plan(self, job: Job) -> SamplingPlan:
@@ -480,9 +480,9 @@ class Workshop:
             met[shapes] = first, share + weight
         return list(met.values())
 
-    def _pace(self, target: Target) -> float:
+    def _slowdown(self, target: Target) -> float:
         """How many times as long as at best the processors take; 1 for targets that run elsewhere."""
-        return self.calm.pace() if _is_on_processors(target) else 1.0
+        return self.noise_monitor.slowdown() if _is_on_processors(target) else 1.0
 
     def _checked(self, job: Job, compiled: dict[str, Any]) -> dict[str, Any]:
         """What a worker has to be told to run a kernel on the model's values, and to check it."""
@@ -495,7 +495,7 @@ class Workshop:
             "lengths": [str(folder) for folder in self.length_folders],
             "inputs": list(job.inputs),
             "expected": list(job.outputs),
-            "unsettled": sorted(after_decisions(job.kernel.graph).intersection(job.outputs)),
+            "rounding_sensitive": sorted(after_decisions(job.kernel.graph).intersection(job.outputs)),
             "tolerance": job.tolerance,
         }
 

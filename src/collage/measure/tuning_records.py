@@ -20,11 +20,11 @@ from collage.cost.outcome import Outcome
 from collage.cost.workload_key import digest_of, runtime_settings
 from collage.database.database import Database
 from collage.measure.jobs import Job
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.system.machine import this_machine
 from collage.target import Target
 
-__all__ = ["Pace", "TunedKernel", "TuningRecords", "effort_s"]
+__all__ = ["TunedKernel", "TuningForecast", "TuningRecords", "effort_s"]
 
 _FIRST_TRIALS = 16.0
 _FIRST_RATIO = 0.7
@@ -49,7 +49,7 @@ class TunedKernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TuningForecast:
     """What tuning can be expected to take and to bring, going by what it took and brought so far.
 
     Attributes:
@@ -61,7 +61,7 @@ class Pace:
     ratio: float
 
     @classmethod
-    def of(cls, known: Sequence[TunedKernel]) -> Pace:
+    def of(cls, known: Sequence[TunedKernel]) -> TuningForecast:
         """The medians; what a first guess says has one vote."""
         efforts = [kernel.took_s / kernel.effort_s for kernel in known if kernel.took_s > 0 and kernel.effort_s > 0]
         ratios = [kernel.ratio for kernel in known]
@@ -77,12 +77,12 @@ class TuningRecords:
     """Tunes kernels, and remembers what came of it.
 
     Args:
-        workshop: Whose workers tune.
+        measure_session: Whose workers tune.
         database: Where records are kept: the texts of the toolchains themselves.
     """
 
-    def __init__(self, workshop: Workshop, database: Database) -> None:
-        self._workshop = workshop
+    def __init__(self, measure_session: MeasureSession, database: Database) -> None:
+        self._workshop = measure_session
         self._database = database
 
     def tune(self, kernel: ir.Model, target: Target, budget_s: float) -> tuple[str, float] | None:
@@ -135,9 +135,9 @@ class TuningRecords:
         """Whether any kernel was tuned on this machine."""
         return bool(self._here)
 
-    def pace(self, target: Target) -> Pace:
+    def forecast(self, target: Target) -> TuningForecast:
         """What tuning for a target, with its trials and seed, can be expected to take and to bring."""
-        return Pace.of([tuned for name, tuned in self._here.values() if name == str(target)])
+        return TuningForecast.of([tuned for name, tuned in self._here.values() if name == str(target)])
 
     @functools.cached_property
     def _here(self) -> dict[str, tuple[str, TunedKernel]]:

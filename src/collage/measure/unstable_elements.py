@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from collage.measure.estimator import model_tolerance
 from collage.measure.reference_run import with_all_outputs
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.numerics.rounding_ties import only_moves
 from collage.numerics.value_store import ValueStore
 from collage.target import HOST_TARGET
@@ -39,19 +39,19 @@ _EXACT = frozenset(
 """Operators that return one of the numbers that they are given, or its negative."""
 
 
-def capture_unstable(model: ir.Model, workshop: Workshop, values: ValueStore) -> None:
+def capture_unstable(model: ir.Model, measure_session: MeasureSession, values: ValueStore) -> None:
     """Mark the elements of a reference run that change with rounding errors.
 
     Args:
         model: The prepared model.
-        workshop: Runs it once more.
+        measure_session: Runs it once more.
         values: All values of the run; the marks are put there.
 
     Raises:
         ToolchainError: It cannot be run with rounding errors.
     """
     tolerance = model_tolerance(model, saturating=False) / 2.0
-    workshop.mark_unstable(with_rounding_errors(with_all_outputs(model)), HOST_TARGET, values, tolerance)
+    measure_session.mark_unstable(with_rounding_errors(with_all_outputs(model)), HOST_TARGET, values, tolerance)
 
 
 def with_rounding_errors(model: ir.Model) -> ir.Model:

@@ -16,12 +16,12 @@ from collage.measure.quarantine import Quarantine
 from collage.system.machine import this_machine
 from collage.target import Target
 from collage.toolchains import Availability, Registry, reserves_address_space, revision_of
-from collage.workers.machine_lock import building_slot
+from collage.workers.machine_lock import build_lock
 from collage.workers.worker import Worker
 
-__all__ = ["Crew", "Limits"]
+__all__ = ["Limits", "WorkerPool"]
 
-_SERVICE = "collage.measure._kernel_worker:ToolchainService"
+_SERVICE = "collage.measure._kernel_worker:KernelWorker"
 _LOOK_S = 0.1
 
 
@@ -49,7 +49,7 @@ class Limits:
     recycle_after: int = 400
 
 
-class Crew:
+class WorkerPool:
     """Hands jobs to toolchains, each in a process of its own.
 
     Args:
@@ -92,7 +92,7 @@ class Crew:
         name = target.build_name
         if name not in self._available:
             try:
-                with building_slot():
+                with build_lock():
                     told = self.call(target, "availability", self._limits.start_s, target=str(target))
                 found = Availability(
                     **{**told, "devices": tuple(told["devices"]), "precisions": tuple(told["precisions"])}
@@ -145,7 +145,7 @@ class Crew:
         self._quarantine.lived(toolchain)
         return result
 
-    def muster(self, targets: Iterable[Target], first: Callable[[], None] = lambda: None) -> None:
+    def start_all(self, targets: Iterable[Target], first: Callable[[], None] = lambda: None) -> None:
         """Has the toolchains of all targets come up side by side; ``availability`` then knows of each.
 
         Args:

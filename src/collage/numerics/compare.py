@@ -101,14 +101,14 @@ def largest_magnitude(x: np.ndarray[Any, Any]) -> float:
     return float(np.abs(x[np.isfinite(x)]).max(initial=0.0))
 
 
-def compare(actual: Any, expected: Any, tolerance: float, unsettled: Any = None) -> Difference:
+def compare(actual: Any, expected: Any, tolerance: float, rounding_sensitive: Any = None) -> Difference:
     """Compares one output with its reference; sequences element by element, absent optionals with None.
 
     Args:
         actual: What was computed.
         expected: What should have been.
         tolerance: See the table above; it counts for floats.
-        unsettled: Elements that are not compared, bool of the expected shape: they hang on rounding, see
+        rounding_sensitive: Elements that are not compared, bool of the expected shape: they hang on rounding, see
             ``collage.measure.rounding_sensitive``.
     """
     if isinstance(expected, (list, tuple)):
@@ -126,19 +126,19 @@ def compare(actual: Any, expected: Any, tolerance: float, unsettled: Any = None)
         return Difference(0.0, 0.0, 0.0) if same else _wrong(0.0, "different strings")
     if actual.dtype != expected.dtype:
         return _wrong(tolerance, f"type {actual.dtype} instead of {expected.dtype}")
-    if unsettled is not None:
-        actual = np.where(unsettled, expected, actual)
+    if rounding_sensitive is not None:
+        actual = np.where(rounding_sensitive, expected, actual)
     if expected.dtype.kind in "iub" or expected.dtype.name.removeprefix("u") in ("int4", "int2"):
         return _compare_exact(actual, expected)
     return _compare_floats(actual, expected, tolerance)
 
 
 def compare_all(
-    actual: Sequence[Any], expected: Sequence[Any], tolerance: float, unsettled: Sequence[Any] | None = None
+    actual: Sequence[Any], expected: Sequence[Any], tolerance: float, rounding_sensitive: Sequence[Any] | None = None
 ) -> Difference:
-    """The worst difference over several outputs; ``unsettled`` as for ``compare``, one for each."""
+    """The worst difference over several outputs; ``rounding_sensitive`` as for ``compare``, one for each."""
     worst = Difference(0.0, 0.0, tolerance)
-    not_compared = unsettled or [None] * len(expected)
+    not_compared = rounding_sensitive or [None] * len(expected)
     for index, (left, right, elements) in enumerate(zip(actual, expected, not_compared, strict=True)):
         difference = compare(left, right, tolerance, elements)
         if not difference.ok:

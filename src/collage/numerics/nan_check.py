@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from collage.numerics.value_store import ValueStore
 
-__all__ = ["nan_shares", "senseless_elements"]
+__all__ = ["nan_shares", "nonfinite_elements"]
 
 
-def senseless_elements(model: ir.Model, values: ValueStore) -> int:
+def nonfinite_elements(model: ir.Model, values: ValueStore) -> int:
     """How many elements that a model computed are NaN, or leave it as infinities."""
     outputs = {str(value.name) for value in model.graph.outputs}
     count = 0

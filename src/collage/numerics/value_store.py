@@ -62,7 +62,7 @@ class ValueStore:
             entry["file"] = file
         self._entries[name] = entry
 
-    def put_unsettled(self, name: str, elements: np.ndarray[Any, Any]) -> None:
+    def put_rounding_sensitive(self, name: str, elements: np.ndarray[Any, Any]) -> None:
         """Mark elements of a stored tensor that follow from close decisions: bool, of its shape. ``flush`` as after ``put``.
 
         Raises:
@@ -114,7 +114,7 @@ class ValueStore:
         """Return False if a tensor depends on drawn random numbers; KeyError if it was not stored."""
         return "unrepeatable" not in self._entries[name]
 
-    def unsettled(self, name: str) -> np.ndarray[Any, Any] | None:
+    def rounding_sensitive(self, name: str) -> np.ndarray[Any, Any] | None:
         """Return the elements of a tensor that cannot be compared, as bool of its shape, or None if all can.
 
         Raises:
@@ -124,7 +124,7 @@ class ValueStore:
         return functools.reduce(np.logical_or, masks) if masks else None
 
     def unstable(self, name: str) -> np.ndarray[Any, Any] | None:
-        """Return the elements of a tensor that rounding errors change, as ``unsettled``, without close decisions."""
+        """Return the elements of a tensor that rounding errors change, as ``rounding_sensitive``, without close decisions."""
         return self._mask(name, "unstable")
 
     def _mask(self, name: str, kind: str) -> np.ndarray[Any, Any] | None:

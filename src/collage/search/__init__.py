@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collage.search._exact import exact_cover
+from collage.search._label_search import wide_shortest_path
 from collage.search._lazy import LazyOptions, LazyResult, lazy_shortest_path
 from collage.search._overlap import overlapping_covers
 from collage.search._placed import lazy_placed_path, placed_shortest_path
@@ -26,7 +27,6 @@ from collage.search._values import (
     Search,
     SearchStatistics,
 )
-from collage.search._wide import wide_shortest_path
 
 __all__ = [
     "Candidate",

@@ -24,15 +24,15 @@ from collage.search._dijkstra import DEFAULT_MAX_STATES, Edges, Found, Path, sha
 from collage.search._lazy import LazyOptions, LazyResult, LazySearch
 from collage.search._problem import Ints, Problem, trailing_ones
 from collage.search._results import as_partitioning, no_cover, statistics_of, weigh
+from collage.search._tensor_locations import CopyPlan, TensorLocations
 from collage.search._transfers import P, Transfer, copies_of, places_of
 from collage.search._values import CostOf, NoCover, Partitioning, SearchStatistics
 from collage.search._weights import Weights
-from collage.search._whereabouts import Movements, Whereabouts
 
 __all__ = ["lazy_placed_path", "placed_shortest_path"]
 
 _BEAM_WIDTHS = (4, 64)
-Label = tuple[int, int, int, int, Whereabouts, int, Any]
+Label = tuple[int, int, int, int, TensorLocations, int, Any]
 """Distance, least uncovered node, covered nodes from it on, serial number, whereabouts, candidate, label it came from."""
 
 
@@ -152,7 +152,7 @@ def _find_placed(
         return Found([], farthest=missing)
     if prices is None:
         prices = first_prices(problem, weights.coarse)
-    movements = Movements(weights, transfers)
+    movements = CopyPlan(weights, transfers)
     bound = Heads(problem, weights.valid).relax(weights.coarse, prices)
     good = _dive(problem, Edges(problem, weights, bound, weights.valid), movements)
     keep, limit = weights.valid, None
@@ -185,10 +185,10 @@ def _candidates(label: Label) -> tuple[int, ...]:
     return tuple(reversed(taken))
 
 
-def _dive(problem: Problem[Any], edges: Edges, movements: Movements) -> Label | None:
+def _dive(problem: Problem[Any], edges: Edges, movements: CopyPlan) -> Label | None:
     """A good placed cover, by following only the few nearest labels of every least uncovered node; None if all end."""
     for width in _BEAM_WIDTHS:
-        layers: list[dict[tuple[int, Whereabouts], Label]] = [{} for _ in range(problem.n + 1)]
+        layers: list[dict[tuple[int, TensorLocations], Label]] = [{} for _ in range(problem.n + 1)]
         layers[0][0, ()] = (0, 0, 0, 0, (), -1, None)
         for node in range(problem.n):
             for label in sorted(layers[node].values(), key=lambda label: label[:3])[:width]:
@@ -203,12 +203,12 @@ def _dive(problem: Problem[Any], edges: Edges, movements: Movements) -> Label | 
 
 
 def _settle(
-    problem: Problem[Any], edges: Edges, movements: Movements, limit: int | None, max_states: int, found: Found
+    problem: Problem[Any], edges: Edges, movements: CopyPlan, limit: int | None, max_states: int, found: Found
 ) -> Label | None:
     """Settles labels in the order of their distance until the goal is reached."""
     serial = 0
     heap: list[Label] = [(0, 0, 0, 0, (), -1, None)]
-    settled: dict[tuple[int, int], list[tuple[int, Whereabouts]]] = {}
+    settled: dict[tuple[int, int], list[tuple[int, TensorLocations]]] = {}
     while heap:
         label = heappop(heap)
         distance, node, above, _, whereabouts, _, _ = label
@@ -233,7 +233,7 @@ def _settle(
     return None
 
 
-def _ways_on(problem: Problem[Any], edges: Edges, movements: Movements, label: Label, limit: int | None) -> list[Label]:
+def _ways_on(problem: Problem[Any], edges: Edges, movements: CopyPlan, label: Label, limit: int | None) -> list[Label]:
     """The labels that one more kernel leads to."""
     distance, node, above, _, whereabouts, _, _ = label
     ways: list[Label] = []

@@ -338,7 +338,7 @@ class ToolchainTestCase:
         }
         job: dict[str, Any] = {"target": str(parsed), "workspace": str(tmp_path), "threads": 1}
         os.mkfifo(tmp_path / "endless.onnx")  # However slow this process is, nobody finishes reading it.
-        with Worker("collage.measure._kernel_worker:ToolchainService", made_by) as worker:
+        with Worker("collage.measure._kernel_worker:KernelWorker", made_by) as worker:
             worker.call("availability", 60.0, target=str(parsed))
             began = time.perf_counter()
             with pytest.raises(WorkerTimeout):

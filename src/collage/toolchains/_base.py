@@ -65,9 +65,9 @@ def _reads_contributed(toolchain: Toolchain) -> bool:
 
 def written_out(kernel: ir.Model) -> ir.Model:
     """A kernel in ONNX's own operators, as far as there are any; itself where nothing needs to be written out."""
-    from collage.frontend import has_contributed
+    from collage.frontend import has_contrib_ops
 
-    if not has_contributed(kernel):
+    if not has_contrib_ops(kernel):
         return kernel
     from collage.transform import ExpandContributed, InferType, PassContext, Sequential
 

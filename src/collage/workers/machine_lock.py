@@ -16,24 +16,24 @@ from pathlib import Path
 
 from collage._errors import UsageError
 
-__all__ = ["building_slot", "measuring_slot"]
+__all__ = ["build_lock", "measurement_lock"]
 
 _FOLDER = Path("/tmp")
 """Not ``$TMPDIR``, which may differ between two tuners of one machine."""
 
 
-def measuring_slot() -> contextlib.AbstractContextManager[None]:
+def measurement_lock() -> contextlib.AbstractContextManager[None]:
     """Waits until nothing is built or measured on this machine, and holds the slot: nobody else has it meanwhile."""
-    return _slot(fcntl.LOCK_EX)
+    return _lock(fcntl.LOCK_EX)
 
 
-def building_slot() -> contextlib.AbstractContextManager[None]:
+def build_lock() -> contextlib.AbstractContextManager[None]:
     """Waits until nothing is measured on this machine, and holds the slot, with other builders."""
-    return _slot(fcntl.LOCK_SH)
+    return _lock(fcntl.LOCK_SH)
 
 
 @contextlib.contextmanager
-def _slot(kind: int) -> Iterator[None]:
+def _lock(kind: int) -> Iterator[None]:
     with _opened("collage-slot") as slot:
         with _opened("collage-slot-line") as line:
             fcntl.flock(line, fcntl.LOCK_EX)

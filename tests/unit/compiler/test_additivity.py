@@ -12,19 +12,19 @@ import pytest
 from collage.compiler import additivity as additivity_module
 from collage.compiler.additivity import (
     additive_error,
-    calibrate,
+    correct_costs,
     correction_of,
-    judge,
+    estimate_correction,
     machine_drift,
     recall_correction,
-    taught,
+    with_additive_error,
 )
-from collage.compiler.final_comparison import Finals
+from collage.compiler.final_comparison import FinalComparison
 from collage.cost.cost import Correction
 from collage.cost.outcome import Status
 from collage.cost.statistics import Summary
-from collage.measure.additivity import Reckoning
-from collage.measure.comparison import Contestant, Standing
+from collage.measure.additivity import AdditivityCheck
+from collage.measure.comparison import Finalist, FinalistResult
 
 TWICE_AS_SLOW = 1.06 * 2.0 ** (1 / 0.9)
 LAUNCH_S = 1e-6
@@ -36,22 +36,24 @@ def plan_of(name: str) -> Any:
     return SimpleNamespace(name=name, kernels=kernels, single=single)
 
 
-def finals_of(measured_s: dict[str, float | None], winner: str = "mix", pace: float = 1.0, count: int = 9) -> Finals:
+def finals_of(
+    measured_s: dict[str, float | None], winner: str = "mix", slowdown: float = 1.0, count: int = 9
+) -> FinalComparison:
     plans = [plan_of(name) for name in measured_s]
     standings = {
-        name: Standing(
-            Contestant(name, "", {}, 1),
+        name: FinalistResult(
+            Finalist(name, "", {}, 1),
             Status.OK if seconds else Status.CRASH,
             time=Summary(seconds, seconds, seconds, count, 0.0) if seconds else None,
         )
         for name, seconds in measured_s.items()
     }
     plan = next((plan for plan in plans if plan.name == winner), None)
-    return Finals(None, plan, plans, standings, None, None, pace=pace)
+    return FinalComparison(None, plan, plans, standings, None, None, slowdown=slowdown)
 
 
 class Learner:
-    """What calibration needs of a ``Tuning``."""
+    """What calibration needs of a ``CompileSession``."""
 
     def __init__(self, correction: Correction | None = None) -> None:
         self.correction = correction or Correction()
@@ -69,7 +71,7 @@ class Learner:
     def keep(self, value: dict[str, Any], **_: Any) -> None:
         self.kept = value
 
-    def look_again(self, kernels: Sequence[Any]) -> bool:
+    def remeasure(self, kernels: Sequence[Any]) -> bool:
         self.looks.append(len(kernels))
         return self.has_looked_again
 
@@ -88,20 +90,20 @@ def shares(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What kernels take of each plan; of others it cannot be told. ``asked`` is what was."""
     told: dict[str, Any] = {"asked": []}
 
-    def reckoned(_: Any, plan: Any, occasion: int) -> Reckoning | None:
+    def reckoned(_: Any, plan: Any, occasion: int) -> AdditivityCheck | None:
         told["asked"].append((plan.name, occasion))
         share = told.get(f"{plan.name}, {occasion}", told.get(plan.name))
-        return None if share is None else Reckoning(share, 1e-3)
+        return None if share is None else AdditivityCheck(share, 1e-3)
 
-    monkeypatch.setattr(additivity_module, "_reckoned", reckoned)
+    monkeypatch.setattr(additivity_module, "_checked", reckoned)
     monkeypatch.setattr(additivity_module, "predicted_s", lambda *_: 1e-3)
     return told
 
 
 def test_the_machine_drifted_as_far_as_its_pace_tells() -> None:
     assert machine_drift(finals_of({"a": 1.5e-3})) == 1.0
-    assert machine_drift(finals_of({"a": 1.5e-3}, pace=1.06)) == pytest.approx(1.0)
-    assert machine_drift(finals_of({"a": 1.5e-3}, pace=TWICE_AS_SLOW)) == pytest.approx(2.0)
+    assert machine_drift(finals_of({"a": 1.5e-3}, slowdown=1.06)) == pytest.approx(1.0)
+    assert machine_drift(finals_of({"a": 1.5e-3}, slowdown=TWICE_AS_SLOW)) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
@@ -120,29 +122,29 @@ def test_the_machine_drifted_as_far_as_its_pace_tells() -> None:
     ],
 )
 def test_chains_are_corrected_by_what_is_missing(share: float, correction: Correction) -> None:
-    found = correction_of(Learner(), plan_of("mix"), Reckoning(share, 1e-3))  # type: ignore[arg-type]
+    found = correction_of(Learner(), plan_of("mix"), AdditivityCheck(share, 1e-3))  # type: ignore[arg-type]
     assert found.chain_s == pytest.approx(correction.chain_s)
     assert found.parts == pytest.approx(correction.parts)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.8, 1.2, 1.5])
 def test_with_the_correction_that_it_taught_a_chain_adds_up(share: float) -> None:
-    mix, found = plan_of("mix"), Reckoning(share, 1e-3)
-    tuning: Any = Learner()
-    before = additive_error(tuning, mix, found)
+    mix, found = plan_of("mix"), AdditivityCheck(share, 1e-3)
+    session: Any = Learner()
+    before = additive_error(session, mix, found)
     assert before == pytest.approx(1.0 - share - 0.002)
-    tuning.correction = correction_of(tuning, mix, found)
-    assert additive_error(tuning, mix, found) == pytest.approx(0.0, abs=1e-9)
+    session.correction = correction_of(session, mix, found)
+    assert additive_error(session, mix, found) == pytest.approx(0.0, abs=1e-9)
 
 
 def test_the_fastest_chain_that_was_raced_teaches(shares: dict[str, Any]) -> None:
-    tuning: Any = Learner()
+    session: Any = Learner()
     shares.update({"mix 2": 1.25, "mix": 1.0, "mix 3": 1.0})
-    assert calibrate(tuning, finals_of({"a": 1e-3, "mix": 3e-3, "mix 2": 2e-3, "mix 3": None}))
+    assert correct_costs(session, finals_of({"a": 1e-3, "mix": 3e-3, "mix 2": 2e-3, "mix 3": None}))
     assert shares["asked"] == [("mix 2", 1), ("mix 2", 2)]
-    assert tuning.correction.parts == pytest.approx(0.998 / 1.25)
-    assert tuning.kept == asdict(tuning.correction)
-    assert not calibrate(tuning, finals_of({"mix": 1e-3}))  # Once in a compilation.
+    assert session.correction.parts == pytest.approx(0.998 / 1.25)
+    assert session.kept == asdict(session.correction)
+    assert not correct_costs(session, finals_of({"mix": 1e-3}))  # Once in a compilation.
     assert len(shares["asked"]) == 2
 
 
@@ -163,7 +165,7 @@ def test_what_a_chain_said_twice_is_believed_and_of_that_the_less(
     first: float, second: float | None, correction: Correction, shares: dict[str, Any]
 ) -> None:
     shares.update({"mix, 1": first, "mix, 2": second})
-    found = taught(Learner(), plan_of("mix"))  # type: ignore[arg-type]
+    found = estimate_correction(Learner(), plan_of("mix"))  # type: ignore[arg-type]
     assert found.chain_s == pytest.approx(correction.chain_s)
     assert found.parts == pytest.approx(correction.parts)
 
@@ -174,8 +176,8 @@ def test_what_a_chain_said_twice_is_believed_and_of_that_the_less(
 def test_without_a_chain_that_was_raced_nothing_is_learned(
     measured_s: dict[str, float | None], count: int, shares: dict[str, Any]
 ) -> None:
-    tuning: Any = Learner()
-    assert not calibrate(tuning, finals_of(measured_s, count=count))
+    session: Any = Learner()
+    assert not correct_costs(session, finals_of(measured_s, count=count))
     assert shares["asked"] == []
 
 
@@ -196,7 +198,7 @@ def test_a_chain_that_did_against_the_single_as_predicted_is_not_asked(
     single_s: float | None, mix_s: float, is_asked: bool, shares: dict[str, Any]
 ) -> None:
     shares["mix"] = 1.2
-    assert calibrate(Learner(), finals_of({"a": single_s, "mix": mix_s})) == is_asked  # type: ignore[arg-type]
+    assert correct_costs(Learner(), finals_of({"a": single_s, "mix": mix_s})) == is_asked  # type: ignore[arg-type]
     assert bool(shares["asked"]) == is_asked
 
 
@@ -219,103 +221,103 @@ def test_parts_that_were_measured_while_the_machine_was_slow_count_as_less(
     mix_s: float, share: float | None, correction: Correction, shares: dict[str, Any]
 ) -> None:
     shares["mix"] = share
-    tuning: Any = Learner()
-    assert calibrate(tuning, finals_of({"a": 1e-3, "mix": mix_s})) == (correction != Correction())
-    assert tuning.correction.chain_s == pytest.approx(correction.chain_s)
-    assert tuning.correction.parts == pytest.approx(correction.parts)
+    session: Any = Learner()
+    assert correct_costs(session, finals_of({"a": 1e-3, "mix": mix_s})) == (correction != Correction())
+    assert session.correction.chain_s == pytest.approx(correction.chain_s)
+    assert session.correction.parts == pytest.approx(correction.parts)
 
 
 def test_before_that_they_are_measured_again_where_that_was_not_done(
     shares: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tuning: Any = Learner()
-    tuning.has_looked_again = True
+    session: Any = Learner()
+    session.has_looked_again = True
     predicted_s = iter([1.5e-3, 1e-3])
     found: dict[int, float] = {}
     monkeypatch.setattr(
         additivity_module,
         "predicted_s",
-        lambda _, plan: 1e-3 if plan.single else found.setdefault(len(tuning.looks), next(predicted_s)),
+        lambda _, plan: 1e-3 if plan.single else found.setdefault(len(session.looks), next(predicted_s)),
     )
     shares["mix"] = 1.0
-    assert calibrate(tuning, finals_of({"a": 1e-3, "mix": 1e-3})), "what was measured again is searched with"
-    assert (tuning.looks, tuning.correction, tuning.kept) == ([2], Correction(), None)
+    assert correct_costs(session, finals_of({"a": 1e-3, "mix": 1e-3})), "what was measured again is searched with"
+    assert (session.looks, session.correction, session.kept) == ([2], Correction(), None)
 
 
 def test_what_adds_up_or_cannot_be_told_is_not_corrected(shares: dict[str, Any]) -> None:
-    tuning: Any = Learner()
-    assert not calibrate(tuning, finals_of({"mix": 1e-3}))
+    session: Any = Learner()
+    assert not correct_costs(session, finals_of({"mix": 1e-3}))
     shares["mix"] = 1.04
-    assert not calibrate(tuning, finals_of({"mix": 1e-3}))
-    assert tuning.kept is None
-    assert tuning.correction == Correction()
+    assert not correct_costs(session, finals_of({"mix": 1e-3}))
+    assert session.kept is None
+    assert session.correction == Correction()
 
 
 def test_what_an_earlier_compilation_corrected_holds_and_is_not_learned_anew(shares: dict[str, Any]) -> None:
     shares["mix"] = 1.25
-    tuning: Any = Learner()
-    tuning.kept = asdict(Correction(parts=0.9))
-    recall_correction(tuning)
-    assert tuning.correction == Correction(parts=0.9)
-    assert not calibrate(tuning, finals_of({"mix": 1e-3}))
+    session: Any = Learner()
+    session.kept = asdict(Correction(parts=0.9))
+    recall_correction(session)
+    assert session.correction == Correction(parts=0.9)
+    assert not correct_costs(session, finals_of({"mix": 1e-3}))
     assert shares["asked"] == []
-    tuning.remeasures = True
-    recall_correction(tuning)
-    assert tuning.correction == Correction()
-    assert calibrate(tuning, finals_of({"mix": 1e-3}))
+    session.remeasures = True
+    recall_correction(session)
+    assert session.correction == Correction()
+    assert correct_costs(session, finals_of({"mix": 1e-3}))
 
 
 def test_the_winner_is_judged_by_its_kernels_beside_it(shares: dict[str, Any]) -> None:
     shares["mix"] = 0.97
-    found = judge(Learner(), finals_of({"a": 1e-3, "mix": 1e-3}))  # type: ignore[arg-type]
+    found = with_additive_error(Learner(), finals_of({"a": 1e-3, "mix": 1e-3}))  # type: ignore[arg-type]
     assert found.additive_error == pytest.approx(0.028)
     assert shares["asked"] == [("mix", 1)]
 
 
 def test_where_one_occasion_is_a_contradiction_two_are_believed(shares: dict[str, Any]) -> None:
     shares.update({"mix, 1": 0.9, "mix, 2": 1.0})
-    found = judge(Learner(), finals_of({"a": 1e-3, "mix": 1e-3}))  # type: ignore[arg-type]
+    found = with_additive_error(Learner(), finals_of({"a": 1e-3, "mix": 1e-3}))  # type: ignore[arg-type]
     assert found.additive_error == pytest.approx(0.048)
     shares["mix, 2"] = None
-    found = judge(Learner(), finals_of({"a": 1e-3, "mix": 1e-3}))  # type: ignore[arg-type]
+    found = with_additive_error(Learner(), finals_of({"a": 1e-3, "mix": 1e-3}))  # type: ignore[arg-type]
     assert found.additive_error == pytest.approx(0.098)
 
 
 def test_one_kernel_has_nothing_to_add_up(shares: dict[str, Any]) -> None:
-    assert judge(Learner(), finals_of({"a": 1e-3}, winner="a")).additive_error == 0.0  # type: ignore[arg-type]
-    assert judge(Learner(), finals_of({"a": None}, winner="")).additive_error is None  # type: ignore[arg-type]
+    assert with_additive_error(Learner(), finals_of({"a": 1e-3}, winner="a")).additive_error == 0.0  # type: ignore[arg-type]
+    assert with_additive_error(Learner(), finals_of({"a": None}, winner="")).additive_error is None  # type: ignore[arg-type]
     assert shares["asked"] == []
 
 
 def test_a_correction_is_judged_on_another_occasion(shares: dict[str, Any]) -> None:
     shares.update({"mix": 1.25, "mix, 3": 1.2})
-    tuning: Any = Learner()
+    session: Any = Learner()
     finals = finals_of({"a": 1e-3, "mix": 0.8e-3})
-    assert calibrate(tuning, finals)
-    found = judge(tuning, finals)
+    assert correct_costs(session, finals)
+    found = with_additive_error(session, finals)
     assert found.additive_error == pytest.approx(0.998 - 0.998 / 1.25 * 1.2)
-    assert tuning.kept == asdict(tuning.correction) != asdict(Correction())
+    assert session.kept == asdict(session.correction) != asdict(Correction())
     assert shares["asked"] == [("mix", 1), ("mix", 2), ("mix", 3)]
 
 
 def test_where_the_winner_adds_up_better_without_a_correction_costs_are_stated_without(shares: dict[str, Any]) -> None:
     shares.update({"mix": 1.02})
-    tuning: Any = Learner(Correction(parts=0.8))
-    found = judge(tuning, finals_of({"a": 1e-3, "mix": 1e-3}))
+    session: Any = Learner(Correction(parts=0.8))
+    found = with_additive_error(session, finals_of({"a": 1e-3, "mix": 1e-3}))
     assert found.additive_error == pytest.approx(-0.022)
-    assert tuning.correction == Correction()
-    assert tuning.kept is None  # The next search begins as this one did.
+    assert session.correction == Correction()
+    assert session.kept is None  # The next search begins as this one did.
 
 
 @pytest.mark.parametrize(
-    ("paired_s", "pace", "error"), [(None, 1.0, 0.2), (None, TWICE_AS_SLOW, -0.6), (2e-3, TWICE_AS_SLOW, 0.0)]
+    ("paired_s", "slowdown", "error"), [(None, 1.0, 0.2), (None, TWICE_AS_SLOW, -0.6), (2e-3, TWICE_AS_SLOW, 0.0)]
 )
 def test_where_kernels_cannot_be_timed_beside_it_a_plan_is_compared_with_its_prediction(
-    paired_s: float | None, pace: float, error: float, shares: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    paired_s: float | None, slowdown: float, error: float, shares: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(additivity_module, "predicted_s", lambda *_: 1e-3)
-    finals = finals_of({"a": 1e-3, "mix": 1.25e-3}, pace=pace)
+    finals = finals_of({"a": 1e-3, "mix": 1.25e-3}, slowdown=slowdown)
     finals.standings["mix"] = replace(finals.standings["mix"], paired_s=paired_s)
-    assert judge(Learner(), finals).additive_error == pytest.approx(error)  # type: ignore[arg-type]
+    assert with_additive_error(Learner(), finals).additive_error == pytest.approx(error)  # type: ignore[arg-type]
     monkeypatch.setattr(additivity_module, "predicted_s", lambda *_: None)
-    assert judge(Learner(), finals).additive_error is None  # type: ignore[arg-type]
+    assert with_additive_error(Learner(), finals).additive_error is None  # type: ignore[arg-type]

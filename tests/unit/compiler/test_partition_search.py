@@ -33,7 +33,7 @@ def finalists(costs: dict[tuple[int, int], float], count: int = 2) -> Sequence[l
     index = CandidateKernelIndex(
         [CandidateKernel(SubGraph(graph, IndexSet.range(*span)), TARGET, spec, ("given",)) for span in costs]
     )
-    tuning: Any = SimpleNamespace(
+    session: Any = SimpleNamespace(
         graph=graph,
         placement=None,
         options=SimpleNamespace(finalists=count),
@@ -41,7 +41,7 @@ def finalists(costs: dict[tuple[int, int], float], count: int = 2) -> Sequence[l
         launch_penalty_s=lambda _: 0.0,
         priority=lambda _: 0,
     )
-    plans = best_plans(tuning, index, SimpleNamespace(partitioning=True))  # type: ignore[arg-type]
+    plans = best_plans(session, index, SimpleNamespace(partitioning=True))  # type: ignore[arg-type]
     return [[(min(k.sub_graph.inside), max(k.sub_graph.inside) + 1) for k in plan.kernels] for plan in plans]
 
 

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from collage.compiler.final_comparison import Finals
+from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.report import _saturates, _warnings
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
-from collage.measure.comparison import Contestant, Standing
+from collage.measure.comparison import Finalist, FinalistResult
 from collage.system.machine import this_machine
 
 UNLIMITED = replace(this_machine(), cores=4, quota=None)
 
 
-def finals(p10_s: float, p90_s: float, low: float, high: float) -> Finals:
+def finals(p10_s: float, p90_s: float, low: float, high: float) -> FinalComparison:
     time = Summary(0.010, p10_s, p90_s, 50, 0.01)
-    return Finals(None, None, (), {}, time, (1.0, Interval(low, high)))
+    return FinalComparison(None, None, (), {}, time, (1.0, Interval(low, high)))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_threads_that_a_container_would_stop_are_named(threads: int, quota: floa
     ],
 )
 def test_what_saturates_is_named(tolerance: float, error: float | None, said: list[str] | None) -> None:
-    standing = Standing(Contestant("a", "", {}, 1), Status.OK, max_rel=error)
+    standing = FinalistResult(Finalist("a", "", {}, 1), Status.OK, max_rel=error)
     warnings = _saturates(tolerance, 0.05, standing)
     assert len(warnings) == (said is not None)
     assert all(words in warnings[0] for words in said or [])

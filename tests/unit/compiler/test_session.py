@@ -10,11 +10,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from collage.compiler.budget import SearchBudget
-from collage.compiler.session import Tuning
+from collage.compiler.session import CompileSession
 from collage.database.database import Database
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, SubGraph
-from collage.measure.comparison import RacePlan
+from collage.measure.comparison import ComparisonPlan
 from collage.options import CompileOptions
 from collage.target import Target
 from collage.testing import FakeToolchain
@@ -36,10 +36,10 @@ def test_a_search_may_ask_for_a_ninth_of_all_kernels(length: int, keys: int, all
     spec: Any = None
     with Database(str(tmp_path / "t.sqlite")) as database:
 
-        def tuning(options: CompileOptions) -> Tuning:
-            return Tuning(chain(max(1, length)), [target], toolchains, database, tmp_path, options=options)
+        def session(options: CompileOptions) -> CompileSession:
+            return CompileSession(chain(max(1, length)), [target], toolchains, database, tmp_path, options=options)
 
-        unasked, asked = tuning(CompileOptions()), tuning(CompileOptions(measure_budget=3))
+        unasked, asked = session(CompileOptions()), session(CompileOptions(measure_budget=3))
         for each in (unasked, asked):
             candidates = [
                 CandidateKernel(SubGraph(each.graph, IndexSet.range(first, end)), target, spec, ("all",))
@@ -54,7 +54,7 @@ def test_a_search_may_ask_for_a_ninth_of_all_kernels(length: int, keys: int, all
 
 @pytest.mark.parametrize("search", ["proof", "exhaustive"])
 def test_one_that_is_to_prove_something_may_ask_for_all(search: str) -> None:
-    plan = RacePlan.of_model(0, 1 << 30)
+    plan = ComparisonPlan.of_model(0, 1 << 30)
     budget = SearchBudget(CompileOptions(search=search), plan)
     assert budget.kernels(100_000) >= 100_000
     assert budget.seconds_left([]) == float("inf")

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from collage.cost.workload_key import WorkloadKey, digest_of, runtime_settings
 from collage.database.database import Database
-from collage.frontend import contributed
+from collage.frontend import contrib_ops
 from collage.graph import DataflowGraph, structural_hash
 from collage.measure import session as session_module
 from collage.measure.estimator import MeasuringCostEstimator
 from collage.measure.jobs import structure_of, weight_bytes
 from collage.measure.kernel_factory import KernelMaker
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.numerics.value_store import ValueStore
 from collage.system import machine
 from collage.target import Target
@@ -139,21 +139,21 @@ class Keys:
     def of(self, model: ir.Model, setting: Setting = Setting()) -> WorkloadKey:
         folder = self._folder / str(next(self._numbers))
         folder.mkdir()
-        workshop = Workshop(self._toolchains, self._database, folder, threads=setting.threads)
-        workshop._crew._available["fake"] = Availability(True, "1", setting.build)
+        measure_session = MeasureSession(self._toolchains, self._database, folder, threads=setting.threads)
+        measure_session._crew._available["fake"] = Availability(True, "1", setting.build)
         for value in model.graph.inputs:
-            workshop.values.put(str(value.name), np.zeros(value.shape.numpy(), value.dtype.numpy()))
+            measure_session.values.put(str(value.name), np.zeros(value.shape.numpy(), value.dtype.numpy()))
         maker = KernelMaker(DataflowGraph(model))
         target = Target.parse(setting.target)
         kernel = maker.model((1 << len(maker.graph)) - 1, target)
-        estimator = MeasuringCostEstimator(workshop, weight_bytes(kernel) + setting.context)
+        estimator = MeasuringCostEstimator(measure_session, weight_bytes(kernel) + setting.context)
         real = machine.this_machine()
         fake = replace(real, cpu=setting.cpu, cores=setting.cores)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session_module, "this_machine", lambda: fake)
             if setting.environment:
                 patch.setenv("OMP_NUM_THREADS", setting.environment)
-            return workshop.key(estimator.job(kernel, target))
+            return measure_session.key(estimator.job(kernel, target))
 
 
 @pytest.fixture(scope="module")
@@ -215,12 +215,12 @@ def shapes_in_key(folder: Path, text: str, *occasions: tuple[dict[str, tuple[int
         for name, shape in shapes.items():
             store.put(name, np.zeros(shape, np.float32))
         stores.append((store, weight))
-    with Database("sqlite:///:memory:") as database, Workshop(toolchains, database, folder) as workshop:
-        workshop._crew._available["fake"] = Availability(True, "1", "fake 1.0")
-        workshop.occasions = stores
+    with Database("sqlite:///:memory:") as database, MeasureSession(toolchains, database, folder) as measure_session:
+        measure_session._crew._available["fake"] = Availability(True, "1", "fake 1.0")
+        measure_session.occasions = stores
         maker, target = KernelMaker(DataflowGraph(model)), Target.parse("llvm -compiler=fake")
-        job = MeasuringCostEstimator(workshop, 0).job(maker.model((1 << len(maker.graph)) - 1, target), target)
-        return workshop.key(job).shapes
+        job = MeasuringCostEstimator(measure_session, 0).job(maker.model((1 << len(maker.graph)) - 1, target), target)
+        return measure_session.key(job).shapes
 
 
 def test_lengths_of_results_count_where_inputs_do_not_tell_them(tmp_path: Path) -> None:
@@ -272,17 +272,20 @@ def test_twelve_equal_layers_are_measured_once(tmp_path: Path) -> None:
     toolchains = Registry(())
     toolchains.add(FakeToolchain())
     maker = KernelMaker(DataflowGraph(model))
-    with Database(str(tmp_path / "t.sqlite")) as database, Workshop(toolchains, database, tmp_path) as workshop:
+    with (
+        Database(str(tmp_path / "t.sqlite")) as database,
+        MeasureSession(toolchains, database, tmp_path) as measure_session,
+    ):
         x = np.zeros((1, 8), np.float32)
         for value in [*model.graph.inputs, *(output for node in model.graph for output in node.outputs)]:
-            workshop.values.put(str(value.name), x)
-        estimator = MeasuringCostEstimator(workshop, 0)
+            measure_session.values.put(str(value.name), x)
+        estimator = MeasuringCostEstimator(measure_session, 0)
         kernels = [maker.model(0b11 << 2 * layer, target) for layer in range(12)]
         outcomes = estimator.measure([(kernel, target) for kernel in kernels])
-        assert (workshop.counters.built, workshop.counters.measured) == (1, 1)
+        assert (measure_session.counters.built, measure_session.counters.measured) == (1, 1)
         assert len({id(outcome) for outcome in outcomes}) == 1
         estimator.measure([(kernel, target) for kernel in kernels])
-        assert (workshop.counters.built, workshop.counters.measured) == (1, 1)
+        assert (measure_session.counters.built, measure_session.counters.measured) == (1, 1)
 
 
 def test_what_contributed_operators_are_written_out_as_is_part_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +299,7 @@ def test_what_contributed_operators_are_written_out_as_is_part_of_a_kernel(monke
     assert structure_of(plain) == structural_hash(plain)
     before = structure_of(gelu)
     assert structure_of(single("com.microsoft", "Gelu")) == before != structural_hash(gelu)
-    monkeypatch.setitem(contributed._DEFINITIONS, "Gelu", lambda b: [b("Relu", b.input(0))])
+    monkeypatch.setitem(contrib_ops._DEFINITIONS, "Gelu", lambda b: [b("Relu", b.input(0))])
     assert structure_of(gelu) != before
     assert structure_of(plain) == structural_hash(plain)
 

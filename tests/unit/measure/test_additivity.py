@@ -10,8 +10,8 @@ import pytest
 
 from collage._errors import WorkerDied
 from collage.measure import additivity as additivity_module
-from collage.measure.additivity import Part, reckon
-from collage.measure.comparison import Contestant
+from collage.measure.additivity import TimedPart, check_additivity
+from collage.measure.comparison import Finalist
 
 
 class Machine:
@@ -54,13 +54,13 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
-def whole(seconds: float, **more: Any) -> Contestant:
-    return Contestant("whole", "service", {"seconds": seconds, **more})
+def whole(seconds: float, **more: Any) -> Finalist:
+    return Finalist("whole", "service", {"seconds": seconds, **more})
 
 
 def test_what_the_machine_does_to_both_is_no_error(machine: Machine) -> None:
-    parts = [Part(machine.kernel(seconds)) for seconds in (0.001, 0.004, 0.003)]
-    found = reckon(whole(0.010), parts)
+    parts = [TimedPart(machine.kernel(seconds)) for seconds in (0.001, 0.004, 0.003)]
+    found = check_additivity(whole(0.010), parts)
     assert found is not None
     assert found.parts == pytest.approx(0.8, rel=0.04)
     assert machine.slowness > 1.3
@@ -75,19 +75,19 @@ def test_times_count_for_which_the_whole_was_fastest(machine: Machine) -> None:
         machine.slowness = next(visits)
         return 0.005 * machine.slowness**2
 
-    found = reckon(whole(0.010), [Part(kernel)])
+    found = check_additivity(whole(0.010), [TimedPart(kernel)])
     assert found is not None
     assert found.parts == pytest.approx(0.5, rel=0.05)
 
 
 def test_it_waits_for_a_calm_machine_before_each_kernel(machine: Machine) -> None:
     waited: list[int] = []
-    reckon(whole(0.010), [Part(machine.kernel(0.001))] * 3, wait=lambda: waited.append(1))
+    check_additivity(whole(0.010), [TimedPart(machine.kernel(0.001))] * 3, wait=lambda: waited.append(1))
     assert len(waited) == 3
 
 
 def test_equal_kernels_are_timed_once_and_count_as_often_as_there_are(machine: Machine) -> None:
-    found = reckon(whole(0.010), [Part(machine.kernel(0.002), 3), Part(machine.kernel(0.004))])
+    found = check_additivity(whole(0.010), [TimedPart(machine.kernel(0.002), 3), TimedPart(machine.kernel(0.004))])
     assert found is not None
     assert found.parts == pytest.approx(1.0, rel=0.04)
 
@@ -98,10 +98,10 @@ def test_many_kernels_are_visited_once_each(machine: Machine) -> None:
     def kernel(number: int) -> Callable[[], float]:
         return lambda: called.append(number) or 0.001 * (1 + len(called) % 2)  # type: ignore[func-returns-value]
 
-    reckon(whole(0.001), [Part(kernel(n)) for n in range(100)])
+    check_additivity(whole(0.001), [TimedPart(kernel(n)) for n in range(100)])
     assert called == list(range(100))
     called.clear()
-    reckon(whole(0.001), [Part(kernel(0)), Part(kernel(1))])
+    check_additivity(whole(0.001), [TimedPart(kernel(0)), TimedPart(kernel(1))])
     assert called == [0] * 5 + [1] * 5
 
 
@@ -109,24 +109,24 @@ def test_where_the_first_visits_agree_there_are_no_others(machine: Machine, monk
     called: list[int] = []
     monkeypatch.setattr(machine.random, "uniform", lambda *_: 1.0)
     machine.drift = 1.0
-    reckon(whole(0.001), [Part(lambda: called.append(1) or 0.001)])  # type: ignore[func-returns-value]
+    check_additivity(whole(0.001), [TimedPart(lambda: called.append(1) or 0.001)])  # type: ignore[func-returns-value]
     assert len(called) == 3
 
 
 def test_what_would_take_minutes_is_not_done(machine: Machine) -> None:
     called: list[int] = []
-    assert reckon(whole(3.0), [Part(lambda: called.append(1) or 1.0)] * 5) is None  # type: ignore[func-returns-value]
+    assert check_additivity(whole(3.0), [TimedPart(lambda: called.append(1) or 1.0)] * 5) is None  # type: ignore[func-returns-value]
     assert called == []
 
 
 def test_a_whole_that_dies_is_an_error(machine: Machine) -> None:
     with pytest.raises(WorkerDied):
-        reckon(whole(0.01, dies=True), [Part(machine.kernel(0.01))])
+        check_additivity(whole(0.01, dies=True), [TimedPart(machine.kernel(0.01))])
 
 
 def test_short_runs_are_run_more_often(machine: Machine) -> None:
-    reckon(whole(0.001), [Part(machine.kernel(0.001))])
+    check_additivity(whole(0.001), [TimedPart(machine.kernel(0.001))])
     assert machine.runs[1] > 50
     machine.runs.clear()
-    reckon(whole(0.5), [Part(machine.kernel(0.1))])
+    check_additivity(whole(0.5), [TimedPart(machine.kernel(0.1))])
     assert set(machine.runs) == {1}

@@ -7,33 +7,33 @@ from collections.abc import Iterator
 
 import pytest
 
-from collage.measure.cache_flush import Clutter
+from collage.measure.cache_flush import CacheFlusher
 from collage.workers.idle_wait import until_quiet
 
 
 @pytest.fixture(params=[1, 2, 5])
-def clutter(request: pytest.FixtureRequest) -> Iterator[Clutter]:
-    made = Clutter(request.param)
+def flusher(request: pytest.FixtureRequest) -> Iterator[CacheFlusher]:
+    made = CacheFlusher(request.param)
     yield made
     made.close()
 
 
-def test_each_processor_writes_to_as_much_as_is_asked_of_memory_of_its_own(clutter: Clutter) -> None:
+def test_each_processor_writes_to_as_much_as_is_asked_of_memory_of_its_own(flusher: CacheFlusher) -> None:
     for size in (1000, 10, 2000):
-        before = [memory.copy() for memory in clutter._memory]
-        clutter.touch(size)
+        before = [memory.copy() for memory in flusher._memory]
+        flusher.flush(size)
         grown = len(before[0]) < size
-        for old, new in zip(before, clutter._memory, strict=True):
+        for old, new in zip(before, flusher._memory, strict=True):
             assert (new[:size] == (2 if grown else old[:size] + 1)).all()
             assert (new[size:] == old[size:]).all()
-    assert len({memory.ctypes.data for memory in clutter._memory}) == len(clutter._memory)
+    assert len({memory.ctypes.data for memory in flusher._memory}) == len(flusher._memory)
 
 
-def test_threads_sleep_afterwards_and_end_when_it_is_closed(clutter: Clutter) -> None:
-    clutter.touch(1 << 20)
+def test_threads_sleep_afterwards_and_end_when_it_is_closed(flusher: CacheFlusher) -> None:
+    flusher.flush(1 << 20)
     assert until_quiet(1.0)
-    clutter.close()
-    ended = [thread for thread in threading.enumerate() if getattr(thread, "_target", None) == clutter._serve]
+    flusher.close()
+    ended = [thread for thread in threading.enumerate() if getattr(thread, "_target", None) == flusher._serve]
     for thread in ended:
         thread.join(5.0)
         assert not thread.is_alive()

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from collage.graph import DataflowGraph
-from collage.measure.cache_pressure import Surroundings
+from collage.measure.cache_pressure import CachePressure
 from collage.measure.kernel_factory import KernelMaker
 from collage.numerics.value_store import ValueStore
 from collage.target import Target
@@ -41,35 +41,35 @@ def stored(folder: Path, lengths: list[int]) -> ValueStore:
 def test_values_of_the_rest_are_divided_and_those_of_the_kernel_are_its_own(tmp_path: Path, cores: int) -> None:
     lengths = [MIB // 4, MIB // 2, MIB, MIB // 4]  # 1, 2, 4 and 1 MiB
     _, kernels = chain(lengths)
-    around = Surroundings(0, stored(tmp_path, lengths), cores)
-    assert around.touched_bytes(kernels.model(0b001, CPU), CPU) == 5 * MIB // cores
-    assert around.touched_bytes(kernels.model(0b110, CPU), CPU) == 1 * MIB // cores
+    around = CachePressure(0, stored(tmp_path, lengths), cores)
+    assert around.flush_bytes(kernels.model(0b001, CPU), CPU) == 5 * MIB // cores
+    assert around.flush_bytes(kernels.model(0b110, CPU), CPU) == 1 * MIB // cores
 
 
 def test_nothing_lies_around_the_whole_model_whatever_it_reads(tmp_path: Path) -> None:
     lengths = [5 * MIB, MIB, MIB]
     _, kernels = chain(lengths)
-    assert Surroundings(0, stored(tmp_path, lengths), 2).touched_bytes(kernels.model(0b11, CPU), CPU) == 0
+    assert CachePressure(0, stored(tmp_path, lengths), 2).flush_bytes(kernels.model(0b11, CPU), CPU) == 0
 
 
 def test_activations_count_up_to_16_mib_and_weights_up_to_32_for_each_processor(tmp_path: Path) -> None:
     lengths = [MIB, 5 * MIB, MIB]
     _, kernels = chain(lengths)
     first, store = kernels.model(0b10, CPU), stored(tmp_path, [9 * MIB, 1, 1])
-    assert Surroundings(0, store, 2).touched_bytes(first, CPU) == 16 * MIB
-    assert Surroundings(36 * MIB, store, 2).touched_bytes(first, CPU) == 18 * MIB
-    assert Surroundings(200 * MIB, store, 2).touched_bytes(first, CPU) == 32 * MIB
-    assert Surroundings(200 * MIB, store, 20).touched_bytes(first, CPU) == 236 * MIB // 20
+    assert CachePressure(0, store, 2).flush_bytes(first, CPU) == 16 * MIB
+    assert CachePressure(36 * MIB, store, 2).flush_bytes(first, CPU) == 18 * MIB
+    assert CachePressure(200 * MIB, store, 2).flush_bytes(first, CPU) == 32 * MIB
+    assert CachePressure(200 * MIB, store, 20).flush_bytes(first, CPU) == 236 * MIB // 20
     few = stored(tmp_path / "few", [1, 1, 1])
-    assert Surroundings(200 * MIB, few, 2).touched_bytes(first, CPU) == 32 * MIB
-    assert Surroundings(200 * MIB, few, 20).touched_bytes(first, CPU) == 10 * MIB
+    assert CachePressure(200 * MIB, few, 2).flush_bytes(first, CPU) == 32 * MIB
+    assert CachePressure(200 * MIB, few, 20).flush_bytes(first, CPU) == 10 * MIB
 
 
 def test_a_device_has_caches_of_its_own_for_weights_alone(tmp_path: Path) -> None:
     lengths = [MIB, MIB, MIB]
     _, kernels = chain(lengths)
-    around = Surroundings(20 * MIB, stored(tmp_path, lengths), 2)
-    assert around.touched_bytes(kernels.model(0b01, GPU), GPU) == 20 * MIB
+    around = CachePressure(20 * MIB, stored(tmp_path, lengths), 2)
+    assert around.flush_bytes(kernels.model(0b01, GPU), GPU) == 20 * MIB
 
 
 def test_texts_take_no_memory_of_their_own(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from collage.measure.learned_model import Expectation
+from collage.measure.learned_model import LearnedCostModel
 
 OPS = ("Resize", "Conv", "Relu", "Conv", "Relu", "Conv", "Add")
 BASES = (3.0, 2.0, 0.0, 2.0, 0.0, 2.0, 1.0)
@@ -15,8 +15,8 @@ def nodes(*indices: int) -> int:
     return sum(1 << i for i in indices)
 
 
-def profiled(op_types=OPS, bases=BASES) -> Expectation:
-    expectation = Expectation(op_types, {"a": 0.0, "b": 0.0})
+def profiled(op_types=OPS, bases=BASES) -> LearnedCostModel:
+    expectation = LearnedCostModel(op_types, {"a": 0.0, "b": 0.0})
     expectation.learn_profile("a", dict(enumerate(bases)))
     expectation.learn_measurement("a", (1 << len(bases)) - 1, sum(bases))
     return expectation

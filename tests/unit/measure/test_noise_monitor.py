@@ -8,11 +8,11 @@ import pytest
 
 from collage.database.database import Database
 from collage.measure import noise_monitor as noise_monitor_module
-from collage.measure.noise_monitor import PATIENCE_VARIABLE, Calm
+from collage.measure.noise_monitor import PATIENCE_VARIABLE, NoiseMonitor
 from collage.workers.worker import Worker
 
 
-class Machine(Calm):
+class Machine(NoiseMonitor):
     """Takes what it is told for a product, the last figure for ever; is known to have taken 0.2 ms, or what is known of it."""
 
     def __init__(self, database: Database, *milliseconds: float, patience_s: float = 30.0, known: bool = True) -> None:
@@ -59,10 +59,10 @@ def test_a_noisy_one_is_waited_for_and_said_once(database: Database, slept: list
 
 
 def test_the_fastest_product_is_remembered(database: Database) -> None:
-    assert Machine(database, 0.2).is_calm()
-    assert not Machine(database, 0.3).is_calm()
-    assert Machine(database, 0.1).is_calm()
-    assert not Machine(database, 0.2).is_calm()
+    assert Machine(database, 0.2).is_quiet()
+    assert not Machine(database, 0.3).is_quiet()
+    assert Machine(database, 0.1).is_quiet()
+    assert not Machine(database, 0.2).is_quiet()
 
 
 def test_patience_ends(database: Database, slept: list[float]) -> None:
@@ -108,24 +108,24 @@ def test_what_the_machine_was_not_calm_after_is_measured_again(database: Databas
 
 def test_what_was_timed_has_the_pace_of_before_and_after(database: Database) -> None:
     machine = Machine(database, 0.2, 0.22, 0.2, 0.2, 0.2, 0.9, 0.2, 0.2, 0.22, 0.22, 0.22)
-    assert machine.pace_met == 1.0
+    assert machine.slowdown_met == 1.0
     machine.samples(lambda: [0.2])
-    assert machine.pace_met == pytest.approx(1.1**0.5)
+    assert machine.slowdown_met == pytest.approx(1.1**0.5)
     machine.samples(lambda: [0.2])
-    assert machine.pace_met == pytest.approx((1.0 + 1.1**0.5) / 2)
+    assert machine.slowdown_met == pytest.approx((1.0 + 1.1**0.5) / 2)
     # Timed again, the pace is that of what counts.
     results = iter([0.3, 0.2])
     assert machine.samples(lambda: [next(results)]) == [0.2]
-    assert machine.pace_met == pytest.approx(1.0)
+    assert machine.slowdown_met == pytest.approx(1.0)
     machine.renew()
-    assert machine.pace_met == 1.0
+    assert machine.slowdown_met == 1.0
     machine.samples(lambda: [0.2])
-    assert machine.pace_met == pytest.approx(1.1)
+    assert machine.slowdown_met == pytest.approx(1.1)
     # Where nobody waits any longer, nobody looks before: what was seen last is not long ago.
     machine = Machine(database, 0.2, 0.28, 0.22, 0.3, patience_s=0.05)
     assert [machine.wait() for _ in range(3)] == [True, True, True]
     assert machine.samples(lambda: [0.2]) == [0.2]
-    assert machine.pace_met == pytest.approx((1.4 * 1.1) ** 0.5)
+    assert machine.slowdown_met == pytest.approx((1.4 * 1.1) ** 0.5)
 
 
 def test_patience_can_be_renewed(database: Database) -> None:
@@ -135,7 +135,7 @@ def test_patience_can_be_renewed(database: Database) -> None:
         pass
     assert machine.waited_s == pytest.approx(8.0, abs=0.11)
     machine.renew()
-    assert not machine.is_calm()
+    assert not machine.is_quiet()
     while machine.probes < 1000 and not machine.wait():
         pass
     assert machine.waited_s == pytest.approx(16.0, abs=0.21)
@@ -144,31 +144,31 @@ def test_patience_can_be_renewed(database: Database) -> None:
 def test_without_patience_nobody_looks(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(database, 0.2, patience_s=0.0)
     assert machine.wait()
-    assert machine.pace() == 1.0
+    assert machine.slowdown() == 1.0
     assert not machine.probes
     for said, left_s in {"7": 7.0, "none": 4.0, "0": 0.0}.items():
         monkeypatch.setenv(PATIENCE_VARIABLE, said)
-        assert Calm(database, print)._patience_s == left_s
+        assert NoiseMonitor(database, print)._patience_s == left_s
 
 
 def test_the_pace_is_how_many_times_as_long_a_product_takes_as_the_fastest_ever(database: Database) -> None:
     machine = Machine(database, 0.2, 0.3, 0.25, 0.15, 0.3, 0.1)
-    assert [machine.pace() for _ in range(5)] == pytest.approx([1.0, 1.5, 1.25, 1.0, 2.0])
+    assert [machine.slowdown() for _ in range(5)] == pytest.approx([1.0, 1.5, 1.25, 1.0, 2.0])
     # What takes longer than twice as long was interrupted: that says nothing of how fast the machine is.
-    assert Machine(database, 1.5).pace() == 2.0
+    assert Machine(database, 1.5).slowdown() == 2.0
     # Patience is for races. When it is at an end, paces are told all the same.
     machine = Machine(database, 0.3, patience_s=1.0)
     while machine.wait() is False:
         pass
-    assert machine.pace() == 2.0
+    assert machine.slowdown() == 2.0
 
 
 def test_a_machine_is_looked_at_for_a_while_before_it_is_known(database: Database, slept: list[float]) -> None:
     machine = Machine(database, 0.4, 0.4, 0.4, 0.2, 0.4, known=False)
-    assert machine.pace() == 2.0
+    assert machine.slowdown() == 2.0
     assert sum(slept) == pytest.approx(2.0)
     assert machine.said == ["seeing how fast the machine is"]
-    assert Machine(database, 0.3, known=False).pace() == pytest.approx(1.5)
+    assert Machine(database, 0.3, known=False).slowdown() == pytest.approx(1.5)
     assert sum(slept) == pytest.approx(2.0)
 
 
@@ -177,17 +177,17 @@ def test_where_nothing_can_be_multiplied_nobody_waits(database: Database, monkey
         return Worker("collage.cost.no_such_module:Service", {})
 
     monkeypatch.setattr(noise_monitor_module, "Worker", fail)
-    calm = Calm(database, print, 30.0)
-    assert calm.pace() == 1.0
-    assert calm.is_calm()
-    assert calm.wait()
-    assert database.local_fact(**calm._name) is None
+    noise_monitor = NoiseMonitor(database, print, 30.0)
+    assert noise_monitor.slowdown() == 1.0
+    assert noise_monitor.is_quiet()
+    assert noise_monitor.wait()
+    assert database.local_fact(**noise_monitor._name) is None
 
 
 def test_a_real_product_takes_some_time(database: Database) -> None:
-    machine = Calm(database, print, 1.0)
+    machine = NoiseMonitor(database, print, 1.0)
     try:
-        assert 1.0 <= machine.pace() <= 2.0
+        assert 1.0 <= machine.slowdown() <= 2.0
         took_s = database.local_fact(**machine._name)
         assert 1e-6 < took_s < 30.0
     finally:

@@ -12,12 +12,12 @@ import pytest
 
 from collage._errors import WorkerDied
 from collage.measure import noisy_neighbor
-from collage.measure.noisy_neighbor import busy_neighbour
+from collage.measure.noisy_neighbor import under_load
 
 SERVICE = """
 import time
-from collage.measure._noisy_neighbor_worker import NeighbourService
-count = NeighbourService().work()
+from collage.measure._noisy_neighbor_worker import NoisyNeighborWorker
+count = NoisyNeighborWorker().work()
 began_s, deadline = time.process_time(), time.monotonic() + 30.0
 while time.process_time() < began_s + 0.5 and time.monotonic() < deadline:
     time.sleep(0.1)
@@ -35,7 +35,7 @@ def test_half_of_the_processors_are_kept_busy() -> None:
 
 def test_a_neighbour_goes_when_it_is_not_wanted_any_longer() -> None:
     before = _processes()
-    with busy_neighbour() as is_there:
+    with under_load() as is_there:
         assert is_there
         assert _processes() - before
     assert not _processes() - before
@@ -53,7 +53,7 @@ def test_where_none_can_be_started_none_is_there(monkeypatch: pytest.MonkeyPatch
             pass
 
     monkeypatch.setattr(noisy_neighbor, "Worker", Dead)
-    with busy_neighbour() as is_there:
+    with under_load() as is_there:
         assert not is_there
 
 

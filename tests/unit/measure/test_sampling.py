@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.runtime.test_device_chain import PretendedDevice
 
-from collage.measure.sampling import SamplingPlan, sample, sample_in_bursts, when_calm
+from collage.measure.sampling import SamplingPlan, normalize, sample, sample_in_bursts
 
 QUICK_S, HICCUP_S, SLOW_S = 30e-6, 20e-3, 0.5
 
@@ -31,9 +31,9 @@ class Clock(PretendedDevice):
         return self.told.pop(0) if len(self.told) > 1 else self.told[0]
 
 
-def timed(told: Iterable[float], hopeless_s: float = 100e-6) -> tuple[list[float], int]:
+def timed(told: Iterable[float], abandon_above_s: float = 100e-6) -> tuple[list[float], int]:
     clock = Clock(told)
-    return sample(lambda: None, [], SamplingPlan(hopeless_s=hopeless_s), clock), clock.runs
+    return sample(lambda: None, [], SamplingPlan(abandon_above_s=abandon_above_s), clock), clock.runs
 
 
 @pytest.mark.parametrize("hiccups", [1, 2, 3])
@@ -52,7 +52,7 @@ def test_what_is_hopeless_is_run_three_times_after_the_first() -> None:
 
 def test_what_has_a_chance_is_run_until_it_is_known() -> None:
     assert len(timed([QUICK_S])[0]) == SamplingPlan().least
-    assert len(timed([SLOW_S], hopeless_s=float("inf"))[0]) >= 3
+    assert len(timed([SLOW_S], abandon_above_s=float("inf"))[0]) >= 3
 
 
 class Bursts:
@@ -66,11 +66,11 @@ class Bursts:
         self.plans.append(plan)
         return self.runs.pop(0) if len(self.runs) > 1 else self.runs[0]
 
-    def pace(self) -> float:
+    def slowdown(self) -> float:
         return self.paces.pop(0) if len(self.paces) > 1 else self.paces[0]
 
     def samples(self, **plan: float) -> list[float]:
-        return sample_in_bursts(self.burst, self.pace, SamplingPlan(burst_s=0.06, **plan))  # type: ignore[arg-type]
+        return sample_in_bursts(self.burst, self.slowdown, SamplingPlan(burst_s=0.06, **plan))  # type: ignore[arg-type]
 
 
 @given(paces=st.lists(st.floats(1.2, 2.0), min_size=2, max_size=8), seconds=st.floats(1e-6, 10.0))
@@ -82,8 +82,8 @@ def test_what_is_as_much_slower_as_the_machine_takes_as_long_as_ever(paces: list
 
 
 def test_a_calm_machine_changes_nothing() -> None:
-    assert when_calm(3e-3, 1.0) == when_calm(3e-3, 1.06) == 3e-3
-    assert when_calm(3e-3, 1.59) == pytest.approx(3e-3 / 1.5**0.9)
+    assert normalize(3e-3, 1.0) == normalize(3e-3, 1.06) == 3e-3
+    assert normalize(3e-3, 1.59) == pytest.approx(3e-3 / 1.5**0.9)
 
 
 def test_only_calm_bursts_count_where_there_are_enough_of_them() -> None:
@@ -94,7 +94,7 @@ def test_only_calm_bursts_count_where_there_are_enough_of_them() -> None:
 def test_on_a_machine_that_is_never_calm_the_calmest_bursts_count() -> None:
     bursts = Bursts([[QUICK_S] * 30, [2 * QUICK_S] * 30, [3 * QUICK_S] * 30], [1.6, 1.6, 1.3, 1.3, 1.5])
     found = bursts.samples(budget_s=1e9)
-    assert found == pytest.approx([when_calm(3 * QUICK_S, 1.3)] * 30)
+    assert found == pytest.approx([normalize(3 * QUICK_S, 1.3)] * 30)
     assert len(bursts.plans) == 3  # Half as many runs again as on a calm one, and no more.
 
 
@@ -104,13 +104,13 @@ def test_bursts_go_on_until_the_kernel_is_known() -> None:
     shaky = Bursts([[QUICK_S, 2 * QUICK_S]])
     assert len(shaky.samples()) == SamplingPlan().most
     hopeless = Bursts([[HICCUP_S] * 3])
-    assert hopeless.samples(hopeless_s=100e-6) == [HICCUP_S] * 3
-    assert Bursts([[SLOW_S]]).samples(hopeless_s=0.1) == [SLOW_S]
+    assert hopeless.samples(abandon_above_s=100e-6) == [HICCUP_S] * 3
+    assert Bursts([[SLOW_S]]).samples(abandon_above_s=0.1) == [SLOW_S]
 
 
 def test_what_is_hopeless_only_because_the_machine_is_slow_is_measured_on() -> None:
     bursts = Bursts([[110e-6] * 3], [1.5])
-    assert len(bursts.samples(hopeless_s=100e-6)) > 3
+    assert len(bursts.samples(abandon_above_s=100e-6)) > 3
 
 
 def test_only_short_kernels_warm_up_before_every_burst() -> None:

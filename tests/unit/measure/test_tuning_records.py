@@ -12,20 +12,20 @@ from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.cost.workload_key import digest_of
 from collage.database.database import Database
-from collage.measure.tuning_records import Pace, TunedKernel, effort_s
+from collage.measure.tuning_records import TunedKernel, TuningForecast, effort_s
 
 GOOD = {"records": "{}", "took_s": 8.0, "effort_s": 0.5, "ratio": 0.5}
 
 
 def test_pace_is_what_tunings_took_and_brought_so_far() -> None:
-    first = Pace.of([])
+    first = TuningForecast.of([])
     known = [TunedKernel("{}", took_s, 0.5, 0.4) for took_s in (10.0, 20.0, 30.0, 40.0)]
-    assert Pace.of(known).efforts == 40.0
-    assert Pace.of(known).ratio == 0.4
-    one = Pace.of(known[:1])
+    assert TuningForecast.of(known).efforts == 40.0
+    assert TuningForecast.of(known).ratio == 0.4
+    one = TuningForecast.of(known[:1])
     assert min(first.efforts, 20.0) < one.efforts < max(first.efforts, 20.0)
     # What was put together from records that were there tells nothing of how long tuning takes.
-    assert Pace.of([TunedKernel("{}", 0.0, 0.5, 0.4)] * 5).efforts == first.efforts
+    assert TuningForecast.of([TunedKernel("{}", 0.0, 0.5, 0.4)] * 5).efforts == first.efforts
 
 
 def test_a_trial_is_a_build_and_some_runs() -> None:

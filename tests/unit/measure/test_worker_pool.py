@@ -9,7 +9,7 @@ import pytest
 
 from collage.database.database import Database
 from collage.measure.overheads import measure_overheads
-from collage.measure.session import Workshop
+from collage.measure.session import MeasureSession
 from collage.target import Target
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry, availability_for, registry, revision_of
@@ -28,10 +28,10 @@ class Bare:
 def test_each_kind_of_device_has_an_availability_of_its_own(pair: tuple[str, str], tmp_path: Path) -> None:
     toolchains = registry()
     targets = [toolchains.parse_target(text) for text in pair]
-    with Database("sqlite:///:memory:") as database, Workshop(toolchains, database, tmp_path) as workshop:
-        found = [workshop.availability(target) for target in targets]
+    with Database("sqlite:///:memory:") as database, MeasureSession(toolchains, database, tmp_path) as measure_session:
+        found = [measure_session.availability(target) for target in targets]
         # Options make no other device, and no other build.
-        assert workshop.availability(targets[0].with_options(threads="1")) == found[0]
+        assert measure_session.availability(targets[0].with_options(threads="1")) == found[0]
     assert found == [availability_for(toolchains.for_target(target), target) for target in targets]
     assert found[0].available
     assert not found[1].available or found[1].build != found[0].build
@@ -42,19 +42,19 @@ def test_what_another_integration_took_is_not_taken_for_this_ones(
 ) -> None:
     toolchains, target = Registry(()), Target.parse("llvm -compiler=fake")
     toolchains.add(FakeToolchain())
-    with Database("sqlite:///:memory:") as database, Workshop(toolchains, database, tmp_path) as workshop:
-        measured, overheads = list[str](), workshop.overheads
+    with Database("sqlite:///:memory:") as database, MeasureSession(toolchains, database, tmp_path) as measure_session:
+        measured, overheads = list[str](), measure_session.overheads
 
         def counted(*arguments: Any) -> Any:
-            measured.append(workshop.build_of(target))
+            measured.append(measure_session.build_of(target))
             return overheads(*arguments)
 
-        monkeypatch.setattr(workshop, "overheads", counted)
-        measure_overheads(target, workshop, database)
-        measure_overheads(target, workshop, database)
+        monkeypatch.setattr(measure_session, "overheads", counted)
+        measure_overheads(target, measure_session, database)
+        measure_overheads(target, measure_session, database)
         monkeypatch.setattr("collage.measure.worker_pool.revision_of", lambda toolchain: "another")
-        measure_overheads(target, workshop, database)
-        build, ours = workshop.availability(target).build, revision_of(toolchains.get("fake"))
+        measure_overheads(target, measure_session, database)
+        build, ours = measure_session.availability(target).build, revision_of(toolchains.get("fake"))
     assert ours and measured == [f"{build}, integration {ours}", f"{build}, integration another"]
 
 
@@ -67,8 +67,8 @@ def test_lent_workers_outlive_the_session(tmp_path: Path) -> None:
     toolchains.add(FakeToolchain())
     target = Target.parse("llvm -compiler=fake")
     with Database("sqlite:///:memory:") as database:
-        with Workshop(toolchains, database, tmp_path, workers=lent) as workshop:
-            measure_overheads(target, workshop, database)
+        with MeasureSession(toolchains, database, tmp_path, workers=lent) as measure_session:
+            measure_overheads(target, measure_session, database)
         assert lent["fake"].alive
         lent["fake"].kill()
 
@@ -81,9 +81,9 @@ def test_a_lent_worker_that_serves_another_toolchain_of_the_same_name_is_replace
         toolchains.add(FakeToolchain(misbehaviour))
         with (
             Database("sqlite:///:memory:") as database,
-            Workshop(toolchains, database, tmp_path, workers=lent) as workshop,
+            MeasureSession(toolchains, database, tmp_path, workers=lent) as measure_session,
         ):
-            return workshop.availability(target).build
+            return measure_session.availability(target).build
 
     healthy, first = build(""), lent["fake"]
     assert build("") == healthy and lent["fake"] is first

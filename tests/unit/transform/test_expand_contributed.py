@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from collage.frontend import has_contributed, standard_form
+from collage.frontend import has_contrib_ops, standard_form
 from collage.transform import ExpandContributed, InferType, PassContext
 
 ort = pytest.importorskip("onnxruntime")
@@ -409,7 +409,7 @@ def answers(model: onnx.ModelProto, case: Case) -> list[np.ndarray[Any, Any]]:
 def test_it_computes_the_same(name: str, version: int) -> None:
     case = CASES[name]
     model = expanded(case, version)
-    assert not has_contributed(model) and all(node.domain == "" for node in model.graph)
+    assert not has_contrib_ops(model) and all(node.domain == "" for node in model.graph)
     for wanted, got in zip(answers(case.model(version), case), answers(ir.to_proto(model), case), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=2e-5)
 
@@ -433,7 +433,7 @@ def test_inference_knows_what_comes_out(name: str, version: int) -> None:
 def test_normalisations_of_a_later_opset_are_read_too() -> None:
     case = Case("LayerNormalization", [floats(2, 3, 8), floats(8), floats(8)], domain="", attributes={"epsilon": 0.1})
     model = expanded(case, 14)
-    assert model.opset_imports[""] == 17 and not has_contributed(model)
+    assert model.opset_imports[""] == 17 and not has_contrib_ops(model)
     for wanted, got in zip(answers(case.model(14), case), answers(ir.to_proto(model), case), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5)
     with PassContext(opt_level=0):
@@ -450,7 +450,7 @@ def test_where_a_later_opset_means_something_else_nothing_is_written_out() -> No
     model.graph.output.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, None))
     with PassContext(opt_level=0):
         result = ExpandContributed()(ir.from_proto(model))
-    assert has_contributed(result) and result.opset_imports[""] == 13
+    assert has_contrib_ops(result) and result.opset_imports[""] == 13
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ import pytest
 
 from collage._errors import UsageError
 from collage.workers import machine_lock
-from collage.workers.machine_lock import building_slot, measuring_slot
+from collage.workers.machine_lock import build_lock, measurement_lock
 
 CONTEXT = multiprocessing.get_context("fork")
 PATIENCE_S = 60.0
-KINDS = {"measure": measuring_slot, "build": building_slot}
+KINDS = {"measure": measurement_lock, "build": build_lock}
 
 
 class Tuner:
@@ -110,5 +110,5 @@ def test_a_killed_tuner_leaves_nothing_locked() -> None:
 
 def test_something_else_in_its_place_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "collage-slot-line").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match="by which tuners take turns"), measuring_slot():
+    with pytest.raises(UsageError, match="by which tuners take turns"), measurement_lock():
         pass

@@ -163,7 +163,7 @@ class _SessionKernel:
     def __init__(self, session: Any, compiled: Compiled, helpers: HelperThreads) -> None:
         self._session = session
         self._run = session._sess.run
-        self._keep_apart = helpers.keep_apart
+        self._move_off = helpers.move_off
         self._inputs = compiled.inputs
         self._only_input = compiled.inputs[0] if len(compiled.inputs) == 1 else None
         self._outputs = list(compiled.outputs)
@@ -173,7 +173,7 @@ class _SessionKernel:
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         name = self._only_input  # A dictionary display is the faster one, and this is the usual kernel.
         feeds = dict(zip(self._inputs, inputs, strict=True)) if name is None else {name: inputs[0]}
-        self._keep_apart()
+        self._move_off()
         outputs: Sequence[Tensor] = self._run(self._outputs, feeds, None)
         return outputs
 
@@ -186,7 +186,7 @@ class _BoundSessionKernel(InPlaceKernelBase):
 
         super().__init__(layouts)
         self._session = session
-        self._keep_apart = helpers.keep_apart
+        self._move_off = helpers.move_off
         self._binding = binding.SessionIOBinding(session._sess)
         self._run = functools.partial(session._sess.run_with_iobinding, self._binding, None)
         self._value = binding.OrtValue.ortvalue_from_numpy
@@ -202,7 +202,7 @@ class _BoundSessionKernel(InPlaceKernelBase):
             if x is not read:
                 self._bind_input(i, x)
         self._write_to(outputs)
-        self._keep_apart()
+        self._move_off()
         self._run()
 
     def _bind_input(self, i: int, x: Tensor) -> None:
@@ -230,7 +230,7 @@ class _NarrowSessionKernel:
 
     def __init__(self, session: Any, compiled: Compiled, helpers: HelperThreads) -> None:
         self._session = session
-        self._keep_apart = helpers.keep_apart
+        self._move_off = helpers.move_off
         self._run = session._sess.run_with_ort_values
         inputs, outputs = session.get_inputs(), session.get_outputs()
         for port in (*inputs, *outputs):
@@ -243,7 +243,7 @@ class _NarrowSessionKernel:
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         feeds = {name: to_ort(x, narrow) for (name, narrow), x in zip(self._inputs, inputs, strict=True)}
-        self._keep_apart()
+        self._move_off()
         results = self._run(feeds, self._outputs, None)
         arrays = [from_ort(value, narrow) for value, narrow in zip(results, self._output_types, strict=True)]
         # An input that is an output too comes back in the caller's own memory.

@@ -208,7 +208,7 @@ class _Request:
                 self._runs += 1
                 with threads.watched() if self._runs in _WATCHED else contextlib.nullcontext():
                     return self._infer(share_outputs, False)
-            threads.helpers.keep_apart()
+            threads.helpers.move_off()
         return self._infer(share_outputs, False)
 
     def read(self, inputs: Sequence[Tensor]) -> None:

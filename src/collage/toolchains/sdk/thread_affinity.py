@@ -45,7 +45,7 @@ class HelperThreads:
         self._threads |= frozenset(threads)
         self._processor = -1
 
-    def keep_apart(self) -> None:
+    def move_off(self) -> None:
         """Keeps them off the calling thread's processor, where it may use enough others.
 
         Called before each run: it costs next to nothing while the caller stays where it is.

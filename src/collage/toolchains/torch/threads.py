@@ -74,7 +74,7 @@ def use_threads(count: int) -> None:
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
     if count > 1:
-        _team.of(count).keep_apart()
+        _team.of(count).move_off()
 
 
 class _Team(threading.local):

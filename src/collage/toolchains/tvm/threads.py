@@ -33,7 +33,7 @@ def use_threads(count: int) -> None:
     """Has TVM compute what this thread calls next with ``count`` threads, each on its own processor; no more than there are."""
     if _team.size != count:
         _team.resize(count)
-    _team.helpers.keep_apart()
+    _team.helpers.move_off()
 
 
 class _Team(threading.local):

@@ -14,8 +14,9 @@ import pytest
 from onnx import parser
 
 from collage._errors import ModelError
-from collage.frontend import _confined, infer_shapes
-from collage.frontend._confined import convert_version
+from collage.frontend import _sandbox as sandbox
+from collage.frontend import infer_shapes
+from collage.frontend._sandbox import convert_version
 
 _SHAPES = """<ir_version: 9, opset_import: ["" : 17]>
 g (float[2, 3, 4] x) => (float[n, m] y) <int64[1] rest = {-1}, int64[1] first = {0}> {
@@ -58,7 +59,7 @@ def test_what_onnx_cannot_convert_is_told_in_its_words():
 @pytest.mark.parametrize("length", [2**26, 2**31])
 def test_too_much_is_refused_and_the_next_model_is_served(length):
     with pytest.raises(ModelError, match="more memory or time"):
-        _confined._call("infer", _vector_model(length), 1)
+        sandbox._call("infer", _vector_model(length), 1)
     assert infer_shapes(_vector_model(5)).graph.value_info[0].type.tensor_type.shape.dim[0].dim_value == 5
 
 
@@ -69,12 +70,12 @@ def test_long_vectors_keep_their_shapes():
 
 def test_memory_that_was_needed_once_is_given_back():
     for _ in range(8):
-        _confined._call("infer", _vector_model(2**18), 1)
+        sandbox._call("infer", _vector_model(2**18), 1)
 
 
 def test_a_child_that_was_killed_is_replaced():
     infer_shapes(_vector_model(5))
-    process = _confined._child._process
+    process = sandbox._child._process
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
@@ -85,13 +86,13 @@ def test_a_request_is_made_again_of_a_child_that_is_killed_meanwhile(monkeypatch
     def kill(file, data):
         monkeypatch.undo()
         write_all(file, data[:20])
-        process = _confined._child._process
+        process = sandbox._child._process
         os.kill(process.pid, signal.SIGKILL)
         killed.append(process)
 
     killed: list[subprocess.Popen] = []
-    write_all = _confined.write_all
-    monkeypatch.setattr(_confined, "write_all", kill)
+    write_all = sandbox.write_all
+    monkeypatch.setattr(sandbox, "write_all", kill)
     assert infer_shapes(_vector_model(5)).graph.value_info
     assert killed and killed[0].returncode == -signal.SIGKILL
 
@@ -100,7 +101,7 @@ def test_limits_of_the_shell_are_kept():
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**34, 2**34))\n"
         "resource.setrlimit(resource.RLIMIT_CPU, (600, 600))\n"
-        "from tests.unit.frontend import test_confined as t\n"
+        "from tests.unit.frontend import test_sandbox as t\n"
         "t.test_memory_that_was_needed_once_is_given_back(); t.test_shapes_are_those_that_onnx_infers()"
     )
     subprocess.run(
@@ -112,8 +113,8 @@ def test_a_fork_has_a_child_of_its_own():
     infer_shapes(_vector_model(5))
     pid = os.fork()
     if pid == 0:
-        fine = _confined._child._process is None and bool(infer_shapes(_vector_model(5)).graph.value_info)
-        _confined._child._stop()
+        fine = sandbox._child._process is None and bool(infer_shapes(_vector_model(5)).graph.value_info)
+        sandbox._child._stop()
         os._exit(0 if fine else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert infer_shapes(_vector_model(5)).graph.value_info

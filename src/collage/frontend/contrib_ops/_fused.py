@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from collage.frontend.contributed._writer import Body, Definition, Undefined
+from collage.frontend.contrib_ops._writer import Body, Definition, Undefined
 
 __all__ = ["FUSED", "scaled"]
 

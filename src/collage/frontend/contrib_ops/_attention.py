@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from collage.frontend.contributed._fused import scaled
-from collage.frontend.contributed._quantised import dequantised
-from collage.frontend.contributed._writer import Body, Definition, Undefined
+from collage.frontend.contrib_ops._fused import scaled
+from collage.frontend.contrib_ops._quantised import dequantised
+from collage.frontend.contrib_ops._writer import Body, Definition, Undefined
 
 __all__ = ["ATTENTION"]
 

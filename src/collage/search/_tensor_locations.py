@@ -13,18 +13,18 @@ from collage.graph import iterate_bits
 from collage.search._transfers import Transfer
 from collage.search._weights import Weights
 
-__all__ = ["Movements", "Where", "Whereabouts"]
+__all__ = ["CopyPlan", "TensorLocations", "Where"]
 
 _NOWHERE = -1
 
 Where = tuple[int, int]
 """The home of a value, and the devices that it is copied to, as bits."""
 
-Whereabouts = tuple[tuple[int, Where], ...]
+TensorLocations = tuple[tuple[int, Where], ...]
 """Of every value that still matters, by its number."""
 
 
-class Movements:
+class CopyPlan:
     """What it costs to bring values where kernels read them."""
 
     def __init__(self, weights: Weights, transfers: Sequence[Transfer]) -> None:
@@ -55,7 +55,9 @@ class Movements:
                 owed += price
         return owed
 
-    def place(self, whereabouts: Whereabouts, bits: int, device: int, covered: int) -> tuple[int, Whereabouts] | None:
+    def place(
+        self, whereabouts: TensorLocations, bits: int, device: int, covered: int
+    ) -> tuple[int, TensorLocations] | None:
         """Places a kernel.
 
         Args:
@@ -93,7 +95,7 @@ class Movements:
         left.sort()
         return owed, tuple(left)
 
-    def excess(self, mine: Whereabouts, others: Whereabouts) -> int | None:
+    def excess(self, mine: TensorLocations, others: TensorLocations) -> int | None:
         """The most by which one label may have to pay more than another from here on; None where there is no limit."""
         if mine == others:
             return 0

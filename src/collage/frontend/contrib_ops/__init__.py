@@ -15,18 +15,18 @@ import onnx.defs
 import onnx_ir as ir
 
 from collage.frontend._nodes import all_nodes
-from collage.frontend.contributed._attention import ATTENTION
-from collage.frontend.contributed._decoder import DECODER
-from collage.frontend.contributed._forerunners import FORERUNNERS
-from collage.frontend.contributed._fused import FUSED
-from collage.frontend.contributed._quantised import QUANTISED
-from collage.frontend.contributed._writer import Body, Facts, Undefined
+from collage.frontend.contrib_ops._attention import ATTENTION
+from collage.frontend.contrib_ops._decoder import DECODER
+from collage.frontend.contrib_ops._forerunners import FORERUNNERS
+from collage.frontend.contrib_ops._fused import FUSED
+from collage.frontend.contrib_ops._quantised import QUANTISED
+from collage.frontend.contrib_ops._writer import Body, Facts, Undefined
 
 __all__ = [
     "CONTRIBUTED",
     "Facts",
     "give_domain",
-    "has_contributed",
+    "has_contrib_ops",
     "is_contributed",
     "opset_to_write_in",
     "standard_form",
@@ -68,7 +68,7 @@ def is_contributed(domain: str, op_type: str, version: int) -> bool:
     return domain == CONTRIBUTED and op_type in _DEFINITIONS and op_type not in _WITHOUT_DOMAIN
 
 
-def has_contributed(model: ir.Model) -> bool:
+def has_contrib_ops(model: ir.Model) -> bool:
     """Whether a model holds such an operator, in bodies too."""
     version = model.opset_imports.get("", 1)
     return any(is_contributed(node.domain, node.op_type, version) for node in model.graph.all_nodes())

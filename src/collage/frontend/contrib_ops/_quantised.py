@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from collage.frontend.contributed._writer import Body, Definition, Undefined
+from collage.frontend.contrib_ops._writer import Body, Definition, Undefined
 
 __all__ = ["QUANTISED", "dequantised"]
 

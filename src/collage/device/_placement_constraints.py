@@ -31,7 +31,7 @@ from collage.device._operators import has_host_result, host_operands, is_standar
 from collage.device._scope import SEScope
 from collage.graph import bodies, constant_tensor
 
-__all__ = ["ANNOTATED", "PLANNED", "SHAPES", "Flow", "Places", "Read"]
+__all__ = ["ANNOTATED", "PLANNED", "SHAPES", "Flow", "PlacementConstraints", "Read"]
 
 ANNOTATED = "annotated on_device"
 PLANNED = "planned by an earlier PlanDevices"
@@ -86,7 +86,7 @@ class Read:
         return f"{self.use} is {self.value.name!r}"
 
 
-class Places:
+class PlacementConstraints:
     """The places of a model, with all hard constraints applied.
 
     Attributes:

@@ -7,8 +7,8 @@ import pytest
 from onnx import parser
 
 from collage._errors import ModelError
-from collage.frontend import check_model, has_contributed, read_model
-from collage.frontend.contributed import give_domain, take_domain
+from collage.frontend import check_model, has_contrib_ops, read_model
+from collage.frontend.contrib_ops import give_domain, take_domain
 
 NORMALISED = """
     g (float[2,5,8] x, float[8] s) => (float[2,5,8] y)
@@ -32,7 +32,7 @@ def test_what_onnx_runtime_writes_without_a_domain_is_read(version: int) -> None
         ("", "LayerNormalization"),
         ("com.microsoft", "BiasGelu"),
     ]
-    assert model.opset_imports[""] == version and has_contributed(model)
+    assert model.opset_imports[""] == version and has_contrib_ops(model)
 
 
 @pytest.mark.parametrize("version", [7, 9, 12])
@@ -53,7 +53,7 @@ def test_bodies_are_read_too() -> None:
         "else_branch = e () => (float[2,5,8] o) {o = LayerNormalization (x, s)}"
     )
     text = f"g (bool q, float[2,5,8] x, float[8] s) => (float[2,5,8] y) {{y = If <{branches}> (q)}}"
-    assert has_contributed(read_model(model_of(text, 16)))
+    assert has_contrib_ops(read_model(model_of(text, 16)))
 
 
 def test_other_unknown_operators_are_refused_as_before() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from collage._errors import UsageError
 
-__all__ = ["Lengths", "Occasion", "lengths_as_json", "lengths_from_json", "occasions"]
+__all__ = ["Lengths", "ShapeProfile", "lengths_as_json", "lengths_from_json", "shape_profiles"]
 
 Lengths = Mapping[str, int | Mapping[int, float]]
 """By symbol its representative length, or several with weights."""
@@ -20,7 +20,7 @@ _MOST = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Occasion:
+class ShapeProfile:
     """Lengths that a model is used with.
 
     Attributes:
@@ -32,7 +32,7 @@ class Occasion:
     weight: float
 
 
-def occasions(lengths: Lengths) -> tuple[Occasion, ...]:
+def shape_profiles(lengths: Lengths) -> tuple[ShapeProfile, ...]:
     """All combinations of the lengths, the most frequent one first; one symbol's length is taken to tell nothing of another's.
 
     Args:
@@ -56,7 +56,7 @@ def occasions(lengths: Lengths) -> tuple[Occasion, ...]:
     if (number := math.prod(map(len, choices))) > _MOST:
         raise UsageError(f"{number} combinations of representative lengths, of which at most {_MOST} can be measured")
     found = [
-        Occasion({name: length for name, length, _ in chosen}, math.prod(weight for *_, weight in chosen))
+        ShapeProfile({name: length for name, length, _ in chosen}, math.prod(weight for *_, weight in chosen))
         for chosen in itertools.product(*choices)
     ]
     return tuple(sorted(found, key=lambda occasion: -occasion.weight))

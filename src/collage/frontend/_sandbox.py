@@ -19,9 +19,9 @@ import onnx
 import onnx.onnx_cpp2py_export
 
 from collage._errors import ModelError
-from collage.frontend import _confinement
-from collage.frontend._confinement import read_exactly, write_all
+from collage.frontend import _sandbox_child as sandbox_child
 from collage.frontend._nodes import bodies_of
+from collage.frontend._sandbox_child import read_exactly, write_all
 
 __all__ = ["convert_functions", "convert_version", "infer_shapes"]
 
@@ -151,7 +151,7 @@ class _Child:
 
     def _start(self) -> subprocess.Popen[bytes]:
         # Its last words are those of C++ about memory, and no use to anybody.
-        command = [sys.executable, "-I", "-S", _confinement.__file__, onnx.onnx_cpp2py_export.__file__]
+        command = [sys.executable, "-I", "-S", sandbox_child.__file__, onnx.onnx_cpp2py_export.__file__]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
         return self._process

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from collage import CompileOptions
 from collage._errors import UsageError
-from collage.frontend import lengths_as_json, lengths_from_json, occasions
+from collage.frontend import lengths_as_json, lengths_from_json, shape_profiles
 
 LENGTHS = st.dictionaries(
     st.text(min_size=1, max_size=4),
@@ -21,13 +21,13 @@ LENGTHS = st.dictionaries(
 
 
 def test_one_length_each_is_one_occasion() -> None:
-    (only,) = occasions({"batch": 1, "seq": 128})
+    (only,) = shape_profiles({"batch": 1, "seq": 128})
     assert (dict(only.dims), only.weight) == ({"batch": 1, "seq": 128}, 1.0)
-    assert [(dict(one.dims), one.weight) for one in occasions({})] == [({}, 1.0)]
+    assert [(dict(one.dims), one.weight) for one in shape_profiles({})] == [({}, 1.0)]
 
 
 def test_several_are_combined_and_the_most_frequent_comes_first() -> None:
-    found = occasions({"batch": {1: 1, 8: 3}, "seq": {32: 0.5, 512: 0.5}, "past": 0})
+    found = shape_profiles({"batch": {1: 1, 8: 3}, "seq": {32: 0.5, 512: 0.5}, "past": 0})
     assert [(one.dims["batch"], one.dims["seq"], one.dims["past"], one.weight) for one in found] == [
         (8, 32, 0, 0.375),
         (8, 512, 0, 0.375),
@@ -38,7 +38,7 @@ def test_several_are_combined_and_the_most_frequent_comes_first() -> None:
 
 @given(LENGTHS)
 def test_weights_add_up_to_one_and_every_combination_is_there_once(lengths: dict) -> None:
-    found = occasions(lengths)
+    found = shape_profiles(lengths)
     assert math.isclose(sum(one.weight for one in found), 1.0)
     choices = [list(several) if isinstance(several, dict) else [several] for several in lengths.values()]
     assert len({tuple(one.dims.items()) for one in found}) == math.prod(map(len, choices)) == len(found)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from collage import CollageError
 from collage.frontend import Budgets
-from collage.frontend._framing import check_framing
+from collage.frontend._wire_format import check_framing
 
 MODEL = helper.make_model(
     helper.make_graph(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
-from collage.frontend.contributed._writer import Body, Definition, Undefined
+from collage.frontend.contrib_ops._writer import Body, Definition, Undefined
 
 __all__ = ["FORERUNNERS"]
 
