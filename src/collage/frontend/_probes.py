@@ -79,7 +79,8 @@ def _probe(
         return array
     low, high = integer_range(value, value.dtype, lengths)
     if low is not None and high is not None:
-        return np.full_like(array, low if kind == "zeros" else high - 1)
+        least_or_largest = {"zeros": low, "constant rows": high - 1}
+        return np.full_like(array, least_or_largest[kind]) if kind in least_or_largest else array
     if kind != "wide integers":
         return np.zeros_like(array) if kind == "zeros" else array
     info = np.iinfo(array.dtype)

@@ -272,7 +272,8 @@ def _capture_probe(
 ) -> bool:
     try:
         capture_reference(model, inputs, measure_session, values, exempt=True)
-        capture_unstable(model, measure_session, values)
+        if any(np.asarray(array).dtype.kind not in "iubOSUT" for array in inputs.values()):
+            capture_unstable(model, measure_session, values)
     except (NothingCanRun, ToolchainError):
         return False
     judge.settle(values, kind)

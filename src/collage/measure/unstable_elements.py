@@ -1,8 +1,8 @@
 """Elements of a reference run that rounding errors decide: there, two right kernels may return anything.
 
 Probing inputs are chosen to find faults, and meet points where a model itself is ill-conditioned: a normalisation of equal
-numbers divides rounding errors by their own size. So the model runs once more with every computed float off by about one
-unit in its last place. What changes by more than half of what is tolerated is not compared on these inputs.
+numbers divides rounding errors by their own size. So the model runs once more with errors of about two units in the last
+place in the operands of operators that may cancel them. What changes by more than half of what is tolerated is not compared on these inputs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import onnx_ir as ir
 from collage.measure.estimator import model_tolerance
 from collage.measure.reference_run import with_all_outputs
 from collage.measure.session import MeasureSession
-from collage.numerics.rounding_ties import only_moves
 from collage.numerics.value_store import ValueStore
 from collage.target import HOST_TARGET
 
@@ -20,23 +19,13 @@ __all__ = ["capture_unstable", "with_rounding_errors"]
 
 _ERRORS = {ir.DataType.FLOAT: 2.0**-22, ir.DataType.FLOAT16: 2.0**-10}
 """Relative errors: two units in the last place at most."""
-_EXACT = frozenset(
-    {
-        "Abs",
-        "Clip",
-        "GlobalMaxPool",
-        "Identity",
-        "Max",
-        "MaxPool",
-        "Min",
-        "Neg",
-        "ReduceMax",
-        "ReduceMin",
-        "Relu",
-        "Where",
-    }
+_CANCELLING = frozenset(
+    (
+        *("Add", "GlobalAveragePool", "GroupNormalization", "InstanceNormalization", "LayerNormalization"),
+        *("LpNormalization", "MeanVarianceNormalization", "ReduceMean", "ReduceSum", "Sub"),
+    )
 )
-"""Operators that return one of the numbers that they are given, or its negative."""
+"""Operators whose results may be small differences of large numbers, and so errors of these."""
 
 
 def capture_unstable(model: ir.Model, measure_session: MeasureSession, values: ValueStore) -> None:
@@ -55,7 +44,9 @@ def capture_unstable(model: ir.Model, measure_session: MeasureSession, values: V
 
 
 def with_rounding_errors(model: ir.Model) -> ir.Model:
-    """Multiply every computed float of a model's main graph by a random number close to 1, in place.
+    """Multiply what operators may cancel by random numbers close to 1, in the main graph of a model, in place.
+
+    Errors of other operators are not larger than those of their operands, by more than kernels may err.
 
     Returns:
         The model, whose values keep their names.
@@ -63,23 +54,26 @@ def with_rounding_errors(model: ir.Model) -> ir.Model:
     graph = model.graph
     graph.name = "collage_rounding"
     for number, node in enumerate(list(graph)):
-        if node.domain == "" and (node.op_type in _EXACT or only_moves(node)):
+        if node.domain != "" or node.op_type not in _CANCELLING:
             continue
-        for index, value in enumerate(node.outputs):
-            size = _ERRORS.get(value.dtype) if value.dtype is not None else None
-            if size is None or not value.name:
+        operands = [value if value is not None and _is_computed_float(value) else None for value in node.inputs]
+        if node.op_type == "Add" and None in operands:
+            continue  # A bias.
+        for index, value in enumerate(operands):
+            if value is None or value.dtype is None:
                 continue
-            near_1 = ir.Value(name=f"collage_near_1_{number}_{index}", shape=value.shape, type=value.type)
-            noisy = ir.Value(shape=value.shape, type=value.type)
-            value.replace_all_uses_with(noisy, replace_graph_outputs=True)
-            noisy.name, value.name = value.name, f"collage_exact_{number}_{index}"
-            draw = ir.node(
-                "RandomUniformLike",
-                [value],
-                {"low": 1.0 - size, "high": 1.0 + size, "seed": float(number)},
-                outputs=[near_1],
-                name=near_1.name,
-            )
-            multiply = ir.node("Mul", [value, near_1], outputs=[noisy], name=f"collage_noisy_{number}_{index}")
-            graph.insert_after(node, [draw, multiply])
+            size = _ERRORS[value.dtype]
+            name = f"collage_near_1_{number}_{index}"
+            attributes = {"low": 1.0 - size, "high": 1.0 + size, "seed": float(number)}
+            draw = ir.node("RandomUniformLike", [value], attributes, name=name)
+            multiply = ir.node("Mul", [value, draw.outputs[0]], name=f"collage_noisy_{number}_{index}")
+            for made in (draw, multiply):
+                made.outputs[0].name = f"{made.name}_value"
+                made.outputs[0].type, made.outputs[0].shape = value.type, value.shape
+            graph.insert_before(node, [draw, multiply])
+            node.replace_input_with(index, multiply.outputs[0])
     return model
+
+
+def _is_computed_float(value: ir.Value) -> bool:
+    return value.producer() is not None and value.dtype in _ERRORS
