@@ -2,7 +2,8 @@
 
 Probing inputs are chosen to find faults, and meet points where a model itself is ill-conditioned: a normalisation of equal
 numbers divides rounding errors by their own size. So the model runs once more with errors of about two units in the last
-place in the operands of operators that may cancel them. What changes by more than half of what is tolerated is not compared on these inputs.
+place in the operands of operators that may cancel them. What changes by more than half of what is tolerated is not compared
+on these inputs.
 """
 
 from __future__ import annotations
