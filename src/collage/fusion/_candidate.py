@@ -31,8 +31,15 @@ class FusionSpec:
     targets: tuple[Target, ...]
 
     def all_candidates(self, graph: DataflowGraph, report: FusionReport | None = None) -> tuple[CandidateKernel, ...]:
-        """Every candidate of the rule for every target."""
-        return self.rule.all_candidates(graph, self, report)
+        """One candidate for every sub-graph that the rule finds and every target, each once."""
+        unique: dict[SubGraph, tuple[str, ...]] = {}
+        for found in self.rule.find(graph, report or FusionReport()):
+            unique[found.sub_graph] = merge_rules(unique.get(found.sub_graph, ()), found.rules)
+        return tuple(
+            CandidateKernel(sub_graph, target, self, rules)
+            for target in self.targets
+            for sub_graph, rules in unique.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)
