@@ -11,9 +11,8 @@ import onnx_ir as ir
 from collage.transform._draft import Draft
 from collage.transform._fingerprint import fingerprint
 from collage.transform._info import PassInfo
-from collage.transform._pass import Pass, as_pass
-from collage.transform._registry import check_pass_names
-from collage.transform._runner import Runner
+from collage.transform._pass import Pass, Runner, as_pass
+from collage.transform._pass_names import check_pass_names
 from collage.transform._validity import check_valid
 
 __all__ = ["Attempt", "Repeat", "Sequential", "sequential"]
