@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
+import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +24,41 @@ def test_rooms_import_only_from_rooms_above_them() -> None:
     linter = Path(sys.executable).parent / "lint-imports"
     done = subprocess.run([str(linter), "--no-cache"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("back", ["if TYPE_CHECKING:\n    from p.a import A", "def late():\n    from p.a import A"])
+def test_imports_for_annotations_and_late_ones_make_circles_too(back: str, tmp_path: Path) -> None:
+    """The project's own settings, applied to a package with a circle that does not show when it is imported."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    contract = next(each for each in settings["contracts"] if each["type"] == "acyclic_siblings")
+    own = {**settings, "root_package": "p", "contracts": [{**contract, "ancestors": ["p"], "ignore_imports": []}]}
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "__init__.py").touch()
+    (tmp_path / "p" / "a.py").write_text("from p.b import B\n")
+    (tmp_path / "p" / "b.py").write_text("from typing import TYPE_CHECKING\n")
+    (tmp_path / "pyproject.toml").write_text(_as_toml(own))
+    assert _lint(tmp_path).returncode == 0
+    with (tmp_path / "p" / "b.py").open("a") as file:
+        file.write(back + "\n")
+    done = _lint(tmp_path)
+    assert done.returncode == 1 and "No cycles are allowed in p." in done.stdout, done.stdout
+
+
+def _lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    linter = Path(sys.executable).parent / "lint-imports"
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    return subprocess.run([linter, "--no-cache"], cwd=folder, capture_output=True, text=True, env=environment)
+
+
+def _as_toml(settings: dict[str, Any]) -> str:
+    lines = ["[tool.importlinter]"]
+    lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items() if key != "contracts"]
+    for contract in settings["contracts"]:
+        lines += [
+            "[[tool.importlinter.contracts]]",
+            *(f"{key} = {json.dumps(value)}" for key, value in contract.items()),
+        ]
+    return "\n".join(lines) + "\n"
 
 
 @pytest.mark.parametrize("room", ["graph", "fusion", "search"])
