@@ -1,4 +1,4 @@
-"""Candidate kernels: what the search chooses from (specification 003, "CandidateKernel", "FusionSpec", "Phase 2")."""
+"""Candidate kernels: what the search chooses from, and how they are collected from the rules of all targets."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _type_text(value: ir.Value) -> str:
 
 
 class CandidateKernelIndex:
-    """Candidate kernels by the first node inside (specification 003, "Phase 2").
+    """Candidate kernels by the first node inside.
 
     Equal candidates are one; the rules that found either are kept. The order is that of the sets of nodes, then
     that in which candidates were given.
@@ -134,7 +134,8 @@ def collect_candidates(
         specs: The specs.
         report: Told how many candidates were left out, and which rules stopped early.
         planned: The target that device planning gave a node, None where it is free.
-        admissible_only: Leave out what is not admissible, so that no cover can be cyclic (design section 5).
+        admissible_only: Leave out what is not admissible, so that no cover can be cyclic: see
+            ``SubGraph.is_admissible``.
     """
     report = report or FusionReport()
     kept: list[CandidateKernel] = []

@@ -1,4 +1,4 @@
-"""What a fusion rule is (specification 003, "FusionRule")."""
+"""The base class of fusion rules, what they find, and what they report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dataflow pattern language: find sub-graphs of a model by writing them down (specification 004).
+"""The dataflow pattern language: find sub-graphs of a model by writing them down.
 
 ::
 
@@ -7,7 +7,7 @@
     for match in pattern.find_all(model):
         print(match.nodes, match["x"])
 
-``docs/patterns.md`` is the tutorial.
+``docs/patterns.md`` is the tutorial, ``docs/spec.md`` names the proposal that the language follows.
 """
 
 from collage.pattern import library

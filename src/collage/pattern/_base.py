@@ -62,7 +62,7 @@ class PatternLike:
         return PdomSeq(*self.elements, *user.elements)
 
     def oub(self, user: PatternLike) -> PatternLike:
-        """``only_used_by``, returning the producer, as the specification's ``oub`` does."""
+        """``only_used_by``, returning the producer, as ``oub`` of the Relax proposal does."""
         self.only_used_by(user)
         return self
 
@@ -341,7 +341,7 @@ class Pattern(PatternLike):
         return self._refined(*(attr_is(name, value) for name, value in {**(attributes or {}), **more}.items()))
 
     def with_attr(self, name: str, value: Any) -> Pattern:
-        """``has_attr`` for one attribute, as the specification writes it."""
+        """``has_attr`` for one attribute, as the Relax proposal writes it."""
         return self.has_attr({name: value})
 
     def has_dtype(self, dtype: ir.DataType | str) -> Pattern:

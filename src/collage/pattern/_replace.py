@@ -1,7 +1,7 @@
 """Putting a replacement in place of a match: everything is checked first, then nothing can fail.
 
-The checks are those of specification 004 (all external uses are satisfied) and those whose absence other rewriters
-pay for: cycles, order, types, names, operators that the opset does not have.
+All external uses must be satisfied. Cycles, order, types, names, and operators that the opset does not have are checked
+too: other rewriters pay for the absence of these checks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Running: kernels, the executor, executables and artefacts (design section 9)."""
+"""Running: kernels, the executor, executables and artefacts."""
 
 from collage.runtime._artefact import check_destination
 from collage.runtime._buffers import aligned_copy, same_bytes

@@ -1,4 +1,4 @@
-"""The artefact: a folder that holds a compiled model, verified before anything of it is used (design section 9).
+"""The artefact: a folder that holds a compiled model, verified before anything of it is used.
 
 ::
 

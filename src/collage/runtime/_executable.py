@@ -61,7 +61,7 @@ class Executable:
     Attributes:
         inputs: The model's inputs.
         outputs: The model's outputs.
-        report: What ``compile`` found out, as JSON (design section 10).
+        report: The report of ``compile`` as JSON, as ``compiler/report.py`` makes it.
         notes: What a user should know of how it was loaded or ran, such as kernels that were rebuilt.
     """
 

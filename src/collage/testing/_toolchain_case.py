@@ -1,11 +1,11 @@
-"""What every toolchain must hold, as a test class to inherit; third parties' toolchains too.
+"""The contract of toolchains, as a test class to inherit; for third parties' toolchains too.
 
 ::
 
     class TestMine(ToolchainTestCase):
         toolchain = MyToolchain()
 
-Needs pytest. Specification 003, "Robust BYOC integrations": report correctly what is supported, and be right about it.
+Needs pytest. A toolchain must report correctly what it supports, and compute that rightly.
 """
 
 from __future__ import annotations

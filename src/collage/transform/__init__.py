@@ -1,4 +1,4 @@
-"""The pass infrastructure and the generic passes. Specification 002.
+"""The pass infrastructure, after Relay's (``docs/spec.md``), and the generic passes.
 
 ::
 

@@ -64,7 +64,7 @@ class PassInstrument:
 
 
 class PassContext:
-    """Options of passes, in force inside its ``with`` block (specification 002, ``PassContext``).
+    """Options of passes, in force inside its ``with`` block.
 
     A context inside another replaces it; nothing is merged. Each thread has a stack of its own, which begins empty;
     tasks of asyncio inherit theirs. One context may be entered several times, also by several threads.
@@ -176,7 +176,7 @@ def _check_instrument(candidate: Any) -> PassInstrument:
 
 
 def build_config(**options: Any) -> PassContext:
-    """The specification's other name for ``PassContext``, with the same options."""
+    """Relay's other name for ``PassContext``, with the same options."""
     return PassContext(**options)
 
 

@@ -1,4 +1,4 @@
-"""Passes from functions and classes (specification 002, "Pass Objects")."""
+"""Passes from functions and classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PrintIR: the model as text, between two passes (specification 002, "Debugging")."""
+"""PrintIR: the model as text, between two passes."""
 
 from __future__ import annotations
 

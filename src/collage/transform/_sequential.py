@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Sequential(Pass):
-    """Passes in order (specification 002, "Sequential Passes"). Itself a pass, so sequences nest.
+    """Passes in order. Itself a pass, so sequences nest.
 
     Args:
         passes: Passes of ours, of onnx_ir or of onnxscript.
@@ -140,5 +140,5 @@ class Attempt(Pass):
 def sequential(
     passes: Iterable[Pass | ir.passes.PassBase] = (), opt_level: int = 0, name: str = "sequential", **options: Any
 ) -> Sequential:
-    """The specification's lower-case name for ``Sequential``."""
+    """The lower-case name for ``Sequential``."""
     return Sequential(passes, opt_level, name, **options)
