@@ -177,7 +177,7 @@ def softmax_cross_entropy(logits: Array, labels: Array) -> tuple[float, Array]:
     return -float(log_probabilities[rows, labels].mean()), gradient / len(labels)
 
 
-# -- The MNIST network of the Collage specification --------------------------------------------------------------------
+# -- The MNIST network of the Collage RFC -----------------------------------------------------------------------------
 
 
 def initial_mnist(rng: np.random.Generator) -> Parameters:
@@ -241,7 +241,7 @@ def train_mnist(digits: Digits, epochs: int = 8, batch: int = 48, peak_rate: flo
 
 
 def mnist_to_onnx(p: Parameters) -> onnx.ModelProto:
-    """The thirteen operators of the specification's example, [1, 1, 28, 28] to [1, 10]."""
+    """The thirteen operators of the example in the Collage RFC, [1, 1, 28, 28] to [1, 10]."""
     g = GraphWriter()
     pads = g.weight("pads", np.array([0, 0, 2, 2, 0, 0, 2, 2], np.int64))
     flat = g.weight("flat_shape", np.array([1, 256], np.int64))

@@ -72,7 +72,7 @@ class ConfigError(UsageError):
 
 
 class DeviceConflict(ConfigError):
-    """Two demands on devices or memories that contradict each other (specification 001).
+    """Two demands on devices or memories that contradict each other.
 
     Attributes:
         one: The one end: what is demanded, of what, and by whom.

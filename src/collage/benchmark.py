@@ -19,6 +19,7 @@ from collage.frontend import (
     bind_dims,
     check_given,
     lengths_from_json,
+    model_digest,
     place_weights,
     read_model,
     shape_profiles,
@@ -145,8 +146,6 @@ def _original(artefact: Path, recipe: Recipe) -> ir.Model:
     """The model as its author wrote it, if it is still where it was; else the partitioned one, its kernels inlined."""
     path = Path(str(recipe.model.get("path") or ""))
     if path.is_file():
-        from collage.frontend import model_digest
-
         model = read_model(path)
         if model_digest(model) == recipe.model.get("sha256"):
             return model

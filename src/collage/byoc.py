@@ -9,7 +9,7 @@
 
 and ``partition_for`` runs them in turn. Between the steps, what was decided is metadata of the nodes, so that a model
 stays a valid model that any runtime runs. Only the main graph is worked on; what is left behind runs on the host.
-Specification 003, the strategy diagrams of "FusionRule" and "Known Limitations".
+``docs/fusion.md`` shows how they are called.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _broken(name: str, reason: str) -> dict[str, Any]:
 
 def describe_environment() -> dict[str, Any]:
     """This machine and installation, for bug reports."""
-    from collage.database.database import default_url
+    from collage.database.database import default_url  # late: it imports SQLAlchemy, which listing does not need
 
     machine = this_machine()
     versions: dict[str, str | None] = {}

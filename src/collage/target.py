@@ -9,7 +9,7 @@ A target is written the way TVM writes it: a kind, then attributes.
 
 A bare toolchain name is an alias (``openvino`` is ``llvm -compiler=openvino``); ``cuda:onnxruntime`` forces the kind.
 ``with target:`` makes a target the current one, for passes and predicates that ask ``Target.current()``.
-See specification 003, phase 1, for how Collage reads them, and for "T refines U".
+``fusion.gather_fusion_specs`` says how targets become fusion rules, and ``Target.refines`` what "T refines U" means.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Target:
         libs: Name of a library of operators, or None. Exclusive with ``compiler``.
         options: All other attributes, sorted by name; part of the identity.
         host: Target of the code that drives this one's kernels; None means ``llvm``.
-        fusion_spec: A fusion rule to use instead of the one derived from the target (specification 003,
-            phase 1, first case). Not part of the printed form, nor of equality.
+        fusion_spec: A fusion rule to use instead of the one derived from the target. Not part of the printed form,
+            nor of equality.
     """
 
     kind: str
@@ -126,7 +126,7 @@ class Target:
 
     @staticmethod
     def current() -> Target | None:
-        """The innermost target whose ``with`` block this thread or task is in; None outside of all (specification 002)."""
+        """The innermost target whose ``with`` block this thread or task is in; None outside of all."""
         stack = _CURRENT.get()
         return stack[-1] if stack else None
 
@@ -164,7 +164,7 @@ class Target:
         return replace(self, options=tuple({**dict(self.options), **options}.items()))
 
     def refines(self, other: Target) -> bool:
-        """Whether this target may serve what was planned for ``other`` (specification 003, phase 1).
+        """Return True if this target may serve what was planned for ``other``.
 
         True where the two are equal, or where this one names a toolchain or a fusion spec, ``other`` does
         not, and they agree on everything else.

@@ -1,4 +1,4 @@
-"""CollageFuseOps as a pass, on the specification's example, with costs that are chosen rather than measured."""
+"""CollageFuseOps as a pass, on the example of the Collage RFC, with costs that are chosen rather than measured."""
 
 from __future__ import annotations
 

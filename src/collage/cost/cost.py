@@ -4,8 +4,6 @@ Costs add, and are totally ordered. Three things can be known about a kernel: it
 (``Cost.INVALID``); or nothing (``Cost.UNKNOWN``), in which case fixed priorities decide. So a cost is the pair (sum
 of the priority ranks of its unknown kernels, seconds of all others), compared in that order, with invalid above
 everything. No NaN enters: arithmetic on costs never leaves the order.
-
-Specification 003, phase 3 and "High variance in lightweight kernels"; design section 6.
 """
 
 from __future__ import annotations

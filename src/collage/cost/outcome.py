@@ -1,4 +1,4 @@
-"""What came of building and measuring a kernel: data, never an exception (design section 7)."""
+"""Outcomes of building and measuring a kernel: data, never an exception."""
 
 from __future__ import annotations
 

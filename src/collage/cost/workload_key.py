@@ -1,4 +1,4 @@
-"""Under which key a timing is kept: everything that it depends on, in named parts (design section 7).
+"""The key under which a timing is kept: everything that it depends on, in named parts.
 
 Two kernels with equal keys take equally long, so that twelve equal layers are measured once; and a timing is never
 reused after anything that it depends on has changed. Parts are named, so that a miss can be explained.

@@ -1,7 +1,7 @@
 """MergeAndAnnotate and AnnotateSEScopes: where annotations come from, if not from people.
 
-Specification 001, items 7 to 10: together with ``PlanDevices`` and ``PartitionBySEScope`` they replace the flow of
-merging composites, annotating targets and partitioning.
+Together with ``PlanDevices`` and ``PartitionBySEScope`` they replace the flow of merging composites, annotating targets
+and partitioning.
 """
 
 from __future__ import annotations

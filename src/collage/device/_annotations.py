@@ -56,7 +56,7 @@ WHY = "se_scope_why"
 """Metadata key of nodes: what the planned scope comes from."""
 
 RESULT_SE_SCOPE = "result_se_scope"
-"""Metadata key of functions: where their result lies, and what they are compiled for (specification 001, item 6)."""
+"""Metadata key of functions: where their result lies, and what they are compiled for."""
 
 _MEMORY_SCOPE = "memory_scope"
 
@@ -66,7 +66,7 @@ Annotated: TypeAlias = ir.Value | ir.Node
 def on_device(
     what: Annotated | str, scope: ScopeLike, *, model: ir.Model | None = None, constrain_result: bool = False
 ) -> None:
-    """Annotates a model in place: ``what`` is computed, and lies, in a scope (specification 001, item 3).
+    """Annotates a model in place: ``what`` is computed, and lies, in a scope.
 
     What reads it may be elsewhere; then a copy is inserted.
 
@@ -107,7 +107,7 @@ def require_output(model: ir.Model, name: str, scope: ScopeLike) -> None:
 
 
 def demand_memory_scope(function: ir.Function, formal: str, memory_scope: str) -> None:
-    """Says in which memory of its device a kernel wants an argument, or leaves a result (specification 001, item 5).
+    """Says in which memory of its device a kernel wants an argument, or leaves a result.
 
     Raises:
         ConfigError: The function has no such input or output.

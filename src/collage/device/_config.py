@@ -16,7 +16,7 @@ _CPU = "cpu"
 
 @dataclass(frozen=True, slots=True)
 class CompilationConfig:
-    """The full scopes of a compilation, preferred ones first. Specification 001, item 3 and 4.
+    """The full scopes of a compilation, preferred ones first.
 
     Attributes:
         scopes: What is configured. One device may be there with several targets.

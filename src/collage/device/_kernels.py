@@ -51,7 +51,7 @@ def planned_graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 
 def kernel_signature(function: ir.Function) -> KernelSignature:
-    """Looks inside a kernel (specification 001, item 5)."""
+    """Look inside a kernel: the scopes of its arguments and of its result."""
     metadata = function.metadata_props
     scope = ANYWHERE
     if RESULT_SE_SCOPE in metadata:

@@ -1,4 +1,4 @@
-"""PartitionBySEScope: regions of one scope become functions. Specification 001, item 6."""
+"""PartitionBySEScope: regions of one scope become functions."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ class DevicePlan:
         return value in self._tied
 
     def allows(self, node: ir.Node, target: Target, *, placed: bool = False) -> bool:
-        """Whether a kernel that is compiled for a target may contain a node (specification 003, phase 1).
+        """Return True if a kernel that is compiled for a target may contain a node.
 
         Args:
             node: The node; of control flow, all that it contains counts too.

@@ -1,4 +1,4 @@
-"""PlanDevices: gives every node and value a scope, and inserts copies where scopes disagree. Specification 001."""
+"""PlanDevices: gives every node and value a scope, and inserts copies where scopes disagree."""
 
 from __future__ import annotations
 

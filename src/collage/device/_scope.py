@@ -1,4 +1,4 @@
-"""SEScope: where something is stored, and where and for what something is executed. Specification 001, item 1."""
+"""SEScope: where something is stored, and where and for what something is executed."""
 
 from __future__ import annotations
 

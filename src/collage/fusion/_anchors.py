@@ -1,4 +1,4 @@
-"""Combining candidates around their anchors, vertically and horizontally (specification 003, "FusionRule").
+"""Combining candidates around their anchors, vertically and horizontally.
 
 An anchor is an operator that does the work: a convolution, a product, a pool. Both primitives make sub-graphs that the
 classic ones never do: two convolutions in a row, or the three projections of one attention head side by side, which

@@ -1,4 +1,4 @@
-"""Base rules: those that look at the dataflow graph (specification 003, "FusionRule")."""
+"""Base rules: those that look at the dataflow graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Border moves: kernels beside those of the best cover, the border between two of them moved (design section 5).
+"""Border moves: kernels beside those of the best cover, the border between two of them moved.
 
 The search is optimal among the candidates that it is given, and where these end was decided before anything was
 measured. So of the best cover every two kernels of which one feeds the other are looked at again: the first may take

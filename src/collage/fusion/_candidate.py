@@ -1,4 +1,4 @@
-"""Candidate kernels: what the search chooses from (specification 003, "CandidateKernel", "FusionSpec", "Phase 2")."""
+"""Candidate kernels: what the search chooses from, and how they are collected from the rules of all targets."""
 
 from __future__ import annotations
 
@@ -31,8 +31,15 @@ class FusionSpec:
     targets: tuple[Target, ...]
 
     def all_candidates(self, graph: DataflowGraph, report: FusionReport | None = None) -> tuple[CandidateKernel, ...]:
-        """Every candidate of the rule for every target."""
-        return self.rule.all_candidates(graph, self, report)
+        """One candidate for every sub-graph that the rule finds and every target, each once."""
+        unique: dict[SubGraph, tuple[str, ...]] = {}
+        for found in self.rule.find(graph, report or FusionReport()):
+            unique[found.sub_graph] = merge_rules(unique.get(found.sub_graph, ()), found.rules)
+        return tuple(
+            CandidateKernel(sub_graph, target, self, rules)
+            for target in self.targets
+            for sub_graph, rules in unique.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +84,7 @@ def _type_text(value: ir.Value) -> str:
 
 
 class CandidateKernelIndex:
-    """Candidate kernels by the first node inside (specification 003, "Phase 2").
+    """Candidate kernels by the first node inside.
 
     Equal candidates are one; the rules that found either are kept. The order is that of the sets of nodes, then
     that in which candidates were given.
@@ -127,7 +134,8 @@ def collect_candidates(
         specs: The specs.
         report: Told how many candidates were left out, and which rules stopped early.
         planned: The target that device planning gave a node, None where it is free.
-        admissible_only: Leave out what is not admissible, so that no cover can be cyclic (design section 5).
+        admissible_only: Leave out what is not admissible, so that no cover can be cyclic: see
+            ``SubGraph.is_admissible``.
     """
     report = report or FusionReport()
     kept: list[CandidateKernel] = []

@@ -1,4 +1,4 @@
-"""Merging neighbours into the largest possible kernels (specification 003, "MaxCoalesceFusionRule")."""
+"""Merging neighbours into the largest possible kernels."""
 
 from __future__ import annotations
 

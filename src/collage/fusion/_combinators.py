@@ -1,4 +1,4 @@
-"""Combinators that label, gather and filter what other rules found (specification 003, "FusionRule")."""
+"""Combinators that label, gather and filter what other rules found."""
 
 from __future__ import annotations
 

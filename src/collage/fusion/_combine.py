@@ -1,4 +1,4 @@
-"""All ways of combining candidates into larger ones (specification 003, "CombineByPrimitivesFusionRule")."""
+"""All ways of combining candidates into larger ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phase 1: from targets to fusion specs (specification 003, "Phase 1")."""
+"""Phase 1: from targets to fusion specs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways in which two or more candidates may be combined (specification 003, "CombineByPrimitivesFusionRule")."""
+"""The ways in which two or more candidates may be combined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regions: contiguous ranges of operators, for toolchains that optimise whole graphs (design section 5)."""
+"""Regions: contiguous ranges of operators, for toolchains that optimise whole graphs."""
 
 from __future__ import annotations
 

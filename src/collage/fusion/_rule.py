@@ -1,16 +1,12 @@
-"""What a fusion rule is (specification 003, "FusionRule")."""
+"""The base class of fusion rules, what they find, and what they report."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from collage.graph import DataflowGraph, SubGraph
-
-if TYPE_CHECKING:
-    from collage.fusion._candidate import CandidateKernel, FusionSpec
 
 __all__ = ["Found", "FusionReport", "FusionRule", "merge_rules"]
 
@@ -72,21 +68,6 @@ class FusionRule(ABC):
             graph: The dataflow graph.
             report: Where a rule says that it did not enumerate everything.
         """
-
-    def all_candidates(
-        self, graph: DataflowGraph, spec: FusionSpec, report: FusionReport | None = None
-    ) -> tuple[CandidateKernel, ...]:
-        """One candidate kernel for every sub-graph found and every target of the spec, each once."""
-        from collage.fusion._candidate import CandidateKernel
-
-        unique: dict[SubGraph, tuple[str, ...]] = {}
-        for found in self.find(graph, report or FusionReport()):
-            unique[found.sub_graph] = merge_rules(unique.get(found.sub_graph, ()), found.rules)
-        return tuple(
-            CandidateKernel(sub_graph, target, spec, rules)
-            for target in spec.targets
-            for sub_graph, rules in unique.items()
-        )
 
 
 def merge_rules(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:

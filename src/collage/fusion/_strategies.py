@@ -1,4 +1,4 @@
-"""The strategies of specification 003, each a tree of rules with a name."""
+"""The strategies of the Collage RFC, each a tree of rules with a name; ``docs/fusion.md`` draws them."""
 
 from __future__ import annotations
 

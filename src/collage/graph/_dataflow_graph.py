@@ -40,7 +40,7 @@ class Cut:
 
 
 class DataflowGraph:
-    """The operator nodes of one graph in post-dfs order (specification 003, "Util Datatypes"; design section 5).
+    """The operator nodes of one graph in post-dfs order.
 
     If i < j then node j cannot influence node i. Graph inputs, initializers and Constant nodes are values, not nodes;
     nodes that reach no output are left out. Values that a control-flow body captures are inputs of the node that

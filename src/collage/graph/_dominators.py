@@ -1,4 +1,4 @@
-"""Dominators and inverse dominators of a dataflow graph (specification 003, "Util Datatypes")."""
+"""Dominators and inverse dominators of a dataflow graph."""
 
 from __future__ import annotations
 

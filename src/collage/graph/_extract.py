@@ -1,4 +1,4 @@
-"""Extraction: a sub-graph as a standalone ONNX model (specification 003, "SubGraph")."""
+"""Extraction: a sub-graph as a standalone ONNX model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets of dataflow nodes as bit vectors (specification 003, "Util Datatypes")."""
+"""Sets of dataflow nodes as bit vectors."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ _NOT_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]+")
 
 
 class NameSupply:
-    """Hands out names that were not handed out before (specification 003, "Check-in plan").
+    """Hands out names that were not handed out before.
 
     Names are C identifiers, since toolchains turn them into symbols and files.
     """

@@ -1,7 +1,6 @@
 """Operator kinds: how an operator may be fused with its neighbours.
 
-TVM calls this attribute ``TOpPattern`` (specification 003, "OpCallByKindFusionRule"). The kinds are ordered: a
-sub-graph is as hard to fuse as its hardest operator.
+TVM calls this attribute ``TOpPattern``. The kinds are ordered: a sub-graph is as hard to fuse as its hardest operator.
 """
 
 from __future__ import annotations

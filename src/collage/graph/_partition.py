@@ -1,4 +1,4 @@
-"""Partitioning: many sub-graphs at once become local functions of a new model (specification 003, "Phase 4")."""
+"""Partitioning: many sub-graphs at once become local functions of a new model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The structural hash: a name for what a kernel computes, whatever its parts are called (design section 7)."""
+"""The structural hash: a name for what a kernel computes, whatever its parts are called."""
 
 from __future__ import annotations
 

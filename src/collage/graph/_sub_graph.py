@@ -1,4 +1,4 @@
-"""Sub-graphs: sets of dataflow nodes that may become kernels (specification 003, "SubGraph")."""
+"""Sub-graphs: sets of dataflow nodes that may become kernels."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ class SubGraph:
 
     @property
     def is_admissible(self) -> bool:
-        """Whether every consumer outside comes, in index order, after the last exit (design section 5).
+        """True if every consumer outside comes, in index order, after the last exit.
 
         Every admissible sub-graph is convex, and every cover by disjoint admissible ones is free of cycles.
         """

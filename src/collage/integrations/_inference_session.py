@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from collage import __version__
 from collage._errors import ArtefactError, InputError
 from collage.options import CompileOptions
 from collage.runtime import MANIFEST, Executable, Port, load
 from collage.target import TargetLike
+from collage.toolchains import registry
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -125,12 +127,12 @@ class InferenceSession:
         if threads := getattr(sess_options, "intra_op_num_threads", 0):
             options = replace(options, threads=threads)
         if not isinstance(path_or_bytes, bytes) and _is_artefact(Path(path_or_bytes)):
-            import onnx_ir as ir
+            import onnx_ir as ir  # late: importing this module is to cost no more than running needs
 
             self.executable = load(Path(path_or_bytes))
             model = ir.load(self.executable.workspace / self.executable.recipe.model_file)
         else:
-            from collage.frontend import read_model
+            from collage.frontend import read_model  # late, as onnx_ir above
 
             model = read_model(path_or_bytes)
             folder = Path(cache_dir) if cache_dir is not None else _default_cache()
@@ -203,9 +205,9 @@ def _compiled(
     model: ir.Model, targets: Iterable[TargetLike] | None, options: CompileOptions, cache: Path
 ) -> Executable:
     """Compiles a model, or loads what an earlier session compiled of it."""
+    # Late: a session that only runs an artefact needs neither.
     from collage.compiler.pipeline import choose_menu, compile
     from collage.frontend import model_digest
-    from collage.toolchains import registry
 
     menu = choose_menu(targets, registry())
     path = cache / f"{_key(model_digest(model), [str(target) for target in menu], options)}.collage"
@@ -221,7 +223,7 @@ def _compiled(
 
 def _key(digest: str, menu: Sequence[str], options: CompileOptions) -> str:
     """What a compiled model depends on: all options but where timings are kept, and whether they are believed."""
-    from collage import __version__
+    # Late: a session that only runs an artefact needs neither.
     from collage.device import read_device_plan
     from collage.frontend import lengths_as_json
 

@@ -24,9 +24,11 @@ import torch
 from collage._errors import CollageError, InputError, ModelError, UsageError, WrongAnswer
 from collage.frontend._torch import reason_of
 from collage.integrations._torch_graph import PureGraph, exported_bound, weights_of
+from collage.numerics.compare import compare
 from collage.options import CompileOptions
 from collage.runtime import Executable
 from collage.runtime._tensors import as_numpy, as_torch
+from collage.toolchains import registry
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -203,6 +205,7 @@ class _Compiled:
         ]
 
     def _compile(self, pure: PureGraph, arguments: Sequence[Any], bound: Sequence[int]) -> _Variant:
+        # Late: PyTorch imports this module to list its backends. The compiler takes seconds to import.
         from collage.compiler.pipeline import compile
         from collage.frontend import read_model
         from collage.measure.estimator import model_tolerance
@@ -243,8 +246,6 @@ class _Compiled:
         lengths = pure.lengths(arguments)
         if lengths in variant.checked or len(variant.checked) >= _CHECKED_CALLS:
             return
-        from collage.numerics.compare import compare
-
         own = [value.clone() if i in pure.written else value for i, value in enumerate(arguments)]
         outputs = pure.outputs_of(self._graph.forward(*own))
         for value, expected in zip(computed, [*(own[i] for i in pure.written), *outputs], strict=True):
@@ -286,8 +287,7 @@ def _settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
     Raises:
         UsageError: An option or a mode that there is not, or an unknown target.
     """
-    from collage.compiler.pipeline import choose_menu
-    from collage.toolchains import registry
+    from collage.compiler.pipeline import choose_menu  # late, as in _compile
 
     own = {name: given[name] for name in given if name in _OWN_OPTIONS}
     names = [field.name for field in fields(CompileOptions)]

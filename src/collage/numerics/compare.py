@@ -1,4 +1,4 @@
-"""Whether a kernel computes what the model computes, within a stated tolerance (design section 7).
+"""Comparison of what a kernel computes with what the model computes, within a stated tolerance.
 
 The error of a tensor is its largest absolute difference from the reference, relative to the reference's largest finite
 magnitude. NaN must meet NaN, and infinity the same infinity.

@@ -1,8 +1,8 @@
 """Where rounding decides: operators that compare computed numbers, of which two right kernels may make different things.
 
 A tolerance says how far numbers may be from the reference. It says nothing of what is decided by comparing them: where two
-scores lie closer together than the tolerance, ArgMax may return either, and so may whatever follows from it (design
-section 7). Decisions are taken by ArgMax, ArgMin, TopK, the comparisons and the operators that round, of the main graph, on
+scores lie closer together than the tolerance, ArgMax may return either, and so may whatever follows from it.
+Decisions are taken by ArgMax, ArgMin, TopK, the comparisons and the operators that round, of the main graph, on
 numbers that were computed: between numbers that a kernel is given, or only moves, rounding decides nothing.
 """
 

@@ -1,4 +1,4 @@
-"""The dataflow pattern language: find sub-graphs of a model by writing them down (specification 004).
+"""The dataflow pattern language: find sub-graphs of a model by writing them down.
 
 ::
 
@@ -7,11 +7,12 @@
     for match in pattern.find_all(model):
         print(match.nodes, match["x"])
 
-``docs/patterns.md`` is the tutorial.
+``docs/patterns.md`` is the tutorial, ``docs/spec.md`` names the proposal that the language follows.
 """
 
 from collage.pattern import library
-from collage.pattern._base import Pattern, PatternLike
+from collage.pattern._base import Pattern, PatternLike, PdomSeq, Seq, attr_eq
+from collage.pattern._builder import Builder, NotApplicable
 from collage.pattern._constraints import NonLeafExternUse
 from collage.pattern._explain import Explanation, closest, explain
 from collage.pattern._match import Match, NotInMatch
@@ -29,9 +30,8 @@ from collage.pattern._nodes import (
     repeat,
     wildcard,
 )
-from collage.pattern._rewrite import Application, RewriteLoop, RewriteResult, rewrite
-from collage.pattern._rule import Builder, NotApplicable, RewriteRule
-from collage.pattern._sequence import Group, PdomSeq, Seq, attr_eq, dominates, dup, fork_to, make, together
+from collage.pattern._rewrite import Application, RewriteLoop, RewriteResult, RewriteRule, rewrite
+from collage.pattern._sequence import Group, dominates, dup, fork_to, make, together
 from collage.pattern._solver import MatchBudgetExceeded
 
 __all__ = [

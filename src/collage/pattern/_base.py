@@ -1,41 +1,28 @@
-"""What every pattern can do: the sugar of the language.
+"""The methods and operators that every pattern has, and the sequences that they make.
 
 Refining a pattern (``has_attr``, a call, ``|``) gives a new pattern. Relating patterns (``^``, ``>>``, ``attr_eq``,
 ``extern_use``) records a constraint on those that take part, and any of them then stands for the whole.
-Specification 004.
+
+Methods that make node patterns, or search for matches, import ``_nodes`` and ``_match`` late. Both need the base
+classes of this file. ``pyproject.toml`` lists these imports as the exceptions of the contract against circles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import onnx_ir as ir
 
 from collage._errors import PatternError
+from collage.pattern import _constraints
+from collage.pattern._predicates import Predicate, attr_is, dtype_is, rank_is, shape_is
+from collage.pattern._scope import GraphLike
 
 if TYPE_CHECKING:
-    from collage.pattern._constraints import Constraint, NonLeafExternUse
     from collage.pattern._match import Match
-    from collage.pattern._scope import GraphLike, Scope
-    from collage.pattern._sequence import PdomSeq, Seq
-
-
-@dataclass(frozen=True, slots=True)
-class Predicate:
-    """A named test of one value and the node that makes it.
-
-    Attributes:
-        text: What is demanded, for messages.
-        test: Called with the scope, the value, and its producer (None for inputs and initializers).
-        found: Tells what was there instead; called only when a failure is explained.
-    """
-
-    text: str
-    test: Callable[[Scope, ir.Value, ir.Node | None], bool]
-    found: Callable[[Scope, ir.Value, ir.Node | None], str] | None = None
 
 
 class PatternLike:
@@ -66,22 +53,16 @@ class PatternLike:
 
     def used_by(self, user: PatternLike, index: int | None = None) -> Seq:
         """``self ^ user``: the user has this value as an operand, as operand number ``index`` if given."""
-        from collage.pattern._constraints import UsedBy
-        from collage.pattern._sequence import Seq
-
-        _relate(UsedBy(self.last, pattern_of(user).first, index))
+        relate(_constraints.UsedBy(self.last, pattern_of(user).first, index))
         return Seq(*self.elements, *user.elements)
 
     def only_used_by(self, user: PatternLike, index: int | None = None) -> PdomSeq:
         """``self >> user``: as ``used_by``, and nobody else uses this value; it is no graph output, no body has it."""
-        from collage.pattern._constraints import OnlyUsedBy
-        from collage.pattern._sequence import PdomSeq
-
-        _relate(OnlyUsedBy(self.last, pattern_of(user).first, index))
+        relate(_constraints.OnlyUsedBy(self.last, pattern_of(user).first, index))
         return PdomSeq(*self.elements, *user.elements)
 
     def oub(self, user: PatternLike) -> PatternLike:
-        """``only_used_by``, returning the producer, as the specification's ``oub`` does."""
+        """``only_used_by``, returning the producer, as ``oub`` of the Relax proposal does."""
         self.only_used_by(user)
         return self
 
@@ -98,10 +79,9 @@ class PatternLike:
         ``path`` and gets something from ``parent`` in turn. Inputs and constants on the way are passed over. Neither
         ``parent`` nor what lies between is used anywhere else. Returns this pattern.
         """
-        from collage.pattern._constraints import Dominates
         from collage.pattern._nodes import wildcard
 
-        _relate(Dominates(self.first, parent.last, wildcard() if path is None else path))
+        relate(_constraints.Dominates(self.first, parent.last, wildcard() if path is None else path))
         return self
 
     def __xor__(self, user: PatternLike) -> Seq:
@@ -129,18 +109,14 @@ class PatternLike:
             others: Patterns or sequences as long as this one.
             names: Which attributes; None means all. Defaults of the operator's schema are filled in first.
         """
-        from collage.pattern._sequence import attr_eq
-
         attr_eq(self, *others, names=names)
         return self
 
     def uniq(self) -> PatternLike:
         """The value has exactly one user: the first pattern that uses it. A second use raises PatternError."""
-        from collage.pattern._constraints import Uniq
-
         if not self.last.is_unique:
             self.last.is_unique = True
-            _relate(Uniq(self.last))
+            relate(_constraints.Uniq(self.last))
             users = list(dict.fromkeys(self.last.known_users))
             self.last.known_users.clear()
             for user in users:
@@ -149,40 +125,32 @@ class PatternLike:
 
     def extern_use(self, must: bool | None) -> PatternLike:
         """Whether nodes outside the match use this value: True must, False must not, None may (the default)."""
-        from collage.pattern._constraints import ExternUse, check_mode
-
-        check_mode(must)
-        self.last.constraints[:] = [c for c in self.last.constraints if not isinstance(c, ExternUse)]
-        _relate(ExternUse(self.last, must))
+        _constraints.check_mode(must)
+        self.last.constraints[:] = [c for c in self.last.constraints if not isinstance(c, _constraints.ExternUse)]
+        relate(_constraints.ExternUse(self.last, must))
         return self
 
     def no_consumer(self, excluded: Pattern) -> PatternLike:
         """Universal exclusion: no user of this value matches ``excluded`` (``a ^ ~b`` asks for one that does not)."""
-        from collage.pattern._constraints import NoConsumer
-
-        _relate(NoConsumer(self.last, excluded), on=(self.last,))
+        relate(_constraints.NoConsumer(self.last, excluded), on=(self.last,))
         return self
 
     def same_shape(self, *others: PatternLike) -> PatternLike:
         """Shapes are known and equal; a symbolic dimension equals only itself."""
-        from collage.pattern._constraints import SameShape
-
-        _relate(SameShape((self.last, *(other.last for other in others))))
+        relate(_constraints.SameShape((self.last, *(other.last for other in others))))
         return self
 
     def distinct(self, *others: PatternLike) -> PatternLike:
         """The values differ pairwise (wildcards may coincide unless told not to)."""
-        from collage.pattern._constraints import Distinct
-
-        _relate(Distinct((self.last, *(other.last for other in others))))
+        relate(_constraints.Distinct((self.last, *(other.last for other in others))))
         return self
 
-    def add_graph_constraint(self, constraint: NonLeafExternUse) -> PatternLike:
+    def add_graph_constraint(self, constraint: _constraints.NonLeafExternUse) -> PatternLike:
         """Adds a constraint on the whole pattern that this pattern is a part of."""
-        from collage.pattern._constraints import NonLeafExternUse
-
-        if not isinstance(constraint, NonLeafExternUse):
-            raise PatternError(f"{constraint!r} is no graph constraint; there is NonLeafExternUse(True or False)")
+        if not isinstance(constraint, _constraints.NonLeafExternUse):
+            raise PatternError(
+                f"{constraint!r} is no graph constraint; there is _constraints.NonLeafExternUse(True or False)"
+            )
         self.last.constraints.append(constraint)
         return self
 
@@ -314,7 +282,7 @@ class Pattern(PatternLike):
     def __init__(self, name: str | None = None, predicates: tuple[Predicate, ...] = ()) -> None:
         self.name = name
         self.predicates = predicates
-        self.constraints: list[Constraint | NonLeafExternUse] = []
+        self.constraints: list[_constraints.Constraint | _constraints.NonLeafExternUse] = []
         self.is_unique = False
         self.known_users: list[Pattern] = []
 
@@ -370,30 +338,22 @@ class Pattern(PatternLike):
 
     def has_attr(self, attributes: dict[str, Any] | None = None, **more: Any) -> Pattern:
         """The node has these attribute values among others; defaults of the operator's schema count."""
-        from collage.pattern._predicates import attr_is
-
         return self._refined(*(attr_is(name, value) for name, value in {**(attributes or {}), **more}.items()))
 
     def with_attr(self, name: str, value: Any) -> Pattern:
-        """``has_attr`` for one attribute, as the specification writes it."""
+        """``has_attr`` for one attribute, as the Relax proposal writes it."""
         return self.has_attr({name: value})
 
     def has_dtype(self, dtype: ir.DataType | str) -> Pattern:
         """The value's element type is known and equal, such as ``FLOAT``, ``float32`` or ``np.float32``."""
-        from collage.pattern._predicates import dtype_is
-
         return self._refined(dtype_is(dtype))
 
     def has_shape(self, shape: Sequence[int | str | None]) -> Pattern:
         """The value's shape is known and equal; None accepts any dimension, a text a symbolic one of that name."""
-        from collage.pattern._predicates import shape_is
-
         return self._refined(shape_is(tuple(shape)))
 
     def has_rank(self, rank: int) -> Pattern:
         """The value's rank is known and equal."""
-        from collage.pattern._predicates import rank_is
-
         return self._refined(rank_is(rank))
 
     def where(self, test: Callable[[ir.Value], bool], text: str) -> Pattern:
@@ -408,6 +368,53 @@ class Pattern(PatternLike):
 
     def __iter__(self) -> NoReturn:
         raise PatternError(f"{self!r} is not a sequence; write p[0], p[1] for the outputs of an operator")
+
+
+class Seq(PatternLike):
+    """Patterns each used by the next. As an operand, or to match, it stands for its last element.
+
+    ``a ^ b`` and ``a > b`` give one; ``Seq(a, b, c)`` relates elements that are not related yet.
+    """
+
+    _constraint: type[_constraints.UsedBy] = _constraints.UsedBy
+
+    def __init__(self, *parts: PatternLike) -> None:
+        if not parts:
+            raise PatternError("a sequence needs at least one pattern")
+        for producer, user in pairwise(parts):
+            if not _related(producer.last, user.first):
+                relate(self._constraint(producer.last, user.first, None))
+        self._elements = tuple(element for part in parts for element in part.elements)
+
+    @property
+    def first(self) -> Pattern:
+        """The first element."""
+        return self._elements[0]
+
+    @property
+    def last(self) -> Pattern:
+        """The last element."""
+        return self._elements[-1]
+
+    @property
+    def elements(self) -> tuple[Pattern, ...]:
+        """All elements in the order of data flow."""
+        return self._elements
+
+    def __getitem__(self, index: int) -> Pattern:
+        return self._elements[index]
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self._elements))})"
+
+
+class PdomSeq(Seq):
+    """Patterns each used by nothing but the next, so that each post-dominates those before it."""
+
+    _constraint = _constraints.OnlyUsedBy
 
 
 def pattern_of(thing: Any) -> PatternLike:
@@ -436,24 +443,39 @@ def flatten(things: Iterable[Any]) -> list[PatternLike]:
     return found
 
 
+def attr_eq(*patterns: PatternLike | Iterable[Any], names: Sequence[str] | None = None) -> tuple[PatternLike, ...]:
+    """The patterns' nodes have equal attributes; sequences are compared element by element. Returns the patterns."""
+    compared = flatten(patterns)
+    lengths = {len(pattern.elements) for pattern in compared}
+    if len(lengths) > 1:
+        raise PatternError(f"attr_eq compares sequences element by element, but their lengths are {sorted(lengths)}")
+    for column in zip(*(pattern.elements for pattern in compared), strict=True):
+        relate(_constraints.AttrEq(tuple(column), None if names is None else tuple(names)))
+    return tuple(compared)
+
+
 def register_operands(user: Pattern, operands: Iterable[Pattern]) -> None:
     """Tells operands who uses them, for ``uniq``."""
     for operand in dict.fromkeys(operands):
         _note_use(operand, user)
 
 
-def _relate(constraint: Constraint, on: tuple[Pattern, ...] | None = None) -> None:
-    from collage.pattern._constraints import UsedBy
-
+def relate(constraint: _constraints.Constraint, on: tuple[Pattern, ...] | None = None) -> None:
+    """Record a constraint on the patterns that take part, or on those of ``on`` only."""
     for pattern in dict.fromkeys(on or constraint.patterns):
         pattern.constraints.append(constraint)
-    if isinstance(constraint, UsedBy):
+    if isinstance(constraint, _constraints.UsedBy):
         _note_use(constraint.producer, constraint.user)
 
 
-def _note_use(producer: Pattern, user: Pattern) -> None:
-    from collage.pattern._constraints import OnlyUsedBy
+def _related(producer: Pattern, user: Pattern) -> bool:
+    return any(
+        isinstance(constraint, _constraints.UsedBy) and constraint.producer is producer and constraint.user is user
+        for constraint in producer.constraints
+    )
 
+
+def _note_use(producer: Pattern, user: Pattern) -> None:
     if user in producer.known_users:
         return
     if producer.is_unique and producer.known_users:
@@ -462,7 +484,7 @@ def _note_use(producer: Pattern, user: Pattern) -> None:
         )
     producer.known_users.append(user)
     if producer.is_unique:
-        constraint = OnlyUsedBy(producer, user, None)
+        constraint = _constraints.OnlyUsedBy(producer, user, None)
         producer.constraints.append(constraint)
         user.constraints.append(constraint)
 

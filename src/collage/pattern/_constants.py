@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from collage.pattern import _operators
-from collage.pattern._rule import Builder, NotApplicable
+from collage.pattern._builder import Builder, NotApplicable
 
 DtypeOf = Callable[[ir.Value, int], ir.DataType | None]
 """The element type of a value, asked for by the new node of a number. All new nodes before it are settled."""

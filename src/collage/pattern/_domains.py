@@ -16,6 +16,7 @@ from collage.graph import used_values
 from collage.pattern._base import Pattern
 from collage.pattern._constraints import Dominates, ExternUse, OnlyUsedBy, Uniq
 from collage.pattern._nodes import AndPattern, LeafPattern, OpPattern, OrPattern, OutputPattern
+from collage.pattern._operators import COMMUTATIVE_OPS
 from collage.pattern._plan import Plan
 from collage.pattern._scope import Scope
 
@@ -151,8 +152,6 @@ def _arcs(plan: Plan, domains: dict[Pattern, Domain]) -> list[_Arc]:
 
 
 def _may_commute(pattern: OpPattern) -> bool:
-    from collage.pattern._operators import COMMUTATIVE_OPS
-
     if pattern.commutative is False:
         return False
     return not pattern.op_types or any((pattern.domain, op) in COMMUTATIVE_OPS for op in pattern.op_types)

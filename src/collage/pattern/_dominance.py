@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from collage.graph import used_values
 from collage.pattern._constraints import Dominates
 from collage.pattern._predicates import is_constant
-
-if TYPE_CHECKING:
-    from collage.pattern._solver import Solver
+from collage.pattern._search_state import SearchState
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +28,19 @@ class Region:
     fault: str = ""
 
 
-def region_of(solver: Solver, constraint: Dominates) -> Region:
+def region_of(state: SearchState, constraint: Dominates) -> Region:
     """The region between parent and child, both of which are bound, or what is wrong with it."""
-    child, parent = solver.user_node(constraint.child), solver.user_node(constraint.parent)
+    child, parent = state.user_node(constraint.child), state.user_node(constraint.parent)
     if child is None or parent is None or child is parent:
         return Region({}, child or parent, "is no node apart from the other")
     between: dict[ir.Node, None] = {}
     pending = [child]
     while pending:
-        for value in _computed(solver, pending.pop()):
+        for value in _computed(state, pending.pop()):
             node = value.producer()
             if node is None or node is parent or node in between:
                 continue
-            if not solver.matches_anew(constraint.path, value, any_output=True):
+            if not state.matches_anew(constraint.path, value, any_output=True):
                 return Region(between, node, "is not what the path may have")
             between[node] = None
             pending.append(node)
@@ -52,10 +49,10 @@ def region_of(solver: Solver, constraint: Dominates) -> Region:
     pending = [parent]
     while pending:
         for value in pending.pop().outputs:
-            outside = [user for user in solver.scope.users(value) if user not in inside]
-            if outside or solver.scope.leaves(value):
+            outside = [user for user in state.scope.users(value) if user not in inside]
+            if outside or state.scope.leaves(value):
                 return Region(between, value.producer(), "is used elsewhere too")
-            fresh = [user for user in solver.scope.users(value) if user not in reached]
+            fresh = [user for user in state.scope.users(value) if user not in reached]
             reached.update(fresh)
             pending.extend(user for user in fresh if user is not child)
     for node in inside:
@@ -64,40 +61,40 @@ def region_of(solver: Solver, constraint: Dominates) -> Region:
     return Region(between)
 
 
-def ancestors(solver: Solver, constraint: Dominates) -> Iterator[ir.Node]:
+def ancestors(state: SearchState, constraint: Dominates) -> Iterator[ir.Node]:
     """Nodes that might be the parent of a bound child, nearest first."""
-    child = solver.user_node(constraint.child)
+    child = state.user_node(constraint.child)
     pending = [] if child is None else [child]
     seen = set(pending)
     for node in pending:
-        for value in _computed(solver, node):
+        for value in _computed(state, node):
             producer = value.producer()
             if producer is not None and producer not in seen:
                 seen.add(producer)
                 yield producer
-                if solver.trace is not None or solver.matches_anew(constraint.path, value, any_output=True):
+                if state.trace is not None or state.matches_anew(constraint.path, value, any_output=True):
                     pending.append(producer)
 
 
-def descendants(solver: Solver, constraint: Dominates) -> Iterator[ir.Node]:
+def descendants(state: SearchState, constraint: Dominates) -> Iterator[ir.Node]:
     """Nodes that might be the child of a bound parent, nearest first."""
-    parent = solver.user_node(constraint.parent)
+    parent = state.user_node(constraint.parent)
     pending = [] if parent is None else [parent]
     seen = set(pending)
     for node in pending:
         for value in node.outputs:
-            for user in solver.scope.users(value):
+            for user in state.scope.users(value):
                 if user in seen or not user.outputs:
                     continue
                 seen.add(user)
                 yield user
-                if solver.matches_anew(constraint.path, user.outputs[0], any_output=True):
+                if state.matches_anew(constraint.path, user.outputs[0], any_output=True):
                     pending.append(user)
 
 
-def _computed(solver: Solver, node: ir.Node) -> Iterator[ir.Value]:
+def _computed(state: SearchState, node: ir.Node) -> Iterator[ir.Value]:
     """The operands of a node that other nodes of the scope compute; inputs and constants are left out."""
     for value in used_values(node):
         producer = value.producer()
-        if producer is not None and producer.graph is solver.scope.graph and not is_constant(value):
+        if producer is not None and producer.graph is state.scope.graph and not is_constant(value):
             yield value

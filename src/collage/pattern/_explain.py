@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
 from collage.pattern import _checks, _dominance
-from collage.pattern._base import Pattern, PatternLike, Predicate
+from collage.pattern._base import Pattern, PatternLike
 from collage.pattern._constraints import (
     AttrEq,
     Constraint,
@@ -30,11 +30,10 @@ from collage.pattern._constraints import (
 )
 from collage.pattern._nodes import OpPattern
 from collage.pattern._plan import compile_pattern, is_node_pattern
+from collage.pattern._predicates import Predicate
 from collage.pattern._scope import GraphLike, Scope, label, scopes_of
-from collage.pattern._solver import ABSENT, Agenda, Budget, MatchBudgetExceeded, Solver
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collage.pattern._search_state import ABSENT, SearchState
+from collage.pattern._solver import Agenda, Budget, MatchBudgetExceeded, Solver
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class Explanation:
         return self.to_text()
 
 
-class Trace:
+class FurthestFailure:
     """Remembers the failure before which most nodes were matched; of equals, the first in the graph's order."""
 
     def __init__(self) -> None:
@@ -87,15 +86,15 @@ class Trace:
         self.subject: Any = None
         self.text = ""
 
-    def note(self, solver: Solver, reason: str, pattern: Pattern, subject: Any, detail: Any) -> None:
+    def note(self, state: SearchState, reason: str, pattern: Pattern, subject: Any, detail: Any) -> None:
         """Called by the solver at each failure."""
         settled = reason in ("constraint", "non-leaf", "skipped", "predicate", "operand count")
-        depth = (len(solver.node_of) - (settled and pattern in solver.node_of), int(settled))
+        depth = (len(state.node_of) - (settled and pattern in state.node_of), int(settled))
         if depth <= self.depth:
             return
         self.depth, self.subject = depth, subject
-        self.bound, self.nodes = _found(solver), _taking_part(solver)
-        self.text = _wording(solver, reason, pattern, subject, detail)
+        self.bound, self.nodes = _found(state), _taking_part(state)
+        self.text = _wording(state, reason, pattern, subject, detail)
 
 
 def explain(
@@ -129,7 +128,7 @@ def closest(
 
 def _explain_in(pattern: PatternLike, scope: Scope, near: ir.Node | ir.Value | None, budget: int | None) -> Explanation:
     plan = compile_pattern(pattern)
-    trace = Trace()
+    trace = FurthestFailure()
     solver = Solver(plan, scope, Budget(pattern, scope, budget), trace=trace)
     trace.nodes = _taking_part(solver)
     complete = True
@@ -147,12 +146,12 @@ def _explain_in(pattern: PatternLike, scope: Scope, near: ir.Node | ir.Value | N
     return Explanation(False, _text(plan.root), trace.nodes, trace.bound, trace.text, at, message, complete)
 
 
-def _found(solver: Solver) -> tuple[tuple[str, str], ...]:
-    return tuple((_text(p), _name(node)) for p, node in solver.node_of.items() if isinstance(p, OpPattern))
+def _found(state: SearchState) -> tuple[tuple[str, str], ...]:
+    return tuple((_text(p), _name(node)) for p, node in state.node_of.items() if isinstance(p, OpPattern))
 
 
-def _taking_part(solver: Solver) -> int:
-    return len([pattern for pattern in solver.active if isinstance(pattern, OpPattern)])
+def _taking_part(state: SearchState) -> int:
+    return len([pattern for pattern in state.active if isinstance(pattern, OpPattern)])
 
 
 def _starts(solver: Solver, near: ir.Node | ir.Value | None) -> list[Agenda]:
@@ -165,20 +164,18 @@ def _starts(solver: Solver, near: ir.Node | ir.Value | None) -> list[Agenda]:
     return [solver.start(p, value, any_output) for p in anchors for value, any_output in solver.places(p)]
 
 
-def _wording(solver: Solver, reason: str, pattern: Pattern, subject: Any, detail: Any) -> str:
+def _wording(state: SearchState, reason: str, pattern: Pattern, subject: Any, detail: Any) -> str:
     what, where = _text(pattern), _name(subject)
     match reason:
         case "type":
-            return f"{what} was wanted, but {where} is a {subject.op_type}{_meant(solver, pattern)}"
+            return f"{what} was wanted, but {where} is a {subject.op_type}{_meant(state, pattern)}"
         case "no node":
             return f"{what} was wanted, but {where} is no result of a node of this graph"
         case "output":
             return f"{what} was wanted, but {where} is another output of its node"
         case "presence":
             there = "absent" if subject is ABSENT else where
-            user = next(
-                (_at(solver, p) for p in solver.plan.parents.get(pattern, ()) if p in solver.node_of), "its user"
-            )
+            user = next((_at(state, p) for p in state.plan.parents.get(pattern, ()) if p in state.node_of), "its user")
             return f"{what} was wanted, but that operand of {user} is {there}"
         case "other place":
             return f"{what} was found at {_name(detail)} already, so it cannot be {where} too"
@@ -189,28 +186,28 @@ def _wording(solver: Solver, reason: str, pattern: Pattern, subject: Any, detail
         case "refused":
             return f"{where} is what {what} refuses"
         case "predicate":
-            return _predicate_wording(solver, what, subject, detail)
+            return _predicate_wording(state, what, subject, detail)
         case "constraint":
-            return _constraint_wording(solver, pattern, where, detail)
+            return _constraint_wording(state, pattern, where, detail)
         case "nothing near":
-            return f"no place is left for {what}: {_neighbours(solver, pattern)}"
+            return f"no place is left for {what}: {_neighbours(state, pattern)}"
         case "non-leaf":
-            wanted = "must" if solver.plan.non_leaf else "must not"
-            return f"{where} {wanted} be used outside the match, but {_outside(solver, (subject.outputs[0],))}"
+            wanted = "must" if state.plan.non_leaf else "must not"
+            return f"{where} {wanted} be used outside the match, but {_outside(state, (subject.outputs[0],))}"
         case _:
             return f"{where} would be skipped and matched at once"
 
 
-def _predicate_wording(solver: Solver, what: str, subject: Any, predicate: Predicate) -> str:
+def _predicate_wording(state: SearchState, what: str, subject: Any, predicate: Predicate) -> str:
     value = subject.outputs[0] if isinstance(subject, ir.Node) else subject
-    found = predicate.found(solver.scope, value, value.producer()) if predicate.found else "it is not so"
+    found = predicate.found(state.scope, value, value.producer()) if predicate.found else "it is not so"
     place = "" if what == predicate.text else f"{what} at "
     return f"{place}{_name(subject)}: {predicate.text} was wanted, but {found}"
 
 
-def _meant(solver: Solver, pattern: Pattern) -> str:
+def _meant(state: SearchState, pattern: Pattern) -> str:
     """A hint where no node is of the wanted type, but some are of one that is spelled much like it."""
-    there = {op_type.lower(): op_type for _, op_type in solver.scope.by_type}
+    there = {op_type.lower(): op_type for _, op_type in state.scope.by_type}
     wanted = pattern.op_types if isinstance(pattern, OpPattern) else ()
     if any(op_type in there.values() for op_type in wanted):
         return ""
@@ -218,72 +215,72 @@ def _meant(solver: Solver, pattern: Pattern) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-def _constraint_wording(solver: Solver, pattern: Pattern, where: str, constraint: Constraint) -> str:
+def _constraint_wording(state: SearchState, pattern: Pattern, where: str, constraint: Constraint) -> str:
     match constraint:
         case OnlyUsedBy(producer=producer, user=user):
-            values = solver.sources(producer)
-            users = ", ".join(_name(u) for u in _checks.external_users(solver, values, ())) or "nobody"
-            return f"{_at(solver, producer)} must be used by {_at(solver, user)} alone; it is used by {users}"
+            values = state.sources(producer)
+            users = ", ".join(_name(u) for u in _checks.external_users(state, values, ())) or "nobody"
+            return f"{_at(state, producer)} must be used by {_at(state, user)} alone; it is used by {users}"
         case UsedBy(producer=producer, user=user, index=index):
             place = "" if index is None else f" as operand {index}"
-            return f"{_at(solver, producer)} must be used by {_at(solver, user)}{place}"
+            return f"{_at(state, producer)} must be used by {_at(state, user)}{place}"
         case AttrEq(nodes=nodes, names=names):
-            return _attribute_difference(solver, nodes, names)
+            return _attribute_difference(state, nodes, names)
         case SameShape(values=values):
             shapes = ", ".join(
-                f"{_at(solver, p)}: {solver.bound[p].shape or 'unknown'}" for p in values if p in solver.bound
+                f"{_at(state, p)}: {state.bound[p].shape or 'unknown'}" for p in values if p in state.bound
             )
             return f"shapes must be known and equal ({shapes})"
         case Distinct():
             return f"{where} stands for two patterns that must be distinct"
         case Dominates(child=child, parent=parent):
-            region = _dominance.region_of(solver, constraint)
+            region = _dominance.region_of(state, constraint)
             culprit = f"{_name(region.culprit)} {region.fault}"
-            return f"{_at(solver, child)} must dominate {_at(solver, parent)}, but {culprit}"
+            return f"{_at(state, child)} must dominate {_at(state, parent)}, but {culprit}"
         case Uniq(value=value):
-            return f"{_at(solver, value)} must have one user; it has {_users(solver, value)}"
+            return f"{_at(state, value)} must have one user; it has {_users(state, value)}"
         case NoConsumer(value=value, excluded=excluded):
-            culprit = _name(_checks.excluded_user(solver, constraint))
-            return f"{_at(solver, value)} must not be used by {_text(excluded)}, but by {culprit} it is"
+            culprit = _name(_checks.excluded_user(state, constraint))
+            return f"{_at(state, value)} must not be used by {_text(excluded)}, but by {culprit} it is"
         case ExternUse(value=value, must=must):
             wanted = "must" if must else "must not"
-            outside = _outside(solver, solver.sources(value))
-            return f"{_at(solver, value)} {wanted} be used outside the match, but {outside}"
+            outside = _outside(state, state.sources(value))
+            return f"{_at(state, value)} {wanted} be used outside the match, but {outside}"
         case _:
             return f"a constraint failed at {_text(pattern)}"
 
 
-def _attribute_difference(solver: Solver, nodes: tuple[Pattern, ...], names: tuple[str, ...] | None) -> str:
-    found = [p for p in nodes if p in solver.bound and solver.user_node(p) is not None]
-    clash = _checks.attribute_clash(solver, found, names)
+def _attribute_difference(state: SearchState, nodes: tuple[Pattern, ...], names: tuple[str, ...] | None) -> str:
+    found = [p for p in nodes if p in state.bound and state.user_node(p) is not None]
+    clash = _checks.attribute_clash(state, found, names)
     if clash is None:
         return "attributes are compared, but no node makes a value that is matched"
     other, name, here, there = clash
-    return f"{name} must be equal: {here!r} at {_at(solver, found[0])}, {there!r} at {_at(solver, other)}"
+    return f"{name} must be equal: {here!r} at {_at(state, found[0])}, {there!r} at {_at(state, other)}"
 
 
-def _outside(solver: Solver, values: tuple[ir.Value, ...]) -> str:
-    users = _checks.external_users(solver, values, solver.inside)
+def _outside(state: SearchState, values: tuple[ir.Value, ...]) -> str:
+    users = _checks.external_users(state, values, state.inside)
     return f"{', '.join(map(_name, users))} does" if users else "nobody outside does"
 
 
-def _users(solver: Solver, pattern: Pattern) -> str:
-    return ", ".join(map(_name, _checks.external_users(solver, solver.sources(pattern), ()))) or "none"
+def _users(state: SearchState, pattern: Pattern) -> str:
+    return ", ".join(map(_name, _checks.external_users(state, state.sources(pattern), ()))) or "none"
 
 
-def _neighbours(solver: Solver, pattern: Pattern) -> str:
-    for edge in solver.plan.edges(pattern):
-        if edge.user is pattern and edge.producer in solver.bound:
-            return f"the users of {_at(solver, edge.producer)} are {_users(solver, edge.producer)}"
-        if edge.producer is pattern and edge.user in solver.bound:
-            return f"no operand of {_at(solver, edge.user)} fits"
+def _neighbours(state: SearchState, pattern: Pattern) -> str:
+    for edge in state.plan.edges(pattern):
+        if edge.user is pattern and edge.producer in state.bound:
+            return f"the users of {_at(state, edge.producer)} are {_users(state, edge.producer)}"
+        if edge.producer is pattern and edge.user in state.bound:
+            return f"no operand of {_at(state, edge.user)} fits"
     return "nothing near it fits"
 
 
-def _at(solver: Solver, pattern: Pattern) -> str:
-    if pattern in solver.node_of:
-        return _name(solver.node_of[pattern])
-    return _name(solver.bound[pattern]) if pattern in solver.bound else _text(pattern)
+def _at(state: SearchState, pattern: Pattern) -> str:
+    if pattern in state.node_of:
+        return _name(state.node_of[pattern])
+    return _name(state.bound[pattern]) if pattern in state.bound else _text(pattern)
 
 
 def _text(pattern: Pattern) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -15,10 +14,8 @@ from collage.pattern._base import Pattern, PatternLike
 from collage.pattern._nodes import OpPattern
 from collage.pattern._plan import Plan, compile_pattern, is_node_pattern
 from collage.pattern._scope import GraphLike, Scope, label, scope_of, scopes_of
-from collage.pattern._solver import ABSENT, Budget, MatchBudgetExceeded, Solver
-
-if TYPE_CHECKING:
-    from collage.pattern._solver import Agenda
+from collage.pattern._search_state import ABSENT
+from collage.pattern._solver import Agenda, Budget, MatchBudgetExceeded, Solver
 
 MODES = ("all", "disjoint", "maximal")
 SETS = "sets"

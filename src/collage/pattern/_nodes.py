@@ -12,7 +12,8 @@ import onnx_ir as ir
 from collage._errors import PatternError
 from collage.graph import OpKind
 from collage.pattern import _operators, _predicates
-from collage.pattern._base import Pattern, Predicate, pattern_of, register_operands
+from collage.pattern._base import Pattern, pattern_of, register_operands
+from collage.pattern._predicates import Predicate
 
 Operand = Pattern | EllipsisType
 

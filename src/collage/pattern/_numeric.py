@@ -11,9 +11,9 @@ import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
 from collage.graph import stored_tensor, used_values
+from collage.pattern._builder import NotApplicable
 from collage.pattern._match import Match
 from collage.pattern._replace import Edit
-from collage.pattern._rule import NotApplicable
 from collage.pattern._scope import Scope
 
 _FREE_DIMENSION = 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,11 +14,25 @@ import onnx_ir as ir
 from collage._errors import PatternError
 from collage.graph import OpKind, op_kind, stored_tensor
 from collage.pattern import _operators
-from collage.pattern._base import Predicate
 from collage.pattern._scope import Scope
 
 _MISSING = object()
 _REL_TOL = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """A named test of one value and the node that makes it.
+
+    Attributes:
+        text: What is demanded, for messages.
+        test: Called with the scope, the value, and its producer (None for inputs and initializers).
+        found: Tells what was there instead; called only when a failure is explained.
+    """
+
+    text: str
+    test: Callable[[Scope, ir.Value, ir.Node | None], bool]
+    found: Callable[[Scope, ir.Value, ir.Node | None], str] | None = None
 
 
 def attr_is(name: str, value: Any) -> Predicate:

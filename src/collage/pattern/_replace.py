@@ -1,7 +1,7 @@
 """Putting a replacement in place of a match: everything is checked first, then nothing can fail.
 
-The checks are those of specification 004 (all external uses are satisfied) and those whose absence other rewriters
-pay for: cycles, order, types, names, operators that the opset does not have.
+All external uses must be satisfied. Cycles, order, types, names, and operators that the opset does not have are checked
+too: other rewriters pay for the absence of these checks.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import onnx_ir as ir
 from collage._errors import PatternError
 from collage.graph import constant_tensor, used_values
 from collage.pattern import _operators
+from collage.pattern._builder import Builder, NotApplicable
 from collage.pattern._constants import settle
 from collage.pattern._match import Match
-from collage.pattern._rule import Builder, NotApplicable, RewriteRule
 from collage.pattern._scope import Scope, label
 from collage.pattern._types import Fact, Found, Types, conclude, refused_if_invalid
 
@@ -61,12 +61,13 @@ class Edit:
 
 
 def plan_edit(
-    rule: RewriteRule,
     match: Match,
     builder: Builder,
     replaced: Mapping[ir.Value, ir.Value],
     scope: Scope,
     types: Types,
+    *,
+    keeps_used_nodes: bool,
 ) -> Edit:
     """Checks a replacement.
 
@@ -79,7 +80,7 @@ def plan_edit(
         if old.producer() not in inside:
             raise NotApplicable(f"value {old.name!r} is to be replaced, but no matched node makes it")
     builder.keep_only(replaced.values())
-    _check_visible(rule, builder, replaced, scope)
+    _check_visible(builder, replaced, scope)
     imports = dict(scope.opset_imports)
     for domain in dict.fromkeys(node.domain for node in builder.nodes):
         imports.setdefault(domain, _operators.version_of(domain, imports))
@@ -87,7 +88,7 @@ def plan_edit(
         _check_operator(node, imports)
     replaced = _with_typed_constants(builder, replaced, imports, scope, types)
     removed = _removable(match, builder, replaced, scope)
-    if not rule.keeps_used_nodes:
+    if not keeps_used_nodes:
         _check_external_uses(match, builder, replaced, removed, scope)
     for old, new in replaced.items():
         if new.producer() in removed:
@@ -220,12 +221,12 @@ def _can_take_name(new: ir.Value, nodes: list[ir.Node], replaced: Mapping[ir.Val
     return made_here and not new.is_graph_output() and list(replaced.values()).count(new) == 1
 
 
-def _check_visible(rule: RewriteRule, builder: Builder, replaced: Mapping[ir.Value, ir.Value], scope: Scope) -> None:
+def _check_visible(builder: Builder, replaced: Mapping[ir.Value, ir.Value], scope: Scope) -> None:
     built = {*builder.constants, *(value for node in builder.nodes for value in node.outputs)}
     for value in (*(v for node in builder.nodes for v in node.inputs if v is not None), *replaced.values()):
         if value not in built and not scope.sees(value):
             raise PatternError(
-                f"rule {rule.label!r} uses value {value.name!r}, which is not in this graph; "
+                f"rule {builder.label!r} uses value {value.name!r}, which is not in this graph; "
                 "take values from the match, or make them with op"
             )
 

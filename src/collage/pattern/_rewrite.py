@@ -1,4 +1,4 @@
-"""Applying rewrite rules to a model, once or to a fixed point.
+"""Rewrite rules, and applying them to a model, once or to a fixed point.
 
 The model that is given is never changed: rules work on a copy, and if anything is raised the copy is dropped. Each
 single replacement is all or nothing too: it is built beside the graph, checked, and only then put in.
@@ -7,6 +7,7 @@ single replacement is all or nothing too: it is built beside the graph, checked,
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,15 @@ from collage._errors import CollageError, PatternError
 from collage.graph import PRIMITIVE, NameSupply, bodies, copy_model
 from collage.pattern import _match, _numeric, _replace, _symmetry
 from collage.pattern._base import Pattern, PatternLike
+from collage.pattern._builder import Builder, NotApplicable
 from collage.pattern._nodes import OpPattern
 from collage.pattern._plan import Plan, compile_pattern
-from collage.pattern._rule import Builder, NotApplicable, RewriteRule
 from collage.pattern._scope import Scope, label, scopes_of
 from collage.pattern._solver import Budget, MatchBudgetExceeded, Solver
 from collage.pattern._types import Types
+
+Replacement = Mapping[PatternLike | ir.Value, ir.Value] | Iterable[tuple[PatternLike | ir.Value, ir.Value]]
+"""What stands in for what: for a pattern, its node's first output is replaced; for a value, that value."""
 
 MAX_DEPTH = 100
 """How often what replaced something may be replaced in turn before a rewrite is held to have no end.
@@ -87,6 +91,52 @@ class RewriteResult:
         lines = [f"{a.rule}: {', '.join(a.nodes)} -> {', '.join(a.new_nodes) or 'nothing new'}" for a in self.applied]
         lines += [f"{a.rule}: {', '.join(a.nodes)} left alone: {a.reason}" for a in self.refused]
         return "\n".join(lines)
+
+
+class RewriteRule(ABC):
+    """One rewrite: a pattern, and what replaces its matches. Subclass it, set ``pattern``, write ``callback``.
+
+    Attributes:
+        name: Name in messages and in the metadata of new nodes; the class's name unless set.
+        pattern: What to look for.
+        fuzzy_ops: Operator types that the match may skip.
+        keeps_used_nodes: True if matched nodes that are used elsewhere may stay beside what replaces them, so that
+            work is done twice. False refuses such a match.
+    """
+
+    name: str = ""
+    pattern: PatternLike
+    fuzzy_ops: tuple[str, ...] = ()
+    keeps_used_nodes: bool = False
+
+    @abstractmethod
+    def callback(self, match: _match.Match, op: Builder) -> Replacement | None:
+        """Builds the replacement of one match.
+
+        Args:
+            match: Where the pattern lies; ``match[pattern]`` and ``match["name"]`` give values, ``match.node(pattern)``
+                nodes. Nothing of it may be changed.
+            op: Makes new nodes: ``op.Conv(x, w, kernel_shape=[1, 1])``.
+
+        Returns:
+            What replaces what, one pair for each value that is used outside the match; None for no change.
+
+        Raises:
+            NotApplicable: For no change, with a reason.
+        """
+
+    def __call__(self, model: ir.Model, iterative: bool = False) -> ir.Model:
+        """The model with this rule applied: to every match once, or until nothing matches any more."""
+        return self.apply(model, iterative=iterative).model
+
+    def apply(self, model: ir.Model, iterative: bool = False) -> RewriteResult:
+        """As calling the rule; also tells where it was applied, and where and why not."""
+        return rewrite(model, [self], iterative=iterative)
+
+    @property
+    def label(self) -> str:
+        """The name, or else the class's name."""
+        return self.name or type(self).__name__
 
 
 def rewrite(
@@ -225,7 +275,9 @@ class _Run:
             replaced = _replacement(rule, match, builder)
             if not replaced:
                 raise NotApplicable("the rule makes no change here")
-            edit = _replace.plan_edit(rule, match, builder, replaced, scope, self.types)
+            edit = _replace.plan_edit(
+                match, builder, replaced, scope, self.types, keeps_used_nodes=rule.keeps_used_nodes
+            )
             if self.verify:
                 _numeric.check(edit, match, scope)
             return edit

@@ -1,62 +1,14 @@
-"""Sequences of patterns, copies of them, and what is said about several at once."""
+"""Groups of patterns, copies of patterns, and functions that relate several at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable
 from typing import Any
 
 from collage._errors import PatternError
 from collage.pattern import _constraints
-from collage.pattern._base import Pattern, PatternLike, _relate, flatten
+from collage.pattern._base import Pattern, PatternLike, flatten, relate
 from collage.pattern._nodes import NotPattern, OrPattern, wildcard
-
-
-class Seq(PatternLike):
-    """Patterns each used by the next. As an operand, or to match, it stands for its last element.
-
-    ``a ^ b`` and ``a > b`` give one; ``Seq(a, b, c)`` relates elements that are not related yet.
-    """
-
-    _constraint: type[_constraints.UsedBy] = _constraints.UsedBy
-
-    def __init__(self, *parts: PatternLike) -> None:
-        if not parts:
-            raise PatternError("a sequence needs at least one pattern")
-        for producer, user in pairwise(parts):
-            if not _related(producer.last, user.first):
-                _relate(self._constraint(producer.last, user.first, None))
-        self._elements = tuple(element for part in parts for element in part.elements)
-
-    @property
-    def first(self) -> Pattern:
-        """The first element."""
-        return self._elements[0]
-
-    @property
-    def last(self) -> Pattern:
-        """The last element."""
-        return self._elements[-1]
-
-    @property
-    def elements(self) -> tuple[Pattern, ...]:
-        """All elements in the order of data flow."""
-        return self._elements
-
-    def __getitem__(self, index: int) -> Pattern:
-        return self._elements[index]
-
-    def __len__(self) -> int:
-        return len(self._elements)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(map(repr, self._elements))})"
-
-
-class PdomSeq(Seq):
-    """Patterns each used by nothing but the next, so that each post-dominates those before it."""
-
-    _constraint = _constraints.OnlyUsedBy
 
 
 class Group(PatternLike):
@@ -93,7 +45,7 @@ def together(*patterns: PatternLike | Iterable[Any]) -> Group:
     members = tuple(pattern.last for pattern in flatten(patterns))
     if not members:
         raise PatternError("together() needs at least one pattern")
-    _relate(_constraints.Together(members))
+    relate(_constraints.Together(members))
     return Group(members)
 
 
@@ -105,17 +57,6 @@ def fork_to(*users: PatternLike | Iterable[Any]) -> PatternLike:
 def dominates(parent: PatternLike, path: Pattern, child: PatternLike) -> Pattern:
     """``child.dominates(parent, path)``, as Relay writes it. Returns the pattern of the child."""
     return child.dominates(parent, path).last
-
-
-def attr_eq(*patterns: PatternLike | Iterable[Any], names: Sequence[str] | None = None) -> tuple[PatternLike, ...]:
-    """The patterns' nodes have equal attributes; sequences are compared element by element. Returns the patterns."""
-    compared = flatten(patterns)
-    lengths = {len(pattern.elements) for pattern in compared}
-    if len(lengths) > 1:
-        raise PatternError(f"attr_eq compares sequences element by element, but their lengths are {sorted(lengths)}")
-    for column in zip(*(pattern.elements for pattern in compared), strict=True):
-        _relate(_constraints.AttrEq(tuple(column), None if names is None else tuple(names)))
-    return tuple(compared)
 
 
 def dup(pattern: PatternLike, share: Iterable[PatternLike] = ()) -> Any:
@@ -159,7 +100,7 @@ def dup(pattern: PatternLike, share: Iterable[PatternLike] = ()) -> Any:
                 copied[id(constraint)] = constraint
                 pending.extend(reversed([p for p in constraint.patterns if p not in fixed]))
     for constraint in copied.values():
-        _relate(_copied(constraint, copy), on=tuple(copy(p) for p in constraint.patterns))
+        relate(_copied(constraint, copy), on=tuple(copy(p) for p in constraint.patterns))
     for original in done - fixed:
         copies[original].is_unique = original.is_unique
     if isinstance(pattern, Pattern):
@@ -196,10 +137,3 @@ def _copied(constraint: _constraints.Constraint, copy: Any) -> _constraints.Cons
             value = tuple(copy(item) for item in value)
         fields[name] = value
     return type(constraint)(**fields)
-
-
-def _related(producer: Pattern, user: Pattern) -> bool:
-    return any(
-        isinstance(constraint, _constraints.UsedBy) and constraint.producer is producer and constraint.user is user
-        for constraint in producer.constraints
-    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
@@ -29,12 +29,7 @@ from collage.pattern._nodes import (
 )
 from collage.pattern._plan import Plan, is_node_pattern
 from collage.pattern._scope import Scope
-
-if TYPE_CHECKING:
-    from collage.pattern._explain import Trace
-
-ABSENT = ir.Value(name="absent operand")
-"""What an operand that is not given is bound to."""
+from collage.pattern._search_state import ABSENT, SearchState, Trace
 
 Agenda = tuple[Any, ...]
 Outcome = Agenda | Iterator[Agenda] | None
@@ -80,7 +75,7 @@ class Budget:
             raise error
 
 
-class Solver:
+class Solver(SearchState):
     """One search over one scope.
 
     Args:
@@ -105,19 +100,11 @@ class Solver:
         orders: Mapping[Pattern, list[tuple[Pattern, Pattern]]] | None = None,
         rooms: Mapping[Pattern, tuple[Pattern, int, int]] | None = None,
     ) -> None:
-        self.plan, self.scope, self.budget, self.trace = plan, scope, budget, trace
+        super().__init__(plan, scope, trace, only)
+        self.budget = budget
         self.domains = domains or {}
         self.orders = orders or {}
         self.rooms = (rooms or {}) if not scope.fuzzy_ops else {}
-        self.bound: dict[Pattern, ir.Value] = {}
-        self.node_of: dict[Pattern, ir.Node] = {}
-        self.claimed: dict[ir.Node, Pattern] = {}
-        self.skipped: dict[ir.Node, None] = {}
-        self.between: dict[ir.Node, None] = {}
-        self.given: set[Pattern] = set()
-        self.active: dict[Pattern, None] = dict.fromkeys(plan.always if only is None else only)
-        self.is_partial = only is not None
-        self._trail: list[tuple[dict[Any, Any], Any]] = []
 
     # ------------------------------------------------------------------ the machine
 
@@ -147,21 +134,6 @@ class Solver:
     def start(self, pattern: Pattern, value: ir.Value, any_output: bool = True) -> Agenda:
         """An agenda that begins with a pattern at a value."""
         return (("unify", pattern, value, any_output), ())
-
-    def _set(self, table: dict[Any, Any], key: Any, value: Any) -> None:
-        if key not in table:
-            table[key] = value
-            self._trail.append((table, key))
-
-    def _undo(self, mark: int) -> None:
-        while len(self._trail) > mark:
-            table, key = self._trail.pop()
-            del table[key]
-
-    def note(self, reason: str, pattern: Pattern, subject: Any, detail: Any = None) -> None:
-        """Records a failure if anybody wants to know."""
-        if self.trace is not None:
-            self.trace.note(self, reason, pattern, subject, detail)
 
     def _refuse(self, reason: str, pattern: Pattern, subject: Any, detail: Any = None) -> Agenda | None:
         """Ends a goal that failed."""
@@ -207,11 +179,6 @@ class Solver:
         if isinstance(pattern, NotPattern) and self._is_refused(pattern, value, any_output):
             return self._refuse("refused", pattern, value)
         return rest if self._bind(pattern, value, None) else None
-
-    def _is_at(self, pattern: Pattern, value: ir.Value, any_output: bool) -> bool:
-        """Whether a bound pattern lies at a value."""
-        node = self.node_of.get(pattern)
-        return self.bound[pattern] is value or (any_output and node is not None and node is value.producer())
 
     def _alternatives(self, pattern: OrPattern, value: ir.Value, any_output: bool, rest: Agenda) -> Iterator[Agenda]:
         for index, alternative in enumerate(pattern.alternatives):
@@ -352,25 +319,6 @@ class Solver:
             self.skip(path)
             yield (("unify", pattern, source, False), rest)
 
-    def skip(self, path: Iterable[ir.Node]) -> None:
-        """Notes nodes that an edge skips, on which no pattern may lie then."""
-        for node in path:
-            self._set(self.skipped, node, None)
-
-    def enclose(self, region: Iterable[ir.Node]) -> None:
-        """Notes nodes that lie inside the match, whether patterns lie on them or not."""
-        for node in region:
-            self._set(self.between, node, None)
-
-    def found(self) -> Iterator[tuple[Pattern, ir.Value]]:
-        """What this search bound itself; what was given to it is judged by who gave it."""
-        return ((pattern, value) for pattern, value in self.bound.items() if pattern not in self.given)
-
-    @property
-    def inside(self) -> dict[ir.Node, Any]:
-        """All nodes of the match."""
-        return {**self.claimed, **self.skipped, **self.between}
-
     def _gaps(
         self, pattern: OpPattern, operands: tuple[Any, ...], values: tuple[ir.Value, ...], rest: Agenda
     ) -> Outcome:
@@ -494,12 +442,3 @@ class Solver:
             return [(value, True) for value in values]
         producers = dict.fromkeys(p for value in values if (p := value.producer()) is not None)
         return self._at_nodes(pattern, producers)
-
-    def sources(self, pattern: Pattern) -> tuple[ir.Value, ...]:
-        """The values that a bound pattern gives to its users: all outputs of a node, or the one value."""
-        node = self.node_of.get(pattern)
-        return (self.bound[pattern],) if node is None else tuple(node.outputs)
-
-    def user_node(self, pattern: Pattern) -> ir.Node | None:
-        """The node of a bound pattern that uses something."""
-        return self.node_of.get(pattern) or self.bound[pattern].producer()

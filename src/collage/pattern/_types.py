@@ -12,8 +12,8 @@ import onnx_ir as ir
 from collage._errors import ModelError
 from collage.frontend import bodies_of, infer_shapes, inferable, is_contributed
 from collage.graph import bodies, clone_node, constant_tensor, needed_functions, tensor_handle, used_values
+from collage.pattern._builder import NotApplicable
 from collage.pattern._operators import is_standard, type_fault
-from collage.pattern._rule import NotApplicable
 from collage.pattern._scope import Scope
 
 _SMALL_BYTES = 1024

@@ -1,9 +1,10 @@
-"""Running: kernels, the executor, executables and artefacts (design section 9)."""
+"""Running: kernels, the executor, executables and artefacts."""
 
-from collage.runtime._artefact import check_destination, load
+from collage.runtime._artefact import check_destination
 from collage.runtime._buffers import aligned_copy, same_bytes
 from collage.runtime._executable import Executable
 from collage.runtime._executor import Executor, Step
+from collage.runtime._load import load
 from collage.runtime._manifest import MANIFEST, verify
 from collage.runtime._memory import page_out, trim
 from collage.runtime._parallel import CoreSets

@@ -1,4 +1,4 @@
-"""The artefact: a folder that holds a compiled model, verified before anything of it is used (design section 9).
+"""The artefact: a folder that holds a compiled model, verified before anything of it is used.
 
 ::
 
@@ -22,21 +22,16 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from collage._errors import ArtefactError, UsageError
-from collage.runtime._executable import Executable
-from collage.runtime._manifest import MANIFEST, machine_facts, manifest_of, verify
-from collage.runtime._recipe import KernelRecord, Recipe
-from collage.runtime._zip import unpack, write_zip
-from collage.system.scratch import make_scratch, remove_scratch
-from collage.target import Target
-from collage.toolchains import Registry, availability_for, importing_here, registry
+from collage._errors import UsageError
+from collage.runtime._manifest import MANIFEST, manifest_of
+from collage.runtime._recipe import Recipe
+from collage.runtime._zip import write_zip
 
-__all__ = ["check_destination", "load", "save"]
+__all__ = ["check_destination", "save"]
 
 
 def check_destination(path: Path) -> None:
@@ -74,113 +69,6 @@ def save(recipe: Recipe, workspace: Path, path: Path, *, recipe_only: bool = Fal
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
     return path
-
-
-def load(
-    path: str | Path,
-    *,
-    toolchains: Registry | None = None,
-    contexts: int | None = None,
-    rebuild: bool = False,
-    debug: bool = False,
-) -> Executable:
-    """Reads an artefact: verifies every byte, rebuilds kernels that do not fit this machine, and loads the rest.
-
-    Args:
-        path: The artefact: a folder, or a zip.
-        toolchains: Where its toolchains are found.
-        contexts: How many runs may go on at once; see ``Executable``.
-        rebuild: Build every kernel anew from the model, and load nothing that the artefact brings compiled: for
-            artefacts of people whose programs you would not run.
-        debug: Check every kernel at its border, on every call.
-
-    Returns:
-        The executable. Its ``notes`` say what was rebuilt.
-
-    Raises:
-        UsageError: There is nothing at the path.
-        ArtefactError: It is incomplete, was changed, or needs a toolchain that is not here.
-    """
-    folder, own = Path(path), None
-    if contexts is not None and contexts < 1:
-        raise UsageError(f"an executable needs at least one context, not {contexts}")
-    if not folder.exists():
-        raise UsageError(f"{folder} does not exist")
-    if folder.is_file():
-        folder = own = make_scratch()
-    try:
-        if own is not None:
-            unpack(Path(path), own)
-        recipe, machine = verify(folder)
-        available = toolchains or registry()
-        reasons = _to_build(recipe, machine, available, rebuild)
-        if reasons:
-            own = own or _copy(folder)
-            recipe = _rebuild(recipe, own, reasons, available)
-        executable = Executable(
-            recipe, own or folder, owns_workspace=own is not None, toolchains=available, contexts=contexts, debug=debug
-        )
-    except BaseException as error:
-        if own is not None:
-            remove_scratch(own)
-        if not isinstance(error, Exception):
-            raise
-        # Whatever a toolchain makes of an artefact that was made by somebody else, it does not load.
-        reason = " ".join(str(error).split())[:400].replace(str(folder), str(path)) or type(error).__name__
-        raise ArtefactError(reason if isinstance(error, ArtefactError) else f"cannot load {path}: {reason}") from error
-    executable.notes += [f"rebuilt {name}: {reason}" for name, reason in reasons.items()]
-    return executable
-
-
-def _to_build(recipe: Recipe, machine: Mapping[str, Any], toolchains: Registry, rebuild: bool) -> Mapping[str, str]:
-    """Kernels that must be compiled here, and why."""
-    reasons = {}
-    for kernel in recipe.kernels:
-        name = kernel.compiled.toolchain
-        target = Target.parse(kernel.target)
-        with importing_here():
-            availability = availability_for(toolchains.get(name), target)
-        if not availability.available:
-            remedy = f"; {availability.remedy}" if availability.remedy else ""
-            raise ArtefactError(
-                f"kernel {kernel.name} needs {name}, which is not usable here: {availability.reason}{remedy}"
-            )
-        if rebuild:
-            reasons[kernel.name] = "as was asked for"
-        elif not kernel.is_built:
-            reasons[kernel.name] = "the artefact is a recipe only"
-        elif kernel.compiled.portable:
-            continue
-        elif machine != machine_facts():
-            reasons[kernel.name] = "it was compiled on another kind of machine"
-        elif recipe.builds.get(target.build_name) != availability.build:
-            reasons[kernel.name] = f"it was compiled by another build of {name}"
-    return reasons
-
-
-def _rebuild(recipe: Recipe, workspace: Path, names: Mapping[str, str], toolchains: Registry) -> Recipe:
-    """Compiles the named kernels from the partitioned model."""
-    from collage.runtime._sources import KernelSources
-
-    sources = KernelSources(workspace / recipe.model_file)
-    builds = dict(recipe.builds)
-
-    def built(kernel: KernelRecord) -> KernelRecord:
-        if kernel.name not in names:
-            return kernel
-        target = Target.parse(kernel.target)
-        compiled = sources.compile(kernel, target, toolchains, workspace)
-        builds[target.build_name] = availability_for(toolchains.for_target(target), target).build
-        return replace(kernel, compiled=compiled, inputs=compiled.inputs, outputs=compiled.outputs)
-
-    return replace(recipe, kernels=tuple(map(built, recipe.kernels)), builds=builds)
-
-
-def _copy(folder: Path) -> Path:
-    own = make_scratch()
-    for entry in os.scandir(folder):
-        shutil.copyfile(entry.path, own / entry.name)
-    return own
 
 
 def _refuse_to_replace(path: Path, zipped: bool) -> None:

@@ -11,10 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import UsageError
+from collage.runtime._artefact import save
 from collage.runtime._contexts import ContextPool
 from collage.runtime._device_chain import executor_of
 from collage.runtime._executor import Executor, Step
 from collage.runtime._memory import page_out
+from collage.runtime._parallel import (
+    CoreSets,
+    DeviceExecutor,
+    checked_steps,
+    devices_used,
+    missing_cores,
+    shared_memory_steps,
+)
 from collage.runtime._profile import Profile
 from collage.runtime._recipe import DeviceLayout, KernelRecord, Recipe
 from collage.runtime._signature import Signature
@@ -52,7 +61,7 @@ class Executable:
     Attributes:
         inputs: The model's inputs.
         outputs: The model's outputs.
-        report: What ``compile`` found out, as JSON (design section 10).
+        report: The report of ``compile`` as JSON, as ``compiler/report.py`` makes it.
         notes: What a user should know of how it was loaded or ran, such as kernels that were rebuilt.
     """
 
@@ -155,8 +164,6 @@ class Executable:
         Raises:
             UsageError: The path is taken by something that is no artefact, or cannot be written.
         """
-        from collage.runtime._artefact import save
-
         return save(self.recipe, self.workspace, Path(path), recipe_only=recipe_only)
 
 
@@ -196,15 +203,6 @@ class _Loader:
 
     def _on_devices(self, layout: DeviceLayout) -> Executor:
         """Loads every kernel anew, each on its device."""
-        from collage.runtime._parallel import (
-            CoreSets,
-            DeviceExecutor,
-            checked_steps,
-            devices_used,
-            missing_cores,
-            shared_memory_steps,
-        )
-
         recipe, problem = self._recipe, missing_cores(layout)
         if (
             problem is not None
@@ -242,7 +240,7 @@ class _Loader:
 
     def _host(self) -> HostKernels:
         if self._kernels is None:
-            # Late, since hardly anybody needs it, and it needs all of the model's reader.
+            # Late: it imports onnx_ir, which running compiled kernels does not need.
             from collage.runtime._sources import HostKernels
 
             self._kernels = HostKernels(self._recipe, self._workspace, self._toolchains, self._notes)
@@ -252,6 +250,7 @@ class _Loader:
         """In debug mode, kernels that are checked at their borders."""
         if not self._debug:
             return kernels
+        # Late: both import onnx_ir, which running compiled kernels does not need.
         from collage.runtime._debug import CheckedKernel
         from collage.runtime._sources import KernelSources
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collage import __version__
 from collage._errors import ArtefactError, CollageError, UsageError
 from collage.runtime._recipe import WEIGHTS, Recipe
 from collage.runtime._signature import Port
@@ -36,8 +37,6 @@ _MAX_THREADS = 4096
 
 def manifest_of(recipe: Recipe, files: Iterable[Path]) -> bytes:
     """The manifest of an artefact that is made here, of these files."""
-    from collage import __version__
-
     manifest = {
         "schema": _schema_of(recipe),
         "collage": __version__,
@@ -161,6 +160,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _verify_size(path: Path, size: int) -> None:
+    # Late: the frontend imports onnx_ir, which running compiled kernels does not need.
     from collage.frontend import has_large_holes
 
     if path.is_symlink() or not path.is_file():
@@ -175,6 +175,7 @@ def _verify_size(path: Path, size: int) -> None:
 
 def _verified_model(path: Path) -> ir.Model:
     """Whoever can write a manifest can write digests too: a model comes through the front door here as everywhere."""
+    # Late: the frontend imports onnx_ir, which running compiled kernels does not need.
     from collage.frontend import read_model
 
     try:

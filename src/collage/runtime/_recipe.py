@@ -140,7 +140,7 @@ class Recipe:
         model_file: The partitioned model, in the workspace.
         model: Facts about the original model: path, sha256, number of nodes.
         builds: Build of each toolchain used.
-        report: What ``compile`` found out, as JSON (design section 10).
+        report: The report of ``compile`` as JSON, as ``compiler/report.py`` makes it.
         devices: Where kernels run, if they were placed on devices.
     """
 

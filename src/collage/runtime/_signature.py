@@ -61,7 +61,7 @@ class Port:
     @classmethod
     def of(cls, value: ir.Value) -> Port:
         """Describes a value of a model."""
-        import onnx_ir as ir
+        import onnx_ir as ir  # late: running compiled kernels does not need it
 
         name, dtype = str(value.name), value.dtype
         if dtype is None or isinstance(value.type, ir.SequenceType | ir.OptionalType):

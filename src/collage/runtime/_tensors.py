@@ -48,7 +48,7 @@ def as_numpy(value: Any) -> Array:
 
 def as_torch(value: Any) -> Any:
     """A tensor of PyTorch that shares an array's memory; what is no array of numbers stays as it is."""
-    import torch
+    import torch  # late: it is optional, takes seconds to import, and its caller has it already
 
     if not isinstance(value, np.ndarray) or value.dtype.kind in "OSUT":
         return value
@@ -62,7 +62,7 @@ def as_torch(value: Any) -> Any:
 
 
 def _from_torch(tensor: Any) -> Array:
-    import torch
+    import torch  # late, as above
 
     if tensor.device.type != "cpu":
         raise ValueError(f"it lies on {tensor.device}; move it to the CPU first")

@@ -1,4 +1,4 @@
-"""The search room: disjoint candidate kernels that cover the graph at least cost (specification 003, phase 3).
+"""The search room: disjoint candidate kernels that cover the graph at least cost.
 
 * `shortest_path` and `k_best`: all costs known; exact.
 * `lazy_shortest_path`: costs are measured only where they matter.

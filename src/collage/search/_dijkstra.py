@@ -1,4 +1,4 @@
-"""Dijkstra over covered sets (specification 003, phase 3).
+"""Dijkstra over covered sets.
 
 A state is a covered set, the initial one empty, the goal full. A transition takes a candidate that holds the least
 uncovered node and nothing that is covered: every cover has exactly one kernel that holds that node, so nothing is lost,

@@ -1,4 +1,6 @@
-"""The search for candidates that break the admission rule, such as branches joined horizontally (design section 5).
+"""The search for candidates that break the admission rule, such as branches joined horizontally.
+
+The rule is ``SubGraph.is_admissible``: every consumer outside comes, in index order, after the last exit.
 
 Two kernels may each be convex and still feed each other, and a covered set does not remember whether its cover did.
 So a label here is a covered set together with its **detours**: the pairs of uncovered nodes between which the data

@@ -1,4 +1,4 @@
-"""The lazy shortest path: only kernels that can lie on the best path are measured (design section 6, "Lazy").
+"""The lazy shortest path: only kernels that can lie on the best path are measured.
 
 Measuring is what costs, searching is cheap. Every candidate that was not measured yet has a bound. The best path
 under these optimistic costs is searched, what is not measured on it is measured, and this repeats until the best path

@@ -1,4 +1,4 @@
-"""The search where kernels may run on several devices: which kernels, and where (design section 4.3).
+"""The search where kernels may run on several devices: which kernels, and where.
 
 A candidate comes once for each device that may run it. A value that is read on another device than it lies on has to be
 copied there, once for each destination, whoever reads it first. So a label here is a covered set together with the

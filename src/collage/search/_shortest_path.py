@@ -1,4 +1,4 @@
-"""`shortest_path` and `k_best`: the best covers, all costs known (specification 003, phase 3)."""
+"""`shortest_path` and `k_best`: the best covers, all costs known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def shortest_path(
 ) -> Partitioning[C] | NoCover:
     """The cheapest cover of the nodes ``0 … n - 1`` by disjoint candidates.
 
-    Exact where every candidate satisfies the admission rule (design section 5), so that every cover is acyclic; see
+    Exact where every candidate is admissible (``SubGraph.is_admissible``), so that every cover is acyclic; see
     `wide_shortest_path` for others. Between covers of equal cost the one with fewer kernels is chosen, then the one
     with the lower sum of priorities, then by the order of the candidates.
 

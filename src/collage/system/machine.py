@@ -24,7 +24,7 @@ _INT8 = frozenset(("avx512_vnni", "avx_vnni", "amx_int8"))
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a timing depends on besides the kernel and its toolchain (design section 7, workload key).
+    """The machine, as far as a timing depends on it: a part of the workload key.
 
     Attributes:
         cpu: Model name of the processor.

@@ -80,6 +80,7 @@ class FakeToolchain(ToolchainBase):
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Writes the kernel as ONNX."""
+        # Late, as in every toolchain: to list toolchains is not to load the libraries with which they compile.
         import onnx_ir as ir
 
         from collage.graph import copy_model
@@ -101,6 +102,7 @@ class FakeToolchain(ToolchainBase):
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """An evaluator."""
+        # Late, as above.
         from onnx.reference import ReferenceEvaluator
 
         file = workspace / compiled.files[0]

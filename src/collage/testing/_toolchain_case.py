@@ -1,11 +1,11 @@
-"""What every toolchain must hold, as a test class to inherit; third parties' toolchains too.
+"""The contract of toolchains, as a test class to inherit; for third parties' toolchains too.
 
 ::
 
     class TestMine(ToolchainTestCase):
         toolchain = MyToolchain()
 
-Needs pytest. Specification 003, "Robust BYOC integrations": report correctly what is supported, and be right about it.
+Needs pytest. A toolchain must report correctly what it supports, and compute that rightly.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ class ToolchainTestCase:
         _in_child(self.toolchain, {"kernels": [each.as_json() for each in compiled]}, tmp_path, _memory_edges)
 
     def test_a_build_that_takes_too_long_is_ended(self, parsed: Target, tmp_path: Path) -> None:
-        import onnx_ir as ir
+        import onnx_ir as ir  # late, as in _toolchain_kernels
 
         model = self._usual().model()
         ir.save(model, tmp_path / "kernel.onnx")
@@ -428,7 +428,7 @@ class _Guarded:
 
 def with_weights_in_file(case: KernelCase, workspace: Path) -> ir.Model:
     """The case's kernel with its weights as external tensors in the file ``weights`` of the workspace."""
-    import onnx_ir as ir
+    import onnx_ir as ir  # late, as in _toolchain_kernels
 
     model = case.model()
     blob, tensors = b"", {}
@@ -457,7 +457,7 @@ def _run(
 
 
 def _reference(model: ir.Model, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-    import onnx_ir as ir
+    import onnx_ir as ir  # late, as in _toolchain_kernels
     from onnx.reference import ReferenceEvaluator
 
     feeds = {value.name: x for value, x in zip(model.graph.inputs, inputs, strict=True)}

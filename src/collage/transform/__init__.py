@@ -1,4 +1,4 @@
-"""The pass infrastructure and the generic passes. Specification 002.
+"""The pass infrastructure, after Relay's (``docs/spec.md``), and the generic passes.
 
 ::
 
@@ -21,7 +21,7 @@ from typing import Any
 from collage.transform._alter_op_layout import AlterOpLayout, Layout, LayoutRequest, register_layout_request
 from collage.transform._bisect import bisect_passes
 from collage.transform._config import ConfigOption, list_config_options, register_config_option
-from collage.transform._context import PassContext, build_config
+from collage.transform._context import PassContext, PassInstrument, build_config
 from collage.transform._decorators import (
     create_function_pass,
     create_module_pass,
@@ -38,9 +38,10 @@ from collage.transform._fold_scale_axis import BackwardFoldScaleAxis, FoldScaleA
 from collage.transform._infer_type import InferType
 from collage.transform._info import PassInfo
 from collage.transform._inspect import inspect_passes
-from collage.transform._instrument import PassInstrument
 from collage.transform._instruments import DumpIR, JsonLog, OpCountDiff, PassTimer
-from collage.transform._pass import FunctionPass, ModulePass, Pass
+from collage.transform._pass import Pass, get_pass, list_passes, register_pass
+from collage.transform._pass_kinds import FunctionPass, ModulePass
+from collage.transform._pass_names import ENTRY_POINT_GROUP
 from collage.transform._prepare import code_digest, default_passes, prepare, simplifying_passes
 from collage.transform._print_ir import PrintIR, model_text
 from collage.transform._recognise import (
@@ -50,7 +51,6 @@ from collage.transform._recognise import (
     RecogniseOperators,
     RecogniseRMSNorm,
 )
-from collage.transform._registry import ENTRY_POINT_GROUP, get_pass, list_passes, register_pass
 from collage.transform._resolve_sequences import ResolveSequences
 from collage.transform._sequential import Attempt, Repeat, Sequential, sequential
 from collage.transform._simplify_expr import SimplifyExpr

@@ -15,7 +15,7 @@ from collage.target import Target
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
 from collage.transform._linear import add_constant, constant_of
-from collage.transform._pass import FunctionLike, FunctionPass
+from collage.transform._pass_kinds import FunctionLike, FunctionPass
 
 __all__ = ["AlterOpLayout", "Layout", "LayoutRequest", "register_layout_request"]
 

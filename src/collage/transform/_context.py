@@ -1,4 +1,4 @@
-"""The context under which passes run: level, required and disabled passes, options, instruments."""
+"""The context under which passes run: level, required and disabled passes, options, and the instruments that watch them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import onnx_ir as ir
 from collage._errors import ConfigError, PassError
 from collage.transform._config import check_config, config_option
 from collage.transform._info import PassInfo
-from collage.transform._instrument import PassInstrument, check_instrument
-from collage.transform._registry import check_pass_names
+from collage.transform._pass_names import check_pass_names
 
-__all__ = ["DEFAULT_OPT_LEVEL", "PassContext", "TraceFunction", "build_config"]
+__all__ = ["DEFAULT_OPT_LEVEL", "PassContext", "PassInstrument", "TraceFunction", "build_config"]
 
 DEFAULT_OPT_LEVEL = 2
 
@@ -25,8 +24,47 @@ TraceFunction = Callable[[ir.Model, PassInfo, bool], None]
 _STACK: ContextVar[tuple[PassContext, ...]] = ContextVar("collage_pass_contexts", default=())
 
 
+class PassInstrument:
+    """Subclass it and override what you need; a context calls its instruments in the order in which it lists them.
+
+    What happens when something raises:
+
+    * ``enter_pass_ctx`` of the i-th: ``exit_pass_ctx`` of those before it is called, the context drops all its
+      instruments and is not entered;
+    * ``exit_pass_ctx``: those after it are not called, and the context drops all its instruments;
+    * a pass: ``on_error`` is called, ``run_after_pass`` is not;
+    * any other method: those of the remaining instruments are not called, and the pass does not run, or its result is
+      lost. In every case the model that was passed in is unchanged, and the context is left in order.
+    """
+
+    def enter_pass_ctx(self, context: PassContext) -> None:
+        """A ``with`` block of the context begins."""
+
+    def exit_pass_ctx(self, context: PassContext) -> None:
+        """It ends."""
+
+    def should_run(self, model: ir.Model, info: PassInfo) -> bool:
+        """Whether an enabled pass may run; all instruments are asked, and one refusal is enough.
+
+        Not asked for passes that the context or another pass requires.
+        """
+        return True
+
+    def run_before_pass(self, model: ir.Model, info: PassInfo) -> None:
+        """A pass is about to run on ``model``, which may be read only."""
+
+    def run_after_pass(self, model: ir.Model, info: PassInfo) -> None:
+        """A pass made ``model``, which may be read only."""
+
+    def on_skip(self, model: ir.Model, info: PassInfo, reason: str) -> None:
+        """A pass is skipped."""
+
+    def on_error(self, model: ir.Model, info: PassInfo, error: BaseException) -> None:
+        """A pass raised, or was interrupted; ``model`` may be half transformed."""
+
+
 class PassContext:
-    """Options of passes, in force inside its ``with`` block (specification 002, ``PassContext``).
+    """Options of passes, in force inside its ``with`` block.
 
     A context inside another replaces it; nothing is merged. Each thread has a stack of its own, which begins empty;
     tasks of asyncio inherit theirs. One context may be entered several times, also by several threads.
@@ -64,7 +102,7 @@ class PassContext:
         self.required_pass = check_pass_names(required_pass, "required_pass")
         self.disabled_pass = check_pass_names(disabled_pass, "disabled_pass")
         self.config: Mapping[str, Any] = MappingProxyType(check_config(config or {}))
-        self.instruments = tuple(map(check_instrument, instruments))
+        self.instruments = tuple(map(_check_instrument, instruments))
         self.trace = trace
 
     @staticmethod
@@ -123,8 +161,22 @@ class PassContext:
         )
 
 
+def _check_instrument(candidate: Any) -> PassInstrument:
+    """The candidate, if it has all methods of an instrument.
+
+    Raises:
+        ConfigError: It has not; most often it is a class instead of its instance, or does not subclass.
+    """
+    hooks = [name for name in vars(PassInstrument) if not name.startswith("_")]
+    missing = [name for name in hooks if not callable(getattr(candidate, name, None))]
+    if missing or isinstance(candidate, type):
+        raise ConfigError(f"{candidate!r} is no instrument; make an instance of a subclass of PassInstrument")
+    instrument: PassInstrument = candidate
+    return instrument
+
+
 def build_config(**options: Any) -> PassContext:
-    """The specification's other name for ``PassContext``, with the same options."""
+    """Relay's other name for ``PassContext``, with the same options."""
     return PassContext(**options)
 
 

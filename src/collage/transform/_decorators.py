@@ -1,4 +1,4 @@
-"""Passes from functions and classes (specification 002, "Pass Objects")."""
+"""Passes from functions and classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from collage._errors import ConfigError
 from collage.transform._info import PassInfo
-from collage.transform._pass import FunctionPass, FunctionTransform, ModulePass, ModuleTransform, Pass
+from collage.transform._pass import Pass
+from collage.transform._pass_kinds import FunctionPass, FunctionTransform, ModulePass, ModuleTransform
 from collage.transform._sequential import Sequential
 
 __all__ = [

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from collage.transform._context import PassContext
 from collage.transform._effects import bodies, is_pure
 from collage.transform._info import PassInfo
-from collage.transform._pass import FunctionLike, FunctionPass
+from collage.transform._pass_kinds import FunctionLike, FunctionPass
 
 __all__ = ["EliminateCommonSubexpr"]
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from collage.transform._context import PassContext
 from collage.transform._draft import source
 from collage.transform._info import PassInfo
-from collage.transform._pass import FunctionLike, FunctionPass
+from collage.transform._pass_kinds import FunctionLike, FunctionPass
 
 __all__ = ["EliminateIdentity"]
 

@@ -18,7 +18,7 @@ from collage.graph import bodies, tensor_handle
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
 from collage.transform._marks import marked_functions_hidden
-from collage.transform._pass import ModulePass
+from collage.transform._pass_kinds import ModulePass
 
 __all__ = ["ExpandContributed", "in_standard_operators"]
 

@@ -16,7 +16,7 @@ from collage.transform._evaluate import evaluate
 from collage.transform._info import PassInfo
 from collage.transform._marks import marked_functions_hidden
 from collage.transform._outputs import output_names, restore_outputs
-from collage.transform._pass import ModulePass
+from collage.transform._pass_kinds import ModulePass
 
 __all__ = ["FoldConstant"]
 

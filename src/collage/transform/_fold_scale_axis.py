@@ -19,7 +19,7 @@ from collage.frontend import name_everything
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
 from collage.transform._linear import add_constant, constant_of, keeps_range, own_weight, scale_inputs, scale_outputs
-from collage.transform._pass import FunctionLike, FunctionPass
+from collage.transform._pass_kinds import FunctionLike, FunctionPass
 from collage.transform._sequential import Sequential
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from collage.frontend import forget_claims, infer_shapes, inferable, skeleton
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
-from collage.transform._pass import ModulePass
+from collage.transform._pass_kinds import ModulePass
 
 __all__ = ["InferType"]
 

@@ -15,7 +15,7 @@ ALL = "*"
 
 @dataclass(frozen=True, slots=True)
 class PassInfo:
-    """Name, level and dependencies of a pass (specification 002, ``PassInfo``).
+    """Name, level and dependencies of a pass.
 
     Attributes:
         name: Its name, unique among passes.

@@ -11,13 +11,13 @@ from typing import Any
 import onnx_ir as ir
 
 from collage._errors import UsageError
-from collage.transform._context import PassContext
+from collage.transform._context import PassContext, PassInstrument
 from collage.transform._info import PassInfo
-from collage.transform._instrument import PassInstrument
 from collage.transform._instruments import op_counts
+from collage.transform._pass import get_pass
+from collage.transform._pass_names import check_pass_names
 from collage.transform._prepare import default_passes
 from collage.transform._print_ir import model_text
-from collage.transform._registry import check_pass_names, get_pass
 from collage.transform._sequential import Sequential
 from collage.transform._verify import VerifyAfterEach
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import onnx_ir as ir
 
+from collage.transform._context import PassInstrument
 from collage.transform._info import PassInfo
-from collage.transform._instrument import PassInstrument
 from collage.transform._print_ir import model_text
 
 __all__ = ["DumpIR", "JsonLog", "OpCountDiff", "PassTimer", "op_counts"]

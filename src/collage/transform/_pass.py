@@ -1,32 +1,29 @@
-"""Passes: functions from model to model, on whole models or function by function.
+"""Passes: functions from model to model; how they are made by name, and how they are run.
 
-Specification 002, "Pass Constructs". The module of the specification is an ``onnx_ir.Model``; its functions are the
-main graph, the model-local functions, and the bodies of control flow.
+The module of Relay's pass infrastructure is an ``onnx_ir.Model`` here. A pass runs where its level is at most the
+context's: the same rule for a pass that is called and for the members of a sequence, at every depth.
+
+Three things are in one file because each needs the others: a pass runs itself by a runner, the runner makes the passes
+that another one requires by their names, and what a name stands for is a pass.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NoReturn
 
 import onnx_ir as ir
 
-from collage._errors import CollageError, PassError
+from collage._errors import CollageError, ConfigError, PassError
 from collage.transform._context import PassContext
-from collage.transform._draft import Draft, bodies_of, functions_of, main_graph_of, source
-from collage.transform._info import PassInfo
-from collage.transform._marks import is_marked
-from collage.transform._registry import note_name
-from collage.transform._runner import Runner, run
+from collage.transform._draft import Draft
+from collage.transform._fingerprint import fingerprint
+from collage.transform._info import ALL, PassInfo
+from collage.transform._pass_names import ENTRY_POINT_GROUP, installed_names, note_name, unknown_pass
 
-__all__ = ["FunctionLike", "FunctionPass", "ModulePass", "Pass", "as_pass"]
-
-FunctionLike = ir.Graph | ir.Function
-"""What a function pass works on: the main graph or a body (a Graph), or a model-local function."""
-
-ModuleTransform = Callable[[ir.Model, PassContext], ir.Model]
-FunctionTransform = Callable[[FunctionLike, ir.Model, PassContext], FunctionLike]
+__all__ = ["Pass", "Runner", "as_pass", "get_pass", "list_passes", "register_pass"]
 
 
 class Pass(ABC):
@@ -50,7 +47,10 @@ class Pass(ABC):
             PassError: It failed; the message names the pass and its place. Errors of Collage keep their class.
             ConfigError: A required pass is unknown, disabled, or part of a circle.
         """
-        return run(self, model)
+        if not isinstance(model, ir.Model):
+            raise TypeError(f"pass {self.info.name!r} takes an onnx_ir.Model, not {type(model).__name__}")
+        result = Runner(PassContext.current()).execute(self, Draft(model), self.info.name)
+        return model if isinstance(result, Draft) else result
 
     @abstractmethod
     def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
@@ -69,94 +69,14 @@ class Pass(ABC):
         return f"{type(self).__name__}({self.info.name!r}, opt_level={self.info.opt_level})"
 
 
-class ModulePass(Pass):
-    """A pass on whole models; it may add and delete functions.
-
-    Made from a function by ``module_pass``, or subclassed with ``transform_module``.
-    """
-
-    def __init__(self, info: PassInfo, transform: ModuleTransform | None = None) -> None:
-        super().__init__(info)
-        self._module_transform = transform
-
-    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Transforms a model, in place or not, and returns the result."""
-        if self._module_transform is None:
-            raise NotImplementedError(f"pass {self.info.name!r} has no transform_module")
-        return self._module_transform(model, context)
-
-    def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
-        """Runs ``transform_module``."""
-        return self.transform_module(model, runner.context)
-
-
-class FunctionPass(Pass):
-    """A pass on one function at a time: the main graph, its bodies, then each model-local function with its bodies.
-
-    Functions, graphs and bodies whose metadata mark them ``SkipOptimization`` or ``Primitive`` are skipped with all
-    bodies inside. Functions cannot be added or deleted.
-
-    Made from a function by ``function_pass``, or subclassed with ``transform_function``.
-    """
-
-    def __init__(self, info: PassInfo, transform: FunctionTransform | None = None) -> None:
-        super().__init__(info)
-        self._function_transform = transform
-
-    def transform_function(self, function: FunctionLike, model: ir.Model, context: PassContext) -> FunctionLike:
-        """Transforms a graph or function, in place or not, and returns the result, of the same kind."""
-        if self._function_transform is None:
-            raise NotImplementedError(f"pass {self.info.name!r} has no transform_function")
-        return self._function_transform(function, model, context)
-
-    def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
-        """Runs ``transform_function`` on every function that is not marked."""
-        graph = main_graph_of(model)
-        result = self._transform(graph, model, runner.context, f"graph {source(graph).name!r}")
-        if result is not graph:
-            assert isinstance(result, ir.Graph)
-            model.graph = result
-        for function in functions_of(model):
-            name, identifier = source(function).name, source(function).identifier()
-            result = self._transform(function, model, runner.context, f"function {name!r}")
-            assert isinstance(result, ir.Function)
-            if source(result).identifier() != identifier:
-                raise PassError(f"function {result.name!r} was renamed, which a function pass cannot do")
-            if result is not function:
-                model.functions[identifier] = result
-        return model
-
-    def _transform(self, function: FunctionLike, model: ir.Model, context: PassContext, place: str) -> FunctionLike:
-        if is_marked(source(function).metadata_props):
-            return function
-        known = list(source(model).functions)
-        try:
-            result = self.transform_function(function, model, context)
-        except CollageError:
-            raise
-        except Exception as error:
-            raise PassError(f"in {place}: {type(error).__name__}: {error}") from error
-        expected = ir.Function if isinstance(function, ir.Function) else ir.Graph
-        if not isinstance(result, expected):
-            raise PassError(f"in {place}: it returned {type(result).__name__}, not a {expected.__name__}")
-        if list(source(model).functions) != known:
-            raise PassError(f"in {place}: a function pass cannot add or delete functions; use a module pass")
-        for body in bodies_of(result):
-            replacement = self._transform(body.graph, model, context, f"body {body.name!r} of node {body.node.name!r}")
-            if replacement is not body.graph:
-                assert isinstance(replacement, ir.Graph)
-                body.replace_by(replacement)
-        return result
-
-
-class _OnnxIrPass(ModulePass):
+class _OnnxIrPass(Pass):
     """A pass of onnx_ir or onnxscript, used as it is."""
 
     def __init__(self, inner: ir.passes.PassBase) -> None:
         super().__init__(PassInfo(type(inner).__name__, opt_level=0))
         self._inner = inner
 
-    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
+    def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
         return self._inner(model).model
 
 
@@ -186,3 +106,201 @@ def as_pass(candidate: Any) -> Pass:
     if isinstance(candidate, ir.passes.PassBase):
         return _OnnxIrPass(candidate)
     raise TypeError(f"{candidate!r} is no pass; decorate functions with module_pass or function_pass")
+
+
+_FACTORIES: dict[str, Callable[[], Pass]] = {}
+
+
+def register_pass(name: str, factory: Pass | Callable[[], Pass], *, override: bool = False) -> None:
+    """Makes a pass known by name.
+
+    Args:
+        name: The name under which other passes require it; the one that the pass gives itself.
+        factory: The pass, or what makes it when called without arguments.
+        override: Replace what has the name.
+
+    Raises:
+        ConfigError: The name is taken.
+    """
+    if name in _FACTORIES and not override:
+        raise ConfigError(f"a pass called {name!r} is already registered; pass override=True to replace it")
+    made = factory
+    _FACTORIES[name] = (lambda: made) if isinstance(made, Pass) else made
+    note_name(name)
+
+
+def get_pass(name: str) -> Pass:
+    """Makes the pass that was registered under a name.
+
+    Raises:
+        ConfigError: There is none; near names are suggested. Or its package cannot be imported. Or it has another
+            name, so that switching off the one that it was registered under would switch off nothing.
+    """
+    factory = _FACTORIES.get(name)
+    if factory is None:
+        found = [entry for entry in entry_points(group=ENTRY_POINT_GROUP) if entry.name == name]
+        if not found:
+            raise ConfigError(unknown_pass(name, list_passes()))
+        factory = _load(found[0])
+        register_pass(name, factory)
+        factory = _FACTORIES[name]
+    made = as_pass(factory())
+    if made.info.name != name:
+        raise ConfigError(f"the pass that was registered as {name!r} is called {made.info.name!r}; register it as that")
+    return made
+
+
+def _load(entry: EntryPoint) -> Callable[[], Pass]:
+    try:
+        factory: Callable[[], Pass] = entry.load()
+    except Exception as error:
+        raise ConfigError(f"pass {entry.name!r} cannot be loaded from {entry.value!r}: {error}") from error
+    return factory
+
+
+def list_passes() -> tuple[str, ...]:
+    """Names of all passes that ``get_pass`` can make."""
+    return tuple(sorted(installed_names().union(_FACTORIES)))
+
+
+class Runner:
+    """The state of one outermost call of a pass.
+
+    Attributes:
+        context: The context that was current when it began.
+        disabled: Passes that the sequences around the current one disable.
+        changing: Where a list, the names of the passes that change the model are added to it.
+    """
+
+    def __init__(self, context: PassContext) -> None:
+        self.context = context
+        self.disabled: frozenset[str] = frozenset()
+        self.changing: list[str] | None = None
+        self._finished: list[str] = []
+        self._valid: set[str] = set()
+        self._given_up: set[str] = set()
+        self._pending: list[str] = []
+        self._reported: BaseException | None = None
+        self._instrument_error: BaseException | None = None
+
+    def execute(self, pass_: Pass, model: ir.Model, place: str, *, required: bool = False) -> ir.Model:
+        """Runs a pass if the rule says so; otherwise returns the model that it was given.
+
+        Args:
+            pass_: The pass.
+            model: A draft, which the pass may change in place.
+            place: Where the pass stands, such as ``sequential[2].inner[0]``.
+            required: Whether another pass needs it.
+        """
+        info = pass_.info
+        reason = self._reason_to_skip(info, model, required)
+        if reason is not None:
+            self._call_instruments("on_skip", model, info, reason)
+            return model
+        model = self._execute_required(info, model, place)
+        self._call_instruments("run_before_pass", model, info)
+        before = fingerprint(model) if self.changing is not None and pass_.is_traced else None
+        result = self._apply(pass_, model, place)
+        self._note(info)
+        if self.changing is not None and before is not None and fingerprint(result) != before:
+            self.changing.append(info.name)
+        self._call_instruments("run_after_pass", result, info)
+        return result
+
+    def checkpoint(self) -> frozenset[str]:
+        """Names of the passes whose results stand."""
+        return frozenset(self._valid)
+
+    def is_of_instrument(self, error: BaseException) -> bool:
+        """Whether an instrument raised it, and no pass."""
+        return error is self._instrument_error
+
+    def give_up(self, name: str, checkpoint: frozenset[str]) -> None:
+        """Takes note that a pass failed, and that what ran inside it was lost."""
+        self._valid = set(checkpoint)
+        self._given_up.add(name)
+
+    def is_disabled(self, name: str) -> bool:
+        """Whether the context or a sequence around the current pass disables a name."""
+        return name in self.context.disabled_pass or name in self.disabled
+
+    def _reason_to_skip(self, info: PassInfo, model: ir.Model, required: bool) -> str | None:
+        if self.is_disabled(info.name):
+            return "disabled"
+        if required or info.name in self.context.required_pass:
+            return None
+        if info.opt_level > self.context.opt_level:
+            return f"its level {info.opt_level} is above the context's {self.context.opt_level}"
+        # Every instrument is asked, even after a refusal: they may be counting.
+        answers = self._call_instruments("should_run", model, info)
+        return None if all(answers) else "an instrument refused it"
+
+    def _call_instruments(self, hook: str, model: ir.Model, info: PassInfo, *details: Any) -> list[Any]:
+        """Calls a method of every instrument; what one raises is no error of a pass, and goes to the user as it is."""
+        answers = []
+        for instrument in self.context.instruments:
+            try:
+                answers.append(getattr(instrument, hook)(model, info, *details))
+            except Exception as error:
+                self._reported = self._instrument_error = error
+                raise
+        return answers
+
+    def _execute_required(self, info: PassInfo, model: ir.Model, place: str) -> ir.Model:
+        self._pending.append(info.name)
+        try:
+            for name in info.required:
+                if name in self._pending:
+                    circle = " -> ".join([*self._pending[self._pending.index(name) :], name])
+                    raise ConfigError(f"passes require each other in a circle: {circle}")
+                if self.is_disabled(name):
+                    raise ConfigError(f"pass {info.name!r} requires {name!r}, which is disabled")
+                if name not in self._valid:
+                    model = self.execute(get_pass(name), model, f"{name} (required at {place})", required=True)
+        finally:
+            self._pending.pop()
+        return model
+
+    def _apply(self, pass_: Pass, model: ir.Model, place: str) -> ir.Model:
+        try:
+            if self.context.trace is not None and pass_.is_traced:
+                self.context.trace(model, pass_.info, True)
+            result = pass_.apply(model, self, place)
+            if not isinstance(result, ir.Model):
+                raise TypeError(f"it returned {type(result).__name__}, not a model; did you forget 'return'?")
+            if self.context.trace is not None and pass_.is_traced:
+                self.context.trace(result, pass_.info, False)
+        except BaseException as error:
+            self._call_instruments("on_error", model, pass_.info, error)
+            if not isinstance(error, Exception):
+                raise
+            report = self._report(error, pass_.info.name, place)
+            if report is error:
+                raise
+            raise report from error
+        return result
+
+    def _report(self, error: Exception, name: str, place: str) -> Exception:
+        """Says once where an error happened, in the innermost pass; errors of ours keep their class."""
+        if error is self._reported:
+            return error
+        after = f" after {', '.join(self._finished)}" if self._finished else " as the first"
+        where = f"pass {name!r}, at {place}, run{after}"
+        if isinstance(error, PassError) or not isinstance(error, CollageError):
+            message = str(error) if isinstance(error, CollageError) else f"{type(error).__name__}: {error}"
+            report: Exception = PassError(f"{where}: {message}")
+        else:
+            error.add_note(f"In {where}.")
+            report = error
+        self._reported = report
+        return report
+
+    def _note(self, info: PassInfo) -> None:
+        if info.name in self._given_up:
+            self._given_up.remove(info.name)
+            return
+        self._finished.append(info.name)
+        if ALL in info.invalidates:
+            self._valid.clear()
+        self._valid -= set(info.invalidates)
+        self._valid.add(info.name)

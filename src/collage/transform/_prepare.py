@@ -1,4 +1,4 @@
-"""The default preparation: what ``compile()`` does to a model before any search. Design section 4.2."""
+"""The default preparation: what ``compile()`` does to a model before any search."""
 
 from __future__ import annotations
 

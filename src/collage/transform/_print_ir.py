@@ -1,4 +1,4 @@
-"""PrintIR: the model as text, between two passes (specification 002, "Debugging")."""
+"""PrintIR: the model as text, between two passes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import onnx_ir as ir
 from collage.transform._context import PassContext
 from collage.transform._fingerprint import fingerprint
 from collage.transform._info import PassInfo
-from collage.transform._pass import ModulePass
+from collage.transform._pass_kinds import ModulePass
 
 __all__ = ["PrintIR", "model_text"]
 

@@ -46,7 +46,7 @@ from collage.pattern import (
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
 from collage.transform._marks import marked_functions_hidden
-from collage.transform._pass import ModulePass
+from collage.transform._pass_kinds import ModulePass
 from collage.transform._sequential import Sequential
 
 __all__ = [

@@ -14,7 +14,7 @@ from collage.transform._draft import source
 from collage.transform._effects import bodies
 from collage.transform._info import PassInfo
 from collage.transform._marks import marked_functions_hidden
-from collage.transform._pass import ModulePass
+from collage.transform._pass_kinds import ModulePass
 
 __all__ = ["ResolveSequences"]
 

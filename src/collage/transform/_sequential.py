@@ -11,9 +11,8 @@ import onnx_ir as ir
 from collage.transform._draft import Draft
 from collage.transform._fingerprint import fingerprint
 from collage.transform._info import PassInfo
-from collage.transform._pass import Pass, as_pass
-from collage.transform._registry import check_pass_names
-from collage.transform._runner import Runner
+from collage.transform._pass import Pass, Runner, as_pass
+from collage.transform._pass_names import check_pass_names
 from collage.transform._validity import check_valid
 
 __all__ = ["Attempt", "Repeat", "Sequential", "sequential"]
@@ -22,7 +21,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Sequential(Pass):
-    """Passes in order (specification 002, "Sequential Passes"). Itself a pass, so sequences nest.
+    """Passes in order. Itself a pass, so sequences nest.
 
     Args:
         passes: Passes of ours, of onnx_ir or of onnxscript.
@@ -141,5 +140,5 @@ class Attempt(Pass):
 def sequential(
     passes: Iterable[Pass | ir.passes.PassBase] = (), opt_level: int = 0, name: str = "sequential", **options: Any
 ) -> Sequential:
-    """The specification's lower-case name for ``Sequential``."""
+    """The lower-case name for ``Sequential``."""
     return Sequential(passes, opt_level, name, **options)

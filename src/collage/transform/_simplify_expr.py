@@ -15,7 +15,7 @@ from collage.transform._context import PassContext
 from collage.transform._draft import has_operator
 from collage.transform._info import PassInfo
 from collage.transform._linear import add_constant
-from collage.transform._pass import FunctionLike, FunctionPass
+from collage.transform._pass_kinds import FunctionLike, FunctionPass
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]

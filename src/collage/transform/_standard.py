@@ -9,7 +9,7 @@ from collage.frontend import remove_unused
 from collage.transform._context import PassContext
 from collage.transform._info import PassInfo
 from collage.transform._marks import is_marked, marked_functions_hidden
-from collage.transform._pass import ModulePass
+from collage.transform._pass_kinds import ModulePass
 from collage.transform._sequential import Sequential
 
 __all__ = [

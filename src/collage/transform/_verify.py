@@ -14,10 +14,9 @@ import onnx_ir as ir
 
 from collage._errors import PassError
 from collage.frontend import make_inputs, skeleton
-from collage.transform._context import PassContext
+from collage.transform._context import PassContext, PassInstrument
 from collage.transform._effects import is_random
 from collage.transform._info import PassInfo
-from collage.transform._instrument import PassInstrument
 from collage.transform._validity import check_valid
 
 if TYPE_CHECKING:

@@ -78,7 +78,7 @@ def test_held_out_digits_were_not_trained_on() -> None:
     assert not any(image.tobytes() in trained for image in digits.test_images)
 
 
-def test_mnist_is_the_network_of_the_specification(folder: Path) -> None:
+def test_mnist_is_the_network_of_the_rfc(folder: Path) -> None:
     model = onnx.shape_inference.infer_shapes(onnx.load(folder / "mnist.onnx"))
     half = ["Pad", "Conv", "Add", "Relu", "MaxPool"]
     assert [node.op_type for node in model.graph.node] == [*half, *half, "Reshape", "MatMul", "Add"]

@@ -1,4 +1,4 @@
-"""The key of a timing: whatever a timing depends on changes it, and nothing else does (design section 7)."""
+"""The key of a timing: whatever a timing depends on changes it, and nothing else does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planning again when kernels were made, and the memories that they demand. Specification 001, item 5."""
+"""Planning again when kernels were made, and the memories that they demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What defaults, annotations and copies that somebody wrote make of a model. Specification 001."""
+"""Planning by defaults, annotations and copies that are in the model already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unification through calls, branches and loops. Specification 001."""
+"""Unification through calls, branches and loops."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def _is_acyclic(graph: DataflowGraph, groups: list[set[int]]) -> bool:
 
 
 def test_a_dag_whose_greedy_merge_would_be_cyclic() -> None:
-    """x1 z b1 x2 b2 of the design: both pairs are convex, and together they would wait for each other."""
+    """x1 z b1 x2 b2: both pairs are convex, and together they would wait for each other."""
     text = """g (float[2] x) => (float[2] p, float[2] q) {
         x1 = Neg(x)
         z = Abs(x)

@@ -1,4 +1,4 @@
-"""Shape computations are the host's. Specification 001, item 4."""
+"""Shape computations are the host's."""
 
 from __future__ import annotations
 

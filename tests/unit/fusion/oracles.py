@@ -88,7 +88,7 @@ class Given(FusionRule):
 
 
 def mnist() -> ir.Model:
-    """The specification's example: thirteen operators."""
+    """The example of the Collage RFC: thirteen operators."""
     b = Builder()
     x = y = b.input("x", (1, 1, 28, 28))
     pads = b.constant(np.array([0, 0, 2, 2, 0, 0, 2, 2]))

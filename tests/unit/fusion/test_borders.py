@@ -100,7 +100,7 @@ def test_a_side_that_no_target_takes_is_no_move():
 def test_no_label_is_torn():
     graph = DataflowGraph(mnist())
     rule = CompositeFusionRule("x.pair", Given([SubGraph(graph, [6, 7])]))
-    (labelled,) = rule.all_candidates(graph, FusionSpec("s", rule, (B,)))
+    (labelled,) = FusionSpec("s", rule, (B,)).all_candidates(graph)
     rest = SubGraph(graph, IndexSet.range(5, 13), labelled.sub_graph.nested)
     cover = [halves(graph, 5)[0], CandidateKernel(rest, B, labelled.spec, ("r",))]
     moved = moved_borders(graph, cover, moves_per_border=99)

@@ -107,12 +107,12 @@ def test_overlapping_labelled_candidates_of_several_nodes_combine_too(seed):
 
 
 @pytest.mark.parametrize(("max_depth", "count"), [(1, 13), (2, 18), (3, 20), (8, 20)])
-def test_classic_candidates_of_the_specification_example(max_depth, count):
+def test_classic_candidates_of_the_rfc_example(max_depth, count):
     assert len(find(classic_fuse_ops(max_depth), DataflowGraph(mnist()))) == count
 
 
 @pytest.mark.parametrize(("max_depth", "count"), [(1, 11), (2, 20), (3, 27), (4, 32), (8, 38)])
-def test_arbitrary_candidates_of_the_specification_example(max_depth, count):
+def test_arbitrary_candidates_of_the_rfc_example(max_depth, count):
     rule = operator_based(lambda node: Support(node.op_type != "Pad"), max_depth)
     assert len(find(rule, DataflowGraph(mnist()))) == count
 

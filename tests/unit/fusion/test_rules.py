@@ -263,7 +263,7 @@ def test_kernels_made_earlier_are_left_alone():
 def test_candidates_name_the_rules_that_found_them(rule):
     graph = DataflowGraph(mnist())
     spec = FusionSpec("s", rule, (Target("llvm"), Target("cuda")))
-    candidates = rule.all_candidates(graph, spec)
+    candidates = spec.all_candidates(graph)
     assert candidates and all(c.rules and c.spec is spec for c in candidates)
     assert {c.target for c in candidates} == {Target("llvm"), Target("cuda")}
     assert len(set(candidates)) == len(candidates)

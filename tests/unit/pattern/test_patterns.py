@@ -1,4 +1,4 @@
-"""What each form of the language means, on small graphs; scenarios of the specification and of other systems."""
+"""What each form of the language means, on small graphs; scenarios of the Relax proposal and of other systems."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ def test_operand_index_of_a_use() -> None:
     assert not relu.find_all(g)
 
 
-def test_the_counter_example_of_the_specification() -> None:
+def test_the_counter_example_of_the_relax_proposal() -> None:
     pattern = is_op("Conv") >> is_op("Relu") >> is_op("Add")
     assert not pattern.find_all(diamond())
     separate = graph("c = Conv(x, w)\nr = Relu(c)\nt = Softmax(x)\ny = Add(t, r)", initializers="w")
@@ -401,7 +401,7 @@ def test_a_copy_matches_what_its_original_matches() -> None:
     assert not is_op("Add")(one, two).find_all(g2)
 
 
-def test_self_attention_of_the_specification() -> None:
+def test_self_attention_of_the_relax_proposal() -> None:
     text = "\n".join(f"f{i} = MatMul(x, w)\nt{i} = Transpose(f{i})" for i in "qkv")
     text += "\nm = Mul(tq, tk)\ns = Div(m, w)\np = Softmax(s)\ny = Mul(p, tv)"
     qt = is_op("MatMul") >> is_op("Transpose")

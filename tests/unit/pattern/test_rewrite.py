@@ -73,7 +73,7 @@ def double_neg() -> Fold:
 
 
 class FuseCBR(RewriteRule):
-    """The worked example of the specification."""
+    """The worked example of the Relax proposal."""
 
     def __init__(self) -> None:
         self.c = is_op("Conv").with_attr("kernel_shape", (1, 1))
@@ -87,7 +87,7 @@ class FuseCBR(RewriteRule):
         return [(self.r, fused)]
 
 
-def test_fuse_cbr_of_the_specification() -> None:
+def test_fuse_cbr_of_the_relax_proposal() -> None:
     m = model("c = Conv{kernel_shape=[1 1]}(x, w)\nb = Add(c, w)\nr = Relu(b)\ny = Tanh(r)", initializers="w")
     before = text_of(m)
     result = FuseCBR().apply(m)
@@ -103,7 +103,7 @@ def test_fuse_cbr_of_the_specification() -> None:
 
 
 def test_parallel_matrix_products_merge_into_one() -> None:
-    """The parallel merge of the specification, with a product for each convolution."""
+    """The parallel merge of the Relax proposal, with a product for each convolution."""
     lines = [f"m{i} = MatMul(x, w{i})\nr{i} = Relu(m{i})" for i in range(3)]
     text = "\n".join(lines) + "\na = Add(r0, r1)\ny = Add(a, r2)"
     g = graph(text, initializers="w0 w1 w2")

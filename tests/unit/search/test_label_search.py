@@ -10,7 +10,7 @@ from collage.search import NoCover, Partitioning, shortest_path, wide_shortest_p
 from .search_oracle import Graph, candidate, covers, random_candidates, random_costs, random_graph
 
 
-def test_the_counter_example_of_the_design() -> None:
+def test_two_convex_kernels_that_feed_each_other() -> None:
     """Order x1 z b1 x2 b2: plain covered sets find a ring of cost 3, checking them on the way finds 5."""
     x1, z, b1, x2, b2 = range(5)
     graph = Graph(5, [(x1, x2), (z, x2), (b1, x2), (b1, b2), (x1, b2)])

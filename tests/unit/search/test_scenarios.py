@@ -1,4 +1,4 @@
-"""Scenarios of the specification and of TVM's Collage, restated: the k-th operator of a kernel costs c times 0.9^k."""
+"""Scenarios of the Collage RFC and of its prototype, restated: the k-th operator of a kernel costs c times 0.9^k."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def chosen(graph, specs, cost_of):
     return best
 
 
-def test_every_kind_of_kernel_of_the_specification_example_is_chosen_when_it_is_cheapest():
+def test_every_kind_of_kernel_of_the_rfc_example_is_chosen_when_it_is_cheapest():
     graph = DataflowGraph(mnist())
     conv = PatternEntry("dnn.conv2d", is_op("Conv")(wildcard(), is_const()))
     dense = PatternEntry("gemm.dense_bias", is_op("Add")(is_op("MatMul")(wildcard(), is_const()), is_const()))

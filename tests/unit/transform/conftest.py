@@ -8,14 +8,14 @@ import pytest
 from onnx import parser
 from tests.unit.transform.recording import Recorder
 
-from collage.transform import _alter_op_layout, _registry
+from collage.transform import _alter_op_layout, _pass, _pass_names
 
 
 @pytest.fixture(autouse=True)
 def registry_of_its_own(monkeypatch) -> None:
     """What a test registers is gone when it ends."""
-    monkeypatch.setattr(_registry, "_FACTORIES", dict(_registry._FACTORIES))
-    monkeypatch.setattr(_registry, "_NAMES", set(_registry._NAMES))
+    monkeypatch.setattr(_pass, "_FACTORIES", dict(_pass._FACTORIES))
+    monkeypatch.setattr(_pass_names, "_NAMES", set(_pass_names._NAMES))
     monkeypatch.setattr(_alter_op_layout, "_REQUESTS", dict(_alter_op_layout._REQUESTS))
 
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from collage.transform._registry import _FACTORIES
+from collage.transform._pass import _FACTORIES
 
 
 def run(model: ir.Model | onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:

@@ -36,6 +36,8 @@ OPERANDS = {
 def fold(node: onnx.NodeProto, operands: list[np.ndarray | None], opset: int = 20) -> tuple[onnx.ModelProto, ir.Model]:
     """A model that applies a node to constants, before and after folding."""
     names = [f"c{index}" if operand is not None else "" for index, operand in enumerate(operands)]
+    given, node = node, onnx.NodeProto()  # the cases of the onnx package are shared by all tests of a process
+    node.CopyFrom(given)
     del node.input[:], node.output[:]
     node.input.extend(names)
     node.output.append("made")

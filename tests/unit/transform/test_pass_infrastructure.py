@@ -1,4 +1,4 @@
-"""Specification 002, restated: gating, dependencies, events, errors, nesting, threads, contracts."""
+"""The rules of the pass infrastructure: gating, dependencies, events, errors, nesting, threads, contracts."""
 
 from __future__ import annotations
 

@@ -1,84 +1,28 @@
-"""Rewrite rules, and how a rule builds what it puts in place of a match."""
+"""The builder of replacements: a rule makes the nodes and constants of one replacement with it."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from collage._errors import PatternError
 from collage.graph import used_values
-from collage.pattern._base import PatternLike
-from collage.pattern._match import Match
-
-if TYPE_CHECKING:
-    from collage.pattern._rewrite import RewriteResult
 
 _Number = np.ndarray[Any, Any] | np.generic | Sequence[Any] | float
-
-Replacement = Mapping[PatternLike | ir.Value, ir.Value] | Iterable[tuple[PatternLike | ir.Value, ir.Value]]
-"""What stands in for what: for a pattern, its node's first output is replaced; for a value, that value."""
 
 
 class NotApplicable(Exception):
     """Raised by a rule's callback: this match is not to be rewritten, and why. Returning None says the same."""
 
 
-class RewriteRule(ABC):
-    """One rewrite: a pattern, and what replaces its matches. Subclass it, set ``pattern``, write ``callback``.
-
-    Attributes:
-        name: Name in messages and in the metadata of new nodes; the class's name unless set.
-        pattern: What to look for.
-        fuzzy_ops: Operator types that the match may skip.
-        keeps_used_nodes: True if matched nodes that are used elsewhere may stay beside what replaces them, so that
-            work is done twice. False refuses such a match.
-    """
-
-    name: str = ""
-    pattern: PatternLike
-    fuzzy_ops: tuple[str, ...] = ()
-    keeps_used_nodes: bool = False
-
-    @abstractmethod
-    def callback(self, match: Match, op: Builder) -> Replacement | None:
-        """Builds the replacement of one match.
-
-        Args:
-            match: Where the pattern lies; ``match[pattern]`` and ``match["name"]`` give values, ``match.node(pattern)``
-                nodes. Nothing of it may be changed.
-            op: Makes new nodes: ``op.Conv(x, w, kernel_shape=[1, 1])``.
-
-        Returns:
-            What replaces what, one pair for each value that is used outside the match; None for no change.
-
-        Raises:
-            NotApplicable: For no change, with a reason.
-        """
-
-    def __call__(self, model: ir.Model, iterative: bool = False) -> ir.Model:
-        """The model with this rule applied: to every match once, or until nothing matches any more."""
-        return self.apply(model, iterative=iterative).model
-
-    def apply(self, model: ir.Model, iterative: bool = False) -> RewriteResult:
-        """As calling the rule; also tells where it was applied, and where and why not."""
-        from collage.pattern._rewrite import rewrite
-
-        return rewrite(model, [self], iterative=iterative)
-
-    @property
-    def label(self) -> str:
-        """The name, or else the class's name."""
-        return self.name or type(self).__name__
-
-
 class Builder:
     """Makes the nodes of one replacement. They join the graph only if the whole replacement passes its checks.
 
     Attributes:
+        label: The label of the rule.
         nodes: The new nodes, in order.
         constants: The new initializers.
         plain: Those that come from numbers without an element type, with the number and the wish for a name.
@@ -88,7 +32,7 @@ class Builder:
         self.nodes: list[ir.Node] = []
         self.constants: list[ir.Value] = []
         self.plain: dict[ir.Value, tuple[Any, str]] = {}
-        self._label = label
+        self.label = label
         self._fresh = fresh
 
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
@@ -121,9 +65,9 @@ class Builder:
         operands = [self._operand(op_type, value) for value in inputs]
         attrs = dict(like.attributes) if like is not None else {}
         attrs.update({a.name: a for a in ir.convenience.convert_attributes(attributes)})
-        made = [ir.Value(name=self._fresh(f"{self._label}_{op_type}")) for _ in range(outputs)]
+        made = [ir.Value(name=self._fresh(f"{self.label}_{op_type}")) for _ in range(outputs)]
         node = ir.Node(
-            domain, op_type, operands, list(attrs.values()), outputs=made, name=self._fresh(f"{self._label}_{op_type}")
+            domain, op_type, operands, list(attrs.values()), outputs=made, name=self._fresh(f"{self.label}_{op_type}")
         )
         self.nodes.append(node)
         return made[0] if outputs == 1 else tuple(made)
@@ -144,7 +88,7 @@ class Builder:
                 of the operands beside them, or of the value that they replace.
             name: A wish for its name.
         """
-        array, unique = np.asarray(content), self._fresh(f"{self._label}_{name}")
+        array, unique = np.asarray(content), self._fresh(f"{self.label}_{name}")
         is_plain = _is_plain(content)
         if is_plain and array.dtype.kind == "f":
             array = array.astype(np.float32)
