@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from collage.frontend import Lengths
     from collage.fusion import FusionOptions
 
-__all__ = ["SEARCHES", "CompileOptions"]
+__all__ = ["DEFAULT_STRATEGY", "SEARCHES", "CompileOptions"]
 
 SEARCHES = ("fast", "proof", "exhaustive")
 """How thorough a search may be, see ``CompileOptions.search``."""
+
+DEFAULT_STRATEGY = "lazy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class CompileOptions:
             other plan of the candidates can cost less, whatever those cost that were not measured: never less than arithmetic
             and memory of this machine allow. ``exhaustive`` measures every candidate. The last two may take long; both end
             with the cheapest plan by the measured costs, which is not yet the fastest one: as always, the race decides that.
+        strategy: Name of the search strategy, which decides what is measured first, and finds the cheapest plan of what was
+            measured: ``lazy``, ``exhaustive``, ``wide``, or one of another package (see ``docs/fusion.md``).
         percentile: Which percentile of its latencies is a kernel's cost: 50, or 10 or 90.
         accuracy_budget: Largest end-to-end error that is acceptable, relative to an output's largest magnitude. Grants the
             search targets of reduced precision; None is what the model's own types allow.
@@ -68,6 +72,7 @@ class CompileOptions:
     tune_s: float = 0.0
     use_tuned: bool = True
     search: str = "fast"
+    strategy: str = DEFAULT_STRATEGY
     percentile: int = 50
     accuracy_budget: float | None = None
     measure_budget: int | None = None
@@ -88,6 +93,10 @@ class CompileOptions:
             shape_profiles(self.dims)  # Says what is wrong with them.
         if self.search not in SEARCHES:
             raise UsageError(f"search {self.search!r}: it is one of {', '.join(SEARCHES)}")
+        if self.strategy != DEFAULT_STRATEGY:
+            from collage.search import strategies  # Late for the same reason.
+
+            strategies().get(self.strategy)  # Says which there are.
         if self.percentile not in (10, 50, 90):
             raise UsageError(f"percentile {self.percentile}: latencies are kept at percentiles 10, 50 and 90")
         if self.accuracy_budget is not None and not 0 <= self.accuracy_budget < 1:

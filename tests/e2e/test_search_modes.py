@@ -1,9 +1,10 @@
-"""``CompileOptions.search``: what is measured in each mode, and that proofs hold."""
+"""``CompileOptions.search`` and ``strategy``: what is measured, that proofs hold, and which algorithm ran."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from collage.cost.statistics import Summary
 from collage.measure.jobs import Job
 from collage.measure.noise_monitor import PATIENCE_VARIABLE
 from collage.measure.session import MeasureSession
+from collage.search import SearchResult, measure_all, result_of_cover, strategies
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry
 from collage.workers.worker import Worker
@@ -54,7 +56,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return seed
 
 
-def report_of(folder: Path, db: str, **options: Any) -> dict[str, Any]:
+def report_of(folder: Path, db: str, menu: Sequence[str] = NAMES, **options: Any) -> dict[str, Any]:
     """The report of a compilation without finals, on a database of this name."""
     nodes = [helper.make_node(op, [f"v{i}"], [f"v{i + 1}"], name=f"n{i}") for i, op in enumerate(OPERATORS)]
     ports = {"v0": (TensorProto.FLOAT, [1, 8])}, {f"v{len(OPERATORS)}": (TensorProto.FLOAT, [1, 8])}
@@ -65,7 +67,7 @@ def report_of(folder: Path, db: str, **options: Any) -> dict[str, Any]:
     given = collage.CompileOptions(
         finals=False, db=str(folder / f"{db}.sqlite"), launch_penalties_s=PENALTIES, **options
     )
-    found = collage.compile(folder / "m.onnx", NAMES, toolchains=toolchains, options=given, workers=WORKERS)
+    found = collage.compile(folder / "m.onnx", menu, toolchains=toolchains, options=given, workers=WORKERS)
     return dict(found.report)
 
 
@@ -114,3 +116,60 @@ def test_no_time_is_no_proof(clock: dict[str, int], tmp_path: Path) -> None:
 def test_a_mode_that_does_not_exist_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="fast, proof, exhaustive"):
         collage.CompileOptions(search="greedy")
+
+
+@pytest.mark.parametrize("strategy", ["lazy", "exhaustive", "wide"])
+def test_every_strategy_proves_the_same_plan_and_is_named_in_the_report(
+    clock: dict[str, int], strategy: str, tmp_path: Path
+) -> None:
+    clock["seed"] = 2
+    everything = report_of(tmp_path, "everything", search="exhaustive")
+    report = report_of(tmp_path, strategy, search="proof", strategy=strategy)
+    assert (everything["search"]["algorithm"], report["search"]["algorithm"]) == ("lazy", strategy)
+    assert (everything["search"]["mode"], report["search"]["mode"]) == ("exhaustive", "proof")
+    assert report["search"]["optimal"]
+    assert report["estimate_us"] == pytest.approx(everything["estimate_us"], rel=1e-9)
+    is_all = report["search"]["measured"] == everything["search"]["measured"]
+    assert is_all == (strategy == "exhaustive")
+
+
+@pytest.mark.parametrize("strategy", ["exhaustive", "wide"])
+def test_a_strategy_keeps_to_the_budget_of_a_fast_search(clock: dict[str, int], strategy: str, tmp_path: Path) -> None:
+    report = report_of(tmp_path, "one", strategy=strategy, measure_budget=9)
+    assert 0 < report["search"]["measured"] <= 9 + len(NAMES)
+    assert report["search"]["mode"] == "fast"
+
+
+class PairByPair:
+    """Take the first candidate for each two operators in a row, and measure nothing else."""
+
+    name = "pairs"
+
+    def run(self, problem: Any, costs: Any, limits: Any) -> SearchResult[Any]:
+        pairs = {c.bits: c for c in reversed(problem.candidates)}
+        cover = [pairs[0b11 << node] for node in range(0, problem.n, 2)]
+        measure_all(replace(problem, candidates=tuple(cover)), costs, limits)
+        return result_of_cover(cover, problem, costs, stopped_by="tired")
+
+
+@pytest.fixture
+def pair_by_pair() -> Iterator[str]:
+    strategies().add(PairByPair())
+    yield PairByPair.name
+    strategies.cache_clear()
+
+
+def test_a_strategy_of_others_decides_what_is_measured(
+    clock: dict[str, int], pair_by_pair: str, tmp_path: Path
+) -> None:
+    report = report_of(tmp_path, "one", strategy=pair_by_pair, measure_budget=50)
+    assert (report["search"]["algorithm"], report["search"]["stopped_by"]) == (pair_by_pair, "tired")
+    assert not report["search"]["optimal"]
+    before = len(NAMES) * (1 + len(OPERATORS))  # The whole model, and each operator alone in place of a profile.
+    assert report["search"]["measured"] == before + len(OPERATORS) // 2
+    assert sorted(node for kernel in report["kernels"] for node in kernel["nodes"]) == [f"n{i}" for i in range(6)]
+
+
+def test_where_there_is_nothing_to_choose_no_algorithm_ran(clock: dict[str, int], tmp_path: Path) -> None:
+    search = report_of(tmp_path, "one", NAMES[:1])["search"]
+    assert (search["algorithm"], search["stopped_by"]) == ("none", "not started")

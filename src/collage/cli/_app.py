@@ -127,6 +127,13 @@ def compile_(
             help="fast; proof: until no other plan can be cheaper; exhaustive: measure every candidate.",
         ),
     ] = "fast",
+    strategy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Search strategy: lazy, exhaustive, wide, or one of an installed package; see docs/fusion.md.",
+        ),
+    ] = "lazy",
     percentile: Annotated[
         int, typer.Option(help="Percentile of a kernel's latencies that is its cost: 10, 50, 90.")
     ] = 50,
@@ -159,6 +166,7 @@ def compile_(
         use_tuned=use_tuned,
         accuracy_budget=accuracy_budget,
         search=search,
+        strategy=strategy,
         percentile=percentile,
         measure_budget=measure_budget,
         remeasure=remeasure,

@@ -8,26 +8,29 @@ cover. Specification 003, "Phase 3"; design section 6.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 from collage.compiler.autotune import known_autotuned
 from collage.compiler.concurrent_plans import concurrent_plans
 from collage.compiler.copy_costs import transfers_of
 from collage.compiler.plans import Plan, predicted_s
 from collage.compiler.session import CompileSession
+from collage.cost.cost import Cost
 from collage.fusion import CandidateKernel, CandidateKernelIndex, max_coalesce, moved_borders
 from collage.graph import IndexSet, SubGraph, is_view
-from collage.search import LazyOptions, LazyResult, Partitioning, k_best, lazy_placed_path, lazy_shortest_path
+from collage.search import (
+    LazyResult,
+    Partitioning,
+    SearchProblem,
+    SearchResult,
+    k_best,
+    measure_all,
+    run_strategy,
+    strategies,
+)
 from collage.target import HOST_TARGET, Target
 
 __all__ = ["best_plans", "in_one_process", "search_partition", "search_until_stable", "searched_again"]
-
-_CHARGES = (0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0)
-"""Plans of few new kernels are looked for first, see ``LazyOptions``. Found by searching simulated costs of real models:
-with the same number of measurements these lose a third of what a search without charges loses.
-"""
 
 _PLAIN = 0.01
 """Charge for each kernel, as a share of the best mix, under which a finalist of fewer kernels is found. Mixes next to the best
@@ -137,70 +140,62 @@ def _neighbor_candidates(session: CompileSession, cover: Sequence[CandidateKerne
     return session.within_devices([*(c for c in joined if c.sub_graph.is_admissible), *moved])
 
 
-def search_partition(session: CompileSession, index: CandidateKernelIndex) -> LazyResult[CandidateKernel]:
-    """Phase 3: the cheapest cover, measuring only what may lie on it; or everything, for whoever wants that.
+def search_partition(session: CompileSession, index: CandidateKernelIndex) -> SearchResult[CandidateKernel]:
+    """Phase 3: the cheapest cover that the strategy finds, which decides what is measured; or all is, if that is wanted.
 
     An interrupt ends the search with the best cover so far.
     """
-    proves, stop = session.options.proves, False
-
-    def measure(batch: Sequence[CandidateKernel]) -> list[Any]:
-        nonlocal stop
-        try:
-            return session.measure(batch)
-        except KeyboardInterrupt:
-            stop = True
-            session.say("interrupted: going on with the best so far")
-            return [session.measured_cost(candidate) for candidate in batch]
-
     with session.budget.searching():
+        transfers = tuple(transfers_of(session)) if _is_placed_by_search(session) else None
+        problem = SearchProblem(len(session.graph), tuple(index), session.graph, transfers)
+        access = _SessionAccess(session)
         if session.options.search == "exhaustive":
-            _measure_all(session, index, measure, lambda: stop)
-        options = LazyOptions(
-            bounds_are_proofs=proves,
-            batch_size=session.batch_size,
-            charges=_CHARGES,
-            max_measured=session.kernels_left,
-            deadline_s=session.search_s_left,
-            min_gain=0.0 if proves else session.options.min_gain,
-        )
-        return _search_for(session)(
-            len(session.graph),
-            tuple(index),
-            session.least_s if proves else session.expected_s,
-            measure,
-            options=options,
-            known_cost_of=session.known_cost,
-            key_of=lambda candidate: session.key_of(candidate.sub_graph, candidate.target),
-            proof_bound_of=session.least_s,
-            launch_penalty_of=lambda candidate: session.launch_penalty_s(candidate.target),
-            priority_of=lambda candidate: session.priority(candidate.target),
-            should_stop=lambda: stop,
-        )
+            measure_all(problem, access, access, session.say)
+        return run_strategy(strategies().get(session.options.strategy), problem, access, access)
 
 
-def _measure_all(
-    session: CompileSession,
-    index: CandidateKernelIndex,
-    measure: Callable[[Sequence[CandidateKernel]], list[Any]],
-    should_stop: Callable[[], bool],
-) -> None:
-    """Measures one candidate of each key, until a budget ends."""
-    distinct = {session.key_of(c.sub_graph, c.target): c for c in index if session.known_cost(c) is None}
-    left = list(distinct.values())
-    began_s, left_s = time.monotonic(), session.search_s_left
-    while left and not should_stop() and session.kernels_left and time.monotonic() - began_s < left_s:
-        session.say(f"measuring everything: {len(left)} kernels to go")
-        size = min(session.batch_size, session.kernels_left)
-        measure(left[:size])
-        left = left[size:]
+class _SessionAccess:
+    """The costs and the limits of one search, as strategies see them (`CostSource` and `SearchLimits`)."""
 
+    def __init__(self, session: CompileSession) -> None:
+        self._session = session
+        self._deadline = time.monotonic() + session.search_s_left
+        self._is_interrupted = False
+        self.known_cost = session.known_cost
+        self.expected_s = session.expected_s
+        self.least_s = session.least_s
+        self.proves = session.options.proves
+        self.min_gain = 0.0 if self.proves else session.options.min_gain
+        self.batch_size = session.batch_size
 
-def _search_for(session: CompileSession) -> Callable[..., LazyResult[CandidateKernel]]:
-    """The lazy search; one that also places kernels, where devices leave that open."""
-    if not _is_placed_by_search(session):
-        return lazy_shortest_path
-    return partial(lazy_placed_path, transfers=transfers_of(session))
+    def launch_penalty_s(self, candidate: CandidateKernel) -> float:
+        return self._session.launch_penalty_s(candidate.target)
+
+    def priority(self, candidate: CandidateKernel) -> int:
+        return self._session.priority(candidate.target)
+
+    def key_of(self, candidate: CandidateKernel) -> Hashable:
+        return self._session.key_of(candidate.sub_graph, candidate.target)
+
+    def measure(self, candidates: Sequence[CandidateKernel]) -> Sequence[Cost]:
+        """Measure candidates; after an interrupt, those that were not measured count as invalid."""
+        try:
+            return self._session.measure(candidates)
+        except KeyboardInterrupt:
+            self._is_interrupted = True
+            self._session.say("interrupted: going on with the best so far")
+            return [self._session.measured_cost(candidate) for candidate in candidates]
+
+    @property
+    def kernels_left(self) -> int:
+        return self._session.kernels_left
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def should_stop(self) -> bool:
+        return self._is_interrupted
 
 
 def _is_placed_by_search(session: CompileSession) -> bool:

@@ -144,7 +144,7 @@ def _search(
     found = result.partitioning if result is not None else None
     statistics = result.statistics if result is not None else SearchStatistics(0)
     return {
-        "algorithm": "lazy Dijkstra over covered sets",
+        "algorithm": result.strategy if result is not None else "none",
         "mode": session.options.search,
         "stopped_by": result.stopped_by if result is not None else "not started",
         "candidates": len(index),

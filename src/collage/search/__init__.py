@@ -1,5 +1,8 @@
 """The search room: disjoint candidate kernels that cover the graph at least cost.
 
+A strategy decides which candidates are measured, and finds the best cover of those (``SearchStrategy``, found by ``strategies``).
+Strategies are made of these functions:
+
 * `shortest_path` and `k_best`: all costs known; exact.
 * `lazy_shortest_path`: costs are measured only where they matter.
 * `wide_shortest_path`: any candidates, also such as could feed each other.
@@ -12,11 +15,22 @@ from __future__ import annotations
 
 from collage.search._exact import exact_cover
 from collage.search._label_search import wide_shortest_path
-from collage.search._lazy import LazyOptions, LazyResult, lazy_shortest_path
+from collage.search._lazy import LazyOptions, lazy_shortest_path
 from collage.search._overlap import overlapping_covers
 from collage.search._placed import lazy_placed_path, placed_shortest_path
+from collage.search._registry import STRATEGY_GROUP, StrategyRegistry, strategies
 from collage.search._schedule import makespan_s
 from collage.search._shortest_path import k_best, shortest_path
+from collage.search._strategies import ExhaustiveStrategy, LazyStrategy, WideStrategy
+from collage.search._strategy import (
+    CostSource,
+    SearchLimits,
+    SearchProblem,
+    SearchStrategy,
+    measure_all,
+    result_of_cover,
+    run_strategy,
+)
 from collage.search._transfers import PlacedCandidate, Transfer, copies_of
 from collage.search._values import (
     Candidate,
@@ -24,30 +38,46 @@ from collage.search._values import (
     DependencyGraph,
     NoCover,
     Partitioning,
-    Search,
+    SearchResult,
     SearchStatistics,
 )
 
+LazyResult = SearchResult
+"""The former name of `SearchResult`."""
+
 __all__ = [
+    "STRATEGY_GROUP",
     "Candidate",
     "CostOf",
+    "CostSource",
     "DependencyGraph",
+    "ExhaustiveStrategy",
     "LazyOptions",
     "LazyResult",
+    "LazyStrategy",
     "NoCover",
     "Partitioning",
     "PlacedCandidate",
-    "Search",
+    "SearchLimits",
+    "SearchProblem",
+    "SearchResult",
     "SearchStatistics",
+    "SearchStrategy",
+    "StrategyRegistry",
     "Transfer",
+    "WideStrategy",
     "copies_of",
     "exact_cover",
     "k_best",
     "lazy_placed_path",
     "lazy_shortest_path",
     "makespan_s",
+    "measure_all",
     "overlapping_covers",
     "placed_shortest_path",
+    "result_of_cover",
+    "run_strategy",
     "shortest_path",
+    "strategies",
     "wide_shortest_path",
 ]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from heapq import heappop, heappush
 from typing import Any
 
@@ -22,13 +23,13 @@ from collage.cost.cost import Cost
 from collage.graph import iterate_bits
 from collage.search._bounds import Heads
 from collage.search._dijkstra import DEFAULT_MAX_STATES, Edges, Found, Path, find_paths
-from collage.search._problem import Bools, Problem, trailing_ones
+from collage.search._problem import Bools, Ints, Problem, trailing_ones
 from collage.search._quotient import find_cycle, kernel_successors
-from collage.search._results import as_partitioning, no_cover, weigh
-from collage.search._values import C, CostOf, DependencyGraph, NoCover, Partitioning, SearchStatistics
+from collage.search._results import as_partitioning, no_cover, statistics_of, weigh
+from collage.search._values import C, CostOf, DependencyGraph, NoCover, Partitioning
 from collage.search._weights import Weights
 
-__all__ = ["wide_shortest_path"]
+__all__ = ["Flow", "find_wide", "wide_shortest_path"]
 
 Detours = tuple[int, ...]
 """For each uncovered node the uncovered nodes that its data reaches through a covered one, as bits; 0 for covered."""
@@ -50,32 +51,37 @@ def wide_shortest_path(
     """
     began = time.perf_counter()
     problem = Problem(n, candidates, priority_of)
-    flow = _Flow(problem, graph)
+    flow = Flow(problem, graph)
     costs = [Cost.of(cost_of(c)) for c in problem.candidates]
     costs = [
         cost if flow.is_convex(c.bits) else Cost.INVALID for c, cost in zip(problem.candidates, costs, strict=True)
     ]
     weights = weigh(problem, costs, launch_penalty_of)
-    found = find_paths(problem, weights, max_states=max_states)
-    plain_states, plain_transitions = found.states, found.transitions
-    if found.paths and flow.has_ring(found.paths[0]):
-        admitted = np.array([flow.is_admitted(c.bits) for c in problem.candidates], dtype=bool)
-        found = _settle_labels(problem, weights, flow, admitted, found, max_states)
-    statistics = SearchStatistics(
-        candidates=len(problem.candidates),
-        valid=int(weights.valid.sum()),
-        considered=found.considered,
-        states=found.states + plain_states,
-        transitions=found.transitions + plain_transitions,
-        wall_s=time.perf_counter() - began,
-        caps=("states",) if found.capped else (),
-    )
+    found = find_wide(problem, weights, flow, max_states=max_states)
+    statistics = statistics_of(problem, weights, found, began)
     if not found.paths:
         return no_cover(problem, weights, found, statistics)
     return as_partitioning(problem, weights, found, found.paths[0], statistics)
 
 
-class _Flow:
+def find_wide(
+    problem: Problem[Any],
+    weights: Weights,
+    flow: Flow,
+    *,
+    prices: Ints | None = None,
+    known: Sequence[int] = (),
+    max_states: int = DEFAULT_MAX_STATES,
+) -> Found:
+    """The acyclic cover of least weight by convex candidates; the arguments are those of ``find_paths``, and the data flow."""
+    plain = find_paths(problem, weights, prices=prices, known=known, max_states=max_states)
+    if not plain.paths or not flow.has_ring(plain.paths[0]):
+        return plain
+    found = _settle_labels(problem, weights, flow, plain, max_states)
+    return replace(found, states=found.states + plain.states, transitions=found.transitions + plain.transitions)
+
+
+class Flow:
     """The data flow between nodes, and what candidates do to it."""
 
     def __init__(self, problem: Problem[Any], graph: DependencyGraph) -> None:
@@ -98,6 +104,11 @@ class _Flow:
         for node in iterate_bits(bits):
             outside |= self._successors[node] & ~bits
         return not any(self._reach[node] & bits for node in iterate_bits(outside))
+
+    @cached_property
+    def admitted(self) -> Bools:
+        """Whether each candidate satisfies the admission rule, [candidates]."""
+        return np.array([self.is_admitted(c.bits) for c in self._problem.candidates], dtype=bool)
 
     def is_admitted(self, bits: int) -> bool:
         """Whether every consumer outside comes after the last exit; a node that nobody consumes is one."""
@@ -136,14 +147,12 @@ class _Flow:
         return tuple(result)
 
 
-def _settle_labels(
-    problem: Problem[Any], weights: Weights, flow: _Flow, admitted: Bools, plain: Found, max_states: int
-) -> Found:
+def _settle_labels(problem: Problem[Any], weights: Weights, flow: Flow, plain: Found, max_states: int) -> Found:
     """Dijkstra over labels, below the best cover by admitted candidates alone, which is always acyclic."""
     prices = plain.prices
     assert prices is not None
     bound = Heads(problem, weights.valid).relax(weights.coarse, prices)
-    fallback = find_paths(problem, weights.without(~admitted), max_states=max_states)
+    fallback = find_paths(problem, weights.without(~flow.admitted), max_states=max_states)
     keep, limit = weights.valid, None
     if fallback.paths:
         limit = fallback.paths[0].weight - (bound.value << weights.coarse_shift)

@@ -17,12 +17,13 @@ import numpy as np
 
 from collage.cost.cost import Cost, CostLike
 from collage.search._dijkstra import DEFAULT_MAX_STATES, Found, Path, find_paths
+from collage.search._label_search import Flow, find_wide
 from collage.search._problem import Floats, Ints, Problem
 from collage.search._results import as_partitioning, no_cover
-from collage.search._values import C, NoCover, Partitioning, SearchStatistics
+from collage.search._values import C, DependencyGraph, NoCover, SearchResult, SearchStatistics
 from collage.search._weights import Weights
 
-__all__ = ["LazyOptions", "LazyResult", "LazySearch", "lazy_shortest_path"]
+__all__ = ["LazyOptions", "LazySearch", "lazy_shortest_path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +55,6 @@ class LazyOptions:
     charges: tuple[float, ...] = (0.0,)
 
 
-@dataclass(frozen=True, slots=True)
-class LazyResult(Generic[C]):
-    """What a lazy search ends with.
-
-    Attributes:
-        partitioning: The best path that is measured through, with its gap; None if there was none when it stopped.
-        stopped_by: ``finished`` if the best path was measured through, else what ended the search: ``min_gain``,
-            ``max_measured``, ``deadline``, ``should_stop`` or ``states``.
-        missing: Why there is no partitioning.
-        bound_violations: Measurements that came out below a bound. Under proof bounds any one withdraws the claim.
-        statistics: What the search did.
-    """
-
-    partitioning: Partitioning[C] | None
-    stopped_by: str
-    missing: NoCover | None
-    bound_violations: int
-    statistics: SearchStatistics
-
-
 def lazy_shortest_path(
     n: int,
     candidates: Sequence[C],
@@ -87,12 +68,13 @@ def lazy_shortest_path(
     launch_penalty_of: Callable[[C], float] | None = None,
     priority_of: Callable[[C], int] | None = None,
     should_stop: Callable[[], bool] | None = None,
-) -> LazyResult[C]:
+    graph: DependencyGraph | None = None,
+) -> SearchResult[C]:
     """The cheapest cover, measuring only candidates that may lie on it.
 
     Args:
         n: Number of nodes.
-        candidates: The candidate kernels; each satisfies the admission rule.
+        candidates: The candidate kernels; each satisfies the admission rule, unless ``graph`` is given.
         bound_of: Seconds that a candidate not measured yet is hoped to cost, without its launch penalty. Asked again
             in every round, so that it may learn; but only once if bounds are proofs.
         measure: Costs of a batch of candidates, in order; may build them in parallel.
@@ -104,15 +86,23 @@ def lazy_shortest_path(
         launch_penalty_of: Seconds that each kernel costs beyond its own cost.
         priority_of: Priority of a candidate's target, 0 preferred most.
         should_stop: Asked before each batch; True ends the search with what is known by then.
+        graph: The data flow between nodes, if candidates may break the admission rule. None trusts the rule.
     """
     problem = Problem(n, candidates, priority_of)
     search = LazySearch(problem, bound_of, measure, options or LazyOptions(), key_of, should_stop)
+    search.flow = Flow(problem, graph) if graph is not None else None
     search.begin(launch_penalty_of, known_cost_of)
     return search.run(proof_bound_of)
 
 
 class LazySearch(Generic[C]):
-    """State of one lazy search: what was measured, and the statistics. Another search of paths overrides ``find``."""
+    """State of one lazy search: what was measured, and the statistics. Another search of paths overrides ``find``.
+
+    Attributes:
+        flow: The data flow, if covers have to be checked against it.
+    """
+
+    flow: Flow | None = None
 
     def __init__(
         self,
@@ -153,6 +143,9 @@ class LazySearch(Generic[C]):
         for index, candidate in enumerate(self.problem.candidates):
             if launch_penalty_of is not None:
                 self.penalties[index] = launch_penalty_of(candidate)
+            if self.flow is not None and not self.flow.is_convex(candidate.bits):
+                self.learn(index, Cost.INVALID)
+                continue
             cost = known_cost_of(candidate) if known_cost_of else None
             if cost is not None:
                 self.learn(index, Cost.of(cost))
@@ -163,7 +156,7 @@ class LazySearch(Generic[C]):
         self.seconds[index] = cost.seconds
         self.ranks[index] = int(cost.unknown_rank) + self.problem.priorities[index] if cost.is_unknown else 0
 
-    def run(self, proof_bound_of: Callable[[C], float] | None) -> LazyResult[C]:
+    def run(self, proof_bound_of: Callable[[C], float] | None) -> SearchResult[C]:
         """Searches and measures in turns until the best path is measured through, or something ends it."""
         if self.options.bounds_are_proofs:
             proof_bound_of = self.bound_of
@@ -211,10 +204,11 @@ class LazySearch(Generic[C]):
         return seconds
 
     def find(self, weights: Weights, k: int) -> Found:
-        """The best paths, all costs known."""
-        return find_paths(
-            self.problem, weights, k=k, prices=self.prices, known=self.known, max_states=self.options.max_states
-        )
+        """The best paths, all costs known; only one if they have to be checked against the data flow."""
+        prices, known, max_states = self.prices, self.known, self.options.max_states
+        if self.flow is not None:
+            return find_wide(self.problem, weights, self.flow, prices=prices, known=known, max_states=max_states)
+        return find_paths(self.problem, weights, k=k, prices=prices, known=known, max_states=max_states)
 
     def _plan(self, seconds: Floats, k: int = 1) -> tuple[Found, Weights]:
         """The best paths, from the prices and the best path that the last plan ended with."""
@@ -281,7 +275,7 @@ class LazySearch(Generic[C]):
 
     def _ended(
         self, stopped_by: str, proof_bound_of: Callable[[C], float] | None, last: tuple[Found, Weights]
-    ) -> LazyResult[C]:
+    ) -> SearchResult[C]:
         """Reports the best path that is measured through, and how much better another could be."""
         found, weights = last if stopped_by == "finished" else self._plan_measured()
         lower = last[0].lower_bound
@@ -306,8 +300,8 @@ class LazySearch(Generic[C]):
             missing = NoCover(None, reason, statistics)
             if stopped_by == "finished":
                 missing = no_cover(self.problem, weights, found, statistics)
-            return LazyResult(None, stopped_by, missing, self.violations, statistics)
+            return SearchResult(None, stopped_by, missing, self.violations, statistics)
         found.lower_bound = None if self.violations and self.options.bounds_are_proofs else lower
         found.exact = True
         best = as_partitioning(self.problem, weights, found, found.paths[0], statistics)
-        return LazyResult(best, stopped_by, None, self.violations, statistics)
+        return SearchResult(best, stopped_by, None, self.violations, statistics)

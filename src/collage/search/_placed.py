@@ -21,12 +21,12 @@ from typing import Any
 from collage.cost.cost import Cost, CostLike
 from collage.search._bounds import Heads, first_prices
 from collage.search._dijkstra import DEFAULT_MAX_STATES, Edges, Found, Path, sharpen
-from collage.search._lazy import LazyOptions, LazyResult, LazySearch
+from collage.search._lazy import LazyOptions, LazySearch
 from collage.search._problem import Ints, Problem, trailing_ones
 from collage.search._results import as_partitioning, no_cover, statistics_of, weigh
 from collage.search._tensor_locations import CopyPlan, TensorLocations
 from collage.search._transfers import P, Transfer, copies_of, places_of
-from collage.search._values import CostOf, NoCover, Partitioning, SearchStatistics
+from collage.search._values import CostOf, NoCover, Partitioning, SearchResult, SearchStatistics
 from collage.search._weights import Weights
 
 __all__ = ["lazy_placed_path", "placed_shortest_path"]
@@ -85,7 +85,7 @@ def lazy_placed_path(
     launch_penalty_of: Callable[[P], float] | None = None,
     priority_of: Callable[[P], int] | None = None,
     should_stop: Callable[[], bool] | None = None,
-) -> LazyResult[P]:
+) -> SearchResult[P]:
     """The cheapest cover by candidates on devices, measuring only what may lie on it.
 
     The arguments are those of `lazy_shortest_path`, and the transfers of `placed_shortest_path`. Copies are not measured
@@ -115,7 +115,7 @@ class _LazyPlacedSearch(LazySearch[P]):
 
     def _ended(
         self, stopped_by: str, proof_bound_of: Callable[[P], float] | None, last: tuple[Found, Weights]
-    ) -> LazyResult[P]:
+    ) -> SearchResult[P]:
         result = super()._ended(stopped_by, proof_bound_of, last)
         if result.partitioning is None:
             return result

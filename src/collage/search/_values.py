@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -14,7 +14,7 @@ __all__ = [
     "DependencyGraph",
     "NoCover",
     "Partitioning",
-    "Search",
+    "SearchResult",
     "SearchStatistics",
 ]
 
@@ -47,7 +47,6 @@ class DependencyGraph(Protocol):
 
 
 C = TypeVar("C", bound=Candidate)
-C_contra = TypeVar("C_contra", bound=Candidate, contravariant=True)
 
 CostOf = Callable[[C], CostLike]
 """Cost of a candidate: a `Cost`, or seconds, where NaN is unknown and infinity is invalid."""
@@ -129,9 +128,23 @@ class NoCover:
     statistics: SearchStatistics = field(compare=False)
 
 
-class Search(Protocol):
-    """A search strategy: `shortest_path` is one, and others plug in."""
+@dataclass(frozen=True, slots=True)
+class SearchResult(Generic[C]):
+    """The best cover that a search found, and why it stopped.
 
-    def __call__(self, n: int, candidates: Sequence[C], cost_of: CostOf[C]) -> Partitioning[C] | NoCover:
-        """Chooses disjoint candidates that cover the nodes 0 to ``n - 1``."""
-        ...
+    Attributes:
+        partitioning: The best cover whose kernels are all measured; None if there was none when the search stopped.
+        stopped_by: ``finished`` if the search came to its own end, else the limit that ended it: ``min_gain``,
+            ``max_measured``, ``deadline``, ``should_stop`` or ``states``.
+        missing: Why there is no partitioning.
+        bound_violations: Measurements that came out below a bound. Under proof bounds any one withdraws the claim.
+        statistics: What the search did.
+        strategy: Name of the strategy, filled in by `run_strategy`.
+    """
+
+    partitioning: Partitioning[C] | None
+    stopped_by: str = "finished"
+    missing: NoCover | None = None
+    bound_violations: int = 0
+    statistics: SearchStatistics = field(default_factory=lambda: SearchStatistics(0))
+    strategy: str = ""
