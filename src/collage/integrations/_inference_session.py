@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from collage._errors import ArtefactError, InputError
+from collage._version import __version__
 from collage.options import CompileOptions
 from collage.runtime import MANIFEST, Executable, Port, load
 from collage.target import TargetLike
@@ -221,7 +222,6 @@ def _compiled(
 
 def _key(digest: str, menu: Sequence[str], options: CompileOptions) -> str:
     """What a compiled model depends on: all options but where timings are kept, and whether they are believed."""
-    from collage import __version__
     from collage.device import read_device_plan
     from collage.frontend import lengths_as_json
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import ArtefactError, CollageError, UsageError
+from collage._version import __version__
 from collage.runtime._recipe import WEIGHTS, Recipe
 from collage.runtime._signature import Port
 from collage.runtime._zip import is_plain_name
@@ -36,8 +37,6 @@ _MAX_THREADS = 4096
 
 def manifest_of(recipe: Recipe, files: Iterable[Path]) -> bytes:
     """The manifest of an artefact that is made here, of these files."""
-    from collage import __version__
-
     manifest = {
         "schema": _schema_of(recipe),
         "collage": __version__,
