@@ -9,20 +9,44 @@
     exe.save("model.collage")
     exe = collage.load("model.collage")
 
-Names are imported on first use, so that ``import collage`` costs nothing.
+Names are imported on first use, so that ``import collage`` costs nothing. Type checkers and editors read the imports below.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from collage._version import __version__
+
+if TYPE_CHECKING:
+    from collage import backend as backend
+    from collage import byoc as byoc
+    from collage import compiler as compiler
+    from collage import cost as cost
+    from collage import database as database
+    from collage import device as device
+    from collage import frontend as frontend
+    from collage import fusion as fusion
+    from collage import graph as graph
+    from collage import integrations as integrations
+    from collage import measure as measure
+    from collage import pattern as pattern
+    from collage import runtime as runtime
+    from collage import search as search
+    from collage import testing as testing
+    from collage import toolchains as toolchains
+    from collage import transform as transform
+    from collage._errors import CollageError
+    from collage.compiler.pipeline import CollageFuseOps, compile
+    from collage.options import CompileOptions
+    from collage.runtime import Executable, load
+    from collage.target import Target
 
 _HOME = {
     "compile": "collage.compiler.pipeline",
     "CollageFuseOps": "collage.compiler.pipeline",
-    "CompileOptions": "collage.compiler.pipeline",
+    "CompileOptions": "collage.options",
     "Executable": "collage.runtime",
     "load": "collage.runtime",
     "Target": "collage.target",
@@ -50,13 +74,14 @@ _ROOMS = (
 
 __all__ = ["CollageError", "CollageFuseOps", "CompileOptions", "Executable", "Target", "__version__", "compile", "load"]
 
+if not TYPE_CHECKING:  # A type checker that saw this function would take every misspelt name for Any.
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    if name in _ROOMS:
-        return importlib.import_module(f"collage.{name}")
-    raise AttributeError(f"module 'collage' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(importlib.import_module(_HOME[name]), name)
+        if name in _ROOMS:
+            return importlib.import_module(f"collage.{name}")
+        raise AttributeError(f"module 'collage' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from collage._errors import CollageError, UsageError
+from collage._version import __version__
 from collage.cli._arguments import read_dims, read_files, read_lengths, read_seconds
 from collage.cli._console import print_json, printable, progress
 from collage.cli._db import db as db_commands
@@ -64,6 +65,21 @@ Fixed = Annotated[
     list[str] | None,
     typer.Option("--fix", metavar="NAME=V", help="The one length that a symbolic dimension is to have; often faster."),
 ]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"collage {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options_of_all_commands(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command(

@@ -6,7 +6,12 @@ Names are imported on first use: worker processes import this package, and must 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collage.cost.cost import Cost
+    from collage.cost.outcome import Outcome, Status
+    from collage.cost.workload_key import WorkloadKey
 
 _HOME = {
     "Cost": "collage.cost.cost",
@@ -17,8 +22,9 @@ _HOME = {
 
 __all__ = ["Cost", "Outcome", "Status", "WorkloadKey"]
 
+if not TYPE_CHECKING:  # As in `collage`: it would turn every misspelt name into Any.
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(importlib.import_module(_HOME[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from collage import __version__
 from collage._errors import ArtefactError, InputError
+from collage._version import __version__
 from collage.options import CompileOptions
 from collage.runtime import MANIFEST, Executable, Port, load
 from collage.target import TargetLike

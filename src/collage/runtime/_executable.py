@@ -27,6 +27,7 @@ from collage.runtime._parallel import (
 from collage.runtime._profile import Profile
 from collage.runtime._recipe import DeviceLayout, KernelRecord, Recipe
 from collage.runtime._signature import Signature
+from collage.runtime._summary import html_table, one_line
 from collage.system.machine import usable_cores
 from collage.system.scratch import remove_scratch
 from collage.target import Target
@@ -165,6 +166,13 @@ class Executable:
             UsageError: The path is taken by something that is no artefact, or cannot be written.
         """
         return save(self.recipe, self.workspace, Path(path), recipe_only=recipe_only)
+
+    def __repr__(self) -> str:
+        return f"<collage.Executable: {one_line(self.recipe)}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the kernels, which notebooks show in place of ``repr``."""
+        return html_table(self.recipe)
 
 
 class _Loader:

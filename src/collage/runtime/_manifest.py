@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from collage import __version__
 from collage._errors import ArtefactError, CollageError, UsageError
+from collage._version import __version__
 from collage.runtime._recipe import WEIGHTS, Recipe
 from collage.runtime._signature import Port
 from collage.runtime._zip import is_plain_name

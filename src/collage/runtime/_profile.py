@@ -108,6 +108,10 @@ class Profile:
         file.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
         return file
 
+    def __repr__(self) -> str:
+        count, total_ms = len(self.kernels), self.total_us * 1e-3
+        return f"<Profile: {total_ms:.3f} ms a run, kernels: {count}, runs: {len(self.runs)}>"
+
     def __str__(self) -> str:
         width = max((len(kernel.name) for kernel in self.kernels), default=0)
         lines = [

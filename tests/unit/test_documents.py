@@ -1,0 +1,49 @@
+"""Documents lead to files that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PATHS_ARE_CHECKED = ["CONTRIBUTING.md", "SECURITY.md", "docs/security.md", "docs/stability.md", "docs/style.md"]
+
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#([^)]*))?\)")
+PATH = re.compile(r"`((?:src|tests|docs)/[\w./-]+|[\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|md|toml|txt|yml)))`")
+PLACES = [ROOT, ROOT / "src" / "collage", ROOT / "tests" / "unit"]
+
+
+def missing_paths(text: str) -> list[str]:
+    """Paths in backticks that are neither in the repository, nor in the package, nor beside one named before them."""
+    missing, places = [], list(PLACES)
+    for path in PATH.findall(text):
+        found = [place / path for place in places if (place / path).exists()]
+        if found:
+            places.append(found[0].parent)
+        else:
+            missing.append(path)
+    return missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for path, anchor in LINK.findall(page.read_text()):
+        target = page.parent / path
+        assert target.exists(), path
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}, anchor
+
+
+@pytest.mark.parametrize("page", PATHS_ARE_CHECKED)
+def test_paths_that_are_named_exist(page: str) -> None:
+    assert not missing_paths((ROOT / page).read_text())
+
+
+def test_a_missing_path_is_found() -> None:
+    assert missing_paths("`pyproject.toml`, `frontend/_read.py` and `_budget.py` beside it, `make test`, `docs/`") == []
+    gone = ["frontend/_gone.py", "_budget.py", "gone/", "tests/gone"]
+    assert missing_paths(", ".join(f"`{path}`" for path in gone)) == gone

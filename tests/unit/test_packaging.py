@@ -1,0 +1,77 @@
+"""What the built package states of itself, and what must be stated in one place."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import collage
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+APACHE_2_SHA256 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+
+
+def test_the_licence_is_the_full_text_that_the_metadata_name() -> None:
+    assert PROJECT["project"]["license"] == "Apache-2.0"
+    assert PROJECT["project"]["license-files"] == ["LICENSE"]
+    assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE_2_SHA256
+
+
+def test_the_version_is_a_plain_string_in_one_place() -> None:
+    assert "version" in PROJECT["project"]["dynamic"] and "version" not in PROJECT["project"]
+    module, _, name = PROJECT["tool"]["setuptools"]["dynamic"]["version"]["attr"].rpartition(".")
+    tree = ast.parse((ROOT / "src" / Path(*module.split("."))).with_suffix(".py").read_text())
+    values = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
+    ]
+    assert values == [collage.__version__]
+    elsewhere = re.compile(rf"""__version__ = ["']|["']{re.escape(collage.__version__)}["']""")
+    holders = [path.name for path in (ROOT / "src").rglob("*.py") if elsewhere.search(path.read_text())]
+    assert holders == ["_version.py"]
+    assert f"[{collage.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--version", "compile"]])
+def test_the_command_line_prints_the_version(arguments: list[str]) -> None:
+    script = "from collage.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"collage {collage.__version__}\n")
+
+
+def test_every_extra_that_an_extra_names_exists() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    named = {
+        name: [word for line in lines if line.startswith("collage[") for word in re.findall(r"\w+", line)[1:]]
+        for name, lines in extras.items()
+    }
+    assert {word for words in named.values() for word in words} <= set(extras)
+    assert set(named["cpu"]) == {"openvino", "tvm"}
+    reached = {"all", *named["all"], *named["cpu"]}
+    assert reached == set(extras)
+
+
+def test_files_beside_modules_are_in_the_package() -> None:
+    package = ROOT / "src" / "collage"
+    patterns = PROJECT["tool"]["setuptools"]["package-data"]["collage"]
+    listed = {path for pattern in patterns for path in package.glob(pattern)}
+    present = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert listed == present
+
+
+def test_classifiers_name_every_python_that_the_workflow_tests() -> None:
+    prefix = "Programming Language :: Python :: 3."
+    classified = {line.removeprefix(prefix) for line in PROJECT["project"]["classifiers"] if line.startswith(prefix)}
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    tested = set(re.findall(r'"3\.(\d+)"', workflow))
+    assert classified == tested
+    assert PROJECT["project"]["requires-python"] == f">=3.{min(map(int, tested))}"
