@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from collage import __version__
 from collage._errors import ArtefactError, CollageError, UsageError
 from collage._version import __version__
 from collage.runtime._recipe import WEIGHTS, Recipe
