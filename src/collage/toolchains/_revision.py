@@ -6,6 +6,7 @@ import ast
 import functools
 import hashlib
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ __all__ = ["revision_of"]
 _DIGITS = 8
 _SHARED = "collage.toolchains"
 _SHARED_FOLDER = Path(__file__).parent
+
+_parsing = threading.Lock()
+"""Python 3.11 counts the depth of a syntax tree for all threads together, and fails if two make one at a time."""
 
 
 def revision_of(toolchain: Toolchain) -> str:
@@ -73,7 +77,8 @@ def _file_of(name: str) -> Path | None:
 @functools.cache
 def _code(file: Path, changed_ns: int) -> tuple[str, frozenset[str]]:
     """The code of a file without docstrings, and the modules of ``collage.toolchains`` that it may import."""
-    tree = ast.parse(file.read_bytes())
+    with _parsing:
+        tree = ast.parse(file.read_bytes())
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             node.body = [one for one in node.body if not _is_text(one)]

@@ -116,8 +116,8 @@ class _Folder(optimizer.constant_folding.FoldConstantsPass):  # type: ignore[mis
             None if value is None else optimizer.constant_folding._get_numpy_value(value) for value in node.inputs
         ]
         array = evaluate(node, self._opset_imports.get("", 1), operands)
-        if array is None:
-            return None
+        if array is None or (array.ndim and any(use.node.op_type == "Range" for use in node.outputs[0].uses())):
+            return None  # Range wants scalars: ONNX Runtime takes a vector of one element, unless it is constant.
         if is_function:
             constant = self.new_constant(node, array)
             return None if constant is None else optimizer.constant_folding.Replacement(constant.outputs, [constant])
