@@ -14,6 +14,7 @@ from collage.transform._context import PassContext
 from collage.transform._effects import bodies, is_pure
 from collage.transform._evaluate import evaluate
 from collage.transform._info import PassInfo
+from collage.transform._linear import add_constant, constant_of
 from collage.transform._marks import marked_functions_hidden
 from collage.transform._outputs import output_names, restore_outputs
 from collage.transform._pass_kinds import ModulePass
@@ -70,8 +71,21 @@ class FoldConstant(ModulePass):
             )(model)
             _forget_untyped_shapes(model)
             lift_constants(model)
+            _make_bounds_scalar(model)
         restore_outputs(model, names)
         return model
+
+
+def _make_bounds_scalar(model: ir.Model) -> None:
+    """Give Range scalars for constants of one element: ONNX Runtime takes other shapes only if they are not constant."""
+    for graph in model.graphs():
+        for node in graph:
+            if node.op_identifier() != ("", "Range", ""):
+                continue
+            for index, value in enumerate(node.inputs):
+                array = constant_of(value)
+                if array is not None and array.ndim and array.size == 1:
+                    node.replace_input_with(index, add_constant(graph, f"{node.name}_bound_{index}", array.reshape(())))
 
 
 class _Folder(optimizer.constant_folding.FoldConstantsPass):  # type: ignore[misc]
@@ -116,8 +130,8 @@ class _Folder(optimizer.constant_folding.FoldConstantsPass):  # type: ignore[mis
             None if value is None else optimizer.constant_folding._get_numpy_value(value) for value in node.inputs
         ]
         array = evaluate(node, self._opset_imports.get("", 1), operands)
-        if array is None or (array.ndim and any(use.node.op_type == "Range" for use in node.outputs[0].uses())):
-            return None  # Range wants scalars: ONNX Runtime takes a vector of one element, unless it is constant.
+        if array is None:
+            return None
         if is_function:
             constant = self.new_constant(node, array)
             return None if constant is None else optimizer.constant_folding.Replacement(constant.outputs, [constant])

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -285,3 +286,23 @@ def check_chain(data: st.DataObject) -> None:
     except Exception:
         return
     assert all(map(same_bits, expected, run(result, {})))
+
+
+def test_constant_bounds_of_range_are_scalars() -> None:
+    """ONNX Runtime takes a vector of one element as a bound, unless it is constant."""
+    model = ir.from_onnx_text("""
+        <ir_version: 10, opset_import: ["" : 18]>
+        g (float[2] x) => (float[k] y) 
+            <float[1] limit = {3.0}, float zero = {0.0}, float[1] step = {1.0}, int64[1] lows = {0}, int64[1] highs = {1}>
+        {
+            doubled = Mul (limit, step)
+            range = Range (zero, doubled, step)
+            part = Slice (x, lows, highs)
+            y = Mul (range, part)
+        }
+    """)
+    folded = FoldConstant()(model)
+    (node,) = (node for node in folded.graph if node.op_type == "Range")
+    assert [value.const_value.shape.rank() for value in node.inputs] == [0, 0, 0]
+    session = onnxruntime.InferenceSession(ir.to_proto(folded).SerializeToString())
+    np.testing.assert_array_equal(session.run(None, {"x": np.float32([2, 9])})[0], np.float32([0, 2, 4]))
