@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage._errors import UsageError
+from collage.frontend._expressions import evaluate, length_of_symbol, symbols_of
 
 __all__ = ["TensorSpec", "bind_dims", "describe_inputs", "describe_outputs"]
 
@@ -23,6 +23,9 @@ _REPRESENTATIVE = (
     (re.compile(r"node|edge|vert|point|atom", re.IGNORECASE), 128),
 )
 """What a dimension is taken for by its name, first match first; every other name, such as a batch, is 1."""
+
+_MOST_EXTRA = 64
+"""By how much a symbol may be longer than usual, for expressions of it to be lengths."""
 
 _IMAGE_RANK = 4
 _IMAGE_SIZE = 224
@@ -63,7 +66,7 @@ def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[st
     A symbol takes its value from ``dims``; an anonymous dimension is called ``input[axis]`` there. What ``dims`` leaves
     open is chosen by name: lengths of sequences, nodes, edges and points are 128, heights and widths 224, lengths of the
     past 0, and everything else, batches above all, 1. Anonymous spatial dimensions of a rank-4 input, [N, C, H, W], are
-    224. Sums and products of symbols, as exporters write them (``past + seq``), follow from their parts.
+    224. Expressions of symbols, as exporters write them (``past + seq``, ``s0 - 1``), follow from their parts.
 
     Args:
         model: Any model.
@@ -83,9 +86,40 @@ def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[st
             raise UsageError(f"the model has no dimension {name!r}{_hint(name, known)}")
         if value < 0:
             raise UsageError(f"dimension {name!r} cannot be {value}")
+    lengths = _representative(specs, given)
     return {
-        spec.name: tuple(_bind(spec, axis, dim, given) for axis, dim in enumerate(spec.shape or ())) for spec in specs
+        spec.name: tuple(_bind(spec, axis, dim, lengths) for axis, dim in enumerate(spec.shape or ())) for spec in specs
     }
+
+
+def _representative(specs: Iterable[TensorSpec], given: Mapping[str, int]) -> dict[str, int]:
+    """Return a length for every symbol, and for every expression that is given one.
+
+    Symbols of expressions that would be negative, or no whole number, are made longer until all expressions are at least 1.
+    """
+    written = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
+    expressions = [dim for dim in sorted(written) if dim not in given and symbols_of(dim) != (dim,)]
+    lengths = {name: _chosen(name) for dim in written for name in symbols_of(dim)} | dict(given)
+    for symbol, length in [
+        found for dim in sorted(written) if dim in given if (found := length_of_symbol(dim, given[dim]))
+    ]:
+        lengths[symbol] = given.get(symbol, length)
+    for extra in range(1, _MOST_EXTRA):
+        short = [dim for dim in expressions if not _fits(dim, lengths)]
+        open_ = {name for dim in short for name in symbols_of(dim)} - given.keys()
+        if not open_:
+            break
+        lengths |= {name: _chosen(name) + extra for name in open_}
+    return lengths
+
+
+def _fits(dim: str, lengths: Mapping[str, int]) -> bool:
+    value = evaluate(dim, lengths.__getitem__)
+    return value is not None and (value > 0 or not all(lengths[name] for name in symbols_of(dim)))
+
+
+def _chosen(name: str) -> int:
+    return next((value for pattern, value in _REPRESENTATIVE if pattern.search(name)), 1)
 
 
 def _spec(value: ir.Value) -> TensorSpec:
@@ -98,28 +132,18 @@ def _spec(value: ir.Value) -> TensorSpec:
 def _names(spec: TensorSpec, axis: int, dim: Dim) -> Iterable[str]:
     if dim is None:
         return (f"{spec.name}[{axis}]",)
-    return (dim, *_symbols(dim)) if isinstance(dim, str) else ()
+    return (dim, *symbols_of(dim)) if isinstance(dim, str) else ()
 
 
-def _symbols(expression: str) -> list[str]:
-    return [part for part in re.split(r"\s*[+*]\s*", expression) if part and not part.isdigit()]
-
-
-def _bind(spec: TensorSpec, axis: int, dim: Dim, given: Mapping[str, int]) -> int:
+def _bind(spec: TensorSpec, axis: int, dim: Dim, lengths: Mapping[str, int]) -> int:
     if isinstance(dim, int):
         return dim
     if dim is None:
         spatial = len(spec.shape or ()) == _IMAGE_RANK and axis >= _IMAGE_RANK - 2
-        return given.get(f"{spec.name}[{axis}]", _IMAGE_SIZE if spatial else 1)
-    if dim in given:
-        return given[dim]
-    return sum(math.prod(_term(part.strip(), given) for part in term.split("*")) for term in dim.split("+"))
-
-
-def _term(name: str, given: Mapping[str, int]) -> int:
-    if name.isdigit():
-        return int(name)
-    return given.get(name, next((value for pattern, value in _REPRESENTATIVE if pattern.search(name)), 1))
+        return lengths.get(f"{spec.name}[{axis}]", _IMAGE_SIZE if spatial else 1)
+    if dim in lengths:
+        return lengths[dim]
+    return evaluate(dim, lengths.__getitem__) or 0
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
