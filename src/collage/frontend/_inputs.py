@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import onnx_ir as ir
 
+from collage._errors import UsageError
+from collage.frontend._defaults import default_of
 from collage.frontend._interface import bind_dims, describe_inputs
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ def make_inputs(
     Floating-point inputs are normally distributed, unless another kind is asked for: there are models that make nothing but
     NaN of these, such as one that takes an image's logarithm. Integers that reach an index of Gather and its relatives lie
     inside what they index, as long as it is with these dimensions; other integers lie in [0, 8), images of bytes in [0, 256).
-    Inputs called a mask are ones, and so are integers that are used as a shape. Booleans are true.
+    Inputs called a mask are ones, and so are integers that are used as a shape. Booleans are true. Inputs that have a default
+    are that, where it is of the right shape.
 
     Args:
         model: A model whose shapes are inferred, so that the sizes of tables are known.
@@ -51,8 +54,13 @@ def make_inputs(
         Input name to array.
 
     Raises:
-        UsageError: ``dims`` does not fit the model.
+        UsageError: ``dims`` does not fit the model, or an input is no tensor.
     """
+    if others := [spec for spec in describe_inputs(model) if spec.kind is not None]:
+        raise UsageError(
+            f"input {others[0].name!r} is {others[0].kind}, which cannot be made up or read from a .npy file; "
+            f"run the model from Python: collage.load(...).run({{{others[0].name!r}: ...}})"
+        )
     shapes = bind_dims(model, dims)
     inputs = {value.name: value for value in model.graph.inputs}
     lengths = {
@@ -71,6 +79,9 @@ def _make(
     value: ir.Value, shape: tuple[int, ...], lengths: Mapping[str, int], floats: Floats, random: np.random.Generator
 ) -> Array:
     dtype = value.dtype or ir.DataType.FLOAT
+    default = default_of(value)
+    if default is not None and default.shape == shape:
+        return default
     if dtype == ir.DataType.STRING:
         words = random.choice(np.array(["red", "green", "blue", "one", "two"], dtype=object), size=shape)
         return np.asarray(words, dtype=object)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage._errors import UsageError
+from collage.frontend._defaults import default_of
 from collage.frontend._expressions import evaluate, length_of_symbol, symbols_of
 
 __all__ = ["TensorSpec", "bind_dims", "describe_inputs", "describe_outputs"]
@@ -39,15 +40,21 @@ class TensorSpec:
         name: Its name.
         dtype: Element type; UNDEFINED if the model does not say.
         shape: Dimensions: a number, a symbol, or None where the model does not say; None if the rank is unknown.
+        kind: Its type if it is no tensor, such as ``seq(tensor(float))``.
+        default: Shape of the tensor that stands in for an input that is not given; None if the input must be given.
     """
 
     name: str
     dtype: ir.DataType
     shape: tuple[Dim, ...] | None
+    kind: str | None = None
+    default: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
+        if self.kind is not None:
+            return f"{self.name}: {self.kind}"
         dims = "?" if self.shape is None else ", ".join("?" if dim is None else str(dim) for dim in self.shape)
-        return f"{self.name}: {self.dtype.name.lower()}[{dims}]"
+        return f"{self.name}: {self.dtype.name.lower()}[{dims}]{'' if self.default is None else ' (optional)'}"
 
 
 def describe_inputs(model: ir.Model) -> tuple[TensorSpec, ...]:
@@ -64,16 +71,17 @@ def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[st
     """Gives every input a concrete, representative shape.
 
     A symbol takes its value from ``dims``; an anonymous dimension is called ``input[axis]`` there. What ``dims`` leaves
-    open is chosen by name: lengths of sequences, nodes, edges and points are 128, heights and widths 224, lengths of the
-    past 0, and everything else, batches above all, 1. Anonymous spatial dimensions of a rank-4 input, [N, C, H, W], are
-    224. Expressions of symbols, as exporters write them (``past + seq``, ``s0 - 1``), follow from their parts.
+    open has the length that it has in the default of an input. Other lengths are chosen by name: lengths of sequences, nodes,
+    edges and points are 128, heights and widths 224, lengths of the past 0, and everything else, batches above all, 1.
+    Anonymous spatial dimensions of a rank-4 input, [N, C, H, W], are 224. Expressions of symbols, as exporters write them
+    (``past + seq``, ``s0 - 1``), follow from their parts.
 
     Args:
         model: Any model.
         dims: Values of some dimensions.
 
     Returns:
-        Input name to shape; an input of unknown rank is a scalar.
+        Input name to shape. An input of unknown rank is a scalar if it has no default.
 
     Raises:
         UsageError: ``dims`` names a dimension that the model does not have, or a negative value.
@@ -86,10 +94,23 @@ def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[st
             raise UsageError(f"the model has no dimension {name!r}{_hint(name, known)}")
         if value < 0:
             raise UsageError(f"dimension {name!r} cannot be {value}")
-    lengths = _representative(specs, given)
+    lengths = _representative(specs, {**_lengths_of_defaults(specs), **given})
     return {
-        spec.name: tuple(_bind(spec, axis, dim, lengths) for axis, dim in enumerate(spec.shape or ())) for spec in specs
+        spec.name: tuple(_bind(spec, axis, dim, lengths) for axis, dim in enumerate(spec.shape or ()))
+        if spec.shape is not None
+        else spec.default or ()
+        for spec in specs
     }
+
+
+def _lengths_of_defaults(specs: Iterable[TensorSpec]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for spec in specs:
+        for axis, (dim, length) in enumerate(zip(spec.shape or (), spec.default or (), strict=False)):
+            name = f"{spec.name}[{axis}]" if dim is None else dim
+            if isinstance(name, str):
+                found.setdefault(name, length)
+    return found
 
 
 def _representative(specs: Iterable[TensorSpec], given: Mapping[str, int]) -> dict[str, int]:
@@ -126,7 +147,28 @@ def _spec(value: ir.Value) -> TensorSpec:
     shape: tuple[Dim, ...] | None = None
     if value.shape is not None:
         shape = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-    return TensorSpec(str(value.name), value.dtype or ir.DataType.UNDEFINED, shape)
+    default = default_of(value)
+    return TensorSpec(
+        str(value.name),
+        value.dtype or ir.DataType.UNDEFINED,
+        shape,
+        kind_of(value),
+        None if default is None else default.shape,
+    )
+
+
+def kind_of(value: ir.Value) -> str | None:
+    """Return the type of what is no tensor, as ONNX Runtime writes it; None for tensors, and where there is no type."""
+    if not isinstance(value.type, ir.SequenceType | ir.OptionalType):
+        return None
+    return _type_name(value.type)
+
+
+def _type_name(kind: ir.TypeProtocol) -> str:
+    if isinstance(kind, ir.SequenceType | ir.OptionalType):
+        outer = "seq" if isinstance(kind, ir.SequenceType) else "optional"
+        return f"{outer}({_type_name(kind.elem_type)})"
+    return f"tensor({kind.dtype.name.lower()})"
 
 
 def _names(spec: TensorSpec, axis: int, dim: Dim) -> Iterable[str]:

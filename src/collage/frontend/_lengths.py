@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
+from collage._errors import UsageError
 from collage.frontend._expressions import length_of_symbol, substituted, symbols_of
 from collage.frontend._interface import bind_dims, describe_inputs
 
@@ -35,6 +36,11 @@ def fix_lengths(model: ir.Model, lengths: Mapping[str, int]) -> ir.Model:
     if not lengths:
         return model
     bind_dims(model, lengths)
+    for spec in describe_inputs(model):
+        for dim, length in zip(spec.shape or (), spec.default or (), strict=False):
+            fixed = substituted(dim, lengths) if isinstance(dim, str) else dim
+            if isinstance(fixed, int) and fixed != length:
+                raise UsageError(f"{dim!r} cannot be {fixed}: it is {length} in the default of input {spec.name!r}")
     for graph in model.graphs():
         for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
             if value.shape is not None:

@@ -23,6 +23,7 @@ from collage._errors import ModelError, UsageError
 from collage.frontend._budget import Budgets, check_budgets, check_inferred_shapes
 from collage.frontend._canonical import canonicalise, lift_constants
 from collage.frontend._checker import check_model
+from collage.frontend._defaults import give_defaults, take_defaults
 from collage.frontend._external import check_external_data, check_external_tensors, load_small_tensors, pin
 from collage.frontend._opset import raise_opset
 from collage.frontend._places import Place
@@ -224,12 +225,14 @@ def _bounded(proto: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]:
 
 def _finish(model: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Model:
     try:
+        defaults = take_defaults(model)
         lift_constants(model)
         _type_weights(model)
         load_small_tensors(model, budgets.inner_bytes)
         canonicalise(model)
         if convert_opset:
             raise_opset(model)
+        give_defaults(model, defaults)
         proto = skeleton(model)
     except ModelError:
         raise

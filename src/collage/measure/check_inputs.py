@@ -24,6 +24,7 @@ from collage.frontend import (
     Lengths,
     Probe,
     bind_dims,
+    describe_inputs,
     make_inputs,
     other_lengths,
     probe_inputs,
@@ -239,11 +240,12 @@ def _capture_probes(
 
     The original is asked first, in a process of its own: probing inputs may be too much for it.
     """
+    fixed = {*given, *(spec.name for spec in describe_inputs(model) if spec.default is not None)}
     is_large = sum(measure_session.values.nbytes(name) for name in measure_session.values) > _MOST_BYTES
     taken: list[str] = []
     started = time.monotonic()
     for kind in PROBES[:1] if is_large else PROBES:
-        probing = probe_inputs(model, kind, inputs, given, seed)
+        probing = probe_inputs(model, kind, inputs, fixed, seed)
         if probing is None or time.monotonic() - started > _MOST_PROBING_S:
             continue
         values = ValueStore(probe_folder(measure_session.values, kind))
