@@ -28,6 +28,7 @@ _REPRESENTATIVE = (
 _MOST_EXTRA = 64
 """By how much a symbol may be longer than usual, for expressions of it to be lengths."""
 
+_MATRIX_RANK = 2
 _IMAGE_RANK = 4
 _IMAGE_SIZE = 224
 
@@ -81,7 +82,7 @@ def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[st
         dims: Values of some dimensions.
 
     Returns:
-        Input name to shape. An input of unknown rank is a scalar if it has no default.
+        Input name to shape. That of an input of unknown rank is the one of its default, or what the first operator takes.
 
     Raises:
         UsageError: ``dims`` names a dimension that the model does not have, or a negative value.
@@ -94,13 +95,37 @@ def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[st
             raise UsageError(f"the model has no dimension {name!r}{_hint(name, known)}")
         if value < 0:
             raise UsageError(f"dimension {name!r} cannot be {value}")
+    values = {str(value.name): value for value in model.graph.inputs}
     lengths = _representative(specs, {**_lengths_of_defaults(specs), **given})
     return {
         spec.name: tuple(_bind(spec, axis, dim, lengths) for axis, dim in enumerate(spec.shape or ()))
         if spec.shape is not None
-        else spec.default or ()
+        else spec.default or _guessed(values[spec.name])
         for spec in specs
     }
+
+
+def _guessed(value: ir.Value) -> tuple[int, ...]:
+    """Return a shape that operators with weights take; a scalar's where none says anything."""
+    waiting, seen = [value], {value}
+    while waiting:
+        for node, position in waiting.pop(0).uses():
+            others = [other for other in node.inputs if other is not None and other.is_initializer()]
+            shape = others[0].shape if others else None
+            weight = [dim for dim in shape if isinstance(dim, int)] if shape is not None else []
+            if node.op_type in ("MatMul", "Gemm") and len(weight) >= _MATRIX_RANK and position < _MATRIX_RANK:
+                is_turned = node.attributes.get_int("transB" if position == 0 else "transA", 0)
+                inner = weight[-1 if is_turned else -2] if position == 0 else weight[-2 if is_turned else -1]
+                return (1, inner) if position == 0 else (inner, 1)
+            if node.op_type == "Conv" and position == 0 and len(weight) > _MATRIX_RANK:
+                size = _IMAGE_SIZE if len(weight) == _IMAGE_RANK else _MOST_EXTRA
+                return (1, weight[1] * node.attributes.get_int("group", 1), *[size] * (len(weight) - 2))
+            if node.op_type in ("Add", "Sub", "Mul", "Div") and weight:
+                return tuple(weight)
+            if len(node.inputs) == 1 or node.op_type in ("Cast", "Clip"):
+                waiting += [output for output in node.outputs if output not in seen]
+                seen.update(node.outputs)
+    return ()
 
 
 def _lengths_of_defaults(specs: Iterable[TensorSpec]) -> dict[str, int]:

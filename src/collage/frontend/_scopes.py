@@ -35,7 +35,8 @@ def check_structure(model: onnx.ModelProto) -> None:
     imports = _imports(model.opset_import, "the model")
     graph = model.graph
     for kind, values in (("input", graph.input), ("output", graph.output)):
-        _refuse_repeats([value.name for value in values], kind, "the main graph")
+        remedy = "; outputs are told apart by their names, so list it once" if kind == "output" else ""
+        _refuse_repeats([value.name for value in values], kind, "the main graph", remedy)
         for value in values:
             if not value.name:
                 raise ModelError(f"an {kind} of the main graph has no name")
@@ -194,11 +195,11 @@ def _defined(name: str, scopes: _Visible) -> bool:
     return any(name in scope for scope in scopes)
 
 
-def _refuse_repeats(names: list[str], kind: str, place: str) -> None:
+def _refuse_repeats(names: list[str], kind: str, place: str, remedy: str = "") -> None:
     if len(set(names)) == len(names):
         return
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise ModelError(f"{place} has two {kind}s called {name!r}")
+            raise ModelError(f"{place} has two {kind}s called {name!r}{remedy}")
         seen.add(name)
