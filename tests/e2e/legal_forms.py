@@ -211,6 +211,29 @@ def bodies_that_use_names_of_each_other() -> Form:
 
 
 @form
+def bodies_whose_names_shadow_those_outside() -> Form:
+    """A result that is made later outside, a constant, the result of the node itself, and the state of a Loop."""
+    condition = h.make_tensor_value_info("c", T.BOOL, [])
+    then = h.make_graph(
+        [node("Exp", "x", "later"), node("Add", "later w", "a")], "then", [], floats("a"), [nh.from_array(X, "w")]
+    )
+    otherwise = h.make_graph([node("Neg", "x", "a")], "else", [], floats("a"))
+    number = h.make_tensor_value_info("n", T.INT64, [])
+    steps = [node("Identity", "c", "on"), node("Neg", "x", "z")]
+    body = h.make_graph(
+        steps, "body", [number, condition, *floats("x")], [h.make_tensor_value_info("on", T.BOOL, []), *floats("z")]
+    )
+    nodes = [
+        h.make_node("If", ["c"], ["a"], then_branch=then, else_branch=otherwise),
+        node("Neg", "x", "later"),
+        h.make_node("Loop", ["n", "", "x"], ["y"], body=body),
+        node("Mul", "later w", "b"),
+    ]
+    made = model(nodes, [*floats("x"), condition, number], floats("a", "b", "y"), [nh.from_array(X - 5, "w")])
+    return made, [{"x": X, "c": np.array(flag), "n": np.array(3)} for flag in (True, False)]
+
+
+@form
 def no_inputs_at_all() -> Form:
     return model([node("Neg", "w", "y")], [], floats("y"), [nh.from_array(X, "w")]), [{}]
 

@@ -1,5 +1,8 @@
 """Single assignment, defined inputs, no cycles: checked by us, because not every reader does.
 
+A body may define a name that an outer graph defines too, as ONNX Runtime has it: the inner value is meant in all of the body.
+Names are made unique later.
+
 One toolchain of the menu accepts cyclic graphs, and another duplicate outputs; both are refused here, before any of
 them sees the model.
 """
@@ -117,9 +120,6 @@ class _Checker:
                 if name in scope.producer:
                     raise ModelError(f"{node_label(node)} of {place} defines value {name!r}, which is already defined")
                 scope.producer[name] = index
-        shadowed = next((name for name in scope.producer if _defined(name, outer)), None)
-        if shadowed is not None:
-            raise ModelError(f"{place} defines value {shadowed!r}, which an outer graph already defines")
         visible = (*outer, scope.producer)
         captured: set[str] = set()
         for node in nodes:
