@@ -136,6 +136,8 @@ def _flatten_hardmax(node: ir.Node) -> None:
 def _type_bounds(model: ir.Model) -> None:
     """Gives each Clip bounds of its data's type: before set 11 they are float32, and those of float32 where none are given.
 
+    Those of float32 data stay as the converter writes them: runtimes bound those by the same numbers, in any set.
+
     Raises:
         ValueError: A type is not known.
     """
@@ -151,6 +153,8 @@ def _type_bounds(model: ir.Model) -> None:
         dtype = None if x is None else x.dtype or types.get(x.name)
         if dtype is None:
             raise ValueError(f"the type of what {node.name!r} reads is not known")
+        if dtype == ir.DataType.FLOAT:
+            continue
         bounds = []
         for position, default in ((1, -_LARGEST_FLOAT), (2, _LARGEST_FLOAT)):
             bound = node.inputs[position] if position < len(node.inputs) else None
