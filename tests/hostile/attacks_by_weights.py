@@ -246,3 +246,62 @@ def socket_as_weights(folder):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.path.relpath(folder / "w.bin"))
     return save(external("w.bin"), folder)
+
+
+def sparse(dims: list[int], indices: np.ndarray, count: int = 2) -> onnx.ModelProto:
+    made = model([helper.make_node("Add", ["x", "w"], ["y"], name="add")])
+    values = helper.make_tensor("w", TensorProto.FLOAT, [count], [1.0] * count)
+    places = onnx.numpy_helper.from_array(indices, "places")
+    made.graph.sparse_initializer.append(onnx.SparseTensorProto(values=values, indices=places, dims=dims))
+    return made
+
+
+@attack
+def sparse_index_beyond_the_end(folder):
+    return save(sparse([4], np.array([0, 4])), folder)
+
+
+@attack
+def sparse_index_below_zero(folder):
+    return save(sparse([2, 2], np.array([[0, 0], [0, -1]])), folder)
+
+
+@attack
+def sparse_index_beyond_one_axis(folder):
+    return save(sparse([2, 2], np.array([[0, 0], [0, 2]])), folder)
+
+
+@attack
+def sparse_with_too_few_indices(folder):
+    return save(sparse([4], np.array([0])), folder)
+
+
+@attack
+def sparse_indices_of_another_type(folder):
+    return save(sparse([4], np.array([0, 1], np.int32)), folder)
+
+
+@attack
+def sparse_of_many_gigabytes(folder):
+    return save(sparse([2**20, 2**20], np.array([0, 1])), folder)
+
+
+@attack
+def sparse_of_an_overflowing_size(folder):
+    return save(sparse([2**32, 2**32], np.array([0, 1])), folder)
+
+
+@attack
+def many_sparse_of_half_a_gigabyte(folder):
+    made = sparse([2**27], np.array([0, 1]))
+    for number in range(5):
+        made.graph.sparse_initializer.append(made.graph.sparse_initializer[0])
+        made.graph.sparse_initializer[-1].values.name = f"w{number}"
+    return save(made, folder)
+
+
+@attack
+def sparse_of_the_name_of_another(folder):
+    made = sparse([4], np.array([0, 1]))
+    made.graph.initializer.append(helper.make_tensor("w", TensorProto.FLOAT, [4], [0.0] * 4))
+    return save(made, folder)

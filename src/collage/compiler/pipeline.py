@@ -150,6 +150,8 @@ def compile(
                 candidates, _ = search_until_stable(session, candidates)
                 candidates = autotune(session, candidates)
             result, finals = decide(session, candidates)
+        elif session.checking.lacks_inputs and options.finals:
+            raise NothingCanRun(session.reference_failure)
         else:
             candidates, result = CandidateKernelIndex(()), None
             finals = unmeasured(session)
@@ -157,6 +159,7 @@ def compile(
             raise _nothing_finished(finals)
         facts["nodes"] = len(session.graph)
         report = compile_report(session, facts, candidates, result, finals, time.monotonic() - started)
+        report["warnings"] = [*session.checking.notes, *report["warnings"]]
         recipe = replace(finals.recipe, model=facts, report=report)
         return _settle(recipe, workspace, toolchains)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collage.frontend._budget import Budgets
 from collage.frontend._canonical import lift_constants, name_everything, remove_unused
 from collage.frontend._checker import check_model
+from collage.frontend._defaults import decode_default, default_of, default_text
 from collage.frontend._digest import model_digest
 from collage.frontend._given import check_given, with_lengths_of
 from collage.frontend._inferable import inferable
 from collage.frontend._inputs import FLOATS, Floats, make_inputs
-from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs
+from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs, kind_of
 from collage.frontend._lengths import cut, fix_lengths, other_lengths, single_lengths
 from collage.frontend._nodes import all_nodes, bodies_of
 from collage.frontend._opset import MIN_OPSET
@@ -40,6 +41,9 @@ __all__ = [
     "check_given",
     "check_model",
     "cut",
+    "decode_default",
+    "default_of",
+    "default_text",
     "describe_inputs",
     "describe_outputs",
     "fix_lengths",
@@ -49,6 +53,7 @@ __all__ = [
     "infer_shapes",
     "inferable",
     "is_contributed",
+    "kind_of",
     "lengths_as_json",
     "lengths_from_json",
     "lift_constants",

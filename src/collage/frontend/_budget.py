@@ -17,6 +17,7 @@ from collage._errors import ModelError
 from collage.frontend._nodes import bodies_of, node_label
 from collage.frontend._proto import forget_claims
 from collage.frontend._sandbox import infer_shapes
+from collage.frontend._sparse import check_sparse_tensor
 from collage.frontend._tensors import TensorFacts, check_tensor
 
 __all__ = ["Budgets", "check_budgets", "check_inferred_shapes"]
@@ -38,6 +39,7 @@ class Budgets:
         nesting: Depth of control-flow bodies within each other, after functions are expanded.
         weight_bytes: All constants together.
         value_bytes: Any single value whose shape is known, weights included.
+        dense_bytes: Sparse constants together, once they are dense; they are built in memory, whatever the size of the file.
         inner_bytes: Constants of control-flow bodies in external files, which are loaded rather than mapped.
         name_bytes: Any single name, of a symbolic dimension too.
         text_bytes: What of a large file is long and no weights: names, documentation, metadata, unknown fields.
@@ -55,6 +57,7 @@ class Budgets:
     nesting: int = 16
     weight_bytes: int = 2**38
     value_bytes: int = 2**33
+    dense_bytes: int = 2**30
     inner_bytes: int = 2**28
     name_bytes: int = 2**13
     text_bytes: int = 2**26
@@ -138,6 +141,7 @@ class _Counter:
         self.budgets = budgets
         self.tensors: list[TensorFacts] = []
         self._weight_bytes = 0
+        self._dense_bytes = 0
         self._items = 0
         if len(model.functions) > budgets.functions:
             raise ModelError(f"the model has more than {budgets.functions:,} functions")
@@ -195,7 +199,13 @@ class _Counter:
 
     def _measure_graph(self, graph: onnx.GraphProto, place: str, depth: int = 0) -> _Size:
         self._check_name(graph.name, place)
-        described = len(graph.initializer) + len(graph.value_info) + len(graph.input) + len(graph.output)
+        described = (
+            len(graph.initializer)
+            + len(graph.sparse_initializer)
+            + len(graph.value_info)
+            + len(graph.input)
+            + len(graph.output)
+        )
         self._count_items(described + len(graph.metadata_props) + len(graph.quantization_annotation))
         for tensor in graph.initializer:
             self._account(tensor, f"initializer {tensor.name!r} of {place}")
@@ -204,8 +214,8 @@ class _Counter:
             for dim in value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ():
                 self._check_name(dim.dim_param, place)
             _check_value(value, place, self.budgets)
-        if graph.sparse_initializer:
-            raise ModelError(f"{place} has sparse initializers, which are not supported; store them densely")
+        for sparse in graph.sparse_initializer:
+            self._account_sparse(sparse, f"initializer {sparse.values.name!r} of {place}")
         return self._measure(graph.node, place, depth)
 
     def _measure(self, nodes: Sequence[onnx.NodeProto], place: str, depth: int = 0) -> _Size:
@@ -259,8 +269,10 @@ class _Counter:
                 raise ModelError(f"attribute {attribute.name!r} of {where} has {len(items):,} items")
         for text in attribute.strings:
             self._check_string(text, where)
-        if attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
-            raise ModelError(f"{where} has a sparse constant, which is not supported; store it densely")
+        if attribute.sparse_tensors or (attribute.HasField("sparse_tensor") and attribute.name != "sparse_value"):
+            raise ModelError(f"{where} has the sparse attribute {attribute.name!r}, which is not supported")
+        if attribute.HasField("sparse_tensor"):
+            self._account_sparse(attribute.sparse_tensor, f"attribute {attribute.name!r} of {where}")
         if attribute.HasField("t"):
             self._account(attribute.t, f"attribute {attribute.name!r} of {where}")
         for tensor in attribute.tensors:
@@ -273,6 +285,15 @@ class _Counter:
         if self._weight_bytes > self.budgets.weight_bytes:
             raise ModelError(f"the constants of the model exceed {self.budgets.weight_bytes:,} bytes at {where}")
         self.tensors.append(facts)
+
+    def _account_sparse(self, tensor: onnx.SparseTensorProto, where: str) -> None:
+        self._check_name(tensor.values.name, where)
+        budgets = self.budgets
+        self._dense_bytes += check_sparse_tensor(tensor, where, max_rank=budgets.rank, max_bytes=budgets.dense_bytes)
+        if self._dense_bytes > budgets.dense_bytes:
+            raise ModelError(
+                f"the sparse constants of the model, made dense, exceed {budgets.dense_bytes:,} bytes at {where}"
+            )
 
     def _check_name(self, name: str | bytes, where: str) -> None:
         if isinstance(name, bytes):

@@ -167,7 +167,21 @@ def lift_constants(model: ir.Model) -> None:
             passed_on = value.is_graph_input() and graph is not model.graph
             if constant or value.is_initializer() or passed_on:
                 graph.outputs[index] = _identity(graph, value)
+        for node in graph:
+            _write_text_as_tensor(node)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+
+
+def _write_text_as_tensor(node: ir.Node) -> None:
+    """Gives a Constant of text its tensor: the pass of ONNX IR takes ASCII alone, and cuts zero bytes off."""
+    name = next((name for name in ("value_string", "value_strings") if name in node.attributes), None)
+    if node.op_identifier() != ("", "Constant", "") or name is None or node.attributes[name].is_ref():
+        return
+    given = node.attributes.pop(name)
+    items = [given.as_string()] if name == "value_string" else list(given.as_strings())
+    shape = ir.Shape(() if name == "value_string" else (len(items),))
+    tensor = ir.StringTensor([item.encode() for item in items], shape=shape)
+    node.attributes["value"] = ir.AttrTensor("value", tensor)
 
 
 def _identity(graph: ir.Graph, value: ir.Value) -> ir.Value:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import onnx_ir as ir
 
+from collage._errors import UsageError
+from collage.frontend._defaults import default_of
 from collage.frontend._interface import bind_dims, describe_inputs
 
 if TYPE_CHECKING:
@@ -26,6 +28,15 @@ _PASSES_VALUES_ON = {
 """Operators whose output holds the values of their first input, in some other order, type or number."""
 
 _INDEXED_AXIS = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0}
+_SEQUENCE_LENGTHS = {
+    **dict.fromkeys((("RNN", 4), ("LSTM", 4), ("GRU", 4)), "layout"),
+    ("ReverseSequence", 1): "time_axis",
+}
+"""Where an operator takes lengths of sequences, and the attribute that says which axis of its first input has the longest."""
+
+_RESIZE_SIZES = 3
+_PAST_LENGTHS = 5
+_PAST_AXIS = 2
 _DEFAULT_INT_RANGE = 8
 _TRIP_COUNT = 4
 _LEAST_FRACTION = 1 / 256
@@ -39,7 +50,9 @@ def make_inputs(
     Floating-point inputs are normally distributed, unless another kind is asked for: there are models that make nothing but
     NaN of these, such as one that takes an image's logarithm. Integers that reach an index of Gather and its relatives lie
     inside what they index, as long as it is with these dimensions; other integers lie in [0, 8), images of bytes in [0, 256).
-    Inputs called a mask are ones, and so are integers that are used as a shape. Booleans are true.
+    Inputs called a mask are ones. Integers that are used as a shape, as sizes or as lengths of sequences are such as change
+    nothing, or ones. Booleans are true. Inputs that have a default
+    are that, where it is of the right shape.
 
     Args:
         model: A model whose shapes are inferred, so that the sizes of tables are known.
@@ -51,14 +64,19 @@ def make_inputs(
         Input name to array.
 
     Raises:
-        UsageError: ``dims`` does not fit the model.
+        UsageError: ``dims`` does not fit the model, or an input is no tensor.
     """
+    if others := [spec for spec in describe_inputs(model) if spec.kind is not None]:
+        raise UsageError(
+            f"input {others[0].name!r} is {others[0].kind}, which cannot be made up or read from a .npy file; "
+            f"run the model from Python: collage.load(...).run({{{others[0].name!r}: ...}})"
+        )
     shapes = bind_dims(model, dims)
     inputs = {value.name: value for value in model.graph.inputs}
     lengths = {
         dim: length
         for spec in describe_inputs(model)
-        for dim, length in zip(spec.shape or (), shapes[spec.name], strict=True)
+        for dim, length in zip(spec.shape or (), shapes[spec.name], strict=spec.shape is not None)
         if isinstance(dim, str)
     }
     return {
@@ -71,6 +89,9 @@ def _make(
     value: ir.Value, shape: tuple[int, ...], lengths: Mapping[str, int], floats: Floats, random: np.random.Generator
 ) -> Array:
     dtype = value.dtype or ir.DataType.FLOAT
+    default = default_of(value)
+    if default is not None and default.shape == shape:
+        return default
     if dtype == ir.DataType.STRING:
         words = random.choice(np.array(["red", "green", "blue", "one", "two"], dtype=object), size=shape)
         return np.asarray(words, dtype=object)
@@ -81,10 +102,26 @@ def _make(
         return np.asarray(_floats(floats, shape, random)).astype(numpy_dtype)
     if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
         return np.asarray(random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(numpy_dtype)
+    if (sizes := _as_sizes(value, shape, lengths)) is not None:
+        return np.array(sizes, numpy_dtype).reshape(shape)
     low, high = integer_range(value, dtype, lengths)
     if low is None or high is None:
         low, high = (0, 256) if dtype == ir.DataType.UINT8 else (0, min(_DEFAULT_INT_RANGE, 2 ** (dtype.bitwidth - 1)))
     return np.asarray(random.integers(low, high, shape)).astype(numpy_dtype)
+
+
+def _as_sizes(value: ir.Value, shape: tuple[int, ...], lengths: Mapping[str, int]) -> list[int] | None:
+    """Return what an input is that a Reshape or a Resize takes as it is, and that every tensor allows; None for others."""
+    if len(shape) != 1:
+        return None
+    for node, position in value.uses():
+        if node.op_type == "Reshape" and position == 1:
+            return [*(1 for _ in range(shape[0] - 1)), -1][: shape[0]]
+        if node.op_type == "Resize" and position == _RESIZE_SIZES:
+            sizes = _sizes(node.inputs[0], lengths)
+            axes = node.attributes.get_ints("axes") or range(len(sizes))
+            return [sizes[axis] for axis in axes] if len(axes) == shape[0] else [1] * shape[0]
+    return None
 
 
 def _floats(kind: Floats, shape: tuple[int, ...], random: np.random.Generator) -> Any:
@@ -130,6 +167,15 @@ def _limit(node: ir.Node, position: int, lengths: Mapping[str, int]) -> tuple[in
         return 0, int(depth.numpy().reshape(-1)[0]) if depth is not None else 1
     if node.op_type == "Loop" and position == 0:
         return _TRIP_COUNT, _TRIP_COUNT + 1
+    if (node.op_type, position) in _SEQUENCE_LENGTHS:
+        axis = node.attributes.get_int(_SEQUENCE_LENGTHS[node.op_type, position], 0)
+        sizes = _sizes(node.inputs[0], lengths)
+        length = sizes[axis] if axis < len(sizes) else 1
+        return length, length + 1
+    if node.op_type == "GroupQueryAttention" and position in (5, 6):
+        new, old = _sizes(node.inputs[0], lengths), _sizes(node.inputs[3], lengths)
+        total = (new[1] if len(new) > 1 else 1) + (old[2] if len(old) > _PAST_AXIS else 0)
+        return (total - 1, total) if position == _PAST_LENGTHS else (total, total + 1)
     if node.op_type in ("Reshape", "Expand", "Tile", "ConstantOfShape", "TopK") and position == len(node.inputs) - 1:
         return 1, 2
     return None

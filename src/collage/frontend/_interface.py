@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage._errors import UsageError
+from collage.frontend._defaults import default_of
+from collage.frontend._expressions import evaluate, length_of_symbol, symbols_of
 
 __all__ = ["TensorSpec", "bind_dims", "describe_inputs", "describe_outputs"]
 
@@ -24,6 +25,10 @@ _REPRESENTATIVE = (
 )
 """What a dimension is taken for by its name, first match first; every other name, such as a batch, is 1."""
 
+_MOST_EXTRA = 64
+"""By how much a symbol may be longer than usual, for expressions of it to be lengths."""
+
+_MATRIX_RANK = 2
 _IMAGE_RANK = 4
 _IMAGE_SIZE = 224
 
@@ -36,15 +41,21 @@ class TensorSpec:
         name: Its name.
         dtype: Element type; UNDEFINED if the model does not say.
         shape: Dimensions: a number, a symbol, or None where the model does not say; None if the rank is unknown.
+        kind: Its type if it is no tensor, such as ``seq(tensor(float))``.
+        default: Shape of the tensor that stands in for an input that is not given; None if the input must be given.
     """
 
     name: str
     dtype: ir.DataType
     shape: tuple[Dim, ...] | None
+    kind: str | None = None
+    default: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
+        if self.kind is not None:
+            return f"{self.name}: {self.kind}"
         dims = "?" if self.shape is None else ", ".join("?" if dim is None else str(dim) for dim in self.shape)
-        return f"{self.name}: {self.dtype.name.lower()}[{dims}]"
+        return f"{self.name}: {self.dtype.name.lower()}[{dims}]{'' if self.default is None else ' (optional)'}"
 
 
 def describe_inputs(model: ir.Model) -> tuple[TensorSpec, ...]:
@@ -61,16 +72,17 @@ def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[st
     """Gives every input a concrete, representative shape.
 
     A symbol takes its value from ``dims``; an anonymous dimension is called ``input[axis]`` there. What ``dims`` leaves
-    open is chosen by name: lengths of sequences, nodes, edges and points are 128, heights and widths 224, lengths of the
-    past 0, and everything else, batches above all, 1. Anonymous spatial dimensions of a rank-4 input, [N, C, H, W], are
-    224. Sums and products of symbols, as exporters write them (``past + seq``), follow from their parts.
+    open has the length that it has in the default of an input. Other lengths are chosen by name: lengths of sequences, nodes,
+    edges and points are 128, heights and widths 224, lengths of the past 0, and everything else, batches above all, 1.
+    Anonymous spatial dimensions of a rank-4 input, [N, C, H, W], are 224. Expressions of symbols, as exporters write them
+    (``past + seq``, ``s0 - 1``), follow from their parts.
 
     Args:
         model: Any model.
         dims: Values of some dimensions.
 
     Returns:
-        Input name to shape; an input of unknown rank is a scalar.
+        Input name to shape. That of an input of unknown rank is the one of its default, or what the first operator takes.
 
     Raises:
         UsageError: ``dims`` names a dimension that the model does not have, or a negative value.
@@ -83,43 +95,122 @@ def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[st
             raise UsageError(f"the model has no dimension {name!r}{_hint(name, known)}")
         if value < 0:
             raise UsageError(f"dimension {name!r} cannot be {value}")
+    values = {str(value.name): value for value in model.graph.inputs}
+    lengths = _representative(specs, {**_lengths_of_defaults(specs), **given})
     return {
-        spec.name: tuple(_bind(spec, axis, dim, given) for axis, dim in enumerate(spec.shape or ())) for spec in specs
+        spec.name: tuple(_bind(spec, axis, dim, lengths) for axis, dim in enumerate(spec.shape or ()))
+        if spec.shape is not None
+        else spec.default or _guessed(values[spec.name])
+        for spec in specs
     }
+
+
+def _guessed(value: ir.Value) -> tuple[int, ...]:
+    """Return a shape that operators with weights take; a scalar's where none says anything."""
+    waiting, seen = [value], {value}
+    while waiting:
+        for node, position in waiting.pop(0).uses():
+            others = [other for other in node.inputs if other is not None and other.is_initializer()]
+            shape = others[0].shape if others else None
+            weight = [dim for dim in shape if isinstance(dim, int)] if shape is not None else []
+            if node.op_type in ("MatMul", "Gemm") and len(weight) >= _MATRIX_RANK and position < _MATRIX_RANK:
+                is_turned = node.attributes.get_int("transB" if position == 0 else "transA", 0)
+                inner = weight[-1 if is_turned else -2] if position == 0 else weight[-2 if is_turned else -1]
+                return (1, inner) if position == 0 else (inner, 1)
+            if node.op_type == "Conv" and position == 0 and len(weight) > _MATRIX_RANK:
+                size = _IMAGE_SIZE if len(weight) == _IMAGE_RANK else _MOST_EXTRA
+                return (1, weight[1] * node.attributes.get_int("group", 1), *[size] * (len(weight) - 2))
+            if node.op_type in ("Add", "Sub", "Mul", "Div") and weight:
+                return tuple(weight)
+            if len(node.inputs) == 1 or node.op_type in ("Cast", "Clip"):
+                waiting += [output for output in node.outputs if output not in seen]
+                seen.update(node.outputs)
+    return ()
+
+
+def _lengths_of_defaults(specs: Iterable[TensorSpec]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for spec in specs:
+        for axis, (dim, length) in enumerate(zip(spec.shape or (), spec.default or (), strict=False)):
+            name = f"{spec.name}[{axis}]" if dim is None else dim
+            if isinstance(name, str):
+                found.setdefault(name, length)
+    return found
+
+
+def _representative(specs: Iterable[TensorSpec], given: Mapping[str, int]) -> dict[str, int]:
+    """Return a length for every symbol, and for every expression that is given one.
+
+    Symbols of expressions that would be negative, or no whole number, are made longer until all expressions are at least 1.
+    """
+    written = {dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
+    expressions = [dim for dim in sorted(written) if dim not in given and symbols_of(dim) != (dim,)]
+    lengths = {name: _chosen(name) for dim in written for name in symbols_of(dim)} | dict(given)
+    for symbol, length in [
+        found for dim in sorted(written) if dim in given if (found := length_of_symbol(dim, given[dim]))
+    ]:
+        lengths[symbol] = given.get(symbol, length)
+    for extra in range(1, _MOST_EXTRA):
+        short = [dim for dim in expressions if not _fits(dim, lengths)]
+        open_ = {name for dim in short for name in symbols_of(dim)} - given.keys()
+        if not open_:
+            break
+        lengths |= {name: _chosen(name) + extra for name in open_}
+    return lengths
+
+
+def _fits(dim: str, lengths: Mapping[str, int]) -> bool:
+    value = evaluate(dim, lengths.__getitem__)
+    return value is not None and (value > 0 or not all(lengths[name] for name in symbols_of(dim)))
+
+
+def _chosen(name: str) -> int:
+    return next((value for pattern, value in _REPRESENTATIVE if pattern.search(name)), 1)
 
 
 def _spec(value: ir.Value) -> TensorSpec:
     shape: tuple[Dim, ...] | None = None
     if value.shape is not None:
         shape = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-    return TensorSpec(str(value.name), value.dtype or ir.DataType.UNDEFINED, shape)
+    default = default_of(value)
+    return TensorSpec(
+        str(value.name),
+        value.dtype or ir.DataType.UNDEFINED,
+        shape,
+        kind_of(value),
+        None if default is None else default.shape,
+    )
+
+
+def kind_of(value: ir.Value) -> str | None:
+    """Return the type of what is no tensor, as ONNX Runtime writes it; None for tensors, and where there is no type."""
+    if not isinstance(value.type, ir.SequenceType | ir.OptionalType):
+        return None
+    return _type_name(value.type)
+
+
+def _type_name(kind: ir.TypeProtocol) -> str:
+    if isinstance(kind, ir.SequenceType | ir.OptionalType):
+        outer = "seq" if isinstance(kind, ir.SequenceType) else "optional"
+        return f"{outer}({_type_name(kind.elem_type)})"
+    return f"tensor({kind.dtype.name.lower()})"
 
 
 def _names(spec: TensorSpec, axis: int, dim: Dim) -> Iterable[str]:
     if dim is None:
         return (f"{spec.name}[{axis}]",)
-    return (dim, *_symbols(dim)) if isinstance(dim, str) else ()
+    return (dim, *symbols_of(dim)) if isinstance(dim, str) else ()
 
 
-def _symbols(expression: str) -> list[str]:
-    return [part for part in re.split(r"\s*[+*]\s*", expression) if part and not part.isdigit()]
-
-
-def _bind(spec: TensorSpec, axis: int, dim: Dim, given: Mapping[str, int]) -> int:
+def _bind(spec: TensorSpec, axis: int, dim: Dim, lengths: Mapping[str, int]) -> int:
     if isinstance(dim, int):
         return dim
     if dim is None:
         spatial = len(spec.shape or ()) == _IMAGE_RANK and axis >= _IMAGE_RANK - 2
-        return given.get(f"{spec.name}[{axis}]", _IMAGE_SIZE if spatial else 1)
-    if dim in given:
-        return given[dim]
-    return sum(math.prod(_term(part.strip(), given) for part in term.split("*")) for term in dim.split("+"))
-
-
-def _term(name: str, given: Mapping[str, int]) -> int:
-    if name.isdigit():
-        return int(name)
-    return given.get(name, next((value for pattern, value in _REPRESENTATIVE if pattern.search(name)), 1))
+        return lengths.get(f"{spec.name}[{axis}]", _IMAGE_SIZE if spatial else 1)
+    if dim in lengths:
+        return lengths[dim]
+    return evaluate(dim, lengths.__getitem__) or 0
 
 
 def _hint(name: str, known: Iterable[str]) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
+from collage._errors import UsageError
+from collage.frontend._expressions import length_of_symbol, substituted, symbols_of
 from collage.frontend._interface import bind_dims, describe_inputs
 
 if TYPE_CHECKING:
@@ -36,6 +36,11 @@ def fix_lengths(model: ir.Model, lengths: Mapping[str, int]) -> ir.Model:
     if not lengths:
         return model
     bind_dims(model, lengths)
+    for spec in describe_inputs(model):
+        for dim, length in zip(spec.shape or (), spec.default or (), strict=False):
+            fixed = substituted(dim, lengths) if isinstance(dim, str) else dim
+            if isinstance(fixed, int) and fixed != length:
+                raise UsageError(f"{dim!r} cannot be {fixed}: it is {length} in the default of input {spec.name!r}")
     for graph in model.graphs():
         for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
             if value.shape is not None:
@@ -47,18 +52,14 @@ def fix_lengths(model: ir.Model, lengths: Mapping[str, int]) -> ir.Model:
 
 
 def _fixed(dim: int | ir.SymbolicDim, lengths: Mapping[str, int], place: str = "") -> int | str | None:
-    """What is left of a dimension: a length, a symbol, or what is still open of a sum of products; None is to be inferred."""
+    """Return what is left of a dimension: a length, a symbol, or an expression of what is open; None is to be inferred."""
     name = dim if isinstance(dim, int) else dim.value
     if isinstance(name, int):
         return name
-    if name is None or name in lengths:
-        return lengths.get(place if name is None else name)
-    if lengths.keys().isdisjoint(re.findall(r"\w+", name)):
-        return name
-    terms = [[str(lengths.get(part.strip(), part.strip())) for part in term.split("*")] for term in name.split("+")]
-    if all(part.isdigit() for term in terms for part in term):
-        return sum(math.prod(map(int, term)) for term in terms)
-    return " + ".join("*".join(term) for term in terms) if place else None
+    if name is None:
+        return lengths.get(place)
+    left = substituted(name, lengths)
+    return left if place or left == name or isinstance(left, int) else None
 
 
 def other_lengths(model: ir.Model, inputs: Mapping[str, Array], *, longer: bool = True) -> Iterator[dict[str, int]]:
@@ -95,16 +96,19 @@ def single_lengths(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, in
 
 
 def lengths_of(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, int]:
-    """The length of every dimension that has a name of its own, or none; sums and products follow from these."""
+    """Return the length of every symbol, as far as it follows, and of every dimension without a name."""
     found: dict[str, int] = {}
+    derived: dict[str, int] = {}
     for spec in describe_inputs(model):
         shape = np.shape(inputs[spec.name]) if spec.name in inputs else ()
         for axis, (dim, length) in enumerate(zip(spec.shape or (), shape, strict=False)):
             if dim is None:
                 found[f"{spec.name}[{axis}]"] = length
-            elif isinstance(dim, str) and not {"+", "*"} & set(dim):
+            elif isinstance(dim, str) and symbols_of(dim) == (dim,):
                 found[dim] = length
-    return found
+            elif isinstance(dim, str) and (solved := length_of_symbol(dim, length)):
+                derived.setdefault(*solved)
+    return {**derived, **found}
 
 
 def _three_quarters(length: int) -> int:

@@ -15,9 +15,10 @@ import onnx_ir as ir
 from collage._errors import ModelError
 from collage.frontend._canonical import canonicalise
 from collage.frontend._checker import check_model
+from collage.frontend._inferable import inferable
 from collage.frontend._opset_7 import raise_to_7
 from collage.frontend._proto import reattach_weights, skeleton
-from collage.frontend._sandbox import convert_version
+from collage.frontend._sandbox import convert_version, infer_shapes
 from collage.frontend.contrib_ops import give_domain, take_domain
 
 __all__ = ["MIN_OPSET", "raise_opset"]
@@ -30,6 +31,8 @@ _CHANGED_SILENTLY = ("Scan",)
 
 _BROADCASTS_LIKE_NUMPY = 7
 _RESIZES_UP_AND_DOWN = 10
+_CLIPS_WITH_INPUTS = 11
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
 _PLACES_PIXELS = 11
 _MASKS_ARE_TRUE = 12
 
@@ -82,6 +85,8 @@ def _converted(model: ir.Model) -> ir.Model:
     converted: ir.Model = ir.from_proto(proto)
     reattach_weights(converted, older)
     version = model.opset_imports[""]
+    if version < _CLIPS_WITH_INPUTS:
+        _type_bounds(converted)
     for node in _standard_nodes(converted):
         if node.op_type == "Resize" and version < _PLACES_PIXELS:
             _place_pixels(node, version)
@@ -126,6 +131,45 @@ def _flatten_hardmax(node: ir.Node) -> None:
     lengths = ir.node("Shape", [x])
     whole = ir.node("Reshape", [maximum.outputs[0], lengths.outputs[0]])
     _exchange(node, [flat, maximum, lengths, whole], {result: whole.outputs[0]})
+
+
+def _type_bounds(model: ir.Model) -> None:
+    """Gives each Clip bounds of its data's type: before set 11 they are float32, and those of float32 where none are given.
+
+    Those of float32 data stay as the converter writes them: runtimes bound those by the same numbers, in any set.
+
+    Raises:
+        ValueError: A type is not known.
+    """
+    clips = [node for node in _standard_nodes(model) if node.op_type == "Clip"]
+    if not clips:
+        return
+    inferred = ir.from_proto(infer_shapes(inferable(skeleton(model))))
+    types = {
+        v.name: v.dtype for graph in inferred.graphs() for node in graph for v in (*node.inputs, *node.outputs) if v
+    }
+    for node in clips:
+        x = node.inputs[0]
+        dtype = None if x is None else x.dtype or types.get(x.name)
+        if dtype is None:
+            raise ValueError(f"the type of what {node.name!r} reads is not known")
+        if dtype == ir.DataType.FLOAT:
+            continue
+        bounds = []
+        for position, default in ((1, -_LARGEST_FLOAT), (2, _LARGEST_FLOAT)):
+            bound = node.inputs[position] if position < len(node.inputs) else None
+            given = None if bound is None else ir.convenience.get_const_tensor(bound)
+            if bound is not None and given is None:
+                raise ValueError(f"a bound of {node.name!r} is not known")
+            value = default if given is None else float(given.numpy())
+            with np.errstate(over="ignore"):  # What is beyond a narrower type is no bound.
+                constant = ir.node("Constant", [], {"value": ir.tensor(np.array(value).astype(dtype.numpy()), dtype)})
+            bounds.append(constant)
+        assert isinstance(node.graph, ir.Graph)
+        node.graph.insert_before(node, bounds)
+        node.resize_inputs(3)
+        for position, constant in enumerate(bounds, 1):
+            node.replace_input_with(position, constant.outputs[0])
 
 
 def _place_pixels(node: ir.Node, version: int) -> None:

@@ -23,11 +23,13 @@ from collage._errors import ModelError, UsageError
 from collage.frontend._budget import Budgets, check_budgets, check_inferred_shapes
 from collage.frontend._canonical import canonicalise, lift_constants
 from collage.frontend._checker import check_model
+from collage.frontend._defaults import give_defaults, take_defaults
 from collage.frontend._external import check_external_data, check_external_tensors, load_small_tensors, pin
 from collage.frontend._opset import raise_opset
 from collage.frontend._places import Place
 from collage.frontend._proto import skeleton
 from collage.frontend._scopes import check_structure
+from collage.frontend._sparse import with_dense_constants
 from collage.frontend._sparse_files import has_large_holes
 from collage.frontend._tensors import TensorFacts
 from collage.frontend._wire_format import check_framing
@@ -189,7 +191,10 @@ def _parse(data: bytes, budgets: Budgets) -> onnx.ModelProto:
 
 
 def _from_proto(proto: onnx.ModelProto, place: Place | None, budgets: Budgets, convert_opset: bool) -> ir.Model:
-    files = check_external_data(_validate(proto, budgets), place)
+    tensors = _bounded(proto, budgets)
+    proto = with_dense_constants(proto)
+    check_structure(proto)
+    files = check_external_data(tensors, place)
     try:
         model = copy_model(ir.from_proto(proto))
         pin(model, files)
@@ -205,28 +210,29 @@ def _from_ir(source: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Mode
     except Exception as error:
         raise ModelError(f"is not a well-formed onnx_ir.Model: {error}") from error
     check_external_tensors(model)
-    _validate(proto, budgets)
+    _bounded(proto, budgets)
+    check_structure(proto)
     return _finish(model, budgets, convert_opset)
 
 
-def _validate(proto: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]:
+def _bounded(proto: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]:
     if not proto.HasField("graph"):
         raise ModelError("is not an ONNX model: it has no graph")
     if not 1 <= proto.ir_version <= onnx.IR_VERSION:
         raise ModelError(f"has IR version {proto.ir_version}; 1 to {onnx.IR_VERSION} are known")
-    tensors = check_budgets(proto, budgets)
-    check_structure(proto)
-    return tensors
+    return check_budgets(proto, budgets)
 
 
 def _finish(model: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Model:
     try:
+        defaults = take_defaults(model)
         lift_constants(model)
         _type_weights(model)
         load_small_tensors(model, budgets.inner_bytes)
         canonicalise(model)
         if convert_opset:
             raise_opset(model)
+        give_defaults(model, defaults)
         proto = skeleton(model)
     except ModelError:
         raise

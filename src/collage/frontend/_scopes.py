@@ -1,5 +1,8 @@
 """Single assignment, defined inputs, no cycles: checked by us, because not every reader does.
 
+A body may define a name that an outer graph defines too, as ONNX Runtime has it: the inner value is meant in all of the body.
+Names are made unique later.
+
 One toolchain of the menu accepts cyclic graphs, and another duplicate outputs; both are refused here, before any of
 them sees the model.
 """
@@ -35,7 +38,8 @@ def check_structure(model: onnx.ModelProto) -> None:
     imports = _imports(model.opset_import, "the model")
     graph = model.graph
     for kind, values in (("input", graph.input), ("output", graph.output)):
-        _refuse_repeats([value.name for value in values], kind, "the main graph")
+        remedy = "; outputs are told apart by their names, so list it once" if kind == "output" else ""
+        _refuse_repeats([value.name for value in values], kind, "the main graph", remedy)
         for value in values:
             if not value.name:
                 raise ModelError(f"an {kind} of the main graph has no name")
@@ -116,9 +120,6 @@ class _Checker:
                 if name in scope.producer:
                     raise ModelError(f"{node_label(node)} of {place} defines value {name!r}, which is already defined")
                 scope.producer[name] = index
-        shadowed = next((name for name in scope.producer if _defined(name, outer)), None)
-        if shadowed is not None:
-            raise ModelError(f"{place} defines value {shadowed!r}, which an outer graph already defines")
         visible = (*outer, scope.producer)
         captured: set[str] = set()
         for node in nodes:
@@ -194,11 +195,11 @@ def _defined(name: str, scopes: _Visible) -> bool:
     return any(name in scope for scope in scopes)
 
 
-def _refuse_repeats(names: list[str], kind: str, place: str) -> None:
+def _refuse_repeats(names: list[str], kind: str, place: str, remedy: str = "") -> None:
     if len(set(names)) == len(names):
         return
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise ModelError(f"{place} has two {kind}s called {name!r}")
+            raise ModelError(f"{place} has two {kind}s called {name!r}{remedy}")
         seen.add(name)

@@ -132,6 +132,7 @@ class _Partitioner:
         for value in (*graph.inputs, *graph.initializers.values()):
             if value not in values:
                 values[value] = new_value(value, value.const_value)
+                values[value].metadata_props.update(value.metadata_props)  # The default of an input is there.
         nodes: list[ir.Node] = []
         for unit in _units_in_order(graph, groups):
             if isinstance(unit, _Group):

@@ -46,9 +46,9 @@ class NodeArg:
 
     @classmethod
     def of(cls, port: Port) -> NodeArg:
-        """Describes a port; what is no tensor has no type name here."""
+        """Describe a port."""
         kind = "" if port.dtype is None else f"tensor({_TYPES.get(port.dtype, port.dtype)})"
-        return cls(port.name, list(port.shape or ()), kind)
+        return cls(port.name, list(port.shape or ()), port.kind or kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +141,12 @@ class InferenceSession:
         self._output_names = [port.name for port in self.executable.outputs]
 
     def get_inputs(self) -> list[NodeArg]:
-        """The model's inputs."""
-        return [NodeArg.of(port) for port in self.executable.inputs]
+        """The model's inputs, but for those that have a default."""
+        return [NodeArg.of(port) for port in self.executable.inputs if port.default is None]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """The inputs that have a default: ``run`` takes them or leaves them."""
+        return [NodeArg.of(port) for port in self.executable.inputs if port.default is not None]
 
     def get_outputs(self) -> list[NodeArg]:
         """The model's outputs."""

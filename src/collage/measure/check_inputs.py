@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from collage.frontend import (
     Lengths,
     Probe,
     bind_dims,
+    describe_inputs,
     make_inputs,
     other_lengths,
     probe_inputs,
@@ -34,6 +35,7 @@ from collage.graph import structural_hash
 from collage.measure.original_model import Mismatch, OriginalModel
 from collage.measure.reference_run import (
     Make,
+    UntakenInputs,
     believe_values,
     capture_made_up,
     capture_reference,
@@ -68,12 +70,16 @@ class CheckingSets:
             first one that shows any.
         mismatched_on: The store with the inputs that showed them.
         probes: Kinds of probing inputs that the model takes.
+        lacks_inputs: It cannot be run because it fails on inputs that were made up; given ones may do.
+        notes: What a user should know of inputs that were made up.
     """
 
     failure: str | None = None
     mismatches: tuple[Mismatch, ...] = ()
     mismatched_on: ValueStore | None = None
     probes: tuple[str, ...] = ()
+    lacks_inputs: bool = False
+    notes: tuple[str, ...] = ()
 
 
 class _Differs(Exception):
@@ -176,7 +182,9 @@ def capture_checking_sets(
     if not len(model.graph):
         return CheckingSets("the model has no operators")
     if any(isinstance(value.type, ir.SequenceType | ir.OptionalType) for value in model.graph.inputs):
-        return CheckingSets("an input is a sequence or an optional, which cannot be made up")
+        return CheckingSets(
+            "an input is a sequence or an optional, which cannot be made up and cannot be given by --input"
+        )
     judge = _Judge(model, original, tolerance, in_between)
     first = shape_profiles(dims)[0].dims
     try:
@@ -193,10 +201,19 @@ def capture_checking_sets(
         _capture_other_lengths(model, made.inputs, measure_session, database, at, judge)
         probes = _capture_probes(model, made.inputs, given, measure_session, judge, seed)
     except NothingCanRun as error:
-        return CheckingSets(str(error))
+        return CheckingSets(str(error), lacks_inputs=isinstance(error, UntakenInputs))
     except _Differs as found:
         return CheckingSets(None, tuple(found.mismatches), found.values)
-    return CheckingSets(probes=probes)
+    return CheckingSets(probes=probes, notes=_guesses(model, made.inputs, given))
+
+
+def _guesses(model: ir.Model, inputs: Mapping[str, Any], given: Collection[str]) -> tuple[str, ...]:
+    return tuple(
+        f"the file does not say the rank of input {spec.name!r}; everything was measured at the guess "
+        f"{list(np.shape(inputs[spec.name]))}, and --input {spec.name}=FILE.npy would say a real shape"
+        for spec in describe_inputs(model)
+        if spec.shape is None and spec.default is None and spec.name not in given
+    )
 
 
 def agrees_with_original(
@@ -239,11 +256,12 @@ def _capture_probes(
 
     The original is asked first, in a process of its own: probing inputs may be too much for it.
     """
+    fixed = {*given, *(spec.name for spec in describe_inputs(model) if spec.default is not None)}
     is_large = sum(measure_session.values.nbytes(name) for name in measure_session.values) > _MOST_BYTES
     taken: list[str] = []
     started = time.monotonic()
     for kind in PROBES[:1] if is_large else PROBES:
-        probing = probe_inputs(model, kind, inputs, given, seed)
+        probing = probe_inputs(model, kind, inputs, fixed, seed)
         if probing is None or time.monotonic() - started > _MOST_PROBING_S:
             continue
         values = ValueStore(probe_folder(measure_session.values, kind))

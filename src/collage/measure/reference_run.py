@@ -7,7 +7,7 @@ checked at others too: one that has taken the length that it met first for a con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from collage.frontend import (
     Lengths,
     bind_dims,
     cut,
+    describe_inputs,
     make_inputs,
     shape_profiles,
 )
@@ -37,6 +38,7 @@ from collage.transform import is_random
 __all__ = [
     "MadeUp",
     "Make",
+    "UntakenInputs",
     "believe_values",
     "capture_made_up",
     "capture_reference",
@@ -48,6 +50,13 @@ __all__ = [
 
 Make = Callable[[Mapping[str, int]], Mapping[str, Any]]
 """Makes inputs up, for lengths by symbol."""
+
+
+_MOST_SHOWN = 4
+
+
+class UntakenInputs(NothingCanRun):
+    """The model fails on all inputs that were made up for it, and may well take others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,8 @@ def capture_made_up(
     (a logarithm's below zero), so several are tried.
 
     Raises:
-        NothingCanRun: Not even the host can run the model on any of them.
+        UntakenInputs: Not even the host can run the model on any of them.
+        NothingCanRun: It cannot run the model on the given inputs, which are all.
     """
     made_up = set(bind_dims(model, shape_profiles(dims)[0].dims)) - set(given)
     seeds = (seed, seed + 1) if made_up else (seed,)
@@ -92,7 +102,7 @@ def capture_made_up(
         except NothingCanRun as error:
             failure = error
     else:
-        raise failure
+        raise UntakenInputs(_untaken(model, made_up, failure)) if made_up else failure
     least = nonfinite_elements(model, measure_session.values)
     floats = any(value.name in made_up and _is_float(value) for value in model.graph.inputs)
     best, is_stored = found, True
@@ -109,6 +119,26 @@ def capture_made_up(
     if not is_stored:
         capture_shape_profiles(model, best.make, measure_session, dims, given)
     return best
+
+
+def _untaken(model: ir.Model, made_up: Collection[str], failure: NothingCanRun) -> str:
+    """Return the sentence that says which inputs were made up in vain, and what a user can do."""
+    specs = [spec for spec in describe_inputs(model) if spec.name in made_up]
+    shapes = bind_dims(model, {})
+    shown = ", ".join(repr(spec.name) for spec in specs[:_MOST_SHOWN])
+    more = "" if len(specs) <= _MOST_SHOWN else f" and {len(specs) - _MOST_SHOWN} more"
+    unknown = "".join(
+        f"; the rank of {spec.name!r} is not known, and the shape {list(shapes[spec.name])} was a guess"
+        for spec in specs[:_MOST_SHOWN]
+        if spec.shape is None
+    )
+    symbols = [dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)]
+    lengths = f", or other lengths with --dim {symbols[0] if symbols else 'NAME'}=LENGTH"
+    return (
+        f"the model does not take the inputs that were made up for it ({shown}{more}){unknown}; give real ones with "
+        f"--input {specs[0].name}=FILE.npy (in Python CompileOptions(inputs=...)){lengths}: "
+        f"{failure.__cause__ or failure}"
+    )
 
 
 def _is_float(value: ir.Value) -> bool:

@@ -32,19 +32,32 @@ class Port:
         name: Its name in the model.
         dtype: NumPy or ml_dtypes name; ``string`` for text; None where the value is no tensor (sequence, optional).
         shape: One entry per axis: a length, a symbol, or None where nothing is known; None if the rank is unknown.
+        kind: Its type if it is no tensor, such as ``seq(tensor(float))``.
+        default: The tensor that stands in for an input that is not given, as text; None if the input must be given.
     """
 
     name: str
     dtype: str | None
     shape: tuple[int | str | None, ...] | None
+    kind: str | None = None
+    default: str | None = None
 
     def __str__(self) -> str:
+        if self.kind is not None:
+            return f"{self.name}: {self.kind}"
         axes = "?" if self.shape is None else ", ".join("?" if axis is None else str(axis) for axis in self.shape)
-        return f"{self.name}: {self.dtype or 'any'}[{axes}]"
+        return f"{self.name}: {self.dtype or 'any'}[{axes}]{'' if self.default is None else ' (optional)'}"
 
     def as_json(self) -> dict[str, Any]:
         """For the manifest."""
-        return {"name": self.name, "dtype": self.dtype, "shape": None if self.shape is None else list(self.shape)}
+        shape = None if self.shape is None else list(self.shape)
+        more = {"kind": self.kind, "default": self.default}
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "shape": shape,
+            **{k: v for k, v in more.items() if v is not None},
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Port:
@@ -56,20 +69,26 @@ class Port:
         axes = None if shape is None else tuple(shape)
         if not all(axis is None or type(axis) in (int, str) for axis in axes or ()):
             raise TypeError(f"the shape of port {name!r} is {shape!r}")
-        return cls(name, dtype, axes)
+        kind, default = data.get("kind"), data.get("default")
+        if not isinstance(kind, str | None) or not isinstance(default, str | None):
+            raise TypeError(f"the kind and the default of port {name!r} are strings")
+        return cls(name, dtype, axes, kind, default)
 
     @classmethod
     def of(cls, value: ir.Value) -> Port:
         """Describes a value of a model."""
         import onnx_ir as ir  # late: running compiled kernels does not need it
 
+        from collage.frontend import default_text, kind_of
+
         name, dtype = str(value.name), value.dtype
-        if dtype is None or isinstance(value.type, ir.SequenceType | ir.OptionalType):
-            return cls(name, None, None)
+        if dtype is None or (kind := kind_of(value)) is not None:
+            return cls(name, None, None, None if dtype is None else kind)
         axes: tuple[int | str | None, ...] | None = None
         if value.shape is not None:
             axes = tuple(axis if isinstance(axis, int) else axis.value for axis in value.shape)
-        return cls(name, "string" if dtype == ir.DataType.STRING else dtype.numpy().name, axes)
+        kind_of_element = "string" if dtype == ir.DataType.STRING else dtype.numpy().name
+        return cls(name, kind_of_element, axes, None, default_text(value))
 
 
 Bound = tuple[list[Any], Restore | None, bool]
@@ -84,13 +103,15 @@ class Signature:
         self.inputs = tuple(inputs)
         self._names = tuple(port.name for port in inputs)
         self._expected = tuple((port.name, _numpy_dtype(port.dtype), port) for port in inputs)
+        self._defaults = {port.name: _default(port) for port in inputs if port.default is not None}
+        self._required = tuple(name for name in self._names if name not in self._defaults)
         self._known: dict[tuple[Any, ...], bool] = {}
 
     def bind(self, feeds: Mapping[str, Any] | Sequence[Any]) -> Bound:
         """Orders and checks inputs.
 
         Args:
-            feeds: By name, or in the model's order.
+            feeds: By name, or in the model's order. Those with a default may be absent: all of them, where names are.
 
         Raises:
             InputError: A name, type or shape does not fit; the message says which and what was expected.
@@ -99,11 +120,16 @@ class Signature:
             feeds = self._by_name(feeds)
         restore: Restore | None = None
         bound = []
+        absent = 0
         for name, dtype, port in self._expected:
             try:
                 value = feeds[name]
             except KeyError:
-                raise InputError(self._names_message(feeds)) from None
+                if name not in self._defaults:
+                    raise InputError(self._names_message(feeds)) from None
+                absent += 1
+                bound.append(self._defaults[name])
+                continue
             # The usual call, in as few steps as can be: an array of the right type, laid out as kernels want it.
             if type(value) is np.ndarray and value.dtype == dtype and value.flags.c_contiguous:
                 bound.append(value)
@@ -111,7 +137,7 @@ class Signature:
                 if is_torch(value):
                     restore = as_torch
                 bound.append(_as_tensor(port, dtype, value))
-        if len(feeds) != len(bound):
+        if len(feeds) + absent != len(bound):
             raise InputError(self._names_message(feeds))
         # Callers mostly come with shapes that they came with before; to check these takes longer than all else here.
         shapes = tuple([getattr(value, "shape", None) for value in bound])
@@ -134,12 +160,13 @@ class Signature:
             raise InputError(
                 "inputs are a mapping from names to tensors, or a sequence of tensors in the model's order"
             )
-        if len(feeds) != len(self._names):
-            raise InputError(f"{len(feeds)} inputs given, but the model has {len(self._names)}: {self}")
-        return dict(zip(self._names, feeds, strict=True))
+        for names in (self._names, self._required):
+            if len(feeds) == len(names):
+                return dict(zip(names, feeds, strict=True))
+        raise InputError(f"{len(feeds)} inputs given, but the model has {len(self._names)}: {self}")
 
     def _names_message(self, feeds: Mapping[str, Any]) -> str:
-        missing = [name for name in self._names if name not in feeds]
+        missing = [name for name in self._required if name not in feeds]
         unknown = [str(name) for name in feeds if name not in self._names]
         parts = [f"missing input {', '.join(map(repr, missing))}"] if missing else []
         parts += [f"unknown input {', '.join(map(repr, unknown))}"] if unknown else []
@@ -147,6 +174,12 @@ class Signature:
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.inputs)) or "no inputs"
+
+
+def _default(port: Port) -> np.ndarray[Any, Any]:
+    from collage.frontend import decode_default
+
+    return decode_default(str(port.default))
 
 
 def _numpy_dtype(name: str | None) -> np.dtype[Any] | None:

@@ -23,7 +23,8 @@ class InferType(ModulePass):
 
     What was known is refined, never forgotten: a number beats a symbol, and a symbol of the model one that inference
     made up. Where a file claims one number and another follows from its inputs, the claim is wrong: people change the batch
-    of their inputs, and runtimes go by these. A claim counts where nothing follows, as of what foreign operators return.
+    of their inputs, and runtimes go by these. So is one number where a symbol of an input follows: it is true of one length
+    alone. A claim counts where nothing follows, as of what foreign operators return.
     What a Loop carries has a length in its body only if it begins with that and each turn hands the same on.
     """
 
@@ -34,7 +35,7 @@ class InferType(ModulePass):
         """Infers types and shapes in place."""
         proto = skeleton(model)
         forget_claims(proto.graph)
-        _learn(model, ir.from_proto(infer_shapes(inferable(proto))))
+        _learn(model, ir.from_proto(infer_shapes(inferable(proto))), _symbols_of_inputs(model))
         if any(
             value.shape is None or not value.shape.is_static() for graph in model.graphs() for value in _values(graph)
         ):
@@ -71,19 +72,24 @@ def _doubt_carried(loop: ir.Node) -> bool:
     return doubted
 
 
-def _learn(model: ir.Model, inferred: ir.Model) -> None:
+def _symbols_of_inputs(model: ir.Model) -> frozenset[str]:
+    dims = (dim for value in model.graph.inputs for dim in value.shape or ())
+    return frozenset(str(dim) for dim in dims if not isinstance(dim, int) and dim.value is not None)
+
+
+def _learn(model: ir.Model, inferred: ir.Model, proven: frozenset[str] = frozenset()) -> None:
     for graph, inferred_graph in zip(model.graphs(), inferred.graphs(), strict=True):
         found = {value.name: value for value in _values(inferred_graph)}
         for value in _values(graph):
             if value.name in found:
-                _refine(value, found[value.name])
+                _refine(value, found[value.name], proven)
 
 
 def _values(graph: ir.Graph) -> list[ir.Value]:
     return [*graph.inputs, *(value for node in graph for value in node.outputs)]
 
 
-def _refine(value: ir.Value, found: ir.Value) -> None:
+def _refine(value: ir.Value, found: ir.Value, proven: frozenset[str]) -> None:
     if value.type is None:
         value.type = found.type
     if found.shape is None:
@@ -92,7 +98,9 @@ def _refine(value: ir.Value, found: ir.Value) -> None:
         value.shape = ir.Shape(found.shape)
     elif len(value.shape) == len(found.shape):
         value.shape = ir.Shape(
-            theirs if isinstance(theirs, int) or not _is_known(ours) else ours
+            theirs
+            if isinstance(theirs, int) or not _is_known(ours) or (isinstance(ours, int) and str(theirs) in proven)
+            else ours
             for ours, theirs in zip(value.shape, found.shape, strict=True)
         )
     elif not value.is_graph_input():

@@ -180,6 +180,7 @@ def _elementwise() -> Iterator[Case]:
     yield Case("Tanh", (X,), {"consumed_inputs": [0]})
     for bounds in ({}, {"min": -0.5}, {"max": 0.5}, {"min": -0.5, "max": 0.5}):
         yield Case("Clip", (X,), bounds)
+        yield Case("Clip", (np.array([-np.inf, -1, 0.25, 1, np.inf], np.float32),), bounds, sets=(6, 10))
     low, high = np.array(-0.5, np.float32), np.array(0.5, np.float32)
     for limits in ((low,), (low, high), (None, high)):
         yield Case("Clip", (X, *limits), sets=(11, 12))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+import onnxruntime
 import pytest
 
-from collage.frontend import FLOATS, Floats, make_inputs, read_model
+from collage._errors import UsageError
+from collage.frontend import FLOATS, Floats, describe_inputs, make_inputs, read_model
 
 TEXT = """
 <ir_version: 10, opset_import: ["": 17]>
@@ -31,3 +34,64 @@ def test_other_inputs_are_the_same_for_all_kinds_and_normal_is_the_first() -> No
         assert (made["i"] == plain["i"]).all() and (made["b"] == plain["b"]).all()
         assert (kind == FLOATS[0]) == bool((made["x"] == plain["x"]).all())
     assert plain["x"].min() < -1.0
+
+
+def read(text: str) -> ir.Model:
+    return read_model(
+        onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]> g {text}')
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "wanted"),
+    [
+        ("(float[2,3] x, int64[3] s) => (float[a,b,c] y) { y = Reshape (x, s) }", "s", [1, 1, -1]),
+        ("(float[1,3,8,4] x, int64[4] s) => (float[a,b,c,d] y) { y = Resize (x, , , s) }", "s", [1, 3, 8, 4]),
+        ("(float[1,3,8,n] x, int64[2] s) => (float[a,b,c,d] y) { y = Resize <axes = [3, 1]> (x, , , s) }", "s", [1, 3]),
+        ("(float[5,2] x, int64[2] s) => (float[5,2] y) { y = ReverseSequence (x, s) }", "s", [5, 5]),
+        (
+            "(float[2,5] x, int64[2] s) => (float[2,5] y) { y = ReverseSequence <time_axis = 1, batch_axis = 0> (x, s) }",
+            "s",
+            [5, 5],
+        ),
+        ("(float[n] x, int64[1] k) => (float[a] y, int64[a] i) { y, i = TopK (x, k) }", "k", [1]),
+    ],
+)
+def test_sizes_and_lengths_fit_the_other_inputs(text: str, name: str, wanted: list[int]) -> None:
+    model = read(text)
+    assert make_inputs(model)[name].tolist() == wanted
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    session.run(None, make_inputs(model))
+
+
+@pytest.mark.parametrize(
+    ("node", "weight", "wanted"),
+    [
+        ("MatMul (x, w)", (8, 4), (1, 8)),
+        ("MatMul (w, x)", (8, 4), (4, 1)),
+        ("Gemm <transB = 1> (x, w)", (8, 4), (1, 4)),
+        ("Conv (x, w)", (6, 3, 3, 3), (1, 3, 224, 224)),
+        ("Conv <group = 2> (x, w)", (6, 3, 3), (1, 6, 64)),
+        ("Add (x, w)", (5, 7), (5, 7)),
+    ],
+)
+def test_an_input_of_unknown_rank_is_what_its_weight_takes(
+    node: str, weight: tuple[int, ...], wanted: tuple[int, ...]
+) -> None:
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in "xy")
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 21]> g (float[1] x) => (float[1] y) {{ y = {node} }}'
+    )
+    proto.graph.input[0].CopyFrom(x)
+    proto.graph.output[0].CopyFrom(y)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(weight, np.float32), "w"))
+    made = make_inputs(read_model(proto))
+    assert made["x"].shape == wanted
+    onnxruntime.InferenceSession(proto.SerializeToString()).run(None, made)
+
+
+def test_a_sequence_cannot_be_made_up() -> None:
+    model = read("(seq(float[n]) x) => (float[m] y) { y = ConcatFromSequence <axis = 0> (x) }")
+    assert [str(spec) for spec in describe_inputs(model)] == ["x: seq(tensor(float))"]
+    with pytest.raises(UsageError, match=r"'x' is seq\(tensor\(float\)\), which cannot be made up"):
+        make_inputs(model)

@@ -248,3 +248,25 @@ def test_what_is_left_is_at_least_of_the_first_set_that_runtimes_read() -> None:
     x, s = floats(2, 3, 4, 5), np.abs(floats(3, 4, 5, seed=1)) + np.float32(0.5)
     (y,) = run(model, {"x": x, "s": s})
     np.testing.assert_allclose(y, (x * s - s) / np.sqrt(s + np.float32(1e-5)) * s + s, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("is_inside", [False, True])
+@pytest.mark.parametrize("bounds", [{}, {"min": -0.5}, {"max": 0.5}, {"min": -0.5, "max": 0.5}])
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_a_clip_has_bounds_of_its_type(dtype: Any, bounds: dict[str, float], is_inside: bool) -> None:
+    """ONNX Runtime computes no Clip of these types before set 11, where bounds are those of float32 if none are given."""
+    x = np.array([-np.inf, -6e4, 0, 0.25, 6e4, np.inf, np.nan], dtype)
+    if dtype == np.float64:
+        x = np.append(x, [1e300, -1e39])
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    value, result = (helper.make_tensor_value_info(name, kind, x.shape) for name in "xy")
+    nodes = [helper.make_node("Clip", ["a" if is_inside else "x"], ["y"], **bounds)]
+    if is_inside:
+        nodes.insert(0, helper.make_node("Neg", ["x"], ["a"]))
+    graph = helper.make_graph(nodes, "g", [value], [result])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=5)
+    largest = float(np.finfo(np.float32).max)
+    with np.errstate(over="ignore"):
+        low, high = np.array([bounds.get("min", -largest), bounds.get("max", largest)]).astype(dtype)
+    (found,) = run(read_model(model), {"x": x})
+    np.testing.assert_array_equal(found, np.clip(-x if is_inside else x, low, high))

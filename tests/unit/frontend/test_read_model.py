@@ -8,7 +8,17 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from tests.unit.transform.graphs import assert_same, random_model, run
 
 from collage._errors import ModelError, UsageError
-from collage.frontend import Budgets, read_model
+from collage.frontend import (
+    Budgets,
+    bind_dims,
+    default_of,
+    describe_inputs,
+    fix_lengths,
+    make_inputs,
+    model_digest,
+    read_model,
+)
+from collage.graph import copy_model
 
 
 def tiny(body: str = "y = Relu (x)", opset: int = 17) -> onnx.ModelProto:
@@ -127,13 +137,72 @@ def test_trailing_empty_inputs_are_dropped_in_bodies():
     assert len(inner.inputs) == 2
 
 
-def test_initializers_that_are_inputs_are_constants():
-    proto = tiny("y = Add (x, w)")
-    proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [4]))
-    proto.graph.initializer.append(numpy_helper.from_array(np.ones(4, np.float32), "w"))
+def with_default(elements: int = 4, ir_version: int = 9) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["w"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("w", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])],
+        [numpy_helper.from_array(np.full(elements, 2, np.float32), "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=ir_version)
+
+
+def test_initializers_that_are_inputs_are_defaults():
+    proto = with_default()
     model = read_model(proto)
-    assert [value.name for value in model.graph.inputs] == ["x"]
+    for found in (model, copy_model(model), read_model(model), read_model(ir.to_proto(model).SerializeToString())):
+        (value,) = found.graph.inputs
+        assert not found.graph.initializers
+        np.testing.assert_array_equal(default_of(value), np.full(4, 2, np.float32))
+        assert [str(spec) for spec in describe_inputs(found)] == ["w: float[n] (optional)"]
+        assert bind_dims(found) == {"w": (4,)}
+        np.testing.assert_array_equal(make_inputs(found, 3)["w"], np.full(4, 2, np.float32))
+        assert make_inputs(found, 3, {"n": 7})["w"].shape == (7,)
+    assert proto == with_default()
+
+
+def test_models_with_other_defaults_have_other_digests():
+    other = with_default()
+    other.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.full(4, 3, np.float32), "w"))
+    assert model_digest(read_model(with_default())) != model_digest(read_model(other))
+
+
+def test_a_length_that_contradicts_a_default_is_refused():
+    fix_lengths(read_model(with_default()), {"n": 4})
+    with pytest.raises(UsageError, match="'n' cannot be 5: it is 4 in the default of input 'w'"):
+        fix_lengths(read_model(with_default()), {"n": 5})
+
+
+@pytest.mark.parametrize("proto", [with_default(ir_version=3), with_default(elements=1 << 15)])
+def test_initializers_of_old_or_large_inputs_are_constants(proto):
+    model = read_model(proto)
+    assert not model.graph.inputs
     assert not model.graph.initializers["w"].is_graph_input()
+
+
+@pytest.mark.parametrize("text", ["", "?", "AAAA", "CAEQAUoEAAAAQA==x", "CAEQC0oIAAAAAAAAAAA=", "CIAEEAE="])
+def test_damaged_defaults_are_refused(text):
+    model = read_model(with_default())
+    model.graph.inputs[0].metadata_props["collage.default"] = text
+    with pytest.raises(ModelError, match="default of"):
+        read_model(ir.to_proto(model).SerializeToString())
+
+
+def test_text_constants_keep_every_character():
+    nodes = [
+        helper.make_node("Constant", [], ["a"], value_string="é\0"),
+        helper.make_node("Constant", [], ["b"], value_strings=["日本", "", "x\0"]),
+    ]
+    outputs = [
+        helper.make_tensor_value_info("a", TensorProto.STRING, []),
+        helper.make_tensor_value_info("b", TensorProto.STRING, [3]),
+    ]
+    graph = helper.make_graph(nodes, "g", [], outputs)
+    model = read_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))
+    tensors = [value.const_value for value in model.graph.initializers.values()]
+    found = sorted((tuple(tensor.shape.numpy()), list(tensor.string_data())) for tensor in tensors)
+    assert found == [((), ["é\0".encode()]), ((3,), ["日本".encode(), b"", b"x\0"])]
 
 
 def test_unsorted_nodes_are_sorted():

@@ -115,3 +115,14 @@ def test_what_a_loop_carries_has_the_length_that_it_keeps_only(claim: str) -> No
     kept = prepare(read_model(parser.parse_model(CARRIED % (claim, claim, "Add (held, x)"))))
     body = next(node for node in kept.graph if node.op_type == "Loop").attributes["body"].as_graph()
     assert claim == "same" or list(body.inputs[2].shape) == [1]
+
+
+def test_a_symbol_of_an_input_beats_a_number_that_is_claimed() -> None:
+    """People make the batch symbolic at the input alone."""
+    model = model_of("(float[batch, 4] x) => (float[1, 4] y) { a = Relu (x) y = Neg (a) }", a=[1, 4])
+    assert shapes(model) == {"a": "[batch,4]", "y": "[batch,4]"}
+
+
+def test_a_number_that_is_claimed_stays_where_no_symbol_of_an_input_follows() -> None:
+    model = model_of("(float[n] x, float[m] z) => (float[7] y) { y = Concat <axis = 0> (x, z) }")
+    assert shapes(model) == {"y": "[7]"}
