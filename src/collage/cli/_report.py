@@ -138,6 +138,8 @@ def _additive(report: Mapping[str, Any]) -> str:
     """What the kernels add up to, and how far off that is; what the machine is off by itself is told apart."""
     drift = report.get("machine_drift")  # Reports of artefacts made before it was told do not have it.
     machine = f" (the machine itself: {drift:+.1%})" if drift is not None else ""
+    if report["estimate_us"] is None:
+        return f"its kernels were not measured by themselves{machine}"
     if len(report["kernels"]) == 1:
         return f"measured by itself {_ms(report['estimate_us'])} ms{machine}"
     error = f"additive error {report['additive_error']:+.1%}"

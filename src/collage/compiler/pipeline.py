@@ -333,7 +333,7 @@ def decide(
     recall_correction(session)
     while True:
         index, result = search_until_stable(session, index)
-        plans = _finalists(session, index, result, singles)
+        plans = with_named_targets(session, _finalists(session, index, result, singles))
         if all(_is_among(raced, plan) for plan in plans):
             if finals is not None:
                 break

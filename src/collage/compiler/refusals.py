@@ -96,7 +96,8 @@ def check_menu(session: CompileSession) -> None:
         NothingCanRun: So it is, and nobody allowed the host to run everything.
         WrongAnswer: So it is, because a target computes wrongly.
     """
-    some = any(outcome.ok for found in session.baselines.values() for outcome in found.outcomes)
+    # What is built operator by operator may do where all of it at once does not.
+    some = any(support.ok for found in session.baselines.values() for support in found.support.values())
     if not (some or _may_be_host(session)):
         raise _refusal(session)
 

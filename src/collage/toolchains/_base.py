@@ -28,7 +28,9 @@ def availability_for(toolchain: Toolchain, target: Target) -> Availability:
     try:
         found = toolchain.availability() if ask is None else ask(target)
     except Exception as error:
-        return Availability(False, reason=f"broken: asked whether it can be used, it raises {type(error).__name__}: {error}")
+        return Availability(
+            False, reason=f"broken: asked whether it can be used, it raises {type(error).__name__}: {error}"
+        )
     if isinstance(found, Availability):
         return found
     return Availability(False, reason=f"broken: asked whether it can be used, it answers {found!r:.60}")
