@@ -203,17 +203,8 @@ HOST_TARGET = Target("llvm", compiler=HOST_TOOLCHAIN)
 """Where operators run that nothing on the menu takes."""
 
 
-_MEANT = {
-    "cpu": "llvm",
-    "gpu": "cuda",
-    "nvidia": "cuda",
-    "ort": "onnxruntime",
-    "ov": "openvino",
-    "trt": "tensorrt",
-    "torch": "inductor",
-    "pytorch": "inductor",
-}
-"""What other tools call the same, where no spelling is near."""
+_MEANT = {"cpu": "llvm", "gpu": "cuda", "nvidia": "cuda"}
+"""What people call a kind of device, where no spelling is near."""
 
 
 def _refuse_several(text: str, known: Iterable[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -145,6 +146,7 @@ def compile_(
     json: Json = False,
 ) -> None:
     """Compiles a model."""
+    began = time.monotonic()
     from collage.cli._report import print_report
     from collage.cli._run import read_arrays
     from collage.compiler.pipeline import CompileOptions, compile
@@ -174,7 +176,9 @@ def compile_(
         executable = compile(model, target or None, options=options, say=say)
         say(f"writing {output}")
         executable.save(output, recipe_only=recipe_only)
-    report = {**executable.report, "artefact": str(output)}
+    # Imports and writing are time that the user waits, too.
+    counted = {**executable.report["search"], "wall_s": time.monotonic() - began}
+    report = {**executable.report, "search": counted, "artefact": str(output)}
     if json:
         print_json(report)
     else:

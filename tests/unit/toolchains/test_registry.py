@@ -183,7 +183,7 @@ def test_of_every_installed_toolchain_only_listed_values_pass(value: str) -> Non
     ("text", "said"),
     [
         ("gpu", "did you mean 'cuda'?"),
-        ("ort", "did you mean 'onnxruntime'?"),
+        ("CPU", "did you mean 'llvm'?"),
         ("openvin", "did you mean 'openvino'?"),
         ("onnxruntime,openvino", "write -t onnxruntime -t openvino"),
         ("openvino -precision=bf16, llvm", "write -t 'openvino -precision=bf16' -t llvm"),
