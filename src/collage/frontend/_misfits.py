@@ -61,7 +61,10 @@ def _is(node: onnx.NodeProto, found: re.Match[str]) -> bool:
 
 def _shapes(node: onnx.NodeProto, proto: onnx.ModelProto) -> str:
     """Inputs of a node with their shapes, as far as these are known."""
-    graph = infer_shapes(proto).graph
+    try:
+        graph = infer_shapes(proto).graph
+    except (RuntimeError, ModelError):
+        return ""
     types = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.input)}
     shapes = {name: [_length(dim) for dim in kind.shape.dim] for name, kind in types.items() if kind.HasField("shape")}
     shapes |= {tensor.name: list(map(str, tensor.dims)) for tensor in graph.initializer}
