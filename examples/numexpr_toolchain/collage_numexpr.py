@@ -15,6 +15,7 @@ from collage.toolchains import (
     Compiled,
     Kernel,
     LoadOptions,
+    OptionValues,
     Support,
     ToolchainBase,
     Unsupported,
@@ -55,6 +56,10 @@ class NumexprToolchain(ToolchainBase):
     # NumExpr merges what it is given into one pass: large kernels are worth offering.
     optimises_whole_graphs = True
 
+    def option_values(self, target: Target) -> OptionValues:
+        """A whole number from 1, for the one option."""
+        return {"threads": None}
+
     def availability(self) -> Availability:
         """Whether NumExpr can be imported."""
         try:
@@ -70,7 +75,7 @@ class NumexprToolchain(ToolchainBase):
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Keeps the kernel as ONNX: NumExpr compiles in microseconds, when it is loaded."""
-        check_options(target, {"threads": None})
+        check_options(target, self.option_values(target))
         for node in kernel.graph:
             if (reason := _refusal(node)) is not None:
                 raise Unsupported(reason)
@@ -84,7 +89,7 @@ class NumexprToolchain(ToolchainBase):
         """One NumExpr program for each output; constants are bound here, once."""
         import numexpr
 
-        check_options(target, {"threads": None})
+        check_options(target, self.option_values(target))
         numexpr.set_num_threads(load_threads(target, options) or numexpr.detect_number_of_cores())
         return _Programs(ir.load(workspace / compiled.files[0]).graph)
 

@@ -90,7 +90,7 @@ class DeviceConflict(ConfigError):
 
 
 class ModelError(CollageError):
-    """A file that is no valid, or no safe, ONNX model."""
+    """A file that is no valid, or no safe, ONNX model, or one that cannot be run."""
 
     exit_code = 5
 
@@ -102,7 +102,7 @@ class ArtefactError(CollageError):
 
 
 class NothingCanRun(CollageError):
-    """An operator that no toolchain of the menu and no fallback can run."""
+    """An operator that no toolchain of the menu and no fallback can run, or a menu that runs none of a model."""
 
     exit_code = 3
 

@@ -48,6 +48,7 @@ def bench(
     rounds: int = 15,
     dims: Lengths | None = None,
     inputs: Mapping[str, Any] = MappingProxyType({}),
+    model: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Times an artefact against single toolchains.
@@ -58,7 +59,11 @@ def bench(
         rounds: Rounds; each contestant has one turn in each.
         dims: Representative lengths of symbolic dimensions, see ``CompileOptions``; None is those that it was compiled for.
         inputs: Representative inputs by name, NumPy; those not given are made up.
+        model: The file that the artefact was compiled from; None looks for it where the artefact says, from here.
         say: Told what is going on.
+
+    Raises:
+        UsageError: The file is not what the artefact was compiled from.
 
     Returns:
         ``rows`` of name, median, p10 and p90 in µs, and the speed-up over the best single with its interval. The
@@ -77,17 +82,21 @@ def bench(
         targets = toolchains.parse_targets(list(against or ()) or list(recipe.report.get("menu", ())))
         original = workspace / "original"
         original.mkdir()
-        model = place_weights(_original(artefact, recipe), original)
-        model.graph.name = "original"
+        found = _original(recipe, model)
+        if found is None:
+            say("the original model is not found from here: the artefact's copy of it is timed")
+            found = read_model(artefact / recipe.model_file)
+        original_model = place_weights(found, original)
+        original_model.graph.name = "original"
         database = stack.enter_context(Database("sqlite:///:memory:"))
         measure_session = stack.enter_context(
             MeasureSession(toolchains, database, original, threads=recipe.threads, say=say)
         )
         say("running the model once for reference")
-        dims = _compiled_for(model, recipe) if dims is None else dims
-        given = check_given(model, inputs)
-        dims = with_lengths_of(model, given, dims)
-        capture_made_up(model, measure_session, dims, given)
+        dims = _compiled_for(original_model, recipe) if dims is None else dims
+        given = check_given(original_model, inputs)
+        dims = with_lengths_of(original_model, given, dims)
+        capture_made_up(original_model, measure_session, dims, given)
         timed = {"values": measure_session.value_folders, "weights": measure_session.weights}
         ours = {"artefact": str(artefact), **timed}
         finalists = [Finalist(OURS, "collage.measure._executable_worker:ArtefactWorker", ours, len(recipe.kernels))]
@@ -95,9 +104,9 @@ def bench(
         for number, target in enumerate(targets):
             vendor = _vendor(target, recipe.threads, original, timed)
             say(f"building the model on {target.short}")
-            model.graph.name = f"original_{number}"  # So are called the files that it is compiled to.
+            original_model.graph.name = f"original_{number}"  # So are called the files that it is compiled to.
             try:
-                compiled = measure_session.build(model, target)
+                compiled = measure_session.build(original_model, target)
             except ToolchainError as error:
                 standings[vendor.name] = FinalistResult(vendor, Status.COMPILE_ERROR, reason=str(error))
                 continue
@@ -106,7 +115,12 @@ def bench(
         measure_session.close()
         plan = ComparisonPlan(choosing_rounds=(), reporting_rounds=rounds, legs=_LEGS, abandon_ratio=20.0)
         result = compare_end_to_end(
-            finalists, model_tolerance(model), plan, say, winner=OURS, when_quiet=measure_session.noise_monitor.samples
+            finalists,
+            model_tolerance(original_model),
+            plan,
+            say,
+            winner=OURS,
+            when_quiet=measure_session.noise_monitor.samples,
         )
         standings.update((standing.finalist.name, standing) for standing in result.standings)
     return {
@@ -142,14 +156,25 @@ def _vendor(target: Target, threads: int, workspace: Path, timed: Mapping[str, A
     return Finalist(target.short, "collage.measure._executable_worker:VendorWorker", told, incumbent=True)
 
 
-def _original(artefact: Path, recipe: Recipe) -> ir.Model:
-    """The model as its author wrote it, if it is still where it was; else the partitioned one, its kernels inlined."""
-    path = Path(str(recipe.model.get("path") or ""))
-    if path.is_file():
-        model = read_model(path)
-        if model_digest(model) == recipe.model.get("sha256"):
-            return model
-    return read_model(artefact / recipe.model_file)
+def _original(recipe: Recipe, given: Path | None) -> ir.Model | None:
+    """Return the model as its author wrote it; None if it is not found unchanged.
+
+    Args:
+        recipe: Says where it was, and its digest.
+        given: Where it is, if the user says so.
+
+    Raises:
+        UsageError: What the user gave is another model.
+    """
+    path = Path(str(recipe.model.get("path") or "")) if given is None else given
+    if given is None and not path.is_file():
+        return None
+    model = read_model(path)
+    if model_digest(model) == recipe.model.get("sha256"):
+        return model
+    if given is None:
+        return None
+    raise UsageError(f"{given} is not the model that the artefact was compiled from")
 
 
 def _row(standing: FinalistResult) -> dict[str, Any]:

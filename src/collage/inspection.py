@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +14,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from collage._errors import CollageError
 from collage.options import CompileOptions
 from collage.system.machine import this_machine
 from collage.system.scratch import scratch
 from collage.target import HOST_TOOLCHAIN, NATIVE_TOOLCHAIN, Target, TargetLike
-from collage.toolchains import Registry, Toolchain, availability_for, registry
+from collage.toolchains import Registry, Toolchain, availability_for, option_values, registry
 
 if TYPE_CHECKING:
     from collage.compiler.session import CompileSession
@@ -34,17 +36,25 @@ def describe_targets() -> list[dict[str, Any]]:
     toolchains = registry()
     usable = {toolchain.name: toolchain for toolchain in toolchains}
     # Each waits for its packages to be imported elsewhere, which takes seconds.
-    with ThreadPoolExecutor(max_workers=len(usable)) as threads:
-        rows = {name: threads.submit(_row, toolchain, toolchains) for name, toolchain in usable.items()}
+    with ThreadPoolExecutor(max_workers=max(1, len(usable))) as threads:
+        rows = {name: threads.submit(_row_or_why, toolchain, toolchains) for name, toolchain in usable.items()}
     return [
-        rows[name].result() if name in rows else _broken(name, toolchains.broken[name])
+        rows[name].result() if name in rows else _broken(name, toolchains.broken[name], toolchains.tracebacks[name])
         for name in toolchains.names()
         if name != HOST_TOOLCHAIN
     ]
 
 
+def _row_or_why(toolchain: Toolchain, toolchains: Registry) -> dict[str, Any]:
+    """Return the row of a toolchain, or why there is none: what a plug-in says of itself may be anything."""
+    try:
+        return _row(toolchain, toolchains)
+    except Exception as error:
+        return _broken(toolchain.name, f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
 def _row(toolchain: Toolchain, toolchains: Registry) -> dict[str, Any]:
-    found = toolchain.availability()
+    found = availability_for(toolchain, Target.parse(toolchain.targets[0]))
     return {
         "name": toolchain.name,
         "alias": "llvm" if toolchain.name == NATIVE_TOOLCHAIN else toolchain.name,
@@ -56,6 +66,8 @@ def _row(toolchain: Toolchain, toolchains: Registry) -> dict[str, Any]:
         "remedy": found.remedy,
         "options": dict(toolchain.options),
         "by_target": [_target_row(toolchain, toolchains.parse_target(stem)) for stem in toolchain.targets],
+        "broken": False,
+        "traceback": None,
     }
 
 
@@ -69,21 +81,25 @@ def _target_row(toolchain: Toolchain, target: Target) -> dict[str, Any]:
         "reason": found.reason,
         "remedy": found.remedy,
         "ever_ran_on": ran_on,
+        "values": {name: values and list(values) for name, values in option_values(toolchain, target).items()},
     }
 
 
-def _broken(name: str, reason: str) -> dict[str, Any]:
-    row = dict.fromkeys(("version", "remedy"))
+def _broken(name: str, reason: str, where: str) -> dict[str, Any]:
+    """Return the row of a toolchain that cannot be used because its author made a mistake."""
     return {
         "name": name,
         "alias": name,
         "targets": [],
         "available": False,
+        "version": None,
         "devices": [],
+        "reason": f"broken: {reason}",
+        "remedy": None,
         "options": {},
         "by_target": [],
-        **row,
-        "reason": reason,
+        "broken": True,
+        "traceback": where,
     }
 
 
@@ -132,9 +148,10 @@ def inspect(
     """
     # Here, as to list toolchains takes none of this, and it takes seconds to import.
     from collage.compiler.pipeline import choose_menu
+    from collage.compiler.refusals import check_reference
     from collage.compiler.session import CompileSession
     from collage.database.database import Database
-    from collage.frontend import describe_inputs, describe_outputs, fix_lengths, read_model
+    from collage.frontend import describe_inputs, describe_outputs, fix_lengths, read_model, shape_misfit
     from collage.graph import DataflowGraph
     from collage.transform import prepare
 
@@ -142,6 +159,7 @@ def inspect(
     options = options or CompileOptions()
     menu = choose_menu(targets, toolchains)
     model = prepare(fix_lengths(read_model(path), options.fixed))
+    misfit = shape_misfit(model)
     nodes = [node for node in model.graph if node.op_type != "Constant"]
     found: dict[str, Any] = {
         "schema": 1,
@@ -149,16 +167,21 @@ def inspect(
         "inputs": [str(spec) for spec in describe_inputs(model)],
         "outputs": [str(spec) for spec in describe_outputs(model)],
         "operators": dict(Counter(node.op_type for node in nodes).most_common()),
+        "problem": None if misfit is None else f"the model cannot be run: {misfit}",
         "waists": _cut_points(DataflowGraph(model)),
         "coverage": [],
     }
-    if coverage:
+    if coverage and misfit is None:
         with ExitStack() as stack:
             workspace = stack.enter_context(scratch())
             database = stack.enter_context(Database(options.db))
             session = stack.enter_context(
                 CompileSession(model, menu, toolchains, database, workspace, options=options, say=say)
             )
+            try:
+                check_reference(session)
+            except CollageError as error:
+                found["problem"] = str(error)
             found["coverage"] = [_coverage(session, target) for target in menu]
     return found
 

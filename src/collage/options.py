@@ -61,6 +61,8 @@ class CompileOptions:
         seed: Seed of made-up inputs.
         devices: Where operators run and outputs lie: the path of a plan of devices in TOML, or what was read of one. None
             is what annotations in the model say, if there are any.
+        allow_host: Let the host run the whole model, unoptimised, where no target of the menu runs any of it. Otherwise that
+            is refused.
     """
 
     threads: int = 0
@@ -84,6 +86,7 @@ class CompileOptions:
     launch_penalties_s: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
     devices: str | Path | DeviceRequests | None = None
+    allow_host: bool = False
 
     def __post_init__(self) -> None:
         if self.dims:

@@ -101,6 +101,7 @@ class Target:
         if not words:
             raise TargetError("an empty target; write for example 'llvm' or 'onnxruntime'")
         known = {name: tuple(stems) for name, stems in (toolchains or {}).items()}
+        _refuse_several(text, known)
         head, *rest = words
         wanted_kind, _, alias = head.rpartition(":")
         if head not in DEVICE_KINDS:
@@ -202,8 +203,25 @@ HOST_TARGET = Target("llvm", compiler=HOST_TOOLCHAIN)
 """Where operators run that nothing on the menu takes."""
 
 
+_MEANT = {"cpu": "llvm", "gpu": "cuda", "nvidia": "cuda"}
+"""What people call a kind of device, where no spelling is near."""
+
+
+def _refuse_several(text: str, known: Iterable[str]) -> None:
+    """Refuse targets that are written as one, with commas between them.
+
+    Raises:
+        TargetError: The text is several targets.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    names = {*DEVICE_KINDS, *known}
+    if len(parts) > 1 and all(part.split()[0].rpartition(":")[2] in names for part in parts):
+        repeated = " ".join(f"-t {shlex.quote(part)}" for part in parts)
+        raise TargetError(f"unknown target {text!r}: give one at a time; write {repeated}")
+
+
 def _unknown(text: str, name: str, known: Mapping[str, Iterable[str]]) -> str:
     names = sorted({*DEVICE_KINDS, *known} - {NATIVE_TOOLCHAIN, HOST_TOOLCHAIN})
-    near = difflib.get_close_matches(name, names, n=1)
+    near = [_MEANT[name.lower()]] if _MEANT.get(name.lower()) in names else difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     return f"unknown target {text!r}: nothing is called {name!r}{hint} Known: {', '.join(names)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
+from collage._errors import NothingCanRun
 from collage.compiler import session
 from collage.database.database import Database
 from collage.database.queries import listing
@@ -195,5 +197,8 @@ def test_alone_on_the_menu_a_bad_toolchain_leaves_the_host(model: onnx.ModelProt
     toolchains = Registry()
     toolchains.add(FakeToolchain("compile:segfault"))
     options = collage.CompileOptions(db=str(tmp_path / "t.sqlite"))
-    executable = collage.compile(model, ["fake"], options=options, toolchains=toolchains)
+    with pytest.raises(NothingCanRun, match="SIGSEGV") as refusal:
+        collage.compile(model, ["fake"], options=options, toolchains=toolchains)
+    assert str(refusal.value).count("SIGSEGV") == 1
+    executable = collage.compile(model, ["fake"], options=replace(options, allow_host=True), toolchains=toolchains)
     assert [kernel.compiled.toolchain for kernel in executable.recipe.kernels] == ["host"]

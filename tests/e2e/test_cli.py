@@ -110,6 +110,15 @@ BAD = [
     (("compile", "good.onnx", "-o", "o.collage", "-t", "openvin"), 2, "did you mean 'openvino'"),
     (("compile", "good.onnx", "-o", "o.collage", "-t", "llvm -compiler"), 2, "-name=value"),
     (("compile", "good.onnx", "-o", "o.collage", "-t", "onnxruntime -thread=1"), 2, "did you mean -threads"),
+    (("compile", "good.onnx", "-o", "o.collage", "-t", "openvino -precision=fp16"), 2, "not 'fp16'; did you mean f16?"),
+    (("compile", "good.onnx", "-o", "o.collage", "-t", "onnxruntime,openvino"), 2, "-t onnxruntime -t openvino"),
+    (("compile", "good.onnx", "-o", "o.collage", "-t", "gpu"), 2, "did you mean 'cuda'"),
+    (("inspect", "good.onnx", "--coverage", "-t", "openvino -precision=fp16"), 2, "not 'fp16'"),
+    (("compile", "good.onnx", "-o", "o.collage", "--percentile", "60"), 2, "'10', '50', '90'"),
+    (("compile", "good.onnx", "-o", "o.collage", "--search", "best"), 2, "'fast', 'proof', 'exhaustive'"),
+    (("compile", "misfit.onnx", "-o", "o.collage", "-t", "onnxruntime"), 5, "node 'mm' (MatMul)"),
+    (("compile", "misfit.onnx", "-o", "o.collage", "-t", "onnxruntime", "--allow-host"), 5, "a [2, 9] and b [8, 4]"),
+    (("inspect", "misfit.onnx"), 5, "a [2, 9] and b [8, 4]"),
     (("compile", "good.onnx", "-o", "nowhere/o.collage"), 2, "nowhere"),
     (("compile", "good.onnx", "-o", "text.onnx"), 2, "is no artefact"),
     (("compile", "good.onnx", "-o", "text.onnx/o.collage"), 2, "cannot write"),
@@ -143,10 +152,124 @@ def test_bad_input_gets_one_sentence_and_the_documented_code(
     (tmp_path / "half.onnx").write_bytes(good[: len(good) // 2])
     (tmp_path / "text.onnx").write_text("This is a text about models.\n" * 20)
     (tmp_path / "empty.onnx").write_bytes(b"")
+    onnx.save(
+        parsed("g (float[2,9] a, float[8,4] b) => (float[2,4] y) { [mm] y = MatMul(a, b) }"), tmp_path / "misfit.onnx"
+    )
     with pytest.raises(SystemExit) as stop:
         main(words)
     assert stop.value.code == code
     assert_one_sentence(capsys.readouterr().err, said)
+    assert not (tmp_path / "o.collage").exists()
+
+
+def parsed(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20, "com.acme": 1]> {text}')
+
+
+NO_GPU = pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="there is a GPU")
+UNRUNNABLE = [
+    pytest.param(
+        "g (float[2] x) => (float[2] y) { [r] y = Relu(x) }", ("-t", "cuda"), 3, "cuda: no NVIDIA", marks=NO_GPU
+    ),
+    (
+        'g (string[2] x) => (string[2] y) { [up] y = StringNormalizer <case_change_action = "UPPER"> (x) }',
+        ("-t", "openvino"),
+        3,
+        "openvino: openvino's CPU plugin does not compute in string",
+    ),
+    (
+        "g (float[2] x) => (float[2] y) { [foo] z = com.acme.Foo(x) y = Relu(z) }",
+        ("-t", "onnxruntime", "--allow-host"),
+        3,
+        "node 'foo' is a com.acme::Foo",
+    ),
+    (
+        "g (float[N,K] a, float[M,L] b) => (float[N,L] y) { [mm] y = MatMul(a, b) }",
+        ("-t", "onnxruntime", "--dim", "K=9", "--dim", "M=8"),
+        5,
+        "node 'mm' (MatMul) is given shapes that do not fit",
+    ),
+    (
+        "g (float[2,9] a, int64[2] s) => (float[P,Q] y) { [one] z = Reshape <allowzero = 1> (a, s) y = Relu(z) }",
+        ("-t", "onnxruntime"),
+        5,
+        "node 'one' (Reshape)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "words", "code", "said"), UNRUNNABLE)
+def test_what_cannot_run_is_refused_once_and_nothing_is_written(
+    text: str, words: tuple[str, ...], code: int, said: str, tmp_path: Path
+) -> None:
+    onnx.save(parsed(text), tmp_path / "m.onnx")
+    done = run("compile", tmp_path / "m.onnx", "-o", tmp_path / "o.collage", *words)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == "" and not (tmp_path / "o.collage").exists()
+    assert_one_sentence(done.stderr, said)
+    sentence = next(line for line in done.stderr.splitlines() if line.startswith("collage: "))
+    assert sentence.count(said) == 1 and "scratch" not in sentence and "[ONNXRuntimeError]" not in sentence
+    if code == 5:
+        assert "--input " in sentence and "--dim " in sentence
+    elif "--allow-host" not in words:
+        assert "--allow-host" in sentence
+
+
+def test_the_host_runs_what_nothing_else_does_where_it_is_allowed(tmp_path: Path) -> None:
+    text = 'g (string[2] x) => (string[2] y) { y = StringNormalizer <case_change_action = "UPPER"> (x) }'
+    onnx.save(parsed(text), tmp_path / "m.onnx")
+    done = run("compile", tmp_path / "m.onnx", "-o", tmp_path / "o.collage", "-t", "openvino", "--allow-host", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [kernel["target"] for kernel in json.loads(done.stdout)["kernels"]] == ["llvm -compiler=host"]
+
+
+def test_an_artefact_does_not_tell_where_its_model_was(
+    artefact: tuple[Path, dict], mixed_model: Path, tmp_path: Path
+) -> None:
+    path, report = artefact
+    assert report["model"]["path"] == mixed_model.name
+    manifest = (path / "manifest.json").read_text()
+    assert str(mixed_model.parent) not in manifest and "scratch" not in manifest
+    done = run("bench", path, "--rounds", "3", "--against", "onnxruntime", "--model", mixed_model, "--json")
+    assert done.returncode == 0, done.stderr
+    assert "not found from here" not in done.stderr
+    onnx.save(parsed("g (float[2] x) => (float[2] y) { y = Relu(x) }"), tmp_path / "other.onnx")
+    done = run("bench", path, "--model", tmp_path / "other.onnx")
+    assert done.returncode == 2
+    assert_one_sentence(done.stderr, "is not the model that the artefact was compiled from")
+
+
+def test_tables_are_printed_by_terminals_that_know_only_ascii(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [COLLAGE, "db", "show", "--db", str(tmp_path / "t.sqlite")],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+    )
+    assert b"Traceback" not in done.stderr
+    program = "import sys; from collage.cli import _app; _app._main = lambda _: print('1 \xb5s') or 0; _app.main([])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}
+    )
+    assert (done.returncode, done.stdout) == (0, b"1 ?s\n"), done.stderr
+
+
+def test_without_a_folder_for_temporary_files_there_is_one_sentence(mixed_model: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys, tempfile; folder = sys.argv.pop(); tempfile._candidate_tempdir_list = lambda: [folder]; "
+        "from collage.cli import main; main(sys.argv[1:])"
+    )
+    words = [
+        "compile",
+        str(mixed_model),
+        "-o",
+        str(tmp_path / "o.collage"),
+        "-t",
+        "onnxruntime",
+        str(tmp_path / "none"),
+    ]
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert_one_sentence(done.stderr, "set TMPDIR to a folder that can be")
 
 
 def assert_one_sentence(errors: str, said: str) -> None:

@@ -228,6 +228,8 @@ def test_operators_that_no_target_takes_run_on_the_host() -> None:
         {},
     )
     executable = collage.compile(model, targets=["openvino"], workers=LENT)
+    # The host alone would be as fast, and is nothing that was asked for.
+    assert [kernel.compiled.toolchain for kernel in executable.recipe.kernels] == ["host", "openvino"]
     outputs = executable.run({"t": np.array(["a", "b"], object), "x": np.float32([-1, 0, 1, 2])})
     assert outputs["u"].tolist() == ["A", "B"]
     np.testing.assert_array_equal(outputs["y"], [0, 0, 1, 2])

@@ -48,7 +48,7 @@ def compiled(graph: str, misbehaviour: str, folder: Path, finals: bool = False, 
     model.CopyFrom(parser.parse_model(f"{HEADER} g {graph}"))
     toolchains = Registry()
     toolchains.add(FakeToolchain(misbehaviour))
-    told = collage.CompileOptions(db=str(folder / "t.sqlite"), finals=finals, **options)  # type: ignore[arg-type]
+    told = collage.CompileOptions(db=str(folder / "t.sqlite"), finals=finals, allow_host=True, **options)  # type: ignore[arg-type]
     return collage.compile(model, ["fake"], options=told, toolchains=toolchains, workers=LENT)
 
 

@@ -29,7 +29,7 @@ def compiled(model: Any, folder: Path, *targets: str, fake: str = "", **options:
     for toolchain in registry():
         toolchains.add(toolchain)
     toolchains.add(FakeToolchain(fake))
-    chosen = collage.CompileOptions(db=str(folder / "t.sqlite"), finals=False, **options)
+    chosen = collage.CompileOptions(db=str(folder / "t.sqlite"), finals=False, allow_host=True, **options)
     return collage.compile(model, targets or ["onnxruntime"], options=chosen, toolchains=toolchains, workers=LENT)
 
 

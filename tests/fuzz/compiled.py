@@ -162,6 +162,7 @@ def by_compile(number: int, given: Sample, target: str, session: Session) -> Exe
     are_tensors = not any(isinstance(x, list) for x in given.feeds.values())
     options = collage.CompileOptions(
         finals=False,
+        allow_host=True,
         measure_budget=1,
         db=session.database,
         threads=number % 2,

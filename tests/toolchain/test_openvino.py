@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -519,3 +522,50 @@ def test_what_is_accepted_is_right_up_to_where_inputs_are_refused(text: str, tmp
             assert exponent >= 30
         else:
             np.testing.assert_array_equal(y, evaluator.run(None, {"x": x})[0])
+
+
+@pytest.mark.parametrize(("is_allowed", "is_fake"), [(False, False), (False, True), (True, True)])
+def test_it_reports_to_nobody_unless_it_may(is_allowed: bool, is_fake: bool, tmp_path: Path) -> None:
+    """It leaves a number for the user in their home, and sends it with what it reports: no file, and no socket, is no report.
+
+    A fake of the package that reports tells that it is imported, by any process, and reports nothing.
+    """
+    program = """
+import socket, sys
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+asked = []
+sys.addaudithook(lambda event, told: asked.append(event) if event.startswith("socket.") else None)
+from collage.target import Target
+from collage.toolchains import LoadOptions, compile_for, registry
+from collage.testing._toolchain_kernels import COMMON
+
+toolchain, target = registry().get("openvino"), Target.parse("llvm -compiler=openvino")
+assert toolchain.availability().available  # In another process, which imports it too.
+case = COMMON[0]
+compiled = compile_for(toolchain, case.model(), target, Path(sys.argv[1]))
+toolchain.load(compiled, target, Path(sys.argv[1]), LoadOptions())(case.inputs)
+if sys.argv[2] == "0":
+    assert not asked, asked
+    assert sys.modules["openvino_telemetry"] is None
+"""
+    home, workspace = tmp_path / "home", tmp_path / "workspace"
+    home.mkdir()
+    workspace.mkdir()
+    # Where it takes the machine for one that tests programs, it does not report anyway.
+    kept = {name: text for name, text in os.environ.items() if name not in ("CI", "COLLAGE_OPENVINO_TELEMETRY")}
+    environment = {**kept, "HOME": str(home), "COLLAGE_OPENVINO_TELEMETRY": str(int(is_allowed))}
+    fake = tmp_path / "fake" / "openvino_telemetry"
+    fake.mkdir(parents=True)
+    marker = tmp_path / "imported"
+    (fake / "__init__.py").write_text(f"open({str(marker)!r}, 'a').close()\nraise ImportError('a fake')\n")
+    if is_fake:
+        paths = [str(fake.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+    command = [sys.executable, "-c", program, str(workspace), str(int(is_allowed))]
+    subprocess.run(command, check=True, timeout=120, env=environment)
+    assert marker.exists() == is_allowed
+    assert not list(home.glob("intel*"))

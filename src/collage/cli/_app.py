@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from collage._errors import CollageError, UsageError
+from collage._errors import CollageError, ModelError, UsageError
 from collage._version import __version__
 from collage.cli._arguments import read_dims, read_files, read_lengths, read_seconds
 from collage.cli._console import print_json, printable, progress
 from collage.cli._db import db as db_commands
+from collage.cli._toolchain import toolchain as toolchain_commands
 
 __all__ = ["app", "main"]
 
@@ -28,6 +31,7 @@ app = typer.Typer(
 )
 
 app.add_typer(db_commands)
+app.add_typer(toolchain_commands)
 
 _INTERRUPTED = 130
 """Exit code after Ctrl-C, where there is no result yet."""
@@ -137,9 +141,8 @@ def compile_(
     ] = None,
     measure_budget: Annotated[int | None, typer.Option(min=0, help="Measure at most so many kernels.")] = None,
     search: Annotated[
-        str,
+        Literal["fast", "proof", "exhaustive"],
         typer.Option(
-            metavar="MODE",
             help="fast; proof: until no other plan can be cheaper; exhaustive: measure every candidate.",
         ),
     ] = "fast",
@@ -151,8 +154,8 @@ def compile_(
         ),
     ] = "lazy",
     percentile: Annotated[
-        int, typer.Option(help="Percentile of a kernel's latencies that is its cost: 10, 50, 90.")
-    ] = 50,
+        Literal["10", "50", "90"], typer.Option(help="Percentile of a kernel's latencies that is its cost.")
+    ] = "50",
     recipe_only: Annotated[
         bool, typer.Option("--recipe-only", help="Leave compiled code out: kernels are built where it is loaded.")
     ] = False,
@@ -160,9 +163,13 @@ def compile_(
     devices: Annotated[
         Path | None, typer.Option(metavar="PLAN.toml", help="Which operators run on which device; see docs/devices.md.")
     ] = None,
+    allow_host: Annotated[
+        bool, typer.Option("--allow-host", help="Let the host run it all, unoptimised, where no target runs any of it.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Compiles a model."""
+    began = time.monotonic()
     from collage.cli._report import print_report
     from collage.cli._run import read_arrays
     from collage.compiler.pipeline import CompileOptions, compile
@@ -183,16 +190,19 @@ def compile_(
         accuracy_budget=accuracy_budget,
         search=search,
         strategy=strategy,
-        percentile=percentile,
+        percentile=int(percentile),
         measure_budget=measure_budget,
         remeasure=remeasure,
         devices=devices,
+        allow_host=allow_host,
     )
     with progress(quiet=False) as say:
         executable = compile(model, target or None, options=options, say=say)
         say(f"writing {output}")
         executable.save(output, recipe_only=recipe_only)
-    report = {**executable.report, "artefact": str(output)}
+    # Imports and writing are time that the user waits, too.
+    counted = {**executable.report["search"], "wall_s": time.monotonic() - began}
+    report = {**executable.report, "search": counted, "artefact": str(output)}
     if json:
         print_json(report)
     else:
@@ -274,6 +284,9 @@ def bench(
     rounds: Annotated[int, typer.Option(min=3, help="Rounds; each contestant has one turn in each.")] = 15,
     dim: Occasions = None,
     input_: Inputs = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="FILE.onnx", help="What it was compiled from, if it is not found from here.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Benchmarks an artefact."""
@@ -284,7 +297,7 @@ def bench(
     inputs = read_arrays(read_files(input_, "--input", "NAME=FILE.npy"))
     dims = read_lengths(dim) if dim else None
     with progress(quiet=False) as say:
-        table = bench_(artefact, against, rounds=rounds, dims=dims, inputs=inputs, say=say)
+        table = bench_(artefact, against, rounds=rounds, dims=dims, inputs=inputs, model=model, say=say)
     if json:
         print_json(table)
     else:
@@ -344,6 +357,8 @@ def inspect(
         print_json(found)
     else:
         print_inspection(found)
+    if found["problem"] is not None:
+        raise ModelError(f"the model cannot be run: {found['problem']}")
 
 
 @app.command(
@@ -354,9 +369,14 @@ def inspect(
       collage targets
 
       collage targets --json
+
+      collage targets -v
     """
 )
-def targets(json: Json = False) -> None:
+def targets(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show where a broken toolchain fails.")] = False,
+    json: Json = False,
+) -> None:
     """Lists toolchains."""
     from collage.cli._report import print_targets
     from collage.inspection import describe_targets
@@ -365,7 +385,7 @@ def targets(json: Json = False) -> None:
     if json:
         print_json({"schema": 1, "targets": found})
     else:
-        print_targets(found)
+        print_targets(found, verbose=verbose)
 
 
 @app.command(
@@ -392,6 +412,8 @@ def env(json: Json = False) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of ``collage``; ends the process with the documented exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # A terminal that knows no µ gets all the rest.
     sys.exit(_main(arguments))
 
 

@@ -138,6 +138,8 @@ def _additive(report: Mapping[str, Any]) -> str:
     """What the kernels add up to, and how far off that is; what the machine is off by itself is told apart."""
     drift = report.get("machine_drift")  # Reports of artefacts made before it was told do not have it.
     machine = f" (the machine itself: {drift:+.1%})" if drift is not None else ""
+    if report["estimate_us"] is None:
+        return f"its kernels were not measured by themselves{machine}"
     if len(report["kernels"]) == 1:
         return f"measured by itself {_ms(report['estimate_us'])} ms{machine}"
     error = f"additive error {report['additive_error']:+.1%}"
@@ -183,20 +185,26 @@ def print_bench(table: Mapping[str, Any]) -> None:
             )
 
 
-def print_targets(targets: Sequence[Mapping[str, Any]]) -> None:
-    """The toolchains, a line for each target."""
+def print_targets(targets: Sequence[Mapping[str, Any]], *, verbose: bool = False) -> None:
+    """Print the toolchains, a line for each target; if verbose, where broken ones fail too."""
     rows = []
     for row in targets:
         options = ", ".join(f"-{name}" for name in row["options"])
         for target in row["by_target"] or [{**row, "target": row["alias"], "ever_ran_on": None}]:
             ran_on = target["ever_ran_on"] or "no hardware yet"
             rows.append((target["target"], row["version"] or "", _state(target), ran_on, options))
-    _console().print(_table("", ("target", "version", "", "tests passed on", "options"), rows))
+    console = _console()
+    console.print(_table("", ("target", "version", "", "tests passed on", "options"), rows))
+    for row in targets if verbose else ():
+        if row["traceback"] is not None:
+            console.print(_escape(f"{row['name']}:\n{row['traceback']}"), highlight=False)
 
 
 def _state(target: Mapping[str, Any]) -> str:
     if target["available"]:
         return "usable"
+    if target.get("broken"):
+        return str(target["reason"])
     return f"not usable: {target['reason']}" + (f"; {target['remedy']}" if target["remedy"] else "")
 
 

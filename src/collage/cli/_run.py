@@ -7,14 +7,14 @@ import itertools
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from collage._errors import InputError, UsageError
-from collage.runtime import Executable, load
+from collage.runtime import Executable, Port, load, read_inputs
 
 __all__ = ["read_arrays", "run_once"]
 
@@ -41,12 +41,11 @@ def run_once(
     if output_dir is not None:
         with _writing(output_dir):
             output_dir.mkdir(parents=True, exist_ok=True)
-    executable = load(artefact, rebuild=rebuild)
-    known = {port.name for port in executable.inputs}
-    if unknown := sorted(set(files) - known):
-        takes = "; ".join(map(str, executable.inputs)) or "no inputs"
-        raise InputError(f"unknown input {unknown[0]!r}; the model takes {takes}")
+    check_names(files, read_inputs(artefact))
     feeds = read_arrays(files)
+    executable = load(artefact, rebuild=rebuild)
+    check_names(files, executable.inputs)
+    known = {port.name for port in executable.inputs}
     if known - set(feeds):
         feeds = {**_made_up(executable, dims), **feeds}
     with warnings.catch_warnings():
@@ -65,6 +64,17 @@ def run_once(
         "notes": executable.notes,
         "profile": profile,
     }
+
+
+def check_names(names: Iterable[str], inputs: Sequence[Port] | None) -> None:
+    """Refuse names that are no inputs; nothing if these are not known.
+
+    Raises:
+        InputError: A name that is none of them.
+    """
+    if inputs is not None and (unknown := sorted(set(names) - {port.name for port in inputs})):
+        takes = "; ".join(map(str, inputs)) or "no inputs"
+        raise InputError(f"unknown input {unknown[0]!r}; the model takes {takes}")
 
 
 def read_arrays(files: Mapping[str, str]) -> dict[str, Any]:

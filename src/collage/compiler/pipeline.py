@@ -46,6 +46,7 @@ from collage.compiler.preparation import (
     Verdict,
     preparation_fact,
 )
+from collage.compiler.refusals import check_chosen, check_menu, check_reference, told_once, with_named_targets
 from collage.compiler.report import compile_report
 from collage.compiler.session import LIMITS, CompileSession
 from collage.cost.cost import Cost
@@ -126,8 +127,8 @@ def compile(
 
     Raises:
         UsageError: A path that does not exist, an unknown target, an option that makes no sense, inputs that do not fit.
-        ModelError: The source is no valid, or no safe, model.
-        NothingCanRun: An operator that no target and no fallback can run.
+        ModelError: The source is no valid, or no safe, model, or one that cannot be run.
+        NothingCanRun: An operator that no target and no fallback can run, or a menu that runs none of them.
         WrongAnswer: Every way of running the model gives wrong outputs.
     """
     options = options or CompileOptions()
@@ -143,7 +144,9 @@ def compile(
             source, menu, options, toolchains, workspace, database, stack, workers=workers, say=say
         )
         options = session.options
+        check_reference(session)
         if session.reference_failure is None:
+            check_menu(session)
             proposed = collect(session, gather_specs(session))
             candidates = CandidateKernelIndex([*proposed, *known_autotuned(session, proposed)])
             if options.tune_s:
@@ -157,6 +160,7 @@ def compile(
             finals = unmeasured(session)
         if finals.recipe is None:
             raise _nothing_finished(finals)
+        check_chosen(session, finals)
         facts["nodes"] = len(session.graph)
         report = compile_report(session, facts, candidates, result, finals, time.monotonic() - started)
         report["warnings"] = [*session.checking.notes, *report["warnings"]]
@@ -183,7 +187,7 @@ def _tuning(
     """
     model = read_model(source)
     facts: dict[str, Any] = {
-        "path": str(source) if isinstance(source, str | Path) else "",
+        "path": _told_path(source),
         "sha256": model_digest(model),
     }
     original = OriginalModel(write_original(source, workspace), LIMITS, workers)
@@ -225,6 +229,14 @@ def _tuning(
         if session.reference_failure is None and original.failure is None:
             database.keep_local_fact({"left_out": list(verdict.left_out), "reasons": list(verdict.reasons)}, **fact)
         return session, facts
+
+
+def _told_path(source: Any) -> str:
+    """Return a model's path as an artefact may tell it: nothing of the folders of this machine; empty if it has none."""
+    if not isinstance(source, str | Path):
+        return ""
+    path = Path(source)
+    return path.name if path.is_absolute() or ".." in path.parts else str(path)
 
 
 def _prepared_without(model: ir.Model, options: CompileOptions, left_out: Sequence[str]) -> ir.Model:
@@ -317,14 +329,14 @@ def decide(
     session: CompileSession, index: CandidateKernelIndex
 ) -> tuple[LazyResult[CandidateKernel] | None, FinalComparison]:
     """Phase 3, then the finals; once more where these contradict the costs that were searched with."""
-    singles = single_plans(session)
+    singles = with_named_targets(session, single_plans(session))
     if not session.has_choice:
         return None, with_additive_error(session, choose(session, singles))
-    finals, raced = None, last_finalists(session, singles)
+    finals, raced = None, with_named_targets(session, last_finalists(session, singles))
     recall_correction(session)
     while True:
         index, result = search_until_stable(session, index)
-        plans = _finalists(session, index, result, singles)
+        plans = with_named_targets(session, _finalists(session, index, result, singles))
         if all(_is_among(raced, plan) for plan in plans):
             if finals is not None:
                 break
@@ -489,7 +501,7 @@ class CollageFuseOps(ModulePass):
 def _nothing_finished(finals: FinalComparison) -> Exception:
     """What to say where no way of running the model is left."""
     standings = finals.standings
-    reasons = "; ".join(f"{name}: {s.reason}" for name, s in standings.items() if s.reason) or "no target took it"
+    reasons = told_once({name: [s.reason] for name, s in standings.items() if s.reason}) or "no target took it"
     if any(s.status is Status.WRONG for s in standings.values()):
         return WrongAnswer(f"every way of running the model gives wrong outputs: {reasons}")
     return NothingCanRun(f"nothing can run the model: {reasons}")

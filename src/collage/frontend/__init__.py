@@ -12,6 +12,7 @@ from collage.frontend._inferable import inferable
 from collage.frontend._inputs import FLOATS, Floats, make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs, kind_of
 from collage.frontend._lengths import cut, fix_lengths, other_lengths, single_lengths
+from collage.frontend._misfits import shape_misfit
 from collage.frontend._nodes import all_nodes, bodies_of
 from collage.frontend._opset import MIN_OPSET
 from collage.frontend._original import write_original
@@ -66,6 +67,7 @@ __all__ = [
     "probe_inputs",
     "read_model",
     "remove_unused",
+    "shape_misfit",
     "shape_profiles",
     "single_lengths",
     "skeleton",

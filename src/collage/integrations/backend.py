@@ -58,6 +58,7 @@ class CollageBackend(Backend):  # type: ignore[misc]
             CollageError: The model cannot be read, or nothing can run it.
         """
         targets: Sequence[str] | None = kwargs.pop("targets", None)
+        kwargs = {"allow_host": True, **kwargs}
         options = CompileOptions(db=os.environ.get("COLLAGE_DB") or _own_database(), finals=False, **kwargs)
         return CollageRep(compile(model, targets, options=options, workers=_workers))
 

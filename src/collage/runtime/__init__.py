@@ -5,7 +5,7 @@ from collage.runtime._buffers import aligned_copy, same_bytes
 from collage.runtime._executable import Executable
 from collage.runtime._executor import Executor, Step
 from collage.runtime._load import load
-from collage.runtime._manifest import MANIFEST, verify
+from collage.runtime._manifest import MANIFEST, read_inputs, verify
 from collage.runtime._memory import page_out, trim
 from collage.runtime._parallel import CoreSets
 from collage.runtime._profile import KernelTime, Profile
@@ -31,6 +31,7 @@ __all__ = [
     "check_destination",
     "load",
     "page_out",
+    "read_inputs",
     "same_bytes",
     "trim",
     "unpack",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +13,15 @@ from collage._errors import ArtefactError, CollageError, UsageError
 from collage._version import __version__
 from collage.runtime._recipe import WEIGHTS, Recipe
 from collage.runtime._signature import Port
-from collage.runtime._zip import is_plain_name
+from collage.runtime._zip import is_plain_name, unpack
 from collage.system.machine import this_machine
+from collage.system.scratch import scratch
 from collage.target import Target
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["MANIFEST", "SCHEMAS", "machine_facts", "manifest_of", "verify"]
+__all__ = ["MANIFEST", "SCHEMAS", "machine_facts", "manifest_of", "read_inputs", "verify"]
 
 MANIFEST = "manifest.json"
 
@@ -95,6 +96,21 @@ def verify(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
             if name == recipe.model_file:
                 _check_ports(recipe, model, folder)
     return recipe, machine
+
+
+def read_inputs(artefact: Path) -> Sequence[Port] | None:
+    """Return what an artefact says of its inputs, without a look at anything else; None if it does not say so plainly.
+
+    That is for questions that need no certainty: ``load`` verifies the whole artefact, and says what is wrong with it.
+    """
+    try:
+        with scratch() as folder:
+            if artefact.is_file():
+                unpack(artefact, folder, only=(MANIFEST,))
+                return _understood(_read(folder), artefact)[0].inputs
+        return _understood(_read(artefact), artefact)[0].inputs
+    except (ArtefactError, OSError):
+        return None
 
 
 def _understood(

@@ -11,7 +11,7 @@ import shutil
 import stat
 import struct
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -50,8 +50,13 @@ def write_zip(files: Iterable[Path], archive: BinaryIO) -> None:
                 shutil.copyfileobj(source, target, 1 << 22)
 
 
-def unpack(archive: Path, folder: Path) -> None:
-    """Unpacks a zipped artefact into an empty folder.
+def unpack(archive: Path, folder: Path, only: Container[str] | None = None) -> None:
+    """Unpack a zipped artefact into an empty folder.
+
+    Args:
+        archive: The zip.
+        folder: The folder.
+        only: Names of the files to unpack; None unpacks all. Every entry is checked in any case.
 
     Raises:
         ArtefactError: It is no zip, or holds anything but stored, plain, distinct files; nothing is unpacked then, or
@@ -63,6 +68,8 @@ def unpack(archive: Path, folder: Path) -> None:
             with zipfile.ZipFile(file) as reader:
                 _check_entries(reader, archive, file.seek(0, os.SEEK_END))
                 for info in reader.infolist():
+                    if only is not None and info.filename not in only:
+                        continue
                     with reader.open(info) as source, (folder / info.filename).open("xb") as target:
                         shutil.copyfileobj(source, target, 1 << 22)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, struct.error) as error:

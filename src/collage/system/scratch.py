@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from collage._errors import UsageError
+
 __all__ = ["make_scratch", "remove_scratch", "scratch"]
 
 _PREFIX = "collage_scratch_"
@@ -40,10 +42,18 @@ def scratch() -> Iterator[Path]:
 
 
 def make_scratch() -> Path:
-    """A folder of this process's own, until ``remove_scratch``; what killed processes left behind is removed first."""
-    if not _held:
-        _sweep(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    """Make a folder of this process's own, until ``remove_scratch``; what killed processes left behind is removed first.
+
+    Raises:
+        UsageError: There is no folder for temporary files, or nothing can be written to it.
+    """
+    try:
+        if not _held:
+            _sweep(Path(tempfile.gettempdir()))
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    except OSError as error:
+        reason = error.strerror or error
+        raise UsageError(f"temporary files cannot be written: {reason}; set TMPDIR to a folder that can be") from error
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     _held[folder] = _Hold(os.getpid(), descriptor)
     _lock(descriptor)

@@ -24,6 +24,7 @@ from collage.toolchains._contract import (
     Kernel,
     Layout,
     LoadOptions,
+    OptionValues,
     PatternEntry,
     Profiler,
     Recording,
@@ -32,7 +33,7 @@ from collage.toolchains._contract import (
     Tuner,
     TuningSession,
 )
-from collage.toolchains._registry import Registry, registry
+from collage.toolchains._registry import Registry, option_values, registry
 from collage.toolchains._revision import revision_of
 from collage.toolchains.onnxruntime.unoptimised import UnoptimisedModel
 from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES, aligned_bytes, size_bytes
@@ -59,6 +60,7 @@ __all__ = [
     "Kernel",
     "Layout",
     "LoadOptions",
+    "OptionValues",
     "PatternEntry",
     "Profiler",
     "Recording",
@@ -79,6 +81,7 @@ __all__ = [
     "kernel_for",
     "kernel_name",
     "load_threads",
+    "option_values",
     "own_threads",
     "registry",
     "reserves_address_space",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from collage._errors import Unsupported
-from collage.toolchains._contract import Availability, PatternEntry, Support
+from collage.toolchains._contract import Availability, OptionValues, PatternEntry, Support
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,9 +20,20 @@ __all__ = ["ToolchainBase", "availability_for", "compile_for", "kernel_for", "su
 
 
 def availability_for(toolchain: Toolchain, target: Target) -> Availability:
-    """Whether a toolchain can be used for one of its targets; without ``availability_of`` it is the same for all."""
-    ask: Callable[[Target], Availability] | None = getattr(toolchain, "availability_of", None)
-    return toolchain.availability() if ask is None else ask(target)
+    """Return whether a toolchain can be used for a target of it; without ``availability_of`` it is the same for all.
+
+    One that breaks its word, and raises, is not available.
+    """
+    ask: Callable[[Target], Any] | None = getattr(toolchain, "availability_of", None)
+    try:
+        found = toolchain.availability() if ask is None else ask(target)
+    except Exception as error:
+        return Availability(
+            False, reason=f"broken: asked whether it can be used, it raises {type(error).__name__}: {error}"
+        )
+    if isinstance(found, Availability):
+        return found
+    return Availability(False, reason=f"broken: asked whether it can be used, it answers {found!r:.60}")
 
 
 def compile_for(toolchain: Toolchain, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
@@ -92,6 +103,10 @@ class ToolchainBase:
     def availability_of(self, target: Target) -> Availability:
         """Whether it can be used for one of its targets: the same for all, unless it serves several kinds of device."""
         return self.availability()
+
+    def option_values(self, target: Target) -> OptionValues:
+        """Return the values that each option takes. Here any text will do: ``compile`` refuses what it does not know."""
+        return dict.fromkeys(self.options, ())
 
     def ran_on(self, target: Target) -> str | None:
         """Where its tests have passed: hardware that the author had, None if none. The processor counts as one."""

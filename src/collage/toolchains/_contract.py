@@ -313,6 +313,10 @@ class InPlaceKernel(Protocol):
         ...
 
 
+OptionValues = Mapping[str, tuple[str, ...] | None]
+"""The values that target options take, by name: these texts, or any text if there are none, or for None a whole number from 1."""
+
+
 @dataclass(frozen=True)
 class PatternEntry:
     """One row of a toolchain's pattern table (specification 003, phase 1, second case).
@@ -341,6 +345,9 @@ class Toolchain(Protocol):
         options: Target options that it understands, each with a sentence for people.
         optimises_whole_graphs: True if it merges operators by itself, so that large regions are worth offering
             (region fusion); False if it fuses by rule, kernel by kernel.
+
+    A toolchain may have a method ``option_values(target)`` that returns ``OptionValues``. A target with another value is then
+    refused before anything is measured.
 
     A toolchain that takes long to build kernels may set ``on_default_menu = False``: it is then only used where it is named.
     One that reads operators which ONNX Runtime's optimisers make (``com.microsoft.FusedConv``) may set

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from collage._errors import TargetError
 from collage.target import Target, TargetLike
-from collage.toolchains._contract import Toolchain
+from collage.toolchains._contract import OptionValues, Toolchain
+from collage.toolchains.sdk.model_files import check_options
 
-__all__ = ["GROUP", "Registry", "registry"]
+__all__ = ["GROUP", "Registry", "option_values", "registry"]
 
 GROUP = "collage.toolchains"
 """The entry-point group: name of the toolchain = ``module:Class``."""
 
 
+_METHODS = ("availability", "pattern_table", "supports", "compile", "load")
+
+
 class Registry:
     """Toolchains by name.
 
-    A toolchain whose module cannot be imported is as good as absent: ``broken`` says why.
+    A toolchain that cannot be imported or made, or whose class breaks the contract, is as good as absent.
+
+    Attributes:
+        broken: Why a toolchain cannot be used, by name, as far as it was asked for.
+        tracebacks: Where that was found out, by name, for the author of the toolchain.
     """
 
     def __init__(self, points: Iterable[EntryPoint] | None = None) -> None:
@@ -29,6 +37,7 @@ class Registry:
         self._points = {point.name: point for point in points}
         self._loaded: dict[str, Toolchain] = {}
         self.broken: dict[str, str] = {}
+        self.tracebacks: dict[str, str] = {}
 
     def add(self, toolchain: Toolchain) -> None:
         """Registers an instance, for tests and notebooks.
@@ -52,21 +61,29 @@ class Registry:
         return tuple(sorted({*self._points, *self._loaded}))
 
     def get(self, name: str) -> Toolchain:
-        """The toolchain called ``name``.
+        """Return the toolchain called ``name``.
 
         Raises:
-            TargetError: There is none, or its module cannot be imported.
+            TargetError: There is none, or it is broken.
         """
+        if name in self.broken:
+            raise TargetError(self._is_broken(name))
         if name not in self._loaded:
             point = self._points.get(name)
             if point is None:
                 raise TargetError(f"no toolchain is called {name!r}; there are {', '.join(self.names())}")
             try:
-                self._loaded[name] = point.load()()
-            except Exception as error:
+                made = point.load()()
+                _check_contract(made, name)
+            except (Exception, SystemExit) as error:
                 self.broken[name] = f"{type(error).__name__}: {error}"
-                raise TargetError(f"toolchain {name!r} cannot be imported: {self.broken[name]}") from error
+                self.tracebacks[name] = traceback.format_exc()
+                raise TargetError(self._is_broken(name)) from error
+            self._loaded[name] = made
         return self._loaded[name]
+
+    def _is_broken(self, name: str) -> str:
+        return f"toolchain {name!r} is broken: {self.broken[name]}; `collage targets -v` shows where"
 
     def __iter__(self) -> Iterator[Toolchain]:
         for name in self.names():
@@ -76,26 +93,17 @@ class Registry:
                 continue
 
     def parse_target(self, target: TargetLike) -> Target:
-        """Reads a target string, aliases included; a ``Target`` is returned as it is.
+        """Read a target string, aliases included, or check a ``Target``.
 
         Raises:
-            TargetError: The text names nothing, or an option that its toolchain does not have.
+            TargetError: The text names nothing or a broken toolchain, or an option or a value that its toolchain lacks.
         """
-        if isinstance(target, Target):
-            self.get(target.toolchain)
-            return target
-        parsed = Target.parse(target, {toolchain.name: toolchain.targets for toolchain in self})
-        self._check_options(parsed)
-        return parsed
-
-    def _check_options(self, target: Target) -> None:
-        known = sorted(self.for_target(target).options)
-        for name, _ in target.options:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean -{near[0]}? It" if near else "it"
-                has = ", ".join(f"-{option}" for option in known) or "none"
-                raise TargetError(f"target {str(target)!r}: {target.toolchain} has no option -{name}; {hint} has {has}")
+        if isinstance(target, str):
+            known = {toolchain.name: toolchain.targets for toolchain in self}
+            # A broken toolchain has a name all the same: its user should hear why it is not there.
+            target = Target.parse(target, {**known, **{name: (f"llvm -compiler={name}",) for name in self.broken}})
+        check_options(target, option_values(self.for_target(target), target))
+        return target
 
     def parse_targets(self, targets: Iterable[TargetLike]) -> Sequence[Target]:
         """Reads several targets; repeated ones count once, the order is kept (it is their priority)."""
@@ -104,6 +112,49 @@ class Registry:
     def for_target(self, target: Target) -> Toolchain:
         """The toolchain that serves ``target``."""
         return self.get(target.toolchain)
+
+
+def option_values(toolchain: Toolchain, target: Target) -> OptionValues:
+    """Return the values that each option of a target takes; any text if its toolchain does not tell.
+
+    Raises:
+        TargetError: The target makes no sense to its toolchain.
+    """
+    tell: Callable[[Target], OptionValues] | None = getattr(toolchain, "option_values", None)
+    return dict.fromkeys(toolchain.options, ()) if tell is None else tell(target)
+
+
+def _check_contract(toolchain: Any, name: str) -> None:
+    """Refuse an object that is no toolchain, before anything relies on it.
+
+    Args:
+        toolchain: What the entry point made.
+        name: The name of the entry point.
+
+    Raises:
+        TypeError: It lacks an attribute or a method, or one has a wrong type.
+        ValueError: It has another name, or targets of another toolchain.
+    """
+    kind = type(toolchain).__name__
+    wanted = {"name": str, "targets": tuple, "options": Mapping, "optimises_whole_graphs": bool}
+    for attribute, of_type in wanted.items():
+        value = getattr(toolchain, attribute, None)
+        if not isinstance(value, of_type):
+            found = f"is {value!r:.60}" if hasattr(toolchain, attribute) else "is missing"
+            raise TypeError(f"{kind}.{attribute} {found}, and must be a {of_type.__name__.lower()}")
+    if lacking := [method for method in _METHODS if not callable(getattr(toolchain, method, None))]:
+        raise TypeError(f"{kind} has no method {', '.join(lacking)}")
+    if toolchain.name != name:
+        raise ValueError(f"{kind}.name is {toolchain.name!r}, and its entry point is called {name!r}")
+    if not toolchain.targets:
+        raise ValueError(f"{kind}.targets is empty")
+    for stem in toolchain.targets:
+        if not isinstance(stem, str) or (target := Target.parse(stem)).toolchain != name:
+            raise ValueError(f"{kind}.targets has {stem!r}, which is no target of {name}")
+        check_options(target, option_values(toolchain, target))
+    texts = [text for option in toolchain.options.items() for text in option]
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"{kind}.options must map names to sentences")
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from collage._errors import UsageError
 from collage.cli._app import _main
 from collage.cli._arguments import read_files
 from collage.cli._run import _file_names
-from collage.runtime import Executable
+from collage.runtime import Executable, read_inputs
 
 
 def test_a_zip_runs_and_is_profiled(small: Executable, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,3 +69,22 @@ def test_equals_signs_may_be_in_names_and_in_paths(
     }
     with pytest.raises(UsageError, match="write NAME=FILE"):
         read_files(["=x"], "--input", "NAME=FILE.npy")
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_wrong_name_is_told_before_anything_is_loaded(
+    zipped: bool, small: Executable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = small.save(tmp_path / ("m.zip" if zipped else "m.collage"))
+    monkeypatch.setattr("collage.cli._run.load", lambda *_, **__: pytest.fail("it was loaded"))
+    assert _main(["run", str(saved), "--input", f"q={tmp_path / 'none.npy'}"]) == 2
+    assert "unknown input 'q'; the model takes x" in capsys.readouterr().err
+
+
+def test_what_is_no_artefact_is_left_to_loading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.zip").write_text("a text")
+    (tmp_path / "empty").mkdir()
+    for name, code in (("text.zip", 5), ("empty", 5), ("missing", 2)):
+        assert read_inputs(tmp_path / name) is None
+        assert _main(["run", str(tmp_path / name)]) == code
+        assert capsys.readouterr().err.startswith("collage: ")

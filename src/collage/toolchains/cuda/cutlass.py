@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel
+    from collage.toolchains._contract import Kernel, OptionValues
 
 __all__ = ["CutlassToolchain"]
 
 _PRECISIONS = ("f32", "tf32")
+_OPTIONS: OptionValues = {"precision": _PRECISIONS}
 _OPERATORS = frozenset(("MatMul", "Gemm", "Add", "Relu", "Gelu"))
 _TRIALS = 3
 
@@ -76,6 +77,10 @@ class CutlassToolchain(ToolchainBase):
             pattern.add_graph_constraint(NonLeafExternUse(False))
         return [PatternEntry(label, pattern) for label, pattern in rows.items()]
 
+    def option_values(self, target: Target) -> OptionValues:
+        """Return the values that each option takes."""
+        return _OPTIONS
+
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Whether the operator may be in one of its kernels; what it must be with, its patterns say."""
         if node.domain not in ("", "ai.onnx") or node.op_type not in _OPERATORS:
@@ -87,7 +92,7 @@ class CutlassToolchain(ToolchainBase):
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Generates the product's source and compiles it for the device."""
-        check_options(target, {"precision": _PRECISIONS})
+        check_options(target, _OPTIONS)
         name = kernel_name(kernel)
         linear = self._linear(kernel.graph, target)
         found = self.availability()
@@ -113,7 +118,7 @@ class CutlassToolchain(ToolchainBase):
         """Loads the library, and puts weights and bias on the device."""
         import onnx_ir as ir
 
-        check_options(target, {"precision": _PRECISIONS})
+        check_options(target, _OPTIONS)
         device = cuda_support.cuda_device()
         linear = self._linear(ir.load(workspace / compiled.metadata["model"]).graph, target)
         entry = ctypes.CDLL(str(workspace / compiled.metadata["library"])).collage_product

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel
+    from collage.toolchains._contract import Kernel, OptionValues
 
 __all__ = ["TensorRtToolchain"]
 
@@ -74,6 +74,10 @@ class TensorRtToolchain(ToolchainBase):
     def ran_on(self, target: Target) -> str | None:
         """Where its tests have passed."""
         return cuda_support.ran_on(str(replace(target, options=())))
+
+    def option_values(self, target: Target) -> OptionValues:
+        """Return the values that each option takes."""
+        return _OPTIONS
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Worth trying, unless a type, or a shape that depends on data, speaks against it."""

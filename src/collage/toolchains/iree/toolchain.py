@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel, Tensor
+    from collage.toolchains._contract import Kernel, OptionValues, Tensor
 
 __all__ = ["IreeToolchain"]
 
-_OPTIONS: dict[str, tuple[str, ...] | None] = {"threads": None, "opt-level": ("0", "1", "2", "3")}
+_OPTIONS: OptionValues = {"threads": None, "opt-level": ("0", "1", "2", "3")}
 _TYPES = frozenset(
     (
         "BOOL",
@@ -96,6 +96,10 @@ class IreeToolchain(ToolchainBase):
             if reason is not None:
                 return Availability(False, reason=f"{package}: {reason}", remedy=f"{remedy} --force-reinstall")
         return Availability(True, version, f"iree {version}, compiler {compiler}", ("CPU",))
+
+    def option_values(self, target: Target) -> OptionValues:
+        """Return the values that each option takes."""
+        return _OPTIONS
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Worth trying, unless a type speaks against it, or it is one that IREE is wrong of."""

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel
+    from collage.toolchains._contract import Kernel, OptionValues
 
-__all__ = ["availability", "compile_kernel", "load_kernel"]
+__all__ = ["OPTIONS", "availability", "compile_kernel", "load_kernel"]
 
 _PROVIDER = "CUDAExecutionProvider"
 _LIBRARY = "capi/libonnxruntime_providers_cuda.so"
 _PACKAGE = "onnxruntime-gpu"
 _PRECISIONS = ("f32", "tf32", "f16")
-_OPTIONS = {"threads": None, "precision": _PRECISIONS, "opt-level": ("0", "1", "2", "3")}
+OPTIONS: OptionValues = {"threads": None, "precision": _PRECISIONS, "opt-level": ("0", "1", "2", "3")}
 _TYPES = {
     "tensor(float)": (1, "float32"),
     "tensor(uint8)": (2, "uint8"),
@@ -67,7 +67,7 @@ def compile_kernel(kernel: ir.Model, target: Target, workspace: Path, found: Ava
     Raises:
         Unsupported: It cannot be used here, or does not take the kernel.
     """
-    check_options(target, _OPTIONS)
+    check_options(target, OPTIONS)
     if not found.available:
         raise Unsupported(f"onnxruntime: {found.reason}; {found.remedy}")
     files = save_kernel(kernel, workspace)
@@ -86,7 +86,7 @@ def load_kernel(compiled: Compiled, target: Target, workspace: Path) -> Kernel:
     Raises:
         Unsupported: An input or output is of a type that tensors on the device cannot have.
     """
-    check_options(target, _OPTIONS)
+    check_options(target, OPTIONS)
     session = _session(workspace / compiled.metadata["model"], target, target.option("opt-level") or "3")
     for port in (*session.get_inputs(), *session.get_outputs()):
         if port.type not in _TYPES:

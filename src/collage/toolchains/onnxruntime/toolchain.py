@@ -42,11 +42,15 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel, Tensor
+    from collage.toolchains._contract import Kernel, OptionValues, Tensor
 
 __all__ = ["OnnxRuntimeToolchain", "from_ort", "narrow_type", "to_ort"]
 
 _LEVELS = {"0": "ORT_DISABLE_ALL", "1": "ORT_ENABLE_BASIC", "2": "ORT_ENABLE_EXTENDED", "3": "ORT_ENABLE_ALL"}
+_OPTIONS: dict[str, OptionValues] = {
+    "llvm": {"threads": None, "precision": ("f32", "int8"), "opt-level": tuple(_LEVELS)},
+    "cuda": onnxruntime_cuda.OPTIONS,
+}
 _PROVIDERS = {"llvm": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _QUANTISABLE = ("MatMul", "Gemm")
 _NUMPY_TYPES = frozenset(
@@ -97,6 +101,10 @@ class OnnxRuntimeToolchain(ToolchainBase):
         return (
             cuda_support.ran_on(str(replace(target, options=()))) if target.kind == "cuda" else super().ran_on(target)
         )
+
+    def option_values(self, target: Target) -> OptionValues:
+        """Return the values that each option takes."""
+        return _OPTIONS[target.kind]
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Writes the kernel, and has ONNX Runtime resolve every operator of it, without optimising."""
@@ -335,7 +343,7 @@ def _numpy_name(name: str) -> str | None:
 
 
 def _check(target: Target) -> None:
-    check_options(target, {"threads": None, "precision": ("f32", "int8"), "opt-level": tuple(_LEVELS)})
+    check_options(target, _OPTIONS[target.kind])
 
 
 def _quantised(path: Path) -> str:

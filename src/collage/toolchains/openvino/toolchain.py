@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.metadata
+import os
 import re
 import statistics
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +23,7 @@ import numpy as np
 from collage._errors import CompileError, Unsupported
 from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
-from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions, Support
+from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions, OptionValues, Support
 from collage.toolchains.openvino.integers import LIMITS, PLACES, WIDE, computes_beyond
 from collage.toolchains.openvino.known_wrong import known_wrong
 from collage.toolchains.sdk.import_probe import import_failure
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenVinoToolchain"]
 
-_PRECISIONS = ("f32", "bf16", "f16")
+_OPTIONS: OptionValues = {"threads": None, "precision": ("f32", "bf16", "f16")}
 _NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16")}
 """Instruction sets, by /proc/cpuinfo's names, without which a precision is emulated, and slower than f32."""
 _AS_INT32 = tuple(dtype.name.lower() for dtype in WIDE)
@@ -58,6 +60,15 @@ _WATCHED = range(2, 5)
 _OF_NO_PARTS = ("Concat", "ConstantOfShape")
 _TOLD_NOTHING = ("Expand", "Reduce", "Reshape", "Resize")
 """Beginnings of operators that do the right thing where an input after the first has no elements."""
+
+_TELEMETRY = "openvino_telemetry"
+"""The package with which OpenVINO reports on its use. Where it cannot be imported, a stub of OpenVINO's own takes its place."""
+_ALLOWED = "COLLAGE_OPENVINO_TELEMETRY"
+"""An environment variable: with the value 1, OpenVINO may report."""
+
+_WITHOUT = () if os.environ.get(_ALLOWED) == "1" else (_TELEMETRY,)
+for _package in _WITHOUT:
+    sys.modules.setdefault(_package, None)  # type: ignore[arg-type]  # So Python refuses to import it.
 
 
 class OpenVinoToolchain(ToolchainBase):
@@ -77,13 +88,17 @@ class OpenVinoToolchain(ToolchainBase):
             distribution = importlib.metadata.distribution("openvino")
         except importlib.metadata.PackageNotFoundError:
             return Availability(False, reason="not installed", remedy="pip install 'collage[openvino]'")
-        if (reason := import_failure("openvino")) is not None:
+        if (reason := import_failure("openvino", without=_WITHOUT)) is not None:
             return Availability(False, reason=reason, remedy="pip install --force-reinstall 'collage[openvino]'")
         number = re.search(r"^Build: (\S+)$", distribution.read_text("WHEEL") or "", re.MULTILINE)
         build = f"openvino {distribution.version}" + (f"-{number[1]}" if number else "")
         flags = this_machine().flags
         faster = tuple(precision for precision, needed in _NATIVE.items() if any(flag in flags for flag in needed))
         return Availability(True, distribution.version, build, ("CPU",), precisions=faster)
+
+    def option_values(self, target: Target) -> OptionValues:
+        """Return the values that each option takes."""
+        return _OPTIONS
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Worth trying, unless a type speaks against it."""
@@ -274,7 +289,7 @@ def _layouts(model: Any, compiled: Compiled) -> tuple[Layout, ...] | None:
 
 
 def _check(target: Target) -> None:
-    check_options(target, {"threads": None, "precision": _PRECISIONS})
+    check_options(target, _OPTIONS)
 
 
 def _config(target: Target, options: LoadOptions) -> dict[str, Any]:

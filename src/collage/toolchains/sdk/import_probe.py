@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -58,7 +58,9 @@ def is_alone() -> bool:
     return _alone.get()
 
 
-def import_failure(package: str, load: Callable[[], object] | None = None) -> str | None:
+def import_failure(
+    package: str, load: Callable[[], object] | None = None, *, without: Sequence[str] = ()
+) -> str | None:
     """Why a package cannot be imported here, None if it can. Asked of another process once, unless it is imported.
 
     Threads that ask for different packages are answered side by side; of those that ask for the same, one finds out.
@@ -66,23 +68,24 @@ def import_failure(package: str, load: Callable[[], object] | None = None) -> st
     Args:
         package: Its name.
         load: Imports it into this process, if that takes more than its name.
+        without: Packages that it finds missing in that other process.
     """
     if package in sys.modules:
         return None
     with _locks[package]:
         if package not in _failures:
-            _failures[package] = _failure(package, load)
+            _failures[package] = _failure(package, load, without)
         return _failures[package]
 
 
-def _failure(package: str, load: Callable[[], object] | None) -> str | None:
+def _failure(package: str, load: Callable[[], object] | None, without: Sequence[str]) -> str | None:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:  # without an origin it is some folder of that name
         return "not installed"
     if _here.get():
         return _failure_here(load or functools.partial(importlib.import_module, package))
     with _AT_ONCE:
-        return _failure_elsewhere(package)
+        return _failure_elsewhere(package, without)
 
 
 def _failure_here(load: Callable[[], object]) -> str | None:
@@ -93,8 +96,9 @@ def _failure_here(load: Callable[[], object]) -> str | None:
     return None
 
 
-def _failure_elsewhere(package: str) -> str | None:
-    program = f"{_END_WITH_PARENT}; sys.path[:] = sys.argv[2:]; import {package}"
+def _failure_elsewhere(package: str, without: Sequence[str]) -> str | None:
+    hidden = f"sys.modules.update(dict.fromkeys({[*without]!r}))"
+    program = f"{_END_WITH_PARENT}; {hidden}; sys.path[:] = sys.argv[2:]; import {package}"
     try:
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(os.getpid()), *sys.path],

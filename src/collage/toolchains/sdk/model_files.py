@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import LoadOptions
+    from collage.toolchains._contract import LoadOptions, OptionValues
 
 __all__ = [
     "check_options",
@@ -99,25 +100,34 @@ def elem_type(value: ir.Value) -> ir.DataType | None:
     return value.const_value.dtype if value.const_value is not None else None
 
 
-def check_options(target: Target, options: Mapping[str, tuple[str, ...] | None]) -> None:
-    """Refuses options that a toolchain does not know, and values that they do not take.
+def check_options(target: Target, options: OptionValues) -> None:
+    """Refuse options that a toolchain does not know, and values that they do not take.
 
     Args:
         target: The target.
-        options: Option name to its values; None stands for a whole number of at least 1.
+        options: See ``OptionValues``.
 
     Raises:
         TargetError: The target has another option, or another value.
     """
     for name, value in target.options:
         if name not in options:
-            known = ", ".join(f"-{option}" for option in sorted(options)) or "none"
-            raise TargetError(f"target {str(target)!r}: {target.toolchain} has no option -{name}; it has {known}")
+            has = ", ".join(f"-{option}" for option in sorted(options)) or "none"
+            near = _nearest(name, options, "-")
+            raise TargetError(f"target {str(target)!r}: {target.toolchain} has no option -{name}; {near}it has {has}")
         choices = options[name]
         if choices is None and not (value.isascii() and value.isdigit() and int(value) > 0):
             raise TargetError(f"target {str(target)!r}: -{name} takes a whole number of at least 1, not {value!r}")
-        if choices is not None and value not in choices:
-            raise TargetError(f"target {str(target)!r}: -{name} takes {', '.join(choices)}, not {value!r}")
+        if choices and value not in choices:
+            takes = f"-{name} takes {', '.join(choices)}, not {value!r}"
+            raise TargetError(
+                f"target {str(target)!r}: {' '.join([takes + ';', _nearest(value, choices)]).strip(' ;')}"
+            )
+
+
+def _nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {prefix}{near[0]}? " if near else ""
 
 
 def refuse_operators(refusal: Callable[[ir.Node], str | None], graph: ir.Graph) -> None:

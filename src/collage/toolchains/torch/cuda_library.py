@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel, Tensor
+    from collage.toolchains._contract import Kernel, OptionValues, Tensor
     from collage.toolchains.torch.ops import Fused
 
 __all__ = ["PRECISIONS", "TorchCudaLibrary", "try_on_zeros"]
 
 PRECISIONS = ("f32", "tf32", "f16")
+_OPTIONS: OptionValues = {"precision": PRECISIONS}
 _TRIAL_ELEMENTS = 200_000_000
 """Kernels with larger inputs are not tried on zeros."""
 
@@ -66,6 +67,10 @@ class TorchCudaLibrary(ToolchainBase):
         """Where its tests have passed."""
         return cuda_support.ran_on(str(replace(target, options=())))
 
+    def option_values(self, target: Target) -> OptionValues:
+        """Return the values that each option takes."""
+        return _OPTIONS
+
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Whether the operator may be in one of its kernels; what it must be with, its patterns say."""
         if node.domain not in ("", "ai.onnx") or node.op_type not in self.operators:
@@ -78,7 +83,7 @@ class TorchCudaLibrary(ToolchainBase):
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Writes the kernel, and runs it once to see that the library takes it."""
-        check_options(target, {"precision": PRECISIONS})
+        check_options(target, _OPTIONS)
         for node in kernel.graph:
             if not (found := self.supports(node, target)).ok:
                 raise Unsupported(str(found.reason))
@@ -94,7 +99,7 @@ class TorchCudaLibrary(ToolchainBase):
         """Puts the constants on the device."""
         import onnx_ir as ir
 
-        check_options(target, {"precision": PRECISIONS})
+        check_options(target, _OPTIONS)
         precision = target.option("precision") or "f32"
         device = cuda_support.cuda_device()
         model = ir.load(workspace / compiled.metadata["model"])

@@ -34,11 +34,14 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel
+    from collage.toolchains._contract import Kernel, OptionValues
 
 __all__ = ["TvmToolchain"]
 
-_OPTIONS: Mapping[str, tuple[str, ...] | None] = {"threads": None, "opt-level": LEVELS, "trials": None, "seed": None}
+_OPTIONS: dict[str, OptionValues] = {
+    "llvm": {"threads": None, "opt-level": LEVELS, "trials": None, "seed": None},
+    "cuda": {"opt-level": LEVELS, "arch": ()},
+}
 
 
 class TvmToolchain(ToolchainBase):
@@ -67,6 +70,16 @@ class TvmToolchain(ToolchainBase):
     def ran_on(self, target: Target) -> str | None:
         """Where its tests have passed."""
         return cuda_support.ran_on(target.kind) if target.kind == "cuda" else super().ran_on(target)
+
+    def option_values(self, target: Target) -> OptionValues:
+        """Return the values that each option takes.
+
+        Raises:
+            TargetError: The architecture is none.
+        """
+        if target.kind == "cuda":
+            tvm_cuda.check_arch(target)
+        return _OPTIONS[target.kind]
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Worth trying, unless a type speaks against it."""
@@ -120,12 +133,9 @@ class TvmToolchain(ToolchainBase):
 
 
 def _check(target: Target) -> None:
-    if target.kind != "cuda":
-        check_options(target, _OPTIONS)
-        return
-    tvm_cuda.check_arch(target)
-    arch = target.option("arch")
-    check_options(target, {"opt-level": LEVELS, **({"arch": (arch,)} if arch else {})})
+    if target.kind == "cuda":
+        tvm_cuda.check_arch(target)
+    check_options(target, _OPTIONS[target.kind])
 
 
 def _records(kernel: ir.Model, target: Target) -> Mapping[str, str]:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel
+    from collage.toolchains._contract import Kernel, OptionValues
     from collage.toolchains.torch.ops import Program
 
 __all__ = ["OPTIONS", "availability", "compile_kernel", "load_kernel"]
 
 _PRECISIONS = ("f32", "tf32")
-OPTIONS: dict[str, tuple[str, ...] | None] = {"precision": _PRECISIONS, "autotune": ("0", "1")}
+OPTIONS: OptionValues = {"precision": _PRECISIONS, "autotune": ("0", "1")}
 
 
 def availability(found: Availability) -> Availability:

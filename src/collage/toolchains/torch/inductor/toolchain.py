@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel
+    from collage.toolchains._contract import Kernel, OptionValues
 
 __all__ = [
     "InductorToolchain",
 ]
 
-_OPTIONS: dict[str, dict[str, tuple[str, ...] | None]] = {"llvm": {"threads": None}, "cuda": inductor_cuda.OPTIONS}
+_OPTIONS: dict[str, OptionValues] = {"llvm": {"threads": None}, "cuda": inductor_cuda.OPTIONS}
 _COMPILERS = ("g++", "clang++")
 _UNROLLED = frozenset(("LSTM", "GRU", "RNN"))
 _MOST_STEPS = 8
@@ -78,6 +78,10 @@ class InductorToolchain(ToolchainBase):
         return (
             cuda_support.ran_on(str(replace(target, options=()))) if target.kind == "cuda" else super().ran_on(target)
         )
+
+    def option_values(self, target: Target) -> OptionValues:
+        """Return the values that each option takes."""
+        return _OPTIONS[target.kind]
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """What the table of torch calls takes, and the compiler too."""

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel
+    from collage.toolchains._contract import Kernel, OptionValues
     from collage.toolchains.torch.ops import Program
 
 __all__ = ["OneDnnToolchain"]
+
+_OPTIONS: OptionValues = {"threads": None}
 
 
 class OneDnnToolchain(ToolchainBase):
@@ -44,13 +46,17 @@ class OneDnnToolchain(ToolchainBase):
         """Version of torch, which brings oneDNN along."""
         return torch_availability()
 
+    def option_values(self, target: Target) -> OptionValues:
+        """Return the values that each option takes."""
+        return _OPTIONS
+
     def supports(self, node: ir.Node, target: Target) -> Support:
         """What the table of torch calls takes."""
         return support(node)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Writes the kernel, and runs it once to see that torch takes it."""
-        check_options(target, {"threads": None})
+        check_options(target, _OPTIONS)
         files = save_kernel(kernel, workspace)
         check_by_running(_program(workspace / files[0]), kernel)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
@@ -59,7 +65,7 @@ class OneDnnToolchain(ToolchainBase):
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
         """Packs the weights."""
-        check_options(target, {"threads": None})
+        check_options(target, _OPTIONS)
         threads = set_threads(target, options)
         program = _program(workspace / compiled.metadata["model"])
         return TorchKernel(program.forward, compiled, threads, program.constants())

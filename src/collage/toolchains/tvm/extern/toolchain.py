@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from collage.target import Target
-    from collage.toolchains._contract import Kernel
+    from collage.toolchains._contract import Kernel, OptionValues
 
 __all__ = ["ExternToolchain"]
 
-_OPTIONS = {"threads": None, "opt-level": LEVELS}
+_OPTIONS: OptionValues = {"threads": None, "opt-level": LEVELS}
 
 
 class ExternToolchain(ToolchainBase):
@@ -97,6 +97,10 @@ class ExternToolchain(ToolchainBase):
             for f in functions
         ]
         return [*called, *native]
+
+    def option_values(self, target: Target) -> OptionValues:
+        """Return the values that each option takes."""
+        return _OPTIONS
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """What native code takes."""

@@ -1,0 +1,73 @@
+"""``collage compile``: what it says beyond what the library does."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collage.cli import main
+from collage.compiler import pipeline
+from collage.options import CompileOptions
+
+
+class Slow:
+    """An executable that takes a while to write."""
+
+    report = {"search": {"wall_s": 0.0, "built": 7}, "numerics": {"ok": True}}
+
+    def save(self, path: Path, recipe_only: bool) -> None:
+        time.sleep(0.2)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[CompileOptions]:
+    """The options of each compilation; none takes place."""
+    told: list[CompileOptions] = []
+
+    def compile_(model: Any, targets: Any, *, options: CompileOptions, say: Any) -> Slow:
+        told.append(options)
+        return Slow()
+
+    monkeypatch.setattr(pipeline, "compile", compile_)
+    return told
+
+
+def test_the_time_is_that_which_the_user_waits(
+    asked: list[CompileOptions], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(SystemExit):
+        main(["compile", "m.onnx", "-o", str(tmp_path / "o.collage"), "--json"])
+    search = json.loads(capsys.readouterr().out)["search"]
+    assert 0.2 <= search["wall_s"] <= time.monotonic() - began
+    assert search["built"] == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ([], {"percentile": 50, "search": "fast", "allow_host": False}),
+        (
+            ["--percentile", "90", "--search", "proof", "--allow-host"],
+            {"percentile": 90, "search": "proof", "allow_host": True},
+        ),
+    ],
+)
+def test_options_are_handed_on(
+    words: list[str], wanted: dict[str, Any], asked: list[CompileOptions], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["compile", "m.onnx", "-o", str(tmp_path / "o.collage"), "--json", *words])
+    assert stop.value.code == 0
+    assert {name: getattr(asked[0], name) for name in wanted} == wanted
+
+
+def test_choices_are_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["compile", "--help"])
+    said = capsys.readouterr().out
+    assert "10|50|90" in said and "fast|proof|exhaustive" in said
