@@ -340,7 +340,7 @@ ENDS = {"s": np.array([0]), "e": np.array([2])}
         ('(uint16[2] x) => (uint16[2] y) {y = BitShift <direction = "LEFT"> (x, n)}', {"n": np.uint16(16)}, False),
         ("(uint8[2] x, uint8[2] z) => (uint8[2] y) {y = Div (x, z)}", {}, True),
         ("(uint8[N] x, uint8[2] z) => (uint8[2] y) {y = Div (x, z)}", {}, False),
-        ("(int32[N] x, int32[2] z) => (int32[2] y) {y = Div (x, z)}", {}, True),
+        ("(int16[N] x, int16[2] z) => (int16[2] y) {y = Div (x, z)}", {}, True),
         ("(float[2] x) => (float[2] y) {y = ReduceL1 <noop_with_empty_axes = 1> (x)}", {}, False),
         ("(float[2] x) => (float[1] y) {y = ReduceL1 <noop_with_empty_axes = 1> (x, n)}", {"n": np.array([0])}, True),
         ("(float[2] x) => (float[1] y) {y = ReduceL1 (x)}", {}, True),
