@@ -20,6 +20,7 @@ from collage.testing._toolchain_case import ToolchainTestCase
 from collage.testing._toolchain_kernels import COMMON, kernel
 from collage.toolchains import LoadOptions
 from collage.toolchains.openvino import toolchain as openvino_toolchain
+from collage.toolchains.openvino.known_wrong import DEFECTS
 from collage.toolchains.openvino.toolchain import OpenVinoToolchain
 
 pytest.importorskip("openvino")
@@ -331,6 +332,9 @@ SCALES = {"s": np.float32([0.1, 0.2, 0.3]), "z": np.int8([1, 2, 3])}
 ENDS = {"s": np.array([0]), "e": np.array([2])}
 
 
+SUPPRESSED = "(float[1,6,4] b, float[1,1,6] s%s) => (int64[N,3] y) {y = NonMaxSuppression (b, s, %s)}"
+
+
 @pytest.mark.parametrize(
     ("text", "weights", "taken"),
     [
@@ -343,7 +347,7 @@ ENDS = {"s": np.array([0]), "e": np.array([2])}
         ('(uint16[2] x) => (uint16[2] y) {y = BitShift <direction = "LEFT"> (x, n)}', {"n": np.uint16(16)}, False),
         ("(uint8[2] x, uint8[2] z) => (uint8[2] y) {y = Div (x, z)}", {}, True),
         ("(uint8[N] x, uint8[2] z) => (uint8[2] y) {y = Div (x, z)}", {}, False),
-        ("(int32[N] x, int32[2] z) => (int32[2] y) {y = Div (x, z)}", {}, True),
+        ("(int16[N] x, int16[2] z) => (int16[2] y) {y = Div (x, z)}", {}, True),
         ("(float[2] x) => (float[2] y) {y = ReduceL1 <noop_with_empty_axes = 1> (x)}", {}, False),
         ("(float[2] x) => (float[1] y) {y = ReduceL1 <noop_with_empty_axes = 1> (x, n)}", {"n": np.array([0])}, True),
         ("(float[2] x) => (float[1] y) {y = ReduceL1 (x)}", {}, True),
@@ -416,6 +420,10 @@ ENDS = {"s": np.array([0]), "e": np.array([2])}
         (FOURIER % (0, "w"), FRAMES, False),
         (FOURIER % (0, ""), FRAMES, True),
         (FOURIER % (1, "w"), FRAMES, True),
+        (SUPPRESSED % (", float[1] t", "m, t"), {"m": np.array([3])}, False),
+        (SUPPRESSED % ("", "m"), {"m": np.array([3])}, False),
+        (SUPPRESSED % ("", "m, t"), {"m": np.array([3]), "t": np.float32([0])}, False),
+        (SUPPRESSED % ("", "m, t"), {"m": np.array([3]), "t": np.float32([0.5])}, True),
     ],
 )
 def test_operators_that_it_is_wrong_of_are_refused_in_that_form_only(
@@ -423,6 +431,12 @@ def test_operators_that_it_is_wrong_of_are_refused_in_that_form_only(
 ) -> None:
     *_, node = kernel("k", text, {name: np.asarray(x) for name, x in weights.items()}).graph
     assert OpenVinoToolchain().supports(node, TARGET).ok is taken
+
+
+def test_every_defect_names_operators_of_onnx_and_a_version_of_openvino() -> None:
+    for row in DEFECTS:
+        assert all(onnx.defs.has(op) for op in row.ops.split()), row.ops
+        assert row.what.startswith("openvino") and row.seen_in.count(".") == 2
 
 
 @pytest.mark.parametrize("largest", [9, 127])

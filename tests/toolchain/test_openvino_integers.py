@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -9,7 +11,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from collage._errors import Unsupported
+from collage.target import Target
+from collage.testing._toolchain_kernels import kernel
+from collage.toolchains import LoadOptions
 from collage.toolchains.openvino.integers import _Known
+from collage.toolchains.openvino.toolchain import OpenVinoToolchain
 
 LIMIT = 50
 OPERATORS = (
@@ -80,3 +87,100 @@ def test_every_computed_number_lies_within_its_bounds(seed: int) -> None:
         bounds = known.of(value)
         if max(abs(bounds.low), abs(bounds.high)) < 2**62:
             assert bounds.low <= array.min() and array.max() <= bounds.high, (value.name, value.producer(), bounds)
+
+
+TARGET = Target.parse("llvm -compiler=openvino")
+ROUNDED = {
+    **{op: f"y = {op} (x, z)" for op in ("Add", "Div", "Max", "Min", "Mod", "Mul", "PRelu", "Pow", "Sub", "Sum")},
+    **{op: f"y = {op} (x)" for op in ("Abs", "Neg", "Relu", "Sign", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMin")},
+    **{op: f"y = {op} (x)" for op in ("ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Trilu")},
+    "Clip": "y = Clip (x, three, k)",
+    "Einsum": 'y = Einsum <equation = "ij,kj->ik"> (x, z)',
+    "Gemm": "y = Gemm <transB = 1> (x, z)",
+    "MatMul": "t = Transpose (z) y = MatMul (x, t)",
+    "Pad": "y = Pad (x, pads, k)",
+    "Resize": "y = Resize (x, , scales)",
+    "ReverseSequence": "y = ReverseSequence <time_axis = 1, batch_axis = 0> (x, lengths)",
+    "Where": "c = Less (x, z) y = Where (c, x, z)",
+}
+COMPARED = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+CONSTANTS = {
+    "lengths": np.array([2, 4]),
+    "pads": np.array([0, 1, 0, 1]),
+    "scales": np.float32([2, 1]),
+}
+NEAR = np.array([[2**24, 2**24 + 1, 2**24 + 2, 7], [2**24 + 3, 2**24 + 5, 3, -1]])
+
+
+def right_or_refused(text: str, constants: dict[str, np.ndarray], feeds: list[np.ndarray], folder: Path) -> bool:
+    """Whether a kernel runs; what it makes is compared with the reference."""
+    used = {name: np.asarray(x) for name, x in constants.items() if f" {name})" in text or f" {name}," in text}
+    model = ir.from_proto(onnx.shape_inference.infer_shapes(ir.to_proto(kernel("k", text, used))))
+    toolchain = OpenVinoToolchain()
+    try:
+        made = toolchain.load(toolchain.compile(model, TARGET, folder), TARGET, folder, LoadOptions())(feeds)
+    except Unsupported:
+        return False
+    inputs = dict(zip((str(value.name) for value in model.graph.inputs), feeds, strict=True))
+    with np.errstate(all="ignore"):
+        (wanted,) = ReferenceEvaluator(ir.to_proto(model)).run(None, inputs)
+    np.testing.assert_array_equal(made[0], wanted)
+    return True
+
+
+@pytest.mark.parametrize("shape", ["2,4", "N,M"])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("op", [*ROUNDED, *COMPARED])
+def test_operators_of_integers_that_float32_does_not_hold_are_right_or_refused(
+    op: str, dtype: str, shape: str, tmp_path: Path
+) -> None:
+    body, made = (f"y = {op} (x, z)", "bool") if op in COMPARED else (ROUNDED[op], dtype)
+    given = [f"{dtype}[{shape}] x", *([f"{dtype}[{shape}] z"] if " z)" in body else [])]
+    constants = CONSTANTS | {name: np.array(n, dtype) for name, n in (("three", 3), ("k", 2**24 + 1))}
+    x = NEAR.astype(dtype)
+    feeds = [x, np.roll(x, 1)][: len(given)]
+    rank = "[P,Q]" if not op.startswith("Reduce") else "[1,1]"
+    right_or_refused(f"({', '.join(given)}) => ({made}{rank} y) {{{body}}}", constants, feeds, tmp_path)
+
+
+@pytest.mark.parametrize("op", COMPARED)
+@pytest.mark.parametrize("large", [2**25, 2**31 - 1, -(2**31)])
+def test_one_constant_beyond_all_other_integers_is_no_reason_to_refuse(op: str, large: int, tmp_path: Path) -> None:
+    x = np.array([2**24 - 1, -(2**24), 0], np.int32)
+    text = f"(int32[3] x) => (bool[3] y) {{y = {op} (x, k)}}"
+    assert right_or_refused(text, {"k": np.int32(large)}, [x], tmp_path)
+    assert not right_or_refused(text, {"k": np.int32(2**24 + 1)}, [x], tmp_path)
+
+
+def test_tokens_are_compared_until_one_is_larger_than_float32_holds(tmp_path: Path) -> None:
+    text = "(int64[2] x) => (bool[2] y) {y = Equal (x, k)}"
+    assert right_or_refused(text, {"k": np.int64(7)}, [np.array([7, 2**24 - 1])], tmp_path)
+    assert not right_or_refused(text, {"k": np.int64(7)}, [np.array([7, 2**24 + 1])], tmp_path)
+
+
+@pytest.mark.parametrize(("low", "high", "taken"), [(0, 2**31 - 1, True), (-(2**31), 9, True), (2**26, 2**27, False)])
+def test_clip_to_the_end_of_a_type_is_taken(low: int, high: int, taken: bool, tmp_path: Path) -> None:
+    ends = {"low": np.int32(low), "high": np.int32(high)}
+    x = np.array([5, -5, 2**24 - 1], np.int32)
+    assert right_or_refused("(int32[3] x) => (int32[3] y) {y = Clip (x, low, high)}", ends, [x], tmp_path) is taken
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_the_least_integer_is_not_cast_to_false(dtype: str, tmp_path: Path) -> None:
+    text = f"({dtype}[2] x) => (bool[2] y) {{y = Cast <to = 9> (x)}}"
+    assert right_or_refused(text, {}, [np.array([5, 0], dtype)], tmp_path)
+    assert not right_or_refused(text, {}, [np.array([-(2**31), 0], dtype)], tmp_path)
+
+
+@pytest.mark.parametrize("step", [-(2**63) + 1, -(2**31), -(2**31) + 1, 2**31, 2**63 - 1])
+def test_steps_back_that_end_the_process_are_refused(step: int, tmp_path: Path) -> None:
+    ends = {"s": np.array([-1 if step < 0 else 0]), "e": np.array([-9 if step < 0 else 9]), "a": np.array([0])}
+    text = "(float[4] x) => (float[1] y) {y = Slice (x, s, e, a, t)}"
+    x = np.arange(4, dtype=np.float32)
+    assert right_or_refused(text, ends | {"t": np.array([step])}, [x], tmp_path) is (step > -(2**31))
+
+
+def test_bounds_of_integers_that_wrap_around_are_those_of_their_type() -> None:
+    text = "(int32[2] x) => (int32[2] y) {a = Mul (x, x) y = Min (a, k)}"
+    proto = onnx.shape_inference.infer_shapes(ir.to_proto(kernel("k", text, {"k": np.array(5, np.int32)})))
+    assert _Known(2**24).of(ir.from_proto(proto).graph.outputs[0]).low == -(2**31)

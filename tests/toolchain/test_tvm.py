@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -456,6 +458,55 @@ def test_a_resize_is_refused_of_which_tvm_ignores_something(
     support = TvmToolchain().supports(node, TARGET)
     assert support.ok is (ignored is None)
     assert (ignored or "") in (support.reason or "")
+
+
+ROUNDED = {
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "round_prefer_ceil": lambda place: math.floor(place + Fraction(1, 2)),
+    "round_prefer_floor": lambda place: math.ceil(place - Fraction(1, 2)),
+}
+
+
+@pytest.mark.parametrize("transformation", ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"])
+@pytest.mark.parametrize("nearest", ROUNDED)
+def test_the_nearest_elements_are_those_of_exact_coordinates_or_refused(
+    transformation: str, nearest: str, tmp_path: Path
+) -> None:
+    attributes = f'mode = "nearest", coordinate_transformation_mode = "{transformation}", nearest_mode = "{nearest}"'
+    toolchain, taken = TvmToolchain(), 0
+    for n, m in ((8, 7), (7, 9), (3, 8), (4, 2), (2, 6), (5, 10), (10, 5), (6, 4)):
+        text = f"(float[1,1,{n}] x) => (float[1,1,{m}] y) {{y = Resize <{attributes}> (x, , , s)}}"
+        model = parsed_kernel(f"k{n}_{m}", text, {"s": np.array([1, 1, m])})
+        if not toolchain.supports(model.graph.node(0), TARGET).ok:
+            continue
+        taken += 1
+        x = np.arange(n, dtype=np.float32).reshape(1, 1, n)
+        (y,) = toolchain.load(toolchain.compile(model, TARGET, tmp_path), TARGET, tmp_path, LoadOptions())([x])
+        ratio = Fraction(n - 1, m - 1) if transformation == "align_corners" else Fraction(n, m)
+        shift = Fraction(1, 2) if "half_pixel" in transformation else Fraction(0)
+        places = [ratio * (i + shift) - shift for i in range(m)]
+        rounding = ROUNDED[nearest]
+        assert y.reshape(-1).tolist() == [min(max(rounding(c), 0), n - 1) for c in places], (n, m)
+    assert taken >= 5
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes", "taken"), [("8", 7, False), ("7", 8, True), ("8", 16, True), ("16", 8, True), ("3", 9, True)]
+)
+def test_a_resize_is_refused_whose_coordinates_lie_between_elements(shape: str, sizes: int, taken: bool) -> None:
+    text = f'(float[1,1,{shape}] x) => (float[A,B,C] y) {{y = Resize <mode = "nearest"> (x, , , s)}}'
+    (node,) = parsed_kernel("k", text, {"s": np.array([1, 1, sizes])}).graph
+    assert TvmToolchain().supports(node, TARGET).ok is taken
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
+@pytest.mark.parametrize("op_type", ["Add", "Mul", "Sub", "Sum"])
+def test_unsigned_arithmetic_that_may_wrap_is_refused(op_type: str, dtype: str) -> None:
+    (node,) = parsed_kernel("k", f"({dtype}[2] x) => ({dtype}[2] y) {{y = {op_type} (x, x)}}").graph
+    assert "never wraps" in (TvmToolchain().supports(node, TARGET).reason or "")
+    (node,) = parsed_kernel("k", f"({dtype}[2] x) => ({dtype}[2] y) {{y = Max (x, x)}}").graph
+    assert TvmToolchain().supports(node, TARGET).ok
 
 
 @pytest.mark.parametrize(("dtype", "taken"), [("float", True), ("int32", False), ("int64", False)])

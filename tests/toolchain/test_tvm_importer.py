@@ -197,6 +197,20 @@ def test_remainders_of_floats_are_those_of_the_exact_quotient(dtype: type[np.flo
     agrees(KernelCase("remainder", text, [x, n]), tmp_path, exactly=True)  # the reciprocal tells 0 from -0
 
 
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("operator", ["Div", "Mod", "Mod <fmod = 1>"])
+@pytest.mark.parametrize("length", ["5", "N"])
+def test_integers_are_divided_by_anything(operator: str, dtype: str, length: str, tmp_path: Path) -> None:
+    known = np.iinfo(dtype)
+    x = np.array([known.max, known.min, known.min, 7, 5], dtype)
+    y = np.array([0, 0, -1 if known.min else 1, 3, 9], dtype)
+    text = f"({dtype}[{length}] x, {dtype}[{length}] z) => ({dtype}[{length}] y) {{y = {operator} (x, z)}}"
+    with np.errstate(all="ignore"):
+        agrees(KernelCase("divided", text, [x, y]), tmp_path)
+        if length == "5":  # TVM cannot tell what N and 5 broadcast to.
+            agrees(KernelCase("nought", text.replace(f", {dtype}[{length}] z", ""), [x], {"z": y}), tmp_path)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_mish_of_negative_numbers_keeps_its_digits(dtype: type[np.floating[Any]], tmp_path: Path) -> None:
     x = np.array([-80, -20, -10, -1, -0.0, 0, 1e-4, 1, 19.9, 20.1, 100, 1e30], dtype)

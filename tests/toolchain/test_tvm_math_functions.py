@@ -38,6 +38,14 @@ def computed(operator: str, x: np.ndarray, folder: Path, *, lengths: str | None 
     return np.array(y)
 
 
+def run_one(operator: str, dtype: str, x: np.ndarray, folder: Path) -> np.ndarray:
+    """What a kernel of one operator makes of numbers of an element type."""
+    case = KernelCase("one", f"({dtype}[{x.size}] x) => ({dtype}[{x.size}] y) {{y = {operator} (x)}}", [x])
+    toolchain = TvmToolchain()
+    (y,) = toolchain.load(toolchain.compile(case.model(), TARGET, folder), TARGET, folder, LoadOptions())([x])
+    return np.array(y)
+
+
 def units_off(y: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """How far single-precision numbers are from exact ones, in units in the last place of these."""
     return np.abs(y.astype(np.float64) - exact) / np.spacing(np.maximum(np.abs(exact), SMALLEST).astype(np.float32))
@@ -99,3 +107,24 @@ def test_no_function_of_the_library_is_left_in_the_loops() -> None:
     left = {name.removeprefix("tirx.") for name in names} & {"erf", "exp", "log", "sigmoid", "tanh"}
     assert left == {"exp"}  # that of doubles
     assert sum(name == "tirx.exp" for name in names) == 1
+
+
+@pytest.mark.parametrize(("operator", "dtype"), [("Tanh", "double"), ("Atanh", "double"), ("Atanh", "float")])
+def test_no_digits_are_lost_near_nought_and_one(operator: str, dtype: str, tmp_path: Path) -> None:
+    made = np.float32 if dtype == "float" else np.float64
+    rng = np.random.default_rng(0)
+    small = 10.0 ** rng.uniform(-37 if dtype == "float" else -300, 0, 4_000) * rng.choice([-1, 1], 4_000)
+    x = np.concatenate([small, rng.uniform(-1, 1, 4_000), [0.0, -0.0, 1 - 2.0**-20, 2.0**-20 - 1]])
+    x = np.concatenate([x, 20 * x] if operator == "Tanh" else [x]).astype(made)
+    exact = (np.tanh if operator == "Tanh" else np.arctanh)(x.astype(np.longdouble))
+    y = run_one(operator, dtype, x, tmp_path)
+    np.testing.assert_allclose(y, exact.astype(made), rtol=8 * float(np.finfo(made).eps), atol=0)
+    assert (np.signbit(y) == np.signbit(x)).all()
+
+
+@pytest.mark.parametrize(("operator", "dtype"), [("Tanh", "double"), ("Atanh", "double"), ("Atanh", "float")])
+def test_ends_of_their_ranges(operator: str, dtype: str, tmp_path: Path) -> None:
+    x = np.array([np.inf, -np.inf, np.nan, 1.0, -1.0, 2.0, 1e30], np.float32 if dtype == "float" else np.float64)
+    with np.errstate(all="ignore"):
+        exact = (np.tanh if operator == "Tanh" else np.arctanh)(x)
+    np.testing.assert_allclose(run_one(operator, dtype, x, tmp_path), exact, rtol=1e-6 if dtype == "float" else 1e-15)

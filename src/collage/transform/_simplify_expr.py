@@ -29,6 +29,11 @@ _INT64_MAX = 2**63 - 1
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
+_REDUCTIONS = (
+    *("ArgMax", "ArgMin", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+    *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
+)
+
 _NEUTRAL = {"Add": (-0.0, True), "Sub": (0.0, False), "Mul": (1.0, True), "Div": (1.0, False)}
 """The number that changes no bit of the other operand, and if it may be the first operand too.
 
@@ -37,7 +42,7 @@ _NEUTRAL = {"Add": (-0.0, True), "Sub": (0.0, False), "Mul": (1.0, True), "Div":
 
 
 class SimplifyExpr(FunctionPass):
-    """Collapses chains of Reshape, Transpose and Unsqueeze, whole Slices, and arithmetic with neutral numbers.
+    """Collapses chains of Reshape, Transpose and Unsqueeze, whole Slices, arithmetic with neutral numbers; counts axes.
 
     Every rule is exact: each output keeps each bit, signs of zeros included. Only a signalling NaN stays signalling,
     where arithmetic would quiet it.
@@ -50,6 +55,9 @@ class SimplifyExpr(FunctionPass):
     | ``Unsqueeze(Unsqueeze(x))`` | the axes are constants and count from the front |
     | ``Reshape(Reshape(x))`` | the second shape is a constant, and its zeros stand for lengths that are known |
     | ``Slice`` | every start is 0, every step 1, and every end at or behind the end of its axis |
+    | reduction over axes that count from the end | the rank is known, and a length may be 0 |
+
+    Axes of reductions count from the front afterwards. ONNX Runtime does not reduce tensors of no elements over other axes.
 
     Shapes are those of ``InferType``: what the file claims counts only where nothing follows from the inputs.
     """
@@ -203,6 +211,26 @@ def _is_behind(end: int, x: ir.Value, axis: int) -> bool:
     return isinstance(length, int) and end >= length
 
 
+def _reduction(function: FunctionLike, node: ir.Node) -> None:
+    x = node.inputs[0] if node.inputs else None
+    if x is None or x.shape is None or all(isinstance(length, int) and length for length in x.shape):
+        return
+    rank, told = len(x.shape), node.inputs[1] if len(node.inputs) > 1 else None
+    if (axis := node.attributes.get_int("axis")) is not None:
+        axes: Sequence[int] = [axis]
+    else:
+        axes = (_ints(told) if told is not None else node.attributes.get_ints("axes")) or []
+    if min(axes, default=0) >= 0 or not all(-rank <= axis < rank for axis in axes):
+        return
+    counted = [axis % rank for axis in axes]
+    if axis is not None:
+        node.attributes["axis"] = ir.AttrInt64("axis", counted[0])
+    elif told is not None:
+        node.replace_input_with(1, _new_ints(function, node, "axes", counted))
+    else:
+        node.attributes["axes"] = ir.AttrInt64s("axes", counted)
+
+
 def _become_identity(node: ir.Node, x: ir.Value) -> None:
     node.op_type = "Identity"
     node.attributes.clear()
@@ -240,6 +268,7 @@ def _new_ints(function: FunctionLike, node: ir.Node, name: str, numbers: Sequenc
 
 _RULES: dict[str, Callable[[FunctionLike, ir.Node], None]] = {
     **dict.fromkeys(_NEUTRAL, _arithmetic),
+    **dict.fromkeys(_REDUCTIONS, _reduction),
     "Reshape": _reshape,
     "Slice": _slice,
     "Transpose": _transpose,

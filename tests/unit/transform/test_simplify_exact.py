@@ -322,3 +322,43 @@ def test_bfloat16_is_compared_in_its_own_bits():
         c = np.asarray(number, ml_dtypes.bfloat16)
         model = model_of([helper.make_node("Mul", ["x", "c"], ["y"])], {"c": c}, c.dtype, [2])
         assert (operators(SimplifyExpr()(ir.from_proto(model))) == ["Identity"]) == gone
+
+
+REDUCTIONS = ("ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceProd", "ReduceSum")
+
+
+@pytest.mark.parametrize("op_type", (*REDUCTIONS, "ArgMax", "ArgMin"))
+@pytest.mark.parametrize("version", [13, 18])
+@pytest.mark.parametrize("axis", [-1, -2, 1, 2])
+def test_reductions_of_empty_batches_have_the_shape_that_onnx_gives_them(op_type: str, version: int, axis: int) -> None:
+    kind = "int64" if op_type.startswith("Arg") else "float"
+    by_input = version == 18 or op_type == "ReduceSum"
+    told = f" <axis = {axis}> (x)" if kind == "int64" else " (x, a)" if by_input else f" <axes = [{axis}]> (x)"
+    weights = f"<int64[1] a = {{{axis}}}>" if "a)" in told else ""
+    head = f'<ir_version: 8, opset_import: ["" : {version}]> g (float[n,6,8] x) => ({kind}[p,q,r] y)'
+    text = f"{head} {weights} {{y = {op_type}{told}}}"
+    model = parser.parse_model(text)
+    result = Sequential([InferType(), SimplifyExpr()])(ir.from_proto(model))
+    shape = [6, 8]
+    shape[axis % 3 - 1] = 1
+    (empty,) = run(result, {"x": np.zeros((0, 6, 8), np.float32)})
+    assert empty.shape == (0, *shape)
+    x = np.random.default_rng(0).standard_normal((2, 6, 8)).astype(np.float32)
+    assert same_bits(run(model, {"x": x})[0], run(result, {"x": x})[0])
+
+
+def test_axes_of_what_always_has_elements_stay_as_they_are() -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["" : 13]> g (float[2,6] x) => (float[2,1] y) {y = ReduceMax <axes = [-1]> (x)}'
+    )
+    result = Sequential([InferType(), SimplifyExpr()])(ir.from_proto(parser.parse_model(text)))
+    assert result.graph.node(0).attributes.get_ints("axes") == (-1,)
+
+
+def test_axes_beyond_the_rank_stay_as_they_are() -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["" : 13]> g (float[n,6] x) => (float[n,1] y) {y = ReduceMax <axes = [-3]> (x)}'
+    )
+    model = ir.from_proto(parser.parse_model(text))
+    SimplifyExpr()(model)
+    assert model.graph.node(0).attributes.get_ints("axes") == (-3,)

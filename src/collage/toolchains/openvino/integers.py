@@ -1,4 +1,4 @@
-"""Bounds on wide integers, which OpenVINO's CPU plugin computes in 32 bits, and some operators of in float32.
+"""Bounds on integers, which OpenVINO's CPU plugin computes in 32 bits at most, and many operators of in float32.
 
 A bound follows from constants, from shapes, and from what is guarded when a kernel runs. Values that only say how long
 tensors are, or where in one something is, are lengths. Arithmetic on lengths and small constants alone stays within 32
@@ -23,10 +23,21 @@ _EXACT = 2**24
 _LENGTH = 2**29
 _SMALL = 2**16
 """Constants up to this are lengths: paddings, strides, divisors."""
+_PADDED_WITH = 2
+"""The place of what Pad pads with."""
+_STEPS = 4
+"""The place of Slice's steps."""
 _DEPTH = 48
 """Operators that are looked through."""
-LIMITS = (_INT32 - 1, _INT32 // 2 - 1)
-"""Magnitudes that inputs of a kernel may be held to when it runs: the first one that no operator of it goes beyond."""
+_ROUNDS_FAR = 2**25
+"""What float32 makes of constants from here on is still beyond every integer up to ``_EXACT``."""
+_WIDEST_SUM = _INT32 // 2 - 1
+LIMITS = (_INT32 - 1, _WIDEST_SUM, _EXACT - 1)
+"""Magnitudes that inputs of a kernel may be held to when it runs: the first one that no operator of it goes beyond.
+
+The last one is for what only compares and moves integers, such as tokens. Arithmetic that needs it is refused: numbers that are
+computed with may well be larger in the next run.
+"""
 
 WIDE = frozenset({ir.DataType.INT64, ir.DataType.UINT64, ir.DataType.UINT32})
 """Types that the plugin computes in 32-bit signed integers, without a word where they do not fit."""
@@ -42,9 +53,17 @@ _PUT_IN = ("Pad", "ScatterElements", "ScatterND")
 _INDICES = frozenset({"ArgMax", "ArgMin", "NonMaxSuppression", "NonZero"})
 _SUMS = frozenset({"CumSum", "ReduceL1", "ReduceMean", "ReduceSum"})
 _PRODUCTS = frozenset({"Einsum", "Gemm", "MatMul"})
-_IN_FLOAT = _PRODUCTS | {"Div", "Mod", "ReduceL1", "ReduceMean", "ReduceSum"}
+_COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_GROWS_IN_FLOAT = _PRODUCTS | {"ReduceL1", "ReduceL2", "ReduceSum", "ReduceSumSquare"}
+_IN_FLOAT = (
+    _GROWS_IN_FLOAT
+    | _COMPARISONS
+    | {"Clip", "Div", "Mod", "PRelu", "Pad", "Pow", "ReduceMax", "ReduceMean", "ReduceMin", "Relu", "Resize"}
+    | {"ReverseSequence", "Trilu"}
+)
+"""Operators that are computed in float32, also of int32. ``Pad`` only rounds what it pads with."""
 _ADDED = frozenset({"Add", "Sub", "Sum", "Mul", "Div", "Mod", "Neg", "Abs", "Range", "Sqrt", "ReduceProd"})
-_UNKNOWN = frozenset({"Pow", "BitShift", "ReduceSumSquare"})
+_UNKNOWN = frozenset({"Pow", "BitShift", "ReduceL2", "ReduceSumSquare"})
 _ARITHMETIC = _ADDED | _SUMS | _PRODUCTS | _UNKNOWN | {"Cast", "ScatterElements", "ScatterND"}
 _CHOSEN = frozenset({"Clip", "Concat", "Max", "Min", "Where"})
 
@@ -78,7 +97,7 @@ def computes_beyond(node: ir.Node, limit: int) -> str | None:
         node: The operator; operators before it, in its graph, are looked at.
         limit: Largest magnitude of the integers that a kernel is given.
     """
-    known = _Known(limit)
+    known = _Known(max(limit, _WIDEST_SUM))
     for place, value in enumerate(node.inputs):
         if value is None or value.const_value is not None or elem_type(value) not in WIDE:
             continue
@@ -87,13 +106,63 @@ def computes_beyond(node: ir.Node, limit: int) -> str | None:
     for value in node.outputs:
         if node.op_type not in _ARITHMETIC or elem_type(value) not in WIDE or _is_place(value):
             continue
-        made = known.of(value)
-        if not _fits(value, made):
+        if not _fits(value, known.of(value)):
             return _reason(node, value)
-        given = [known.of(each) for each in node.inputs if each is not None]
-        seen = max((each.magnitude for each in (made, *given)), default=0)
-        if node.op_type in _IN_FLOAT and seen > _EXACT and not all(each.is_length for each in given):
-            return f"openvino's CPU plugin computes {node.op_type} of integers in float32 ({value.name!r} may be large)"
+    exact = known if node.op_type in _ARITHMETIC else _Known(limit)
+    if node.op_type in _IN_FLOAT and (rounded := _rounded(node, exact)) is not None:
+        name = rounded.name
+        return f"openvino's CPU plugin computes {node.op_type} of integers in float32 ({name!r} may be large)"
+    if (least := _least(node)) is not None and known.of(least).low <= -_INT32:
+        return f"openvino's CPU plugin is wrong of {node.op_type} where {least.name!r} is the least integer of 32 bits"
+    return None
+
+
+def _rounded(node: ir.Node, known: _Known) -> ir.Value | None:
+    """Return an integer of an operator that float32 may not hold; None if there is none.
+
+    One constant that is too large does no harm where all that happens to it is that others are compared with it.
+    """
+    operands = [
+        (place, value, known.of(value))
+        for place, value in enumerate(node.inputs)
+        if value is not None and _has_32_bits(value) and (node.op_type != "Pad" or place == _PADDED_WITH)
+    ]
+    large = [each for each in operands if not _is_exact(each[2])]
+    if len(large) == 1 and _is_only_compared(node.op_type, large[0][0], large[0][2]):
+        large = []
+    if large:
+        return large[0][1]
+    made = node.outputs[0]
+    grows = node.op_type in _GROWS_IN_FLOAT and _has_32_bits(made) and not all(each.is_length for *_, each in operands)
+    return made if grows and not _is_exact(known.of(made)) else None
+
+
+def _has_32_bits(value: ir.Value) -> bool:
+    """Whether a value holds integers that float32 may not hold."""
+    dtype = elem_type(value)
+    return dtype is not None and (dtype in WIDE or dtype == ir.DataType.INT32)
+
+
+def _is_exact(bounds: Bounds) -> bool:
+    return bounds.is_length or bounds.magnitude <= _EXACT
+
+
+def _is_only_compared(op: str, place: int, bounds: Bounds) -> bool:
+    """Whether an operand is one number, far beyond all others of a comparison or behind an end that Clip never cuts at."""
+    if bounds.low != bounds.high or bounds.magnitude < _ROUNDS_FAR:
+        return False
+    return op in _COMPARISONS or (op == "Clip" and place > 0 and (bounds.low < 0) == (place == 1))
+
+
+def _least(node: ir.Node) -> ir.Value | None:
+    """Return what an operator reads that must not be the least integer of 32 bits: Cast to bool says False of it.
+
+    Slice divides by its size where it is a step, which ends the process.
+    """
+    if node.op_type == "Slice" and len(node.inputs) > _STEPS:
+        return node.inputs[_STEPS]
+    if node.op_type == "Cast" and node.attributes.get_int("to") == ir.DataType.BOOL and node.inputs[0] is not None:
+        return node.inputs[0] if _has_32_bits(node.inputs[0]) else None
     return None
 
 
@@ -146,7 +215,15 @@ class _Known:
         told = [each for each in given if each is not None]
         if op in _ADDED | _SUMS and told and all(each.is_length for each in told):
             return Bounds(max(made.low, -_LENGTH), min(made.high, _LENGTH), True)
-        return made
+        return self._wrapped(value, made)
+
+    @staticmethod
+    def _wrapped(value: ir.Value, made: Bounds) -> Bounds:
+        """Bounds after integers that do not fit their type have wrapped around."""
+        dtype = elem_type(value)
+        if dtype is None or not dtype.is_integer() or int(dtype.min) <= made.low <= made.high <= int(dtype.max):
+            return made
+        return Bounds(int(dtype.min), int(dtype.max))
 
     def _given(self, value: ir.Value) -> Bounds:
         """What is known of a value by its type, and by what is looked at when a kernel runs."""

@@ -1,6 +1,9 @@
-"""Operators that OpenVINO's CPU plugin takes without complaint and computes wrongly."""
+"""Operators that OpenVINO's CPU plugin takes without complaint and computes wrongly, a row for each defect."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -8,106 +11,40 @@ from collage.graph import used_values
 from collage.system.machine import this_machine
 from collage.toolchains.sdk.model_files import elem_type
 
-__all__ = ["known_wrong"]
+__all__ = ["DEFECTS", "KnownDefect", "known_wrong"]
 
-_NO_MERE_COPIES = ("ReduceL1", "ReduceL2", "ReduceLogSum")
-"""Reductions that change what they do not reduce."""
-_OF_NO_AXES = ("ReduceL1", "ReduceLogSum", "ReduceLogSumExp")
-"""Reductions that are told axes by an attribute before opset 18, where only an input is looked at."""
-_OF_NOTHING = {
-    **dict.fromkeys(("Expand", "Gather", "Unique"), "crashes of"),
-    **dict.fromkeys(("Gemm", "Transpose"), "makes a row of"),
-    **dict.fromkeys(("ReduceMax", "ReduceMin"), "does not make infinity of"),
-}
-"""What it does with tensors of no elements."""
-_OF_SEQUENCES = frozenset(
-    {"ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"}
-    | {"SequenceLength", "SequenceMap", "SplitToSequence"}
-)
-_SATURATED = ("Abs", "Add", "Mul", "Neg", "Sub", "Sum")
-_WRAPPED = (*_SATURATED, "BitShift", "BitwiseNot", "Cast", "CastLike", "CumSum", "Div")
-"""Operators that may make numbers which do not fit their type, and wrap around."""
-_IN_FLOAT = ("MatMul", "Pow", "Relu")
-"""Operators of integers that few models have, so that it costs nothing to leave all of them to others."""
-_WIDE = 32
-"""Bits of the smallest integers that float32 does not hold."""
-_MASKED = 2
-"""The mode in which Attention returns its scores with mask and bias."""
-_RECURRENT = ("GRU", "LSTM", "RNN")
-_PEEPHOLES = 7
-"""The place of the peepholes among LSTM's inputs."""
-_SCALING = ("Div", "LayerNormalization", "Mul")
-_RANK_OF_MATRIX = 2
-_RANK_OF_TILE = 4
-"""The rank from which on Tile needs constant repeats."""
-_OF_BYTES = ("QLinearConv", "QLinearMatMul")
-"""Where products of bytes saturate, ONNX Runtime and the plugin let them with large weights behind unsigned activations, as their
-vendors say; behind signed ones only the plugin does."""
+
+@dataclass(frozen=True)
+class KnownDefect:
+    """Operators that come out wrong.
+
+    Attributes:
+        ops: Names of the operators, by spaces.
+        what: The defect, a phrase that says "openvino" and, as {op}, the operator.
+        when: Tells if a node has the form that is wrong.
+        seen_in: The version of OpenVINO in which it was last seen.
+    """
+
+    ops: str
+    what: str
+    when: Callable[[ir.Node], bool] = lambda node: True
+    seen_in: str = "2026.4.1"
 
 
 def known_wrong(node: ir.Node) -> str | None:
-    """Operators that the plugin takes without complaint and computes wrongly, found with ONNX's own cases and by comparison."""
-    first = node.inputs[0] if node.inputs else None
-    dtype = elem_type(first) if first is not None else None
-    if first is not None and dtype is not None and dtype.is_integer():
-        if node.op_type.startswith("Reduce") and 0 in tuple(first.shape or ()):
-            return f"openvino's CPU plugin does not make of no integers what {node.op_type} makes of them in ONNX"
-        if node.op_type == "TopK":
-            return "openvino's CPU plugin orders equal integers in TopK otherwise than ONNX does"
-        if node.op_type in _OF_BYTES and dtype == ir.DataType.INT8 and this_machine().saturates_products_of_bytes:
-            return f"openvino's CPU plugin rounds and saturates {node.op_type} of signed bytes on this processor"
-        if (reason := _wrong_of_integers(node, dtype.bitwidth)) is not None:
-            return reason
-    if node.op_type in _WRAPPED and _makes_16_bits(node) and node.outputs[0].uses():
-        return f"openvino's CPU plugin holds 16-bit integers in 32 bits, in which those of {node.op_type} do not wrap"
-    if node.op_type == "Range" and not _counts_up_from_zero(node):
-        return "openvino's Range is not empty where its limit lies on the other side"
-    if node.op_type in _NO_MERE_COPIES and node.attributes.get_int("noop_with_empty_axes") and not _has_axes(node):
-        return f"openvino's {node.op_type} copies its input where it is given no axes"
-    if node.op_type in _OF_NO_AXES and node.attributes.get_ints("axes"):
-        return f"openvino takes no notice of the axes of {node.op_type} before opset 18"
-    if first is not None and node.op_type in _OF_NOTHING and 0 in tuple(first.shape or ()):
-        return f"openvino's CPU plugin {_OF_NOTHING[node.op_type]} {node.op_type} of nothing"
-    if node.op_type in _OF_SEQUENCES:
-        return "openvino inserts into sequences, erases from them and counts them otherwise than ONNX"
-    if node.op_type == "Attention":
-        return _wrong_of_attention(node)
-    if node.op_type == "Resize":
-        return _wrong_of_resize(node)
-    if node.op_type == "AveragePool" and _averages_past_padding(node):
-        return "openvino divides by other counts in AveragePool with ceil_mode and count_include_pad"
-    if node.op_type == "ConvTranspose" and _cuts_elsewhere(node):
-        return "openvino cuts a ConvTranspose to its output_shape, or to SAME, in other places than ONNX"
-    if node.op_type == "If" and any(value.is_graph_output() for value in used_values(node)[1:]):
-        return "openvino's reader takes an output that a branch of If reads for what If makes"
-    if node.op_type == "LpNormalization":
-        return "openvino adds a millionth and more to the norms that LpNormalization divides by"
-    if node.op_type == "MaxPool" and _pools_padding(node):
-        return "openvino adds windows to MaxPool with ceil_mode that begin in the padding"
-    if node.op_type == "QuantizeLinear" and _scales_another_axis(node):
-        return (
-            "openvino applies the scales of QuantizeLinear to another axis where it does not know how long theirs is, and "
-            "where it joins it to what computes its input"
-        )
-    if node.op_type == "QuantizeLinear" and _quantises_scaled_matrix(node):
-        return "openvino's CPU plugin scales a matrix otherwise where it normalises, scales and quantises it in one"
-    if node.op_type == "STFT" and _window_of_two_sides(node):
-        return "openvino's reader crashes of STFT with a window that is not one-sided"
-    if node.op_type == "Slice" and _is_told_axes_late(node):
-        return "openvino's CPU plugin crashes where a Slice is told its axes, and nothing else, when it runs"
-    if node.op_type == "RoiAlign" and _text(node, "mode", "avg") == "max":
-        return "openvino's CPU plugin takes other maxima in RoiAlign than ONNX"
-    if node.op_type == "SpaceToDepth" and _text(node, "mode", "DCR") != "DCR":
-        return "openvino takes no notice of the mode of SpaceToDepth"
-    if node.op_type in _RECURRENT and node.attributes.get_int("layout"):
-        return f"openvino takes no notice of the layout of {node.op_type}"
-    if node.op_type == "LSTM" and len(node.inputs) > _PEEPHOLES and node.inputs[_PEEPHOLES] is not None:
-        return "openvino takes no notice of the peepholes of LSTM"
-    if node.op_type == "DFT" and (node.attributes.get_int("onesided") or not _is_along_default(node)):
-        return "openvino takes no notice of the axis of DFT, and makes other shapes where it is one-sided"
-    if node.op_type == "Tile" and not _has_known_repeats(node):
-        return "openvino's CPU plugin leaves outputs of Tile unwritten where it is told the repeats when it runs"
-    return None
+    """Say what is wrong of an operator, found with ONNX's own cases and by comparison; None if nothing is known."""
+    return next((row.what.format(op=node.op_type) for row in _ROWS.get(node.op_type, ()) if row.when(node)), None)
+
+
+_RANK_OF_MATRIX = 2
+_RANK_OF_TILE = 4
+"""The rank from which on Tile needs constant repeats."""
+_MASKED = 2
+"""The mode in which Attention returns its scores with mask and bias."""
+_PEEPHOLES = 7
+"""The place of the peepholes among LSTM's inputs."""
+_OVERLAP = 3
+"""The place of the threshold among NonMaxSuppression's inputs."""
 
 
 def _makes_16_bits(node: ir.Node) -> bool:
@@ -122,15 +59,6 @@ def _counts_up_from_zero(node: ir.Node) -> bool:
     """Whether constants say that a Range begins at 0 or below, and grows: up to a length it is never empty."""
     start, _, delta = (None if value is None else value.const_value for value in node.inputs)
     return start is not None and delta is not None and float(start.numpy()) <= 0 < float(delta.numpy())
-
-
-def _wrong_of_resize(node: ir.Node) -> str | None:
-    if _text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
-        return "openvino does not keep the aspect ratio in Resize"
-    for name in ("antialias", "exclude_outside"):
-        if node.attributes.get_int(name):
-            return f"openvino's {name} in Resize is another than ONNX's"
-    return None
 
 
 def _cuts_elsewhere(node: ir.Node) -> bool:
@@ -163,7 +91,7 @@ def _quantises_scaled_matrix(node: ir.Node) -> bool:
     if x is None or maker is None or (x.shape is not None and len(x.shape) != _RANK_OF_MATRIX):
         return False
     has_bias = maker.op_type == "LayerNormalization" and len(maker.inputs) > 2 and maker.inputs[2] is not None
-    return maker.op_type in _SCALING and not has_bias
+    return maker.op_type in ("Div", "LayerNormalization", "Mul") and not has_bias
 
 
 def _window_of_two_sides(node: ir.Node) -> bool:
@@ -245,27 +173,46 @@ def _has_known_repeats(node: ir.Node) -> bool:
     return x is not None and x.shape is not None and len(x.shape) < _RANK_OF_TILE
 
 
-def _wrong_of_integers(node: ir.Node, bits: int) -> str | None:
-    shifts_left = node.op_type == "BitShift" and _text(node, "direction", "") == "LEFT"
-    if (bits == 8 and (node.op_type in _SATURATED or shifts_left)) or (bits < 32 and node.op_type == "Pow"):
-        return f"openvino's CPU plugin saturates {node.op_type} of {bits}-bit integers, which wrap around in ONNX"
-    if node.op_type in _IN_FLOAT and bits >= _WIDE:
-        return f"openvino's CPU plugin computes {node.op_type} of {bits}-bit integers in float32"
-    if node.op_type == "Div" and bits == 8 and not all(x is not None and _is_fixed(x) for x in node.inputs):
-        return "openvino's CPU plugin rounds Div of 8-bit integers where shapes vary"
-    if node.op_type == "BitShift" and _shifts_out(node, bits):
-        return f"openvino's CPU plugin does not make 0 of {bits}-bit integers that are shifted by as much"
-    return None
+def _bits(node: ir.Node) -> int:
+    """Bits of the integers that a node reads first; 0 if it reads none."""
+    dtype = elem_type(node.inputs[0]) if node.inputs and node.inputs[0] is not None else None
+    return dtype.bitwidth if dtype is not None and dtype.is_integer() else 0
+
+
+def _is_of_nothing(node: ir.Node) -> bool:
+    return bool(node.inputs) and node.inputs[0] is not None and 0 in tuple(node.inputs[0].shape or ())
+
+
+def _multiplies_signed_bytes(node: ir.Node) -> bool:
+    """Whether products of signed bytes saturate.
+
+    Behind unsigned bytes, ONNX Runtime and the plugin let products with large weights saturate, as their vendors say.
+    """
+    first = node.inputs[0]
+    is_signed = first is not None and elem_type(first) == ir.DataType.INT8
+    return is_signed and this_machine().saturates_products_of_bytes
+
+
+def _reads_output_in_branch(node: ir.Node) -> bool:
+    return any(value.is_graph_output() for value in used_values(node)[1:])
+
+
+def _suppresses_what_touches(node: ir.Node) -> bool:
+    """Whether boxes that overlap by no more than the threshold may be common: where it is 0, or not known."""
+    threshold = node.inputs[_OVERLAP] if len(node.inputs) > _OVERLAP else None
+    if threshold is None or threshold.const_value is None:
+        return True
+    return threshold.const_value.size == 0 or bool(threshold.const_value.numpy().min() <= 0)
 
 
 def _is_fixed(value: ir.Value) -> bool:
     return value.shape is not None and all(isinstance(size, int) for size in value.shape)
 
 
-def _shifts_out(node: ir.Node, bits: int) -> bool:
+def _shifts_out(node: ir.Node) -> bool:
     """Whether constants say so: ONNX's own cases shift by inputs, which are not known."""
     amounts = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] is not None else None
-    return amounts is not None and amounts.size > 0 and bool(amounts.numpy().max() >= bits)
+    return amounts is not None and amounts.size > 0 and bool(amounts.numpy().max() >= _bits(node))
 
 
 def _has_axes(node: ir.Node) -> bool:
@@ -274,17 +221,183 @@ def _has_axes(node: ir.Node) -> bool:
     return bool(node.attributes.get_ints("axes")) or (axes is not None and axes.size > 0)
 
 
-def _wrong_of_attention(node: ir.Node) -> str | None:
-    attributes = node.attributes
-    if any(attributes.get_int(f"{side}_window_size", -1) != -1 for side in ("left", "right")):
-        return "openvino takes no notice of the windows of Attention"
+def _has_window(node: ir.Node) -> bool:
+    return any(node.attributes.get_int(f"{side}_window_size", -1) != -1 for side in ("left", "right"))
+
+
+def _returns_masked_scores(node: ir.Node) -> bool:
+    """Whether the scores of a causal Attention are used, with the mask."""
     scores = node.outputs[3] if len(node.outputs) > 3 else None
     is_used = scores is not None and (scores.is_graph_output() or bool(scores.uses()))
-    if is_used and attributes.get_int("is_causal") and attributes.get_int("qk_matmul_output_mode", 0) == _MASKED:
-        return "openvino does not mask the scores that causal Attention returns"
-    return None
+    is_masked = node.attributes.get_int("qk_matmul_output_mode", 0) == _MASKED
+    return is_used and is_masked and bool(node.attributes.get_int("is_causal"))
 
 
 def _text(node: ir.Node, name: str, default: str) -> str:
     attribute = node.attributes.get(name)
     return default if attribute is None else attribute.as_string()
+
+
+_SATURATED = "Abs Add Mul Neg Sub Sum"
+
+DEFECTS: Sequence[KnownDefect] = (
+    KnownDefect(
+        "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare",
+        "openvino's CPU plugin does not make of no integers what {op} makes of them in ONNX",
+        lambda node: _is_of_nothing(node) and _bits(node) > 0,
+    ),
+    KnownDefect(
+        "TopK",
+        "openvino's CPU plugin orders equal integers in TopK otherwise than ONNX does",
+        lambda node: _bits(node) > 0,
+    ),
+    KnownDefect(
+        "QLinearConv QLinearMatMul",
+        "openvino's CPU plugin rounds and saturates {op} of signed bytes on this processor",
+        _multiplies_signed_bytes,
+    ),
+    KnownDefect(
+        _SATURATED,
+        "openvino's CPU plugin saturates {op} of 8-bit integers, which wrap around in ONNX",
+        lambda node: _bits(node) == 8,
+    ),
+    KnownDefect(
+        "BitShift",
+        "openvino's CPU plugin saturates {op} of 8-bit integers, which wrap around in ONNX",
+        lambda node: _bits(node) == 8 and _text(node, "direction", "") == "LEFT",
+    ),
+    KnownDefect(
+        "Pow",
+        "openvino's CPU plugin saturates {op} of 8-bit and 16-bit integers, which wrap around in ONNX",
+        lambda node: 0 < _bits(node) < 32,
+    ),
+    KnownDefect(
+        "MatMul Pow Relu",
+        "openvino's CPU plugin computes {op} of 32-bit and 64-bit integers in float32",
+        lambda node: _bits(node) >= 32,
+    ),
+    KnownDefect(
+        "Div",
+        "openvino's CPU plugin rounds Div of 8-bit integers where shapes vary",
+        lambda node: _bits(node) == 8 and not all(x is not None and _is_fixed(x) for x in node.inputs),
+    ),
+    KnownDefect(
+        "BitShift", "openvino's CPU plugin does not make 0 of integers that are shifted by all their bits", _shifts_out
+    ),
+    KnownDefect(
+        f"{_SATURATED} BitShift BitwiseNot Cast CastLike CumSum Div",
+        "openvino's CPU plugin holds 16-bit integers in 32 bits, in which those of {op} do not wrap",
+        lambda node: _makes_16_bits(node) and bool(node.outputs[0].uses()),
+    ),
+    KnownDefect(
+        "Range",
+        "openvino's Range is not empty where its limit lies on the other side",
+        lambda node: not _counts_up_from_zero(node),
+    ),
+    KnownDefect(
+        "ReduceL1 ReduceL2 ReduceLogSum",
+        "openvino's {op} copies its input where it is given no axes",
+        lambda node: bool(node.attributes.get_int("noop_with_empty_axes")) and not _has_axes(node),
+    ),
+    KnownDefect(
+        "ReduceL1 ReduceLogSum ReduceLogSumExp",
+        "openvino takes no notice of the axes of {op} before opset 18, where they are an attribute",
+        lambda node: bool(node.attributes.get_ints("axes")),
+    ),
+    KnownDefect("Expand Gather Unique", "openvino's CPU plugin crashes of {op} of nothing", _is_of_nothing),
+    KnownDefect("Gemm Transpose", "openvino's CPU plugin makes a row of {op} of nothing", _is_of_nothing),
+    KnownDefect(
+        "ReduceMax ReduceMin", "openvino's CPU plugin does not make infinity of {op} of nothing", _is_of_nothing
+    ),
+    KnownDefect(
+        "ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength "
+        "SequenceMap SplitToSequence",
+        "openvino inserts into sequences, erases from them and counts them otherwise than ONNX",
+    ),
+    KnownDefect("Attention", "openvino takes no notice of the windows of Attention", _has_window),
+    KnownDefect("Attention", "openvino does not mask the scores that causal Attention returns", _returns_masked_scores),
+    KnownDefect(
+        "Resize",
+        "openvino does not keep the aspect ratio in Resize",
+        lambda node: _text(node, "keep_aspect_ratio_policy", "stretch") != "stretch",
+    ),
+    KnownDefect(
+        "Resize",
+        "openvino's antialias and exclude_outside in Resize are others than ONNX's",
+        lambda node: any(node.attributes.get_int(name) for name in ("antialias", "exclude_outside")),
+    ),
+    KnownDefect(
+        "AveragePool",
+        "openvino divides by other counts in AveragePool with ceil_mode and count_include_pad",
+        _averages_past_padding,
+    ),
+    KnownDefect(
+        "ConvTranspose",
+        "openvino cuts a ConvTranspose to its output_shape, or to SAME, in other places than ONNX",
+        _cuts_elsewhere,
+    ),
+    KnownDefect(
+        "If",
+        "openvino's reader takes an output that a branch of If reads for what If makes",
+        _reads_output_in_branch,
+    ),
+    KnownDefect("LpNormalization", "openvino adds a millionth and more to the norms that LpNormalization divides by"),
+    KnownDefect("MaxPool", "openvino adds windows to MaxPool with ceil_mode that begin in the padding", _pools_padding),
+    KnownDefect(
+        "NonMaxSuppression",
+        "openvino's NonMaxSuppression also removes boxes whose overlap is the threshold, as that of boxes which only touch is 0",
+        _suppresses_what_touches,
+    ),
+    KnownDefect(
+        "QuantizeLinear",
+        "openvino applies the scales of QuantizeLinear to another axis where it does not know how long theirs is, and "
+        "where it joins it to what computes its input",
+        _scales_another_axis,
+    ),
+    KnownDefect(
+        "QuantizeLinear",
+        "openvino's CPU plugin scales a matrix otherwise where it normalises, scales and quantises it in one",
+        _quantises_scaled_matrix,
+    ),
+    KnownDefect("STFT", "openvino's reader crashes of STFT with a window that is not one-sided", _window_of_two_sides),
+    KnownDefect(
+        "Slice",
+        "openvino's CPU plugin crashes where a Slice is told its axes, and nothing else, when it runs",
+        _is_told_axes_late,
+    ),
+    KnownDefect(
+        "RoiAlign",
+        "openvino's CPU plugin takes other maxima in RoiAlign than ONNX",
+        lambda node: _text(node, "mode", "avg") == "max",
+    ),
+    KnownDefect(
+        "SpaceToDepth",
+        "openvino takes no notice of the mode of SpaceToDepth",
+        lambda node: _text(node, "mode", "DCR") != "DCR",
+    ),
+    KnownDefect(
+        "GRU LSTM RNN",
+        "openvino takes no notice of the layout of {op}",
+        lambda node: bool(node.attributes.get_int("layout")),
+    ),
+    KnownDefect(
+        "LSTM",
+        "openvino takes no notice of the peepholes of LSTM",
+        lambda node: len(node.inputs) > _PEEPHOLES and node.inputs[_PEEPHOLES] is not None,
+    ),
+    KnownDefect(
+        "DFT",
+        "openvino takes no notice of the axis of DFT, and makes other shapes where it is one-sided",
+        lambda node: bool(node.attributes.get_int("onesided")) or not _is_along_default(node),
+    ),
+    KnownDefect(
+        "Tile",
+        "openvino's CPU plugin leaves outputs of Tile unwritten where it is told the repeats when it runs",
+        lambda node: not _has_known_repeats(node),
+    ),
+)
+"""Every defect that is known, in the order in which it is looked for."""
+
+_ROWS: Mapping[str, Sequence[KnownDefect]] = {
+    op: tuple(row for row in DEFECTS if op in row.ops.split()) for row in DEFECTS for op in row.ops.split()
+}

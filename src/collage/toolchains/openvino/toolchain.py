@@ -421,7 +421,7 @@ def _is_index(value: ir.Value) -> bool:
 
 
 def _limit(graph: ir.Graph) -> int:
-    """The largest magnitude of inputs with which no operator of a kernel goes beyond 32 bits.
+    """The largest magnitude of inputs with which no operator of a kernel goes beyond what it is computed in.
 
     Raises:
         Unsupported: There is none that inputs can be held to.
@@ -442,7 +442,8 @@ def _fits(x: Tensor, limit: int = LIMITS[0]) -> bool:
 
 def _refuse_large(x: Tensor, limit: int) -> None:
     if not _fits(x, limit):
-        raise Unsupported(f"openvino's CPU plugin computes {x.dtype} in 32 bits, and an input has larger values")
+        held = "in 32 bits" if limit >= LIMITS[1] else "in float32"
+        raise Unsupported(f"openvino's CPU plugin computes {x.dtype} {held}, and an input has larger values")
 
 
 def _port_of_name(model: Any) -> Mapping[str, int]:

@@ -23,6 +23,8 @@
   that for minutes. Of the modes of the first it knows one.
 * ``Slice`` computes lengths from what it is told: where that is the lowest integer there is, so as to say "to the end", and
   steps are of more than one, it finds none.
+* Integers are divided as the processor does it, which ends the process where the divisor is 0, and where the least integer is
+  divided by -1.
 * A shape that is an output stays a shape of TVM's, which is no tensor.
 """
 
@@ -91,6 +93,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return relax.op.logical_not(relax.op.logical_xor(*inputs))
         if op_name == "BitShift":
             return _shifted(inputs[0], inputs[1], attrs["direction"] == b"RIGHT")
+        if op_name in _DIVISIONS and _divides_by_anything(*inputs[:2]):
+            return self._divided(op_name, inputs, attrs, opset)
         if op_name == "Mod" and not attrs.get("fmod", 0) and _is_tensor(inputs[0], "float"):
             return _remainder(*inputs)
         if op_name == "Conv" and inputs[0].ty.ndim == _ONE_LENGTH and inputs[1].ty.ndim == _ONE_LENGTH:
@@ -123,6 +127,26 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             attrs["pads"] = [0, begin, 0, end]
         y = super()._convert_operator("Conv", onnx_input([x, weight, *inputs[2:]]), attrs, opset)
         return relax.op.squeeze(self.bb.normalize(y), [2])
+
+    def _divided(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
+        """A quotient or remainder of integers that is 0 where the divisor is, and wraps around where it is -1.
+
+        Both divisors become 1, whose remainders are 0.
+        """
+        x, y = inputs
+        dtype, emit = str(y.ty.dtype), self.bb.normalize
+
+        def are(number: int) -> Any:
+            return emit(relax.op.astype(relax.op.equal(y, relax.const(number, dtype)), dtype))
+
+        raised = are(0)
+        sign = emit(relax.op.subtract(relax.const(1, dtype), raised))
+        if dtype.startswith("int"):
+            twice = emit(relax.op.multiply(are(-1), relax.const(2, dtype)))
+            raised, sign = emit(relax.op.add(raised, twice)), emit(relax.op.subtract(sign, twice))
+        divisor = emit(relax.op.add(y, raised))
+        made = emit(super()._convert_operator(op_name, onnx_input([x, divisor]), attrs, opset))
+        return relax.op.multiply(made, sign) if op_name == "Div" else made
 
     def _scaled_regions(self, inputs: list[Any], attrs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Arguments of a RoiAlign whose regions are scaled already."""
@@ -323,9 +347,19 @@ def _depth_to_space(x: Any, block: int, blocks_first: bool) -> Any:
 _BLOCKS = {"DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth}
 
 
-def _is_tensor(x: Any, dtype: str) -> bool:
+def _is_tensor(x: Any, dtype: str | tuple[str, ...]) -> bool:
     """Whether a value is a tensor, and no shape of TVM's, whose type begins so."""
     return isinstance(x.ty, relax.TensorType) and str(x.ty.dtype).startswith(dtype)
+
+
+_DIVISIONS = frozenset(("Div", "Mod"))
+
+
+def _divides_by_anything(x: Any, y: Any) -> bool:
+    """Whether integers are divided by what is no constant, or one that has zeros."""
+    if not (_is_tensor(x, ("int", "uint")) and _is_tensor(y, ("int", "uint"))):
+        return False
+    return not isinstance(y, tvm.ir.GenericConst) or not np.all(y.value.numpy())
 
 
 def _is_float(x: Any) -> bool:

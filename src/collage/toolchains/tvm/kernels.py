@@ -8,6 +8,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,9 @@ _WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
 
 _NO_MERE_COPIES = frozenset(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"))
 """Reductions that change what they do not reduce."""
+
+_MAY_WRAP = frozenset("Add CumSum Einsum Gemm MatMul Mul Neg Pow ReduceProd ReduceSum ReduceSumSquare Sub Sum".split())  # noqa: SIM905
+"""Operators whose results may not fit the type of what they read."""
 
 _SUMS = frozenset(("Einsum", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "MatMul", "MatMulInteger", "QLinearMatMul"))
 
@@ -216,6 +220,8 @@ def _known_wrong(node: ir.Node) -> str | None:
         return f"tvm's Resize ignores {ignored}"
     if node.op_type == "Resize" and node.inputs[0] is not None and _is_wider_than_float(node.inputs[0]):
         return "tvm's Resize makes float32 of its input, also of what has more digits or a wider range"
+    if node.op_type == "Resize" and node.domain == "" and _halves_inexactly(node):
+        return "tvm's Resize rounds coordinates that lie between two elements to either of them"
     values = (*node.inputs, *node.outputs)
     if node.op_type in ("Concat", "Split") and any(value is not None and 0 in (value.shape or ()) for value in values):
         return f"tvm's {node.op_type} loses its place at parts that have no elements"
@@ -223,6 +229,8 @@ def _known_wrong(node: ir.Node) -> str | None:
         return f"tvm's {node.op_type} returns memory that nobody wrote to where it reduces what has no elements"
     if node.op_type in _NO_MERE_COPIES and _may_reduce_nothing(node):
         return f"tvm's {node.op_type} copies its input where it is given no axes"
+    if node.op_type in _MAY_WRAP and _is_wide_unsigned(node.outputs[0]):
+        return f"tvm has LLVM take it that {node.op_type} of unsigned integers never wraps around"
     if node.op_type not in _EXACT_IN_HALF and any(value is not None and _is_half(value) for value in values):
         return f"tvm's {node.op_type} rounds to float16 between its steps"
     return None
@@ -292,8 +300,52 @@ def _resizes_more_than_images(node: ir.Node) -> bool:
     return False
 
 
+def _halves_inexactly(node: ir.Node) -> bool:
+    """Whether coordinates of the nearest elements may lie half-way between two, multiplied by a ratio that no float is."""
+    attributes = node.attributes
+    nearest = attributes.get_string("nearest_mode", "round_prefer_floor") or ""
+    if attributes.get_string("mode", "nearest") != "nearest" or not nearest.startswith("round"):
+        return False
+    transformation = attributes.get_string("coordinate_transformation_mode", "half_pixel") or ""
+    return any(_has_inexact_tie(n, m, transformation) for n, m in _resized(node))
+
+
+def _resized(node: ir.Node) -> list[tuple[int, int]]:
+    """Lengths that a Resize with constant sizes or scales changes, and what it makes of them; (1, scale) of unknown ones."""
+    x, scales, sizes = (node.inputs[i] if len(node.inputs) > i else None for i in (0, 2, 3))
+    told = sizes if scales is None or scales.const_value is None or not scales.const_value.size else scales
+    if x is None or x.shape is None or told is None or told.const_value is None:
+        return []
+    numbers = told.const_value.numpy().reshape(-1).tolist()
+    pairs = []
+    for n, number in zip(x.shape, numbers, strict=False):
+        known = n if isinstance(n, int) else 1
+        pairs.append((known, int(number) if told is sizes else int(known * number)))
+    return [(n, m) for n, m in pairs if n != m and n > 0 and m > 0]
+
+
+def _has_inexact_tie(n: int, m: int, transformation: str) -> bool:
+    """Whether one of ``m`` coordinates in ``n`` elements is half-way between two, and its factor has no finite binary digits."""
+    if transformation == "align_corners":
+        factor, offset = Fraction(n - 1, max(m - 1, 1)), Fraction(0)
+    elif transformation == "asymmetric":
+        factor, offset = Fraction(n, m), Fraction(0)
+    else:
+        factor = Fraction(n, m)
+        offset = (factor - 1) / 2
+    if factor.denominator & (factor.denominator - 1) == 0:
+        return False
+    places = range(min(m, 2 * factor.denominator))  # After that many, the fractions come again.
+    return any((factor * i + offset) % 1 == Fraction(1, 2) for i in places)
+
+
 def _uses_more_than_first(node: ir.Node) -> bool:
     return any(value.uses() or value.is_graph_output() for value in node.outputs[1:])
+
+
+def _is_wide_unsigned(value: ir.Value) -> bool:
+    dtype = elem_type(value)
+    return dtype is not None and dtype.name in ("UINT32", "UINT64")
 
 
 def _is_half(value: ir.Value) -> bool:

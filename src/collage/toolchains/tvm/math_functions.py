@@ -1,9 +1,12 @@
-"""Elementary functions of single precision for TVM's loops on CPUs, as arithmetic that fills vectors.
+"""Elementary functions for TVM's loops on CPUs, of single precision as arithmetic that fills vectors.
 
 TVM leaves these to the C library, one call for each element: ten times what the loop around them takes. Here they are
 polynomials on a short range, and what is known of the rest. The coefficients are fitted for the least largest error, in
 double precision against 40 digits; ``tests/toolchain/test_tvm_math_functions.py`` holds the bounds and what becomes of infinities
 and of what is no number.
+
+TVM writes ``tanh`` of double precision and ``atanh`` as differences and quotients of what is nearly equal: of 1e-77 they are 0.
+Both are written with ``exp`` and ``log`` that lose no digits near 0 and 1, by the quotients of W. Kahan.
 """
 
 from __future__ import annotations
@@ -82,8 +85,11 @@ def as_arithmetic() -> Any:
 
 
 def _written_out(call: Any) -> Any:
-    function = _FUNCTIONS.get(call.op.name) if isinstance(call.op, ir.Op) else None
-    return call if function is None or str(call.args[0].ty.dtype) != _DTYPE else _of(call.args[0], function)
+    if not isinstance(call.op, ir.Op):
+        return call
+    dtype = str(call.args[0].ty.dtype) if len(call.args) == 1 else ""
+    function = _FUNCTIONS.get(dtype, {}).get(call.op.name)
+    return call if function is None else _of(call.args[0], function)
 
 
 def _of(x: Any, body: Callable[[Any], Any]) -> Any:
@@ -148,6 +154,58 @@ def _erf(x: Any) -> Any:
     return _select(tirx.abs(x) < 1.0, near, _with_sign_of(x, far))
 
 
+def _tanh_of_double(x: Any) -> Any:
+    """``-m / (2 + m)``, where ``m = exp(-2|x|) - 1``."""
+    two = _like(x, 2.0)
+    return _of(_expm1(-two * tirx.abs(x)), lambda m: _signed(x, -m / (two + m)))
+
+
+def _atanh(x: Any) -> Any:
+    """Half of ``log(1 + 2|x| / (1 - |x|))``."""
+    one, two = _like(x, 1.0), _like(x, 2.0)
+    z = two * tirx.abs(x) / (one - tirx.abs(x))
+    return _of(_log1p(z), lambda y: _signed(x, _like(x, 0.5) * y))
+
+
+def _expm1(x: Any) -> Any:
+    """``exp(x) - 1`` of what is not positive: ``(u - 1) x / log(u)``, where ``u = exp(x)``, has the errors of ``u`` twice."""
+    one = _like(x, 1.0)
+
+    def made(y: Any) -> Any:
+        def of_power(u: Any) -> Any:
+            quotient = (u - one) * y / tirx.log(u)
+            return tirx.Select(u == one, y, tirx.Select(u < _like(x, 1e-20), -one, quotient))
+
+        return _of(tirx.exp(y), of_power)
+
+    return _of(x, made)
+
+
+def _log1p(x: Any) -> Any:
+    """``log(1 + x)`` as ``log(u) x / (u - 1)``, where ``u = 1 + x`` is rounded."""
+    one = _like(x, 1.0)
+
+    def made(z: Any) -> Any:
+        def of_sum(u: Any) -> Any:
+            log = _log(u) if str(u.ty.dtype) == _DTYPE else tirx.log(u)
+            near = _of(log, lambda y: tirx.Select(u < _like(x, math.inf), y * z / (u - one), y))
+            return tirx.Select(u == one, z, near)
+
+        return _of(one + z, of_sum)
+
+    return _of(x, made)
+
+
+def _signed(x: Any, positive: Any) -> Any:
+    """A number with the sign of ``x``; ``x`` itself where that is a zero."""
+    zero = _like(x, 0.0)
+    return tirx.Select(x == zero, x, tirx.Select(x < zero, -positive, positive))
+
+
+def _like(x: Any, number: float) -> Any:
+    return tirx.const(number, str(x.ty.dtype))
+
+
 def _with_sign_of(x: Any, positive: Any) -> Any:
     sign = _bits(x) & _i32(-(2**31))
     return tirx.reinterpret(_DTYPE, _bits(positive) | sign)
@@ -194,10 +252,14 @@ def _i32(number: int) -> Any:
     return tirx.const(number, "int32")
 
 
-_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "tirx.erf": _erf,
-    "tirx.exp": _exp,
-    "tirx.log": _log,
-    "tirx.sigmoid": _sigmoid,
-    "tirx.tanh": _tanh,
+_FUNCTIONS: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "float32": {
+        "tirx.atanh": _atanh,
+        "tirx.erf": _erf,
+        "tirx.exp": _exp,
+        "tirx.log": _log,
+        "tirx.sigmoid": _sigmoid,
+        "tirx.tanh": _tanh,
+    },
+    "float64": {"tirx.atanh": _atanh, "tirx.tanh": _tanh_of_double},
 }
