@@ -1,38 +1,17 @@
-"""Is a toolchain slower through Collage than by itself? Whole models of the zoo, against the vendor's own interfaces.
+"""Whole models of the zoo through Collage against the vendors' own interfaces, each in a process of its own.
 
-::
-
-    python benchmarks/hobbled.py [--models resnet50,bert] [--toolchains openvino,tvm] [--threads 2] [--minutes 20] [--fresh]
-
-For each model that a toolchain takes as a whole: the model as one kernel through Collage (prepared and compiled in one
-process, loaded in another, to be alone there), the vendor's own interfaces on the model's own file, with the vendor's
-defaults, at the same number of threads and in float32, and the first of them once more, which shows how much the machine
-itself differs from itself. Each has a process of its own and the same inputs, at addresses that suit vectors; within a round
-they take turns in random order. Prints medians, the ratio Collage / vendor with its 95 % interval, the same ratio of processor
-time, and both ratios of the vendor and itself (``noise``): ``within`` 3 %, ``SLOWER`` if the whole interval lies above, else
-``unsure``. Exit code 1 if any is slower. On a busy machine processor time says more than latency only of one thread
-(``--threads 1``): two spin while they wait for each other, the longer the more often one is kept from running.
-
-ONNX Runtime is asked through ``run`` and through an IO binding that has the session allocate outputs; OpenVINO with its
-latency hint, sharing memory both ways; TVM with its default pipeline; IREE with the command-line compiler for this processor
-at its highest level, inputs on the device ahead of time. PyTorch reads no ONNX: its own interface is the module that the zoo's
-model was exported from, eagerly and as a frozen trace (``onednn``), and through ``torch.compile`` with frozen weights
-(``inductor``). Models that are no module are left out there.
-
-Rows are kept (``--state``): the same command again goes on where the minutes were over, toolchains that build fast first. A
-quiet machine is a must.
+The model is one kernel through Collage: prepared and compiled in one process, loaded in another, to be alone there. The
+vendor's own interfaces get the model's own file, with the vendor's defaults, at the same number of threads and in float32. The
+first of them runs once more, which shows how much the machine itself differs from itself. All have the same inputs, at addresses
+that suit vectors. Within a round they take turns in random order.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import multiprocessing.connection
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -41,15 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks._vendors import WHOLE_MODEL, Call, Inputs
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # The zoo is no part of the installed package.
-
-from benchmarks.zoo import CATALOGUE, build, find  # noqa: E402
-from benchmarks.zoo.building import make_sample  # noqa: E402
-
-from collage.cost.statistics import ratio_of_medians  # noqa: E402
-from collage.workers.idle_wait import until_quiet  # noqa: E402
+from collage.cost.statistics import ratio_of_medians
+from collage.workers.idle_wait import until_quiet
 
 BAR = 1.03
 SAMPLES = 3
@@ -68,8 +42,6 @@ RUN_TIMEOUT_S = 120.0
 ALIGNMENT = 64
 """Bytes; where arrays begin that Collage hands from kernel to kernel."""
 
-Inputs = Mapping[str, np.ndarray]
-Call = Callable[[], Any]
 Made = tuple[str, Any]
 """What a child process answers: ``ok`` and a value, or ``problem`` and a sentence."""
 
@@ -103,137 +75,6 @@ def toolchain_of(name: str, threads: int) -> tuple[Any, Any]:
     toolchain = registry().get(name)
     return toolchain, registry().parse_target(f"{toolchain.targets[0]} -threads={threads}")
 
-
-def onnxruntime_itself(folder: Path, inputs: Inputs, threads: int) -> Call:
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    session = ort.InferenceSession(folder / "model.onnx", options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, dict(inputs))
-
-
-def onnxruntime_bound(folder: Path, inputs: Inputs, threads: int) -> Call:
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4
-    session = ort.InferenceSession(folder / "model.onnx", options, providers=["CPUExecutionProvider"])
-    binding = session.io_binding()
-    for name, x in inputs.items():
-        binding.bind_cpu_input(name, x)
-    for port in session.get_outputs():
-        binding.bind_output(port.name)
-    return lambda: session.run_with_iobinding(binding)
-
-
-def openvino_itself(folder: Path, inputs: Inputs, threads: int) -> Call:
-    import openvino as ov
-
-    config = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
-    request = ov.Core().compile_model(folder / "model.onnx", "CPU", config).create_infer_request()
-    return lambda: request.infer(dict(inputs), share_inputs=True, share_outputs=True)
-
-
-def tvm_itself(folder: Path, inputs: Inputs, threads: int) -> Call:
-    os.environ["TVM_NUM_THREADS"] = str(threads)
-    import onnx
-    import tvm
-    from tvm import relax
-    from tvm.relax.frontend.onnx import from_onnx
-
-    target = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu(), "num-cores": threads})
-    module = from_onnx(onnx.load(folder / "model.onnx"))
-    main = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())["main"]
-    tensors = [tvm.runtime.tensor(x) for x in inputs.values()]
-    return lambda: main(*tensors)
-
-
-def _torch_module(folder: Path, inputs: Inputs, threads: int) -> tuple[Any, tuple[Any, ...]]:
-    import torch
-
-    torch.set_num_threads(threads)
-    (entry,) = find([folder.name])
-    module = make_sample(entry).model
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError("the zoo's model is no torch module")
-    return module.eval(), tuple(torch.from_numpy(x) for x in inputs.values())
-
-
-def torch_eager(folder: Path, inputs: Inputs, threads: int) -> Call:
-    module, tensors = _torch_module(folder, inputs, threads)
-    return _without_gradients(module, tensors)
-
-
-def torch_frozen(folder: Path, inputs: Inputs, threads: int) -> Call:
-    import torch
-
-    module, tensors = _torch_module(folder, inputs, threads)
-    with torch.no_grad():
-        traced = torch.jit.trace(module, tensors, strict=False, check_trace=False)
-        return _without_gradients(torch.jit.optimize_for_inference(torch.jit.freeze(traced)), tensors)
-
-
-def torch_compiled(folder: Path, inputs: Inputs, threads: int) -> Call:
-    import torch
-    import torch._inductor.config as inductor
-
-    inductor.freezing = True
-    module, tensors = _torch_module(folder, inputs, threads)
-    return _without_gradients(torch.compile(module), tensors)
-
-
-def _without_gradients(module: Any, tensors: tuple[Any, ...]) -> Call:
-    import torch
-
-    def call() -> Any:
-        with torch.inference_mode():
-            return module(*tensors)
-
-    return call
-
-
-def iree_itself(folder: Path, inputs: Inputs, threads: int) -> Call:
-    import iree.compiler
-    import iree.runtime as rt
-
-    tool = Path(iree.compiler.__file__).with_name("_mlir_libs") / "iree-compile"
-    settings = ("--iree-hal-target-device=local", "--iree-hal-local-target-device-backends=llvm-cpu")
-    with tempfile.TemporaryDirectory() as made:
-        imported, module = Path(made) / "model.mlir", Path(made) / "model.vmfb"
-        importer = [sys.executable, "-m", "iree.compiler.tools.import_onnx", str(folder / "model.onnx")]
-        # Its documentation asks for this version or a later one.
-        subprocess.run([*importer, "--opset-version=17", "-o", str(imported)], check=True, capture_output=True)
-        compiler = [str(tool), str(imported), f"-o={module}", *settings]
-        subprocess.run(
-            [*compiler, "--iree-llvmcpu-target-cpu=host", "--iree-opt-level=O3"], check=True, capture_output=True
-        )
-        rt.flags.parse_flags(f"--task_topology_group_count={threads}")
-        context = rt.SystemContext(config=rt.Config("local-task"))
-        context.add_vm_module(rt.VmModule.copy_buffer(context.instance, module.read_bytes()))
-    (entry,) = (each for name, each in context.modules.items() if name != "hal")
-    (name,) = (name for name in entry.vm_module.function_names if "$" not in name and not name.startswith("__"))
-    call = entry[name]
-    given = [rt.asdevicearray(context.config.device, x) for x in inputs.values()]
-
-    def run() -> Any:
-        outputs = call(*given)
-        return [y.to_host() for y in (outputs if isinstance(outputs, tuple) else (outputs,))]
-
-    return run
-
-
-VENDORS: Mapping[str, Mapping[str, Callable[[Path, Inputs, int], Call]]] = {
-    "onnxruntime": {"InferenceSession": onnxruntime_itself, "io_binding": onnxruntime_bound},
-    "openvino": {"compile_model": openvino_itself},
-    "onednn": {"torch eager": torch_eager, "torch frozen": torch_frozen},
-    "tvm": {"tvm.compile": tvm_itself},
-    "iree": {"iree-compile": iree_itself},
-    "inductor": {"torch.compile": torch_compiled},
-}
-"""Those that build fast first."""
 
 AGAIN = "again"
 
@@ -281,7 +122,7 @@ def serve_vendor(
     pipe: multiprocessing.connection.Connection, name: str, vendor: str, folder: Path, threads: int
 ) -> None:
     """A process that runs the model through an interface of the vendor's when asked."""
-    serve(VENDORS[name][vendor](folder, read_inputs(folder), threads), pipe)
+    serve(WHOLE_MODEL[name][vendor](folder, read_inputs(folder), threads), pipe)
 
 
 def serve(call: Call, pipe: multiprocessing.connection.Connection) -> None:
@@ -331,9 +172,9 @@ class Child:
 
 def compare(name: str, folder: Path, threads: int, rounds: int) -> list[dict[str, Any]]:
     """Rows, in JSON values: the model through Collage against each of the vendor's own interfaces."""
-    vendors = list(VENDORS[name])
+    vendors = list(WHOLE_MODEL[name])
     head = [{"toolchain": name, "vendor": vendor, "model": folder.name, "threads": threads} for vendor in vendors]
-    workspace = Path(tempfile.mkdtemp(prefix="collage_hobbled."))
+    workspace = Path(tempfile.mkdtemp(prefix="collage_whole_models."))
     builder = Child(build_kernel, name, folder, threads, workspace)
     children = [builder]
     try:
@@ -394,73 +235,3 @@ def row_of(vendor: str, first: str, samples: Mapping[str, list[Any]], problems: 
         "cpu_noise": ratio_of_medians(cpu[AGAIN], cpu[first])[0],
         "verdict": "within" if ratio <= BAR else "SLOWER" if interval.low > BAR else "unsure",
     }
-
-
-def line(row: Mapping[str, Any]) -> str:
-    """A row as text."""
-    head = f"{row['toolchain']:<13}{row['vendor']:<18}{row['model']:<18}"
-    if "problem" in row:
-        return f"{head}{row['problem']}"
-    low, high = row["interval"]
-    figures = f"{row['vendor_ms']:>10.2f}{row['collage_ms']:>10.2f}{row['ratio']:>8.3f} [{low:.3f}, {high:.3f}]"
-    noise = f"{row['noise']:>8.3f}{row.get('cpu_noise', float('nan')):>8.3f}"
-    return f"{head}{figures}{row['cpu_ratio']:>8.3f}{noise}  {row['verdict']}"
-
-
-def main() -> None:
-    """Entry point of the script."""
-    parser = argparse.ArgumentParser(description="Each toolchain through Collage against itself.")
-    parser.add_argument("--models", help="some of the zoo, separated by commas; all without it")
-    parser.add_argument("--toolchains", help=f"some of {','.join(VENDORS)}; all without it")
-    parser.add_argument("--zoo", type=Path, default=ROOT / ".cache" / "zoo", help="folder of the zoo")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--minutes", type=float, default=20.0, help="nothing is begun after so many")
-    parser.add_argument("--state", type=Path, default=Path(tempfile.gettempdir()) / "collage_hobbled.jsonl")
-    parser.add_argument("--fresh", action="store_true", help="forget the rows that are kept")
-    parser.add_argument("--json", type=Path, help="also write the rows here")
-    options = parser.parse_args()
-    names = options.toolchains.split(",") if options.toolchains else list(VENDORS)
-    if unknown := set(names) - set(VENDORS):
-        parser.error(f"no toolchain {', '.join(sorted(unknown))}")
-    if options.fresh:
-        options.state.unlink(missing_ok=True)
-    entries = find(options.models.split(",")) if options.models else CATALOGUE
-    kept = kept_rows(options.state, options.threads)
-    ends = time.monotonic() + 60 * options.minutes
-    rows, left = [], 0
-    columns = f"{'vendor ms':>10}{'ours ms':>10}   ratio {'':<15}     cpu   noise  of cpu"
-    print(f"{'toolchain':<13}{'vendor':<18}{'model':<18}{columns}")
-    for name in names:
-        for entry in entries:
-            if (name, entry.name) not in kept:
-                if time.monotonic() > ends:
-                    left += 1
-                    continue
-                build(entry, options.zoo)
-                kept[name, entry.name] = compare(name, options.zoo / entry.name, options.threads, options.rounds)
-                with options.state.open("a") as file:
-                    file.writelines(json.dumps(row) + "\n" for row in kept[name, entry.name])
-            rows += kept[name, entry.name]
-            print(*map(line, kept[name, entry.name]), sep="\n", flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    counts = {verdict: sum(row.get("verdict") == verdict for row in rows) for verdict in ("within", "unsure", "SLOWER")}
-    print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
-    if left:
-        print(f"{left} models on toolchains are left: the same command again goes on with them")
-    sys.exit(counts["SLOWER"] > 0)
-
-
-def kept_rows(path: Path, threads: int) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Rows of an earlier run at the same number of threads, by toolchain and model."""
-    kept: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for text in path.read_text().splitlines() if path.exists() else ():
-        row = json.loads(text)
-        if row["threads"] == threads:
-            kept.setdefault((row["toolchain"], row["model"]), []).append(row)
-    return kept
-
-
-if __name__ == "__main__":
-    main()

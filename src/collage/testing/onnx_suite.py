@@ -1,41 +1,37 @@
-"""ONNX's backend test suite through ``collage.backend``, case by case against ONNX Runtime alone.
-
-::
-
-    python benchmarks/backend_suite.py --sample 100 --seed 1
-    python benchmarks/backend_suite.py --state suite.jsonl    # all; the same command again continues where it stopped
-
-A regression is a case that ONNX Runtime passes and we do not; there must be none. Prints each, and why a case is excluded:
-ONNX Runtime fails it, or it has no model. Timings decide which kernels run and nothing else here, so that a busy machine is
-not waited for; another tuner on the same machine is (run it alone).
-"""
+"""ONNX's backend test suite: its cases, and the comparison that it prescribes."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import random
-import time
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
+__all__ = ["KINDS", "Case", "Runner", "cases", "difference", "failure", "same", "with_onnxruntime"]
+
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
+
+Runner = Callable[[Sequence[Any]], Sequence[Any]]
+"""Outputs of a model from its inputs, both in the order of the graph."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One model with inputs and the outputs that the suite expects."""
+    """One model with inputs and the outputs that the suite expects.
+
+    Attributes:
+        name: Name in the suite.
+        model: The model.
+        data: Pairs of inputs and expected outputs.
+        rtol: Relative tolerance.
+        atol: Absolute tolerance.
+    """
 
     name: str
     model: onnx.ModelProto
@@ -45,34 +41,39 @@ class Case:
 
 
 def cases(kinds: Sequence[str] = KINDS) -> Iterator[Case]:
-    """All cases that come with the onnx package."""
+    """Yield all cases of some kinds that come with the onnx package.
+
+    The package makes cases of the kind ``node`` once in a process, so their models are copied here. A caller may change a model.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = [case for kind in kinds for case in load_model_tests(kind=kind)]
     for case in found:
         if case.model is not None:
-            data = [([plain(x) for x in inputs], [plain(y) for y in outputs]) for inputs, outputs in case.data_sets]
-            yield Case(case.name, case.model, data, case.rtol, case.atol)
+            data = [([_plain(x) for x in inputs], [_plain(y) for y in outputs]) for inputs, outputs in case.data_sets]
+            model = onnx.ModelProto()
+            model.CopyFrom(case.model)
+            yield Case(case.name, model, data, case.rtol, case.atol)
         elif case.model_dir is not None:
             model = onnx.load(Path(case.model_dir) / "model.onnx")
             folders = sorted(Path(case.model_dir).glob("test_data_set_*"))
             data = [
-                (read(folder, "input", model.graph.input), read(folder, "output", model.graph.output))
+                (_read(folder, "input", model.graph.input), _read(folder, "output", model.graph.output))
                 for folder in folders
             ]
             yield Case(case.name, model, data, case.rtol, case.atol)
 
 
-def plain(value: Any) -> Any:
-    """A value of the suite as NumPy."""
+def _plain(value: Any) -> Any:
+    """Return a value of the suite as NumPy."""
     if isinstance(value, onnx.TensorProto):
         return numpy_helper.to_array(value)
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 
-def read(folder: Path, what: str, infos: Sequence[onnx.ValueInfoProto]) -> list[Any]:
-    """Stored inputs or outputs, in order."""
-    values = []
+def _read(folder: Path, what: str, infos: Sequence[onnx.ValueInfoProto]) -> list[Any]:
+    """Return stored inputs or outputs, in order."""
+    values: list[Any] = []
     for i in range(len(list(folder.glob(f"{what}_*.pb")))):
         raw = (folder / f"{what}_{i}.pb").read_bytes()
         kind = infos[i].type.WhichOneof("value")
@@ -86,7 +87,7 @@ def read(folder: Path, what: str, infos: Sequence[onnx.ValueInfoProto]) -> list[
 
 
 def same(actual: Any, expected: Any, rtol: float, atol: float) -> bool:
-    """The suite's own comparison."""
+    """Return True if the suite's own comparison takes two values, or lists of values, for equal."""
     if isinstance(expected, list | tuple):
         return len(actual) == len(expected) and all(
             same(a, e, rtol, atol) for a, e in zip(actual, expected, strict=True)
@@ -103,94 +104,42 @@ def same(actual: Any, expected: Any, rtol: float, atol: float) -> bool:
     return bool(np.allclose(left, right, rtol=rtol, atol=atol, equal_nan=True))
 
 
-def verdict_alone(case: Case) -> str | None:
-    """Why ONNX Runtime fails the case, or None."""
+def difference(actual: Sequence[Any], expected: Sequence[Any]) -> str:
+    """Return a few words on the first outputs that differ."""
+    for y, wanted in zip(actual, expected, strict=False):
+        if not (isinstance(y, np.ndarray) and isinstance(wanted, np.ndarray)):
+            continue
+        if (y.dtype, y.shape) != (wanted.dtype, wanted.shape):
+            return f"{y.dtype}{list(y.shape)} for {wanted.dtype}{list(wanted.shape)}"
+        if not np.array_equal(y, wanted):
+            return f"{y.reshape(-1)[:4]} for {wanted.reshape(-1)[:4]}"
+    return f"{len(actual)} outputs for {len(expected)}"
+
+
+def failure(case: Case, build: Callable[[onnx.ModelProto], Runner]) -> str | None:
+    """Return the reason why a case fails, or None if it passes.
+
+    Args:
+        case: The case.
+        build: Turns its model into something that runs. Any exception is a failure of the case.
+    """
+    try:
+        run = build(case.model)
+        for inputs, outputs in case.data:
+            made = list(run(list(inputs)))
+            if not same(made, list(outputs), case.rtol, case.atol):
+                return f"wrong outputs: {difference(made, outputs)}"
+    except Exception as error:
+        return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return None
+
+
+def with_onnxruntime(model: onnx.ModelProto) -> Runner:
+    """Return a runner by ONNX Runtime itself, with its defaults on a CPU."""
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(
-            case.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        names = [port.name for port in session.get_inputs()]
-        for inputs, outputs in case.data:
-            made = session.run(None, dict(zip(names, inputs, strict=True)))
-            if not same(made, list(outputs), case.rtol, case.atol):
-                return "its outputs differ from those expected"
-    except Exception as error:
-        return " ".join(str(error).split())[:200]
-    return None
-
-
-def verdict(case: Case) -> str | None:
-    """Why we fail the case, or None."""
-    from collage import backend
-
-    try:
-        prepared = backend.prepare(case.model)
-        for inputs, outputs in case.data:
-            if not same(list(prepared.run(list(inputs))), list(outputs), case.rtol, case.atol):
-                kernels = ", ".join(kernel.target for kernel in prepared.executable.recipe.kernels)
-                return f"wrong outputs from {kernels}"
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"[:300]
-    return None
-
-
-def judge(case: Case) -> dict[str, Any]:
-    """What came of one case; ours is tried only where ONNX Runtime passes."""
-    started = time.monotonic()
-    alone = verdict_alone(case)
-    found = {"case": case.name, "alone": alone, "ours": None if alone is not None else verdict(case)}
-    return {**found, "seconds": round(time.monotonic() - started, 1)}
-
-
-def judged(chosen: Sequence[Case], state: Path | None) -> Iterator[dict[str, Any]]:
-    """What came of each case, now or earlier."""
-    lines = state.read_text().splitlines() if state is not None and state.exists() else []
-    earlier = {found["case"]: found for found in map(json.loads, lines)}
-    for case in chosen:
-        if case.name in earlier:
-            yield earlier[case.name]
-            continue
-        found = judge(case)
-        if state is not None:
-            with state.open("a") as file:
-                file.write(json.dumps(found) + "\n")
-        yield found
-
-
-def main() -> int:
-    """Entry point of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sample", type=int, help="so many cases drawn at random; all without it")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--part", default="1/1", help="such as 2/4: the second of every four cases")
-    parser.add_argument(
-        "--state", type=Path, help="file that keeps what came of each case; those in it are not run again"
-    )
-    parser.add_argument("--exclusions", action="store_true", help="print every case that ONNX Runtime fails, and why")
-    options = parser.parse_args()
-    os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
-    os.environ.setdefault("COLLAGE_PATIENCE_S", "0")
-    part, parts = map(int, options.part.split("/"))
-    chosen = [case for case in cases() if options.only in case.name][part - 1 :: parts]
-    if options.sample:
-        chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
-    counts: Counter[str] = Counter()
-    seconds = 0.0
-    for found in judged(chosen, options.state):
-        seconds += found["seconds"]
-        outcome = "excluded" if found["alone"] is not None else "regression" if found["ours"] is not None else "passed"
-        counts[outcome] += 1
-        if outcome == "regression":
-            print(f"REGRESSION {found['case']}: {found['ours']}", flush=True)
-        elif outcome == "excluded" and options.exclusions:
-            print(f"excluded {found['case']}: ONNX Runtime alone: {found['alone']}", flush=True)
-    alone = counts["passed"] + counts["regression"]
-    print(f"{len(chosen)} cases; ONNX Runtime passes {alone}, Collage {counts['passed']} of them; {seconds:.0f} s")
-    return 1 if counts["regression"] else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [port.name for port in session.get_inputs()]
+    return lambda inputs: list(session.run(None, dict(zip(names, inputs, strict=True))))
