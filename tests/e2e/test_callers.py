@@ -291,7 +291,8 @@ def combined(names: Iterable[str]) -> pytest.MarkDecorator:
     for number, name in enumerate(names):
         others = [shape for shape in known if shape != "bodies"]
         met = ("bodies", others[number % len(others)], others[(number + len(others) // 2) % len(others)])
-        chosen = {(shape, FORMS[(number + place) % 2]) for place, shape in enumerate(met)}
+        turn = number + number // len(others)
+        chosen = {(shape, FORMS[(turn + place) % 2]) for place, shape in enumerate(met)}
         for shape, form in itertools.product(known, FORMS):
             marks = () if (shape, form) in chosen else pytest.mark.slow
             cases.append(pytest.param(name, shape, form, marks=marks))
