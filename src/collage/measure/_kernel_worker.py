@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import CompileError
+from collage.frontend import WEIGHTS_FILE
 from collage.measure.sampling import SamplingPlan, sample, sample_kernel
 from collage.numerics.compare import compare_all, differing_elements
 from collage.numerics.value_store import ValueStore, probe_of
@@ -56,7 +57,7 @@ class KernelWorker:
         module, _, name = factory.partition(":")
         self._toolchain: Toolchain = getattr(importlib.import_module(module), name)(**(arguments or {}))
         self._loaded: dict[tuple[str, str], Kernel] = {}
-        self._capturing: dict[tuple[str, str, str], tuple[tuple[str, ...], Kernel]] = {}
+        self._capturing: dict[tuple[Any, ...], tuple[tuple[str, ...], Kernel]] = {}
 
     def availability(self, target: str) -> dict[str, Any]:
         """What the toolchain says of itself and one of its targets."""
@@ -261,7 +262,10 @@ class KernelWorker:
     ) -> Iterator[tuple[str, Any]]:
         """Run a model once; a model is loaded once for all sets of inputs that follow each other."""
         folder, goal = Path(workspace), Target.parse(target)
-        key = kernel, target, hashlib.sha256((folder / kernel).read_bytes()).hexdigest()
+        weights = folder / WEIGHTS_FILE
+        place = weights.stat() if weights.exists() else None  # Another file has another number, or is younger.
+        told = hashlib.sha256((folder / kernel).read_bytes()).hexdigest()
+        key = target, workspace, told, place and (place.st_ino, place.st_mtime_ns)
         if key not in self._capturing:
             compiled = compile_for(self._toolchain, ir.load(folder / kernel), goal, folder)
             loaded = self._toolchain.load(compiled, goal, folder, LoadOptions())

@@ -10,8 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collage.testing._explicit_plan import executable_of
     from collage.testing._fake_toolchain import FakeToolchain
     from collage.testing._mock_estimator import MockCostEstimator
+    from collage.testing._named_lengths import with_named_lengths
     from collage.testing._toolchain_case import ToolchainTestCase
 
 _HOME = {
