@@ -34,20 +34,22 @@ OPERANDS = {
 
 
 def fold(node: onnx.NodeProto, operands: list[np.ndarray | None], opset: int = 20) -> tuple[onnx.ModelProto, ir.Model]:
-    """A model that applies a node to constants, before and after folding."""
+    """A model that applies a copy of a node to constants, before and after folding."""
     names = [f"c{index}" if operand is not None else "" for index, operand in enumerate(operands)]
-    del node.input[:], node.output[:]
-    node.input.extend(names)
-    node.output.append("made")
+    applied = onnx.NodeProto()  # The node may be one of a case that other tests of the process read too.
+    applied.CopyFrom(node)
+    del applied.input[:], applied.output[:]
+    applied.input.extend(names)
+    applied.output.append("made")
     weights = [
         numpy_helper.from_array(np.asarray(operand), name)
         for operand, name in zip(operands, names, strict=True)
         if operand is not None
     ]
     last = helper.make_node("Identity", ["made"], ["y"])
-    if _makes_bfloat16(node):
+    if _makes_bfloat16(applied):
         last = helper.make_node("Cast", ["made"], ["y"], to=TensorProto.FLOAT)
-    graph = helper.make_graph([node, last], "g", [], [onnx.ValueInfoProto(name="y")], weights)
+    graph = helper.make_graph([applied, last], "g", [], [onnx.ValueInfoProto(name="y")], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     return model, Sequential([InferType(), FoldConstant()])(ir.from_proto(model))
 
