@@ -31,14 +31,14 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/mypy
 
 bench: $(VENV)/dev.stamp  ## us against every single toolchain; MODELS=a,b picks some
-	$(BIN)/python benchmarks/bench.py $(if $(MODELS),--models $(MODELS))
+	$(BIN)/python -m benchmarks.bench $(if $(MODELS),--models $(MODELS))
 
 # On a machine with a device, PYTHON_GPU is one with a CUDA build of torch and what Collage needs; see docs/cuda.md.
 PYTHON_GPU ?= $(BIN)/python
 
 gpu:  ## the contract of every CUDA toolchain, then us against each; needs an NVIDIA GPU
 	PYTHONPATH=src:. $(PYTHON_GPU) -m pytest -p no:cacheprovider -rs tests/gpu tests/unit/runtime/test_device_chain.py
-	PYTHONPATH=src:. $(PYTHON_GPU) benchmarks/gpu.py $(if $(MODELS),--models $(MODELS))
+	PYTHONPATH=src:. $(PYTHON_GPU) -m benchmarks.bench --device cuda $(if $(MODELS),--models $(MODELS))
 
 $(VENV)/demo.stamp: requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV) 2>/dev/null || python3 -m venv $(VENV)

@@ -2,7 +2,7 @@
 
 ::
 
-    python benchmarks/additive.py [--models resnet50,bert] [--pairs llvm+onnxruntime,onnxruntime+openvino] [--turns 3]
+    python -m benchmarks.additive [--models resnet50,bert] [--pairs llvm+onnxruntime,onnxruntime+openvino] [--rounds 3]
 
 A model is cut into ranges of operators, about equally long, that go to the two toolchains in turn (to the other one, where
 one does not take a range). Each range is measured by itself, as in a search: the sum of that, with launch penalties, is what the
@@ -18,14 +18,14 @@ errors exceeds 10 %.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
 from itertools import pairwise
 from pathlib import Path
 
-from lazy import model_of, names, session
+from benchmarks._arguments import Model, chosen_models, make_parser
+from benchmarks.search import session
 
 from collage.compiler.additivity import additive_error, estimate_correction, mean_of_two_checks
 from collage.compiler.pipeline import gather_specs
@@ -57,13 +57,13 @@ def forced(compile_session: CompileSession, pair: tuple[Target, Target], count: 
     return plan if len(places) >= count and set(plan.targets) == set(pair) else None
 
 
-def in_turns(name: str, pair: str, count: int, turns: int) -> bool:
+def in_turns(model: Model, pair: str, count: int, turns: int) -> bool:
     """Forces a plan on a pair of targets as often as that; whether its costs add up, as far as they are known."""
     menu, plain, corrected = tuple(pair.split("+")), list[float](), list[float]()
     for _ in range(turns):
         with (
             tempfile.TemporaryDirectory() as folder,
-            session(model_of(name), str(Path(folder) / "t.sqlite"), menu) as compile_session,
+            session(model.path, str(Path(folder) / "t.sqlite"), menu) as compile_session,
         ):
             first, second = (compile_session.toolchains.parse_target(alias) for alias in menu)
             plans = [forced(compile_session, (first, second), count), forced(compile_session, (second, first), count)]
@@ -112,17 +112,16 @@ def _words(correction: Correction) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="", help="names in the zoo or files, by commas; all of the zoo by default")
+    parser = make_parser(__doc__, models="")
     parser.add_argument("--pairs", default=PAIRS, help="pairs of targets, by commas")
     parser.add_argument("--kernels", type=int, default=10)
-    parser.add_argument("--turns", type=int, default=3, help="how often to measure and run each plan")
+    parser.add_argument("--rounds", type=int, default=3, help="how often to measure and run each plan")
     options = parser.parse_args()
     add_up = True
-    for name in names(options.models):
-        print(name, flush=True)
+    for model in chosen_models(options):
+        print(model.name, flush=True)
         for pair in options.pairs.split(","):
-            add_up &= in_turns(name, pair, options.kernels, options.turns)
+            add_up &= in_turns(model, pair, options.kernels, options.rounds)
     return int(not add_up)
 
 

@@ -1,13 +1,20 @@
-"""Us against every single toolchain, on the model zoo: how the project judges itself.
+"""Compare Collage with every single toolchain: by this the project judges itself.
 
 ::
 
-    python benchmarks/bench.py --models resnet50,speech
+    python -m benchmarks.bench --models resnet50,speech           # timings are kept: a second run measures what is new
+    python -m benchmarks.bench --device cuda                      # on a machine with an NVIDIA GPU
+    python -m benchmarks.bench --independent --models m.onnx      # no line of Collage on the toolchains' side
+    python -m benchmarks.bench --independent --repeat 10          # ten compilations from nothing of each model
 
-Compiles each model (timings are kept, so that a second run measures only what is new) and then races the artefact, in one
-interleaved run, against each single toolchain with its vendor's defaults and against each toolchain's greedy
-``partition_for`` where it takes a model only in parts. Prints medians, intervals, the ratio to the best single, and the
-geometric mean.
+Compiles each model, and races the artefact in interleaved rounds. The contestants are the single toolchains with their
+vendors' defaults, and each toolchain's greedy ``partition_for`` where it takes a model only in parts. Prints medians,
+intervals, the ratio best single / ours with its 95 % interval, the plan's kernels, their additive error, the number of
+workload keys that were measured, and the geometric mean of the ratios. Exit code 1 if an interval lies below 0.98.
+
+``--independent`` races against ONNX Runtime and OpenVINO in processes that Collage neither times nor loads nor feeds.
+``--repeat N`` compiles each model N times, each time on an empty database. ``--artefacts`` compiles nothing. On ``cuda`` the
+menu is every target of the device that can be used, and inputs and outputs are on the host for all.
 """
 
 from __future__ import annotations
@@ -15,73 +22,97 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # The zoo is no part of the installed package.
+from benchmarks import _independent
+from benchmarks._arguments import MENU, Model, chosen_models, make_parser
 
-from benchmarks.zoo import CATALOGUE, build, find  # noqa: E402
+import collage.benchmark
 
-import collage  # noqa: E402
-from collage.benchmark import bench  # noqa: E402
-
-MENU = ("llvm", "onnxruntime", "openvino")
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the script."""
-    parser = argparse.ArgumentParser(description="Collage against every single toolchain.")
-    parser.add_argument("--zoo", type=Path, default=ROOT / ".cache" / "zoo", help="folder of the zoo")
-    parser.add_argument("--models", help="some of them, separated by commas; all without it")
-    parser.add_argument("--menu", default=",".join(MENU), help="targets, separated by commas")
-    parser.add_argument("--db", help="timing database; the user's own by default")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
-    options = parser.parse_args(arguments)
-    entries = find(options.models.split(",")) if options.models else CATALOGUE
-    results = []
-    print(f"{'model':17} {'compile':>8}  ours and theirs in ms, [p10 p90]; ratio = best single / ours")
-    for entry in entries:
-        built, _ = build(entry, options.zoo)
-        results.append(race(built.name, options))
-        print(line(results[-1]), flush=True)
-    ratios = [row["ratio"] for row in results if row.get("ratio")]
-    if ratios:
-        print(f"\ngeometric mean of {len(ratios)} ratios: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+ENOUGH = 0.98
+QUICK = "mobilenet_v2,super_resolution,ocr"
+"""Models that fit into ten minutes of a borrowed device."""
 
 
-def race(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Compiles one model of the zoo and races it."""
-    menu = options.menu.split(",")
+def cuda_menu() -> list[str]:
+    """Return the usable targets of the device, and print what each other one misses.
+
+    Raises:
+        SystemExit: There is no device, or nothing can use it.
+    """
+    from collage.inspection import describe_targets
+    from collage.toolchains.torch import cuda_support
+
+    gpu = cuda_support.find_gpu()
+    if isinstance(gpu, cuda_support.Absence):
+        print(f"no device: {gpu.reason}; {gpu.remedy}", file=sys.stderr)
+        raise SystemExit(2)
+    print(gpu)
+    menu = []
+    for row in (target for toolchain in describe_targets() for target in toolchain["by_target"]):
+        if row["target"].split()[0] != "cuda":
+            continue
+        print(f"  {row['target']:32} " + ("usable" if row["available"] else f"{row['reason']}; {row['remedy']}"))
+        if row["available"]:
+            menu.append(row["target"])
+    if not menu:
+        print("none of them can be used", file=sys.stderr)
+        raise SystemExit(2)
+    return menu
+
+
+def compile_model(model: Model, artefact: Path, menu: Sequence[str], database: str | None) -> dict[str, Any]:
+    """Compile a model in a process of its own: seconds and report, or an error."""
+    command = [sys.executable, "-c", "import sys; from collage.cli import main; sys.exit(main())"]
+    arguments = ["compile", str(model.path), "-o", str(artefact), "--json"]
+    arguments += [word for target in menu for word in ("-t", target)]
+    arguments += ["--db", database] if database else []
     started = time.monotonic()
-    try:
-        settings = collage.CompileOptions(db=options.db)
-        executable = collage.compile(options.zoo / name / "model.onnx", menu, options=settings)
-        artefact = executable.save(options.zoo / name / "model.collage")
-    except collage.CollageError as error:
-        return {"model": name, "error": str(error)}
-    seconds = time.monotonic() - started
-    report = dict(executable.report)
-    del executable
-    table = bench(artefact, menu, rounds=options.rounds)
-    return {
-        "model": name,
-        "compile_s": seconds,
-        "ratio": table["speedup_vs_best_single"],
-        "interval": table["speedup_interval"],
-        "rows": table["rows"],
-        "report": report,
-    }
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {
+            "error": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
+        }
+    return {"compile_s": time.monotonic() - started, "report": json.loads(done.stdout)}
+
+
+def race(model: Model, artefact: Path, menu: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
+    """Race an artefact: rows of name, median, p10 and p90 in µs, the ratio best single / ours, and its interval."""
+    if options.independent:
+        return _independent.race(model.path, artefact, options.legs, options.rounds)
+    table = collage.benchmark.bench(artefact, menu, rounds=options.rounds)
+    return {"ratio": table["speedup_vs_best_single"], "interval": table["speedup_interval"], "rows": table["rows"]}
+
+
+def results(options: argparse.Namespace, menu: Sequence[str], scratch: Path) -> list[dict[str, Any]]:
+    """Compile and race all models, and print a line for each time."""
+    rows: list[dict[str, Any]] = []
+    artefacts = options.artefacts.split(",") if options.artefacts else ()
+    for number, model in enumerate(chosen_models(options)):
+        for turn in range(options.repeat or 1):
+            name = f"{number}.{turn}"
+            if artefacts:
+                artefact, row = Path(artefacts[number]).resolve(), dict[str, Any]()
+            else:
+                artefact = scratch / f"{name}.collage"
+                database = str(scratch / f"{name}.sqlite") if options.repeat else options.db
+                row = compile_model(model, artefact, menu, database)
+            if "error" not in row:
+                row |= race(model, artefact, menu, options)
+            rows.append({"model": model.name, "turn": turn} | row)
+            print(line(rows[-1]), flush=True)
+    return rows
 
 
 def line(row: Mapping[str, Any]) -> str:
-    """One line of the table."""
+    """Return the lines of one compilation."""
     if "error" in row:
         return f"{row['model']:17} {row['error']}"
     times = "  ".join(
@@ -91,17 +122,55 @@ def line(row: Mapping[str, Any]) -> str:
         for r in row["rows"]
     )
     ratio = f"{row['ratio']:.3f} [{row['interval'][0]:.3f} {row['interval'][1]:.3f}]" if row["ratio"] else "-"
+    if "report" not in row:
+        return f"{row['model']:17} {'':>8}  ratio {ratio}  {times}"
     report = row["report"]
-    greedy = "  ".join(
-        f"{f['name']} {f['measured_us']['median'] / 1e3:.2f}"
+    greedy = "".join(
+        f"  {f['name']} {f['measured_us']['median'] / 1e3:.2f}"
         for f in report["finalists"]
         if f["name"].startswith("partition_for") and f["measured_us"]
     )
-    error = report["additive_error"]
-    about = f"{report['winner']}, {len(report['kernels'])} kernels"
-    about += f", additive error {error:+.1%}" if error is not None else ""
-    return f"{row['model']:17} {row['compile_s']:7.1f}s  ratio {ratio}  {times}  {greedy}\n{'':28}{about}"
+    targets = Counter(kernel["target"] for kernel in report["kernels"])
+    kernels = ", ".join(f"{count} {target}" for target, count in sorted(targets.items()))
+    keys, error = report["search"], report["additive_error"]
+    about = f"{report['winner']}; kernels: {kernels}; {keys['measured']} of {keys['keys']} keys measured"
+    about += f"; additive error {error:+.1%}" if error is not None and len(report["kernels"]) > 1 else ""
+    return f"{row['model']:17} {row['compile_s']:7.1f}s  ratio {ratio}  {times}{greedy}\n{'':28}{about}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the script."""
+    parser = make_parser(__doc__, models="", targets=MENU, device=True, rounds=15, json=True)
+    parser.add_argument("--db", help="timing database; the user's own by default")
+    parser.add_argument("--independent", action="store_true", help="race against the vendors' own interfaces")
+    parser.add_argument(
+        "--legs", type=int, default=3, help="with --independent: how often all processes are started anew"
+    )
+    parser.add_argument("--repeat", type=int, metavar="N", help="compile each model N times, each on an empty database")
+    parser.add_argument("--artefacts", metavar="A,B", help="race these, in the order of the models")
+    options = parser.parse_args(arguments)
+    menu = options.targets.split(",")
+    if options.independent and options.device != "cpu":
+        parser.error("--independent is for the CPU")
+    if options.repeat is not None and (options.repeat < 1 or options.db or options.artefacts):
+        parser.error("--repeat takes a positive number, and neither --db nor --artefacts")
+    if options.artefacts and options.artefacts.count(",") != options.models.count(","):
+        parser.error("--artefacts takes one artefact for each of --models")
+    if options.device == "cuda":
+        menu = cuda_menu() if options.targets == ",".join(MENU) else menu
+        options.models = options.models or QUICK
+    print(f"{'model':17} {'compile':>8}  ours and theirs in ms, [p10 p90]; ratio = best single / ours")
+    with tempfile.TemporaryDirectory(prefix="collage-bench-") as scratch:
+        rows = results(options, menu, Path(scratch))
+    ratios = [row["ratio"] for row in rows if row.get("ratio")]
+    slower = sum(row["interval"][1] < ENOUGH for row in rows if row.get("ratio"))
+    if ratios:
+        print(f"\ngeometric mean of {len(ratios)} ratios: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
+        print(f"{slower} slower than the best single toolchain beyond doubt")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+    return int(slower > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

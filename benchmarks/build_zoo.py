@@ -1,29 +1,24 @@
-"""Build the model zoo, lazily.
+"""Build the model zoo.
 
 ::
 
-    python benchmarks/build_zoo.py --list
-    python benchmarks/build_zoo.py --out .cache/zoo --models bert,resnet50
+    python -m benchmarks.build_zoo --list
+    python -m benchmarks.build_zoo --models bert,resnet50
 
-writes ``OUT/<name>/model.onnx`` and ``OUT/<name>/inputs.npz`` and prints what each took. A model that is there and was
-made by these sources is left alone. Needs PyTorch.
+Writes ``ZOO/<name>/model.onnx`` and ``ZOO/<name>/inputs.npz`` and prints what each took. A model that is there and was made by
+these sources is left alone. Needs PyTorch. Other benchmarks build the models that they use by themselves.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))  # The zoo is no part of the installed package.
-
-from benchmarks.zoo import CATALOGUE, build, find  # noqa: E402
+from benchmarks._arguments import make_parser
+from benchmarks.zoo import CATALOGUE, build, find
 
 
 def print_catalogue() -> None:
-    """One line per model: who exports it, at which opset, and why."""
+    """Print one line per model: its exporter, its opset, and the reason why it is in the zoo."""
     for entry in CATALOGUE:
         mark = "*" if entry.paper else " "
         print(f"{entry.name:17}{mark} {entry.exporter:12} opset {entry.opset}  {entry.why}")
@@ -31,11 +26,9 @@ def print_catalogue() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of the script."""
-    parser = argparse.ArgumentParser(description="Build the model zoo.")
-    parser.add_argument("--out", type=Path, default=ROOT / ".cache" / "zoo", help="folder of the zoo")
-    parser.add_argument("--models", help="some of them, separated by commas; all without it")
-    parser.add_argument("--list", action="store_true", help="say what there is, and build nothing")
+    """Run the script."""
+    parser = make_parser(__doc__, models="")
+    parser.add_argument("--list", action="store_true", help="print the catalogue, and build nothing")
     options = parser.parse_args(arguments)
     if options.list:
         print_catalogue()
@@ -46,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"no such model: {unknown.args[0]}; see --list")
     print(f"{'model':17} {'nodes':>6} {'parameters':>11} {'MB':>7} {'seconds':>8}")
     for entry in entries:
-        built, fresh = build(entry, options.out)
+        built, fresh = build(entry, options.zoo)
         note = "" if fresh else "  (was there)"
         sizes = f"{built.nodes:6} {built.parameters / 1e6:10.2f}M {built.megabytes:7.1f} {built.seconds:8.1f}"
         print(f"{built.name:17} {sizes}{note}", flush=True)

@@ -10,16 +10,17 @@ Usage: ``python -m benchmarks.memory [--width N]``; weights are 20 N² bytes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import tempfile
 import time
+from argparse import SUPPRESS
 from pathlib import Path
 
 import numpy as np
 import psutil
+from benchmarks._arguments import make_parser
 
 LIMIT = 1.3
 LAYERS = 5
@@ -53,10 +54,10 @@ def save_model(width: int, folder: Path) -> Path:
 
 
 def save_artefacts(model: Path) -> None:
-    from benchmarks.forced import executable
+    from collage.testing import executable_of
 
     for name, parts in CASES.items():
-        executable(model, parts).save(model.with_name(f"{name}.collage"))
+        executable_of(model, parts).save(model.with_name(f"{name}.collage"))
 
 
 def compile_model(model: Path) -> None:
@@ -106,10 +107,10 @@ def measure(path: Path, width: int) -> dict[str, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=5000)
-    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--compile", type=Path, help=argparse.SUPPRESS)
+    parser = make_parser(__doc__)
+    parser.add_argument("--width", type=int, default=5000, help="default: %(default)s")
+    parser.add_argument("--measure", type=Path, help=SUPPRESS)
+    parser.add_argument("--compile", type=Path, help=SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure is not None:
         print(json.dumps(measure(arguments.measure, arguments.width)))

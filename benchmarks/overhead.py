@@ -1,33 +1,98 @@
-"""What the runtime costs on top of its toolchains.
+"""Measure what Collage costs on top of a vendor's own Python interface, at one of three levels.
 
-First, models of many tiny kernels: a run of the executable against the same kernels called one after the other. Then whole
-models as one kernel: a run of the executable against the vendor's own Python API; beside it, as a measure of noise, the
-vendor's API against itself. All of one table take turns in one process.
+::
 
-Usage: ``python -m benchmarks.overhead [MODEL.onnx ...] [--kernels N] [--rounds N]``
+    python -m benchmarks.overhead --level toolchain [--models resnet50,bert] [--toolchains openvino,tvm] [--minutes 20]
+    python -m benchmarks.overhead --level contract [--models resnet50]
+    python -m benchmarks.overhead --level runtime [--models resnet50] [--kernels N]
+
+``toolchain``: whole models of the zoo through each toolchain against the vendor's own interfaces, each in a process of its own
+(``_whole_models.py``). Prints medians, the ratio Collage / vendor with its 95 % interval, the same ratio of processor time, and
+both ratios of the vendor and itself (``noise``): ``within`` 3 %, ``SLOWER`` if the whole interval lies above, else ``unsure``.
+Exit code 1 if any is slower. On a busy machine processor time says more than latency only of one thread (``--threads 1``): two
+spin while they wait for each other, the longer the more often one is kept from running. ONNX Runtime is asked through ``run``
+and through an IO binding that has the session allocate outputs; OpenVINO with its latency hint, sharing memory both ways; TVM
+with its default pipeline; IREE with the command-line compiler for this processor at its highest level, inputs on the device
+ahead of time. PyTorch reads no ONNX: its own interface is the module that the zoo's model was exported from, eagerly and as a
+frozen trace (``onednn``), and through ``torch.compile`` with frozen weights (``inductor``). Models that are no module are left
+out there. Rows are kept (``--state``): the same command again goes on where the minutes were over. A quiet machine is a must.
+
+``contract``: one model as a kernel through the contract of toolchains against the vendor's interface, in turns in one process,
+and the vendor's interface against itself as a measure of noise.
+
+``runtime``: models of many tiny kernels as an executable, against the same kernels called one after the other (at most 5 µs for
+each kernel); and whole models as one kernel against the vendor's interface (at most 2 % or 20 µs). Exit code 1 beyond that.
+
+``--threads`` and ``--json`` are of the level ``toolchain``.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import statistics
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-from benchmarks.forced import executable, whole
-from benchmarks.toolchain_overhead import VENDORS, medians, small_models
+from benchmarks._arguments import chosen_models, make_parser
+from benchmarks._vendors import KERNEL, WHOLE_MODEL
+from benchmarks._whole_models import compare
 from onnx import TensorProto, helper
 
 from collage.frontend import make_inputs, read_model
 from collage.target import Target
+from collage.testing import executable_of
+from collage.testing._toolchain_kernels import kernel
 from collage.toolchains import LoadOptions, registry
 
 TARGETS = ("onnxruntime", "openvino", "llvm")
 LIMIT_US = 5.0
+
+
+def small_models() -> list[ir.Model]:
+    """Return a single Relu, and a small convolutional network."""
+    random = np.random.default_rng(0)
+    body, weights, last = "", {}, "x"
+    for layer, (inner, outer) in enumerate(((3, 32), (32, 64), (64, 64), (64, 64))):
+        weights[f"w{layer}"] = random.standard_normal((outer, inner, 3, 3)).astype(np.float32) / 10
+        body += f"c{layer} = Conv <pads = [1,1,1,1]> ({last}, w{layer}) r{layer} = Relu (c{layer})\n"
+        last = f"r{layer}"
+    network = f"(float[1,3,56,56] x) => (float[1,64,56,56] {last}) {{{body}}}"
+    return [kernel("relu", "(float[1,16] x) => (float[1,16] y) {y = Relu (x)}"), kernel("convs", network, weights)]
+
+
+def models_of(options: argparse.Namespace) -> list[ir.Model]:
+    """Return the models of ``--models``, called as they are in the zoo, or else small ones."""
+    if not options.models:
+        return small_models()
+    models = []
+    for chosen in chosen_models(options):
+        model = read_model(chosen.path)
+        model.graph.name = chosen.name
+        models.append(model)
+    return models
+
+
+def medians(calls: list[Callable[[], object]], rounds: int) -> list[float]:
+    """Median seconds of each call; the calls take turns in a random order, as each leaves its threads spinning."""
+    random = np.random.default_rng(0)
+    seconds: list[list[float]] = [[] for _ in calls]
+    for _ in range(10):
+        for call in calls:
+            call()
+    for _ in range(rounds):
+        for i in random.permutation(len(calls)):
+            began = time.perf_counter()
+            calls[i]()
+            seconds[i].append(time.perf_counter() - began)
+    return [statistics.median(each) for each in seconds]
 
 
 def chain(length: int) -> onnx.ModelProto:
@@ -49,20 +114,21 @@ def one_after_the_other(exe: Any, x: np.ndarray) -> Callable[[], object]:
 
     def call() -> object:
         values: Sequence[np.ndarray] = [x]
-        for kernel in kernels:
-            values = kernel([values[0]])
+        for each in kernels:
+            values = each([values[0]])
         return values
 
     return call
 
 
 def tiny_kernels(length: int, rounds: int) -> bool:
+    """Time executables of many kernels beside their kernels alone."""
     print(f"{'tiny kernels':<28}{'kernels us':>12}{'run us':>12}{'us/kernel on top':>18}")
     x = np.random.default_rng(0).standard_normal((1, 16)).astype(np.float32)
     mixes = {**{target: [target] for target in TARGETS}, "in turns": list(TARGETS)}
     fine = True
     for name, targets in mixes.items():
-        exe = executable(chain(length), [([i], targets[i % len(targets)]) for i in range(length)])
+        exe = executable_of(chain(length), [([i], targets[i % len(targets)]) for i in range(length)])
         alone, ours = medians([one_after_the_other(exe, x), lambda exe=exe: exe.run([x])], rounds)
         extra_us = (ours - alone) * 1e6 / length
         fine = fine and extra_us < LIMIT_US
@@ -71,39 +137,134 @@ def tiny_kernels(length: int, rounds: int) -> bool:
 
 
 def whole_models(models: Sequence[ir.Model], rounds: int) -> bool:
+    """Time executables of one kernel beside the vendors' own interfaces."""
     print(f"\n{'whole model':<28}{'vendor us':>12}{'run us':>12}{'on top us':>12}{'ratio':>8}{'noise':>8}")
     fine = True
-    for toolchain, itself in VENDORS.items():
+    for vendor, itself in KERNEL.items():
         for model in models:
             name = str(model.graph.name)
             feeds = make_inputs(model)
-            exe = whole(model, toolchain.targets[0])
+            exe = executable_of(model, registry().get(vendor).targets[0])
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "model.onnx"
                 ir.save(model, path)
                 direct = [itself(path, list(feeds.values())) for _ in range(2)]
-                vendor, again, ours = medians([*direct, lambda exe=exe, feeds=feeds: exe.run(feeds)], rounds)
-            extra_us, ratio = (ours - vendor) * 1e6, ours / vendor
-            fine = fine and (extra_us <= 20 or ratio <= max(1.02, again / vendor, vendor / again))
-            figures = f"{vendor * 1e6:>12.1f}{ours * 1e6:>12.1f}{extra_us:>12.1f}{ratio:>8.3f}{again / vendor:>8.3f}"
-            print(f"{toolchain.name + ' ' + name[:15]:<28}{figures}")
+                direct_s, again_s, ours_s = medians([*direct, lambda exe=exe, feeds=feeds: exe.run(feeds)], rounds)
+            extra_us, ratio = (ours_s - direct_s) * 1e6, ours_s / direct_s
+            fine = fine and (extra_us <= 20 or ratio <= max(1.02, again_s / direct_s, direct_s / again_s))
+            figures = (
+                f"{direct_s * 1e6:>12.1f}{ours_s * 1e6:>12.1f}{extra_us:>12.1f}{ratio:>8.3f}{again_s / direct_s:>8.3f}"
+            )
+            print(f"{vendor + ' ' + name[:15]:<28}{figures}")
     return fine
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", type=Path, nargs="*", help="default: a single Relu and a small convolutional network")
-    parser.add_argument("--kernels", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=200)
-    arguments = parser.parse_args()
-    fine = tiny_kernels(arguments.kernels, arguments.rounds)
-    models = [read_model(path) for path in arguments.models]
-    for model, path in zip(models, arguments.models, strict=True):
-        model.graph.name = path.parent.name
-    fine = whole_models(models or small_models(), arguments.rounds) and fine
+def contract_level(options: argparse.Namespace) -> bool:
+    """Time kernels through the contract beside the vendors' own interfaces."""
+    print(f"{'toolchain':<14}{'model':<20}{'vendor API us':>14}{'kernel us':>12}{'ratio':>8}{'noise':>8}")
+    for name, itself in KERNEL.items():
+        toolchain = registry().get(name)
+        for model in models_of(options):
+            with tempfile.TemporaryDirectory() as folder:
+                workspace, target = Path(folder), Target.parse(toolchain.targets[0])
+                compiled = toolchain.compile(model, target, workspace)
+                loaded = toolchain.load(compiled, target, workspace, LoadOptions(exclusive=True))
+                inputs = list(make_inputs(model).values())
+                calls = [itself(workspace / compiled.files[0], inputs) for _ in range(2)]
+                direct, again, ours = medians([*calls, lambda k=loaded, x=inputs: k(x)], options.rounds or 200)
+            figures = f"{direct * 1e6:>14.1f}{ours * 1e6:>12.1f}{ours / direct:>8.3f}{again / direct:>8.3f}"
+            print(f"{name:<14}{str(model.graph.name)[:18]:<20}{figures}", flush=True)
+    return True
+
+
+def runtime_level(options: argparse.Namespace) -> bool:
+    """Time executables beside their kernels alone, and beside the vendors' own interfaces."""
+    rounds = options.rounds or 200
+    fine = tiny_kernels(options.kernels, rounds)
+    fine = whole_models(models_of(options), rounds) and fine
     print(f"\n{'within' if fine else 'BEYOND'} 5 us per kernel, and 2 % or 20 us per model")
-    return 0 if fine else 1
+    return fine
+
+
+def toolchain_level(options: argparse.Namespace) -> bool:
+    """Time whole models on each toolchain, beside the vendors' own interfaces."""
+    if options.fresh:
+        options.state.unlink(missing_ok=True)
+    kept = kept_rows(options.state, options.threads)
+    ends = time.monotonic() + 60 * options.minutes
+    rows: list[dict[str, Any]] = []
+    left = 0
+    columns = f"{'vendor ms':>10}{'ours ms':>10}   ratio {'':<15}     cpu   noise  of cpu"
+    print(f"{'toolchain':<13}{'vendor':<18}{'model':<18}{columns}")
+    for name in options.toolchains:
+        for model in chosen_models(options):
+            if (name, model.name) not in kept:
+                if time.monotonic() > ends:
+                    left += 1
+                    continue
+                found = compare(name, model.path.parent, options.threads, options.rounds or 30)
+                kept[name, model.name] = found
+                with options.state.open("a") as file:
+                    file.writelines(json.dumps(row) + "\n" for row in found)
+            rows += kept[name, model.name]
+            print(*map(whole_model_line, kept[name, model.name]), sep="\n", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    counts = {verdict: sum(row.get("verdict") == verdict for row in rows) for verdict in ("within", "unsure", "SLOWER")}
+    print(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    if left:
+        print(f"{left} models on toolchains are left: the same command again goes on with them")
+    return counts["SLOWER"] == 0
+
+
+def whole_model_line(row: Mapping[str, Any]) -> str:
+    """A row as text."""
+    head = f"{row['toolchain']:<13}{row['vendor']:<18}{row['model']:<18}"
+    if "problem" in row:
+        return f"{head}{row['problem']}"
+    low, high = row["interval"]
+    figures = f"{row['vendor_ms']:>10.2f}{row['collage_ms']:>10.2f}{row['ratio']:>8.3f} [{low:.3f}, {high:.3f}]"
+    noise = f"{row['noise']:>8.3f}{row.get('cpu_noise', float('nan')):>8.3f}"
+    return f"{head}{figures}{row['cpu_ratio']:>8.3f}{noise}  {row['verdict']}"
+
+
+def kept_rows(path: Path, threads: int) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Rows of an earlier run at the same number of threads, by toolchain and model."""
+    kept: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for text in path.read_text().splitlines() if path.exists() else ():
+        row = json.loads(text)
+        if row["threads"] == threads:
+            kept.setdefault((row["toolchain"], row["model"]), []).append(row)
+    return kept
+
+
+LEVELS: Mapping[str, Callable[[argparse.Namespace], bool]] = {
+    "toolchain": toolchain_level,
+    "contract": contract_level,
+    "runtime": runtime_level,
+}
+
+
+def main() -> int:
+    """Run the script."""
+    without = "all of the zoo at the level toolchain, else a Relu and a small convolutional network"
+    parser = make_parser(__doc__, models="", without_models=without, threads=0, json=True)
+    parser.add_argument("--level", choices=LEVELS, required=True)
+    parser.add_argument("--rounds", type=int, help="default: 30 at the level toolchain, else 200")
+    parser.add_argument("--toolchains", metavar="A,B", help=f"some of {','.join(WHOLE_MODEL)}; all without it")
+    parser.add_argument("--minutes", type=float, default=20.0, help="level toolchain: nothing is begun after so many")
+    state = Path(tempfile.gettempdir()) / "collage_overhead.jsonl"
+    parser.add_argument("--state", type=Path, default=state, help="level toolchain: file of the rows that are kept")
+    parser.add_argument("--fresh", action="store_true", help="level toolchain: forget the rows that are kept")
+    parser.add_argument("--kernels", type=int, default=100, help="level runtime: length of the chains")
+    options = parser.parse_args()
+    options.toolchains = options.toolchains.split(",") if options.toolchains else list(WHOLE_MODEL)
+    if unknown := set(options.toolchains) - set(WHOLE_MODEL):
+        parser.error(f"no toolchain {', '.join(sorted(unknown))}")
+    if options.level == "toolchain" and ".onnx" in options.models:
+        parser.error("the level toolchain needs models of the zoo")
+    return int(not LEVELS[options.level](options))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -2,7 +2,7 @@
 
 ::
 
-    python benchmarks/single_ops.py [--only conv] [--toolchain onnxruntime --toolchain tvm] [--threads 2] [--fresh]
+    python -m benchmarks.single_ops [--only conv] [--toolchains onnxruntime,tvm] [--threads 2] [--fresh]
 
 One command, at most 34 minutes (``--budget-s``): what does not fit is named, and measured when the command is given
 again, since every finished row is kept (``--state``; ``--fresh`` begins anew). A quiet machine is a must.
@@ -18,7 +18,6 @@ Wrong answers are named, and never win. Exit code 1 if a toolchain wins nothing.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import multiprocessing
@@ -33,7 +32,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _single_op_cases import CASES
+from benchmarks._arguments import make_parser
+from benchmarks._single_op_cases import CASES
 
 from collage.cost.statistics import ratio_of_medians
 from collage.database.database import Database
@@ -49,7 +49,6 @@ TURN_S = 0.003
 QUIET_S = 0.5
 """How long a turn may take to end: threads that spin for a while after it would slow down whoever comes next."""
 MOST_SAMPLES = 50
-ROUNDS = 40
 FEWEST_ROUNDS = 12
 CASE_S = 4.0
 """How long a case is measured, once it has its fewest rounds."""
@@ -152,7 +151,7 @@ def wrong(outputs: Mapping[str, Any]) -> set[str]:
     return {name for name, count in votes.items() if 2 * count < len(answers)}
 
 
-def measure(index: int, servers: Sequence[Server], noise_monitor: NoiseMonitor) -> dict[str, Any]:
+def measure(index: int, servers: Sequence[Server], noise_monitor: NoiseMonitor, rounds: int) -> dict[str, Any]:
     """Builds one case on every toolchain, and times it, interleaved: a row, in JSON values."""
     for server in servers:
         server.send(index)
@@ -162,7 +161,7 @@ def measure(index: int, servers: Sequence[Server], noise_monitor: NoiseMonitor) 
     samples: dict[str, list[list[float]]] = {server.name: [] for server in racing}
     chance = np.random.default_rng(index)
     spent_s = 0.0
-    for done in range(ROUNDS):
+    for done in range(rounds):
         if done >= FEWEST_ROUNDS and spent_s > CASE_S:
             break
         if done in HOPELESS and racing:
@@ -236,19 +235,18 @@ def print_wins(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> bool:
 def main() -> None:
     """Entry point of the script."""
     began = time.monotonic()
-    parser = argparse.ArgumentParser(description="Single operators on every CPU toolchain.")
+    parser = make_parser(__doc__, threads=0, rounds=40, json=True)
     parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--toolchain", action="append", help="all available ones without it")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--toolchains", metavar="A,B", help="all available ones without it")
     parser.add_argument(
         "--budget-s", type=float, default=2000.0, help="begin no case after so many seconds, less a case"
     )
     parser.add_argument("--state", type=Path, default=Path(tempfile.gettempdir()) / "collage_single_ops.jsonl")
     parser.add_argument("--fresh", action="store_true", help="forget the rows that are kept")
-    parser.add_argument("--json", type=Path, help="also write the rows here")
     options = parser.parse_args()
     found = [t.name for t in registry() if t.targets[0].startswith("llvm") and t.name != "host"]
-    names = options.toolchain or [name for name in found if registry().get(name).availability().available]
+    available = [name for name in found if registry().get(name).availability().available]
+    names = options.toolchains.split(",") if options.toolchains else available
     if options.fresh:
         options.state.unlink(missing_ok=True)
     setting = {"threads": options.threads, "toolchains": sorted(names)}
@@ -265,7 +263,7 @@ def main() -> None:
             if started - began + longest > options.budget_s:
                 left_out.append(each)
                 continue
-            kept[each.name] = measure(index, servers, noise_monitor)
+            kept[each.name] = measure(index, servers, noise_monitor, options.rounds)
             longest = max(longest, time.monotonic() - started)
             with options.state.open("a") as file:
                 file.write(json.dumps({**kept[each.name], **setting}) + "\n")

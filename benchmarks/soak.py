@@ -3,13 +3,13 @@
 A model is built as kernels of several toolchains, every thread runs it on inputs of its own, and compares each output with
 what a single thread got. Resident memory is read once a second; after a tenth of the time it must not grow any more.
 
-Usage: ``python -m benchmarks.soak [MODEL.onnx] [--minutes M] [--threads N] [--contexts N] [--kernels N] [--targets T,T]
-[--asyncio]``
+::
+
+    python -m benchmarks.soak [--models MODEL] [--minutes M] [--threads N] [--contexts N] [--asyncio]
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import threading
 import time
@@ -17,12 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from benchmarks.forced import executable
-from benchmarks.toolchain_overhead import small_models
+from benchmarks._arguments import chosen_models, make_parser
+from benchmarks.overhead import small_models
 
 from collage.frontend import make_inputs, read_model
 from collage.graph import DataflowGraph
 from collage.runtime import Executable
+from collage.testing import executable_of
 from collage.transform import prepare
 
 GROWTH = 0.02
@@ -103,20 +104,21 @@ def build(path: Path | None, kernels: int, targets: list[str], contexts: int | N
     kernels = min(kernels, count)
     borders = [i * count // kernels for i in range(kernels + 1)]
     parts = [(range(borders[i], borders[i + 1]), targets[i % len(targets)]) for i in range(kernels)]
-    return executable(model, parts, contexts=contexts)
+    return executable_of(model, parts, contexts=contexts)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, nargs="?", help="default: a small convolutional network")
+    menu = ("onnxruntime", "openvino", "llvm")
+    parser = make_parser(__doc__, models="", without_models="a small convolutional network", targets=menu, threads=8)
     parser.add_argument("--minutes", type=float, default=60)
-    parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--contexts", type=int, help="default: as many as an executable has by itself")
     parser.add_argument("--kernels", type=int, default=6)
-    parser.add_argument("--targets", default="onnxruntime,openvino,llvm")
     parser.add_argument("--asyncio", action="store_true", help="await all runs in one event loop")
     arguments = parser.parse_args()
-    exe = build(arguments.model, arguments.kernels, arguments.targets.split(","), arguments.contexts)
+    if "," in arguments.models:
+        parser.error("one model at a time")
+    path = next(chosen_models(arguments)).path if arguments.models else None
+    exe = build(path, arguments.kernels, arguments.targets.split(","), arguments.contexts)
     model = read_model(exe.workspace / exe.recipe.model_file)
     soak = Soak(exe, [make_inputs(model, seed) for seed in range(arguments.threads)])
     samples = soak.last(arguments.minutes * 60, in_a_loop=arguments.asyncio)

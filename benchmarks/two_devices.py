@@ -4,17 +4,20 @@ The same kernels, compiled and placed twice: the branches on two core sets, and 
 process; printed is the ratio of their times. With perfect overlap it is 0.5; more than 0.7 is a failure. Says nothing on a
 machine on which anything else runs.
 
-Usage: ``python -m benchmarks.two_devices [--rounds N] [--target T]``
+::
+
+    python -m benchmarks.two_devices [--rounds N] [--targets T]
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
+from benchmarks._arguments import make_parser
 from onnx import TensorProto, helper, numpy_helper
 
 import collage
@@ -68,19 +71,16 @@ def plan(right: str) -> DeviceRequests:
     return read_device_plan(text.encode())
 
 
-def placed(model: onnx.ModelProto, right: str, target: str) -> collage.Executable:
+def placed(model: onnx.ModelProto, right: str, targets: Sequence[str]) -> collage.Executable:
     """The model with its right branch on a device; one kernel for each branch."""
     options = collage.CompileOptions(devices=plan(right), finals=False, measure_budget=0)
-    return collage.compile(model, targets=[target], options=options)
+    return collage.compile(model, targets=targets, options=options)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[0])
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--target", default="onnxruntime")
-    given = parser.parse_args()
+    given = make_parser(__doc__, targets=("onnxruntime",), rounds=30).parse_args()
     model = two_branches()
-    executables = [placed(model, right, given.target) for right in ("second", "first")]
+    executables = [placed(model, right, given.targets.split(",")) for right in ("second", "first")]
     for name, executable in zip(("two devices", "one device"), executables, strict=True):
         print(name, *(f"{kernel.device}:{kernel.name}" for kernel in executable.recipe.kernels), sep="\n  ")
     inputs = {"x": np.random.default_rng(1).standard_normal((WIDTH, WIDTH)).astype(np.float32)}

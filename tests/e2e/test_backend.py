@@ -1,15 +1,11 @@
-"""A sample of ONNX's backend suite: what ONNX Runtime passes alone, we pass. The whole: benchmarks/backend_suite.py."""
+"""A sample of ONNX's backend suite: what ONNX Runtime passes alone, we pass. The whole: benchmarks/conformance.py."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # The harness is no part of the package.
-
-from benchmarks.backend_suite import Case, cases, verdict, verdict_alone
+from collage import backend
+from collage.testing.onnx_suite import Case, cases, failure, with_onnxruntime
 
 SAMPLE = (
     "test_add_bcast",
@@ -43,5 +39,5 @@ def suite() -> dict[str, Case]:
 @pytest.mark.parametrize("name", SAMPLE)
 def test_no_regression_against_onnx_runtime(suite: dict[str, Case], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
-    assert verdict_alone(suite[name]) is None  # Or the case says nothing.
-    assert verdict(suite[name]) is None
+    assert failure(suite[name], with_onnxruntime) is None  # Or the case says nothing.
+    assert failure(suite[name], lambda model: backend.prepare(model).run) is None

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from benchmarks.forced import Part, executable
 
+from collage.testing import executable_of
+from collage.testing._explicit_plan import Part
 from tests.fuzz import lengths
 from tests.fuzz.draft import Sample
 from tests.fuzz.inputs import EDGES, LARGE, SMALL, adversarial
@@ -129,7 +130,7 @@ def forced(model: onnx.ModelProto, target: str) -> Executable:
     graph = DataflowGraph(prepare(read_model(model.SerializeToString())))
     taken = [toolchain.supports(graph.node(i), aim).ok for i in range(len(graph))]
     try:
-        return executable(model, _parts(runs_of(taken), len(graph), str(aim)))
+        return executable_of(model, _parts(runs_of(taken), len(graph), str(aim)))
     except ToolchainError:
         ranges = []
         waiting = runs_of(taken)
@@ -141,7 +142,7 @@ def forced(model: onnx.ModelProto, target: str) -> Executable:
                 elif last - first > 1:
                     middle = (first + last) // 2
                     waiting += [(first, middle), (middle, last)]
-        return executable(model, _parts(sorted(ranges), len(graph), str(aim)))
+        return executable_of(model, _parts(sorted(ranges), len(graph), str(aim)))
 
 
 def _parts(ranges: Sequence[tuple[int, int]], count: int, target: str) -> list[Part]:

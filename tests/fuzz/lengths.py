@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from benchmarks.named_lengths import with_named_lengths
 
+from collage.testing import with_named_lengths
 from tests.fuzz.draft import Array, Sample
 
 _NOISE = 1e-6

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from benchmarks.forced import Part, executable
 
+from collage.testing import executable_of
+from collage.testing._explicit_plan import Part
 from tests.fuzz.draft import Sample
 from tests.fuzz.kernels import cases_of, piece
 from tests.fuzz.odd_names import oddly_named
@@ -103,7 +104,7 @@ def runners(model: onnx.ModelProto, parts: Sequence[Part], path: Path) -> Iterat
     """Yield the executable, and what it was saved as and loaded from."""
     import collage
 
-    made = executable(model, parts)
+    made = executable_of(model, parts)
     yield "the executable", made.run
     made.save(path, recipe_only=path.name == SAVED_AS[-1])
     yield f"the artefact {path.name}", collage.load(path).run

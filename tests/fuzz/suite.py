@@ -6,8 +6,7 @@ import functools
 import os
 from collections.abc import Sequence
 
-from benchmarks.backend_suite import Case, cases
-
+from collage.testing.onnx_suite import Case, cases
 from tests.fuzz.draft import Sample
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from benchmarks.forced import whole
 from onnx import parser
 
 from collage._errors import Unsupported
 from collage.target import Target
+from collage.testing import executable_of
 from collage.toolchains import Support, ToolchainBase, compile_for, kernel_for, registry, support_for
 from collage.transform import InferType
 
@@ -82,7 +82,7 @@ def test_toolchains_compute_what_onnx_runtime_does(model: onnx.ModelProto, targe
     if not found.available:
         pytest.skip(str(found.reason))
     x = np.random.default_rng(1).standard_normal((2, 5, 8)).astype(np.float32)
-    (got,), (wanted,) = (whole(with_weights(model), t).run({"x": x}).values() for t in (target, "onnxruntime"))
+    (got,), (wanted,) = (executable_of(with_weights(model), t).run({"x": x}).values() for t in (target, "onnxruntime"))
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 

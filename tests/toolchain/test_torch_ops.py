@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,10 +11,10 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 import pytest
-from onnx.backend.test.loader import load_model_tests
 
 from collage._errors import Unsupported
 from collage.testing._toolchain_kernels import kernel
+from collage.testing.onnx_suite import cases
 
 torch = pytest.importorskip("torch")
 
@@ -26,12 +25,6 @@ _PASSED_WHEN_WRITTEN = 1250
 
 _FLOAT16_UNITS = 2 * 2.0**-10
 """Two units in the last place of a float16, relatively: ONNX rounds after every step where torch rounds once."""
-
-
-def cases() -> Sequence[Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return [case for case in load_model_tests(kind="node") if case.model is not None]
 
 
 def verdict(model: onnx.ModelProto, data: Any, rtol: float, atol: float) -> str:
@@ -62,16 +55,11 @@ def verdict(model: onnx.ModelProto, data: Any, rtol: float, atol: float) -> str:
 def test_every_case_of_the_suite_is_right_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
     counts = {"right": 0, "refused": 0}
-    for case in cases():
-        data = [([_plain(x) for x in inputs], [_plain(y) for y in outputs]) for inputs, outputs in case.data_sets]
-        found = verdict(case.model, data, case.rtol, case.atol)
+    for case in cases(("node",)):
+        found = verdict(case.model, case.data, case.rtol, case.atol)
         assert found in counts, f"{case.name}: {found}"
         counts[found] += 1
     assert counts["right"] >= _PASSED_WHEN_WRITTEN
-
-
-def _plain(value: Any) -> Any:
-    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
 def test_every_row_is_an_operator_of_onnx() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from benchmarks.forced import executable
 from onnx import TensorProto, helper, numpy_helper
 
 from collage.runtime import Executable
+from collage.testing import executable_of
 
 Build = Callable[..., Executable]
 
@@ -53,7 +53,7 @@ def assert_right(exe: Executable, seed: int = 0, rows: int = 3) -> None:
 def build() -> Build:
     def make(**options: object) -> Executable:
         parts = [([0, 1], "onnxruntime"), ([2], "host"), ([3], "openvino")]
-        return executable(small_model(), parts, **options)  # type: ignore[arg-type]
+        return executable_of(small_model(), parts, **options)  # type: ignore[arg-type]
 
     return make
 

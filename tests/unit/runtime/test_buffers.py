@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.forced import executable, whole
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from collage.runtime import Executor, Step
 from collage.runtime._buffers import Lifetime, OutputBuffer, pack
+from collage.testing import executable_of
 from collage.toolchains import InPlaceKernel, Layout, aligned_bytes
 
 LENGTH = 5
@@ -186,7 +186,7 @@ def feed(seed: int) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("target", ["onnxruntime", "openvino"])
 def test_runtimes_write_into_memory_that_is_handed_out(target: str) -> None:
-    exe = whole(branches(), target)
+    exe = executable_of(branches(), target)
     record = exe.recipe.kernels[0]
     kernel = exe._contexts.hold()._steps[0][0]
     assert isinstance(kernel, InPlaceKernel) and len(kernel.layouts) == len(record.outputs)
@@ -198,7 +198,7 @@ def test_runtimes_write_into_memory_that_is_handed_out(target: str) -> None:
 @pytest.mark.parametrize("targets", [["onnxruntime"], ["openvino"], ["onnxruntime", "openvino", "llvm"]])
 def test_results_of_threads_are_their_own(targets: list[str]) -> None:
     """Eight threads keep all that they got: nothing is overwritten, nothing is shared, and it is what one thread gets."""
-    exe = executable(branches(), [([i], targets[i % len(targets)]) for i in range(4)], contexts=3)
+    exe = executable_of(branches(), [([i], targets[i % len(targets)]) for i in range(4)], contexts=3)
     inputs = [feed(seed) for seed in range(8)]
     expected = [{name: y.copy() for name, y in exe.run([x]).items()} for x in inputs]
     held: list[list[dict[str, Any]]] = [[] for _ in inputs]

@@ -16,14 +16,13 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from benchmarks.forced import executable, whole
 from onnx import TensorProto, helper
 from tests.unit.runtime.conftest import Build, assert_right, expected
 
 import collage
 from collage._errors import InputError, ToolchainError, UsageError
 from collage.runtime import Executable, Profile
-from collage.testing import FakeToolchain
+from collage.testing import FakeToolchain, executable_of
 from collage.toolchains import Registry
 
 
@@ -90,7 +89,7 @@ class Meeting(FakeToolchain):
 @pytest.mark.parametrize("contexts", [1, 2])
 def test_runs_go_on_at_once_up_to_the_number_of_contexts(contexts: int) -> None:
     meeting = Meeting(contexts)
-    exe = whole(unary("Relu"), "fake", toolchains=FakeRegistry(meeting), contexts=contexts)
+    exe = executable_of(unary("Relu"), "fake", toolchains=FakeRegistry(meeting), contexts=contexts)
     x = np.ones(4, np.float32)
     with ThreadPoolExecutor(6) as threads:
         for found in [threads.submit(exe.run, [x]) for _ in range(6)]:
@@ -101,7 +100,7 @@ def test_runs_go_on_at_once_up_to_the_number_of_contexts(contexts: int) -> None:
 def test_an_event_loop_goes_on_meanwhile() -> None:
     """The kernel waits for the loop: if the loop waited for the kernel, neither would ever go on."""
     meeting = Meeting(2)
-    exe = whole(unary("Relu"), "fake", toolchains=FakeRegistry(meeting))
+    exe = executable_of(unary("Relu"), "fake", toolchains=FakeRegistry(meeting))
 
     async def main() -> None:
         run = asyncio.create_task(exe.arun([np.float32([-1, 0, 1, 2])]))
@@ -123,7 +122,7 @@ def test_affinity_is_left_as_found(small: Executable) -> None:
     before = os.sched_getaffinity(0)
     for targets in (["onnxruntime"], ["openvino"], ["llvm"]):
         assert_right(small)
-        whole(unary("Relu"), targets[0]).run([np.ones(4, np.float32)])
+        executable_of(unary("Relu"), targets[0]).run([np.ones(4, np.float32)])
     assert os.sched_getaffinity(0) == before
 
 
@@ -158,7 +157,7 @@ def test_torch_in_torch_out(small: Executable) -> None:
 
 
 def test_torch_s_narrow_types_come_and_go_without_loss() -> None:
-    exe = whole(unary("Identity", TensorProto.BFLOAT16), "host")
+    exe = executable_of(unary("Identity", TensorProto.BFLOAT16), "host")
     x = torch.tensor([1.5, -2.25, 3e38, float("inf")], dtype=torch.bfloat16)
     assert torch.equal(exe(x), x)
     assert exe.run([np.ones(4, ml_dtypes.bfloat16)])["y"].dtype == ml_dtypes.bfloat16
@@ -197,7 +196,7 @@ def test_element_types(kind: str) -> None:
     model = unary("Identity", number)
     del model.opset_import[:]
     model.opset_import.append(helper.make_opsetid("", 21))
-    exe = whole(model, "host")
+    exe = executable_of(model, "host")
     dtype = np.dtype(exe.inputs[0].dtype)
     x = np.array([0, 1, 1, 0]).astype(dtype)
     y = exe.run([x])["y"]
@@ -206,13 +205,13 @@ def test_element_types(kind: str) -> None:
 
 
 def test_strings() -> None:
-    exe = whole(unary("Identity", TensorProto.STRING, [2]), "onnxruntime")
+    exe = executable_of(unary("Identity", TensorProto.STRING, [2]), "onnxruntime")
     assert exe.run([["ab", "\u00e4\u4e2d"]])["y"].tolist() == ["ab", "\u00e4\u4e2d"]
 
 
 def test_scalars_and_nothing() -> None:
-    assert whole(unary("Neg", shape=()), "onnxruntime").run([3.0])["y"] == -3
-    assert whole(unary("Neg", shape=(0, 3)), "openvino").run([np.zeros((0, 3), "f")])["y"].shape == (0, 3)
+    assert executable_of(unary("Neg", shape=()), "onnxruntime").run([3.0])["y"] == -3
+    assert executable_of(unary("Neg", shape=(0, 3)), "openvino").run([np.zeros((0, 3), "f")])["y"].shape == (0, 3)
 
 
 # Profiles
@@ -250,7 +249,7 @@ def test_a_profile_sees_which_kernel_is_slow() -> None:
     model.graph.node.append(helper.make_node("Neg", ["y"], ["z"], name="slow"))
     model.graph.output[0].name = "z"
     parts = [([0], "onnxruntime"), ([1], "fake")]
-    exe = executable(model, parts, toolchains=FakeRegistry(FakeToolchain(seconds=0.05)))
+    exe = executable_of(model, parts, toolchains=FakeRegistry(FakeToolchain(seconds=0.05)))
     fast, slow = exe.profile([np.ones(4, np.float32)], runs=3).kernels
     assert slow.median_us >= 50_000 > fast.median_us
     assert slow.share > 0.5 > fast.share
@@ -279,7 +278,7 @@ class Picky(FakeToolchain):
 
 
 def test_a_length_that_a_kernel_does_not_take_runs_on_the_host_and_is_said() -> None:
-    exe = whole(unary("Relu", shape=("n",)), "fake", toolchains=FakeRegistry(Picky()))
+    exe = executable_of(unary("Relu", shape=("n",)), "fake", toolchains=FakeRegistry(Picky()))
     exe.run([np.ones(4, np.float32)])
     assert exe.notes == []
     with pytest.warns(RuntimeWarning, match=r"failed on x\[2\]: cannot do \(2,\); the host ran it instead"):
@@ -295,7 +294,7 @@ def test_what_the_host_cannot_do_either_is_the_caller_s_error() -> None:
     inputs = [helper.make_tensor_value_info("x", TensorProto.INT64, [1])]
     graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])], [table])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
-    exe = whole(model, "onnxruntime", contexts=1)
+    exe = executable_of(model, "onnxruntime", contexts=1)
     for _ in range(2):  # A run that fails gives its context back.
         with pytest.raises(ToolchainError, match="and the host cannot"):
             exe.run([np.array([5])])
@@ -332,7 +331,7 @@ class Meddling(FakeToolchain):
 )
 def test_debug_mode_finds_the_kernel_that_is_wrong(toolchain: Any, said: str, tmp_path: Path) -> None:
     toolchains = FakeRegistry(toolchain)
-    path = whole(unary("Relu"), "fake", toolchains=toolchains).save(tmp_path / "m.collage")
+    path = executable_of(unary("Relu"), "fake", toolchains=toolchains).save(tmp_path / "m.collage")
     collage.load(path, toolchains=toolchains).run([np.float32([-1, 0, 1, 2])])  # Nobody looks.
     with pytest.raises(ToolchainError, match=said):
         collage.load(path, toolchains=toolchains, debug=True).run([np.float32([-1, 0, 1, 2])])

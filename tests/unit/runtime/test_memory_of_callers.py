@@ -10,13 +10,12 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from benchmarks.forced import executable, whole
 from onnx import parser
 from tests.unit.runtime.test_executable import FakeRegistry, unary
 
 import collage
 from collage._errors import ToolchainError
-from collage.testing import FakeToolchain
+from collage.testing import FakeToolchain, executable_of
 
 TARGETS = ["host", "onnxruntime", "openvino", "onednn"]
 
@@ -78,7 +77,7 @@ def outputs_of(reference: Any, x: np.ndarray[Any, Any]) -> list[np.ndarray[Any, 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", MODELS)
 def test_whoever_writes_to_an_output_spoils_nothing(name: str, target: str, change: Any) -> None:
-    exe, reference = whole(change(MODELS[name]), target), whole(MODELS[name], "host")
+    exe, reference = executable_of(change(MODELS[name]), target), executable_of(MODELS[name], "host")
     kept: list[tuple[list[Any], list[Any]]] = []
     for seed, offset_bytes in enumerate([0, 4, 0, 32, 0]):
         original = np.random.default_rng(seed).standard_normal((4, 16)).astype(np.float32)
@@ -100,7 +99,7 @@ def test_whoever_writes_to_an_output_spoils_nothing(name: str, target: str, chan
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_input_may_be_read_only_and_of_any_layout(target: str) -> None:
-    exe = whole(MODELS["one value twice"], target)
+    exe = executable_of(MODELS["one value twice"], target)
     x = np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)
     closed = x.copy()
     closed.flags.writeable = False
@@ -114,12 +113,12 @@ def test_an_input_may_be_read_only_and_of_any_layout(target: str) -> None:
 @pytest.mark.parametrize("target", ["host", "onnxruntime"])
 def test_both_of_c_s_integers_of_eight_bytes_become_pytorch_s(given: torch.Tensor, target: str) -> None:
     kind = {torch.uint64: onnx.TensorProto.UINT64, torch.int64: onnx.TensorProto.INT64}[given.dtype]
-    output = whole(unary("Identity", kind, (2, 4)), target).run({"x": given})["y"]
+    output = executable_of(unary("Identity", kind, (2, 4)), target).run({"x": given})["y"]
     assert output.dtype == given.dtype and torch.equal(output, given)
 
 
 def test_a_negation_that_pytorch_put_off_is_done() -> None:
-    exe = whole(unary("Identity", shape=(2, 4)), "host")
+    exe = executable_of(unary("Identity", shape=(2, 4)), "host")
     assert torch.equal(exe.run({"x": torch._neg_view(torch.ones(2, 4))})["y"], -torch.ones(2, 4))
 
 
@@ -150,7 +149,7 @@ def read_only(inputs: Sequence[Any], outputs: Sequence[Any]) -> Sequence[Any]:
 
 
 def test_outputs_that_a_runtime_closes_are_opened() -> None:
-    exe = whole(unary("Relu"), "fake", toolchains=FakeRegistry(Wrapped(read_only)))
+    exe = executable_of(unary("Relu"), "fake", toolchains=FakeRegistry(Wrapped(read_only)))
     exe.run([np.ones(4, np.float32)])["y"][...] = 2
 
 
@@ -184,7 +183,7 @@ class Aligned:
 )
 def test_debug_mode_finds_kernels_that_share_memory(change: Any, said: str, tmp_path: Path) -> None:
     toolchains = FakeRegistry(Wrapped(change))
-    exe = executable(unary("Relu"), [([0], "fake")], toolchains=toolchains)
+    exe = executable_of(unary("Relu"), [([0], "fake")], toolchains=toolchains)
     debugged = collage.load(exe.save(tmp_path / "m.collage"), toolchains=toolchains, debug=True)
     x = placed(np.float32([-1, 1, -2, 2]), 4)
     with pytest.raises(ToolchainError, match=said):

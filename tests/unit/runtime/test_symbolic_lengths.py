@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from benchmarks.forced import executable
 from onnx import TensorProto, helper, numpy_helper
 
 from collage.frontend import read_model
 from collage.graph import DataflowGraph
+from collage.testing import executable_of
 from collage.transform import prepare
 
 F, I64 = TensorProto.FLOAT, TensorProto.INT64
@@ -117,7 +117,7 @@ def test_right_at_every_length(name: str, target: str) -> None:
     # TVM takes half a second for a kernel, and no Reshape to a shape that is an input.
     whole, single = [(range(count), target)], [([i], target) for i in range(count)]
     for parts in [whole] if target == "llvm" else [whole, single]:
-        exe = executable(proto, parts)
+        exe = executable_of(proto, parts)
         for number, given in enumerate(shapes):
             random = np.random.default_rng(number)
             feeds = {

@@ -10,12 +10,14 @@ __all__ = ["with_named_lengths"]
 def with_named_lengths(
     model: onnx.ModelProto, *, inputs: int | None = None, first_only: bool = False
 ) -> onnx.ModelProto:
-    """A copy of a model: its inputs' lengths above 1 have names, equal ones the same, and its outputs' are not known.
+    """Return a copy of a model in which the lengths of inputs above 1 have names.
+
+    Equal lengths get the same name. The lengths of outputs become unknown.
 
     Args:
-        model: Of fixed shapes.
-        inputs: Only of so many inputs.
-        first_only: Name an input's first dimension only.
+        model: Model of fixed shapes.
+        inputs: Number of inputs whose lengths get names, all by default.
+        first_only: Name the first dimension of an input only.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

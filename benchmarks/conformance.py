@@ -1,16 +1,23 @@
-"""How much of what a toolchain can do its integration lets through: ONNX's backend suite, case by case, twice.
+"""Run ONNX's backend test suite case by case, twice: through Collage, and without it.
 
 ::
 
-    python benchmarks/coverage.py [--toolchain openvino] [--sample 200 --seed 1] [--only conv] [--json coverage.json]
-    python benchmarks/coverage.py --toolchain openvino --symbolic                              # at lengths unknown ahead
-    python benchmarks/coverage.py --toolchain inductor --together 16 --state verdicts.jsonl    # C++ compilers take their time
+    python -m benchmarks.conformance --via backend --sample 100 --seed 1
+    python -m benchmarks.conformance --via backend --state suite.jsonl    # the same command again continues where it stopped
+    python -m benchmarks.conformance --via toolchain [--toolchains openvino] [--sample 200] [--only conv] [--json FILE]
+    python -m benchmarks.conformance --via toolchain --toolchains openvino --symbolic      # at lengths unknown ahead
+    python -m benchmarks.conformance --via toolchain --toolchains inductor --together 16 --state verdicts.jsonl
 
-For each toolchain, the cases that it passes when it is *used directly*, within the suite's tolerances; and of those,
-the share that its integration takes (``supports`` on every operator, ``compile``, ``load``, run) and gets right: at least
-95 %. ``wrong`` counts what the integration gets wrong and the toolchain does not: there must be none. ``inherited`` are
-answers that the toolchain itself gives wrong (random numbers and last digits among them); no integration hides them, and
-in a compilation the check against the reference throws such kernels out.
+``backend``: through ``collage.backend``, against ONNX Runtime alone. A regression is a case that ONNX Runtime passes and Collage
+does not; there must be none. Prints each, and with ``--exclusions`` every case that ONNX Runtime fails. Timings decide which
+kernels run and nothing else here, so that a busy machine is not waited for.
+
+``toolchain``: how much of what a toolchain can do its integration lets through. For each toolchain, the cases that it passes
+when it is *used directly*, within the suite's tolerances; and of those, the share that its integration takes (``supports``
+on every operator, ``compile``, ``load``, run) and gets right: at least 95 %. ``wrong`` counts what the integration gets
+wrong and the toolchain does not: there must be none. ``inherited`` are answers that the toolchain itself gives wrong (random
+numbers and last digits among them); no integration hides them, and in a compilation the check against the reference throws
+such kernels out.
 
 "Directly" is the vendor's own Python interface on the case's own file: an ``InferenceSession``; ``compile_model``, told to
 stay in float32; TVM's importer, ``tvm.compile`` and a virtual machine; IREE's importer, compiler and runtime. The host stands
@@ -31,7 +38,7 @@ of another input all the same, may be refused, and toolchains for fixed shapes r
 Each toolchain works in child processes: one that dies or hangs costs a case. Cases are tried in turns of operators, so that
 the first of many parts holds each operator once. With ``--state`` a run is continued where it was stopped, by this command or
 by another part of it. With ``--together`` cases that the toolchain says it takes are compiled side by side in one model, both
-directly and in the integration (``joined_cases.py``). Exit code 1 if a share is below the bar, or an answer wrong.
+directly and in the integration (``_batched_cases.py``). Exit code 1 if a share is below the bar, or an answer wrong.
 """
 
 from __future__ import annotations
@@ -56,9 +63,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 import onnx.numpy_helper
-from backend_suite import Case, cases, same
-from joined_cases import grouped, joined
-from named_lengths import with_named_lengths
+from benchmarks._arguments import make_parser
+from benchmarks._batched_cases import grouped, joined
+from benchmarks._vendors import SUITE_CASE
+
+from collage.testing import with_named_lengths
+from collage.testing.onnx_suite import Case, Runner, cases, difference, failure, same, with_onnxruntime
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -67,7 +77,7 @@ BAR = 0.95
 RIGHT, WRONG, REFUSED, FAILED, DIED, HUNG = "right", "wrong", "refused", "failed", "died", "hung"
 BAD = (WRONG, DIED, HUNG)
 
-Runner = Callable[[Sequence[Any]], Sequence[Any]]
+FOR_FIXED_SHAPES = ("inductor",)
 
 
 @dataclass(frozen=True)
@@ -87,117 +97,6 @@ class Verdict:
     direct: str
     ours: str
     reason: str = ""
-
-
-def onnxruntime_itself(model: onnx.ModelProto) -> Runner:
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [port.name for port in session.get_inputs()]
-    return lambda inputs: session.run(None, dict(zip(names, inputs, strict=True)))
-
-
-def reference_itself(model: onnx.ModelProto) -> Runner:
-    from onnx.reference import ReferenceEvaluator
-
-    evaluator = ReferenceEvaluator(model)
-    names = [value.name for value in model.graph.input]
-    return lambda inputs: evaluator.run(None, dict(zip(names, inputs, strict=True)))
-
-
-def openvino_itself(model: onnx.ModelProto) -> Runner:
-    import openvino as ov
-
-    core = ov.Core()
-    core.set_property("CPU", {"LOG_LEVEL": "LOG_NONE"})
-    compiled = core.compile_model(
-        core.read_model(model.SerializeToString()), "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
-    )
-    names = {name for port in compiled.inputs for name in port.get_names()}
-    given = [(i, value.name) for i, value in enumerate(model.graph.input)]
-    return lambda inputs: list(compiled({name: inputs[i] for i, name in given if name in names}).values())
-
-
-def tvm_itself(model: onnx.ModelProto) -> Runner:
-    import tvm
-    from tvm import relax
-    from tvm.relax.frontend.onnx import from_onnx
-
-    machine = relax.VirtualMachine(tvm.compile(from_onnx(model), target="llvm"), tvm.cpu())
-
-    def run(inputs: Sequence[Any]) -> Sequence[Any]:
-        result = machine["main"](*[tvm.runtime.tensor(np.asarray(x)) for x in inputs])
-        return [y.numpy() for y in (result if len(model.graph.output) > 1 else (result,))]
-
-    return run
-
-
-def iree_itself(model: onnx.ModelProto) -> Runner:
-    import iree.compiler
-    import iree.runtime as rt
-    import onnx.shape_inference
-    from iree.compiler.extras import onnx_importer
-    from iree.compiler.ir import Context
-
-    info = onnx_importer.ModelInfo(onnx.shape_inference.infer_shapes(model, data_prop=True))
-    module = info.create_module(context=Context()).operation
-    onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
-    made = iree.compiler.compile_str(str(module), target_backends=["llvm-cpu"], input_type="onnx")
-    call = rt.load_vm_flatbuffer(made, driver="local-task")[model.graph.name]
-
-    def run(inputs: Sequence[Any]) -> Sequence[Any]:
-        outputs = call(*[np.asarray(x) for x in inputs])
-        return [y.to_host() for y in (outputs if isinstance(outputs, tuple) else (outputs,))]
-
-    return run
-
-
-def table_itself(model: onnx.ModelProto, compile_it: Callable[[Any, Sequence[Any]], Any] | None = None) -> Runner:
-    import torch
-
-    from collage.frontend import read_model
-    from collage.toolchains.torch.ops import Program, from_array, to_array
-    from collage.transform import prepare
-
-    program = Program(prepare(read_model(model)))
-
-    def run(inputs: Sequence[Any]) -> Sequence[Any]:
-        tensors = [from_array(np.asarray(x)) for x in inputs]
-        with torch.inference_mode():
-            call = program if compile_it is None else compile_it(program, tensors)
-            return [to_array(torch.as_tensor(y)) for y in call(*tensors)]
-
-    return run
-
-
-def compiled_itself(model: onnx.ModelProto) -> Runner:
-    import torch
-
-    return table_itself(model, lambda program, _: torch.compile(program, fullgraph=True))
-
-
-def exported_itself(model: onnx.ModelProto) -> Runner:
-    import torch
-
-    def compile_it(program: Any, tensors: Sequence[Any]) -> Any:
-        return torch.compile(torch.export.export(program, tuple(tensors), strict=False).module(), fullgraph=True)
-
-    return table_itself(model, compile_it)
-
-
-DIRECT: Mapping[str, Sequence[Callable[[onnx.ModelProto], Runner]]] = {
-    "host": (onnxruntime_itself, reference_itself),
-    "tvm": (tvm_itself,),
-    "onnxruntime": (onnxruntime_itself,),
-    "openvino": (openvino_itself,),
-    "onednn": (table_itself,),
-    "extern": (tvm_itself,),
-    "iree": (iree_itself,),
-    "inductor": (exported_itself, compiled_itself),
-}
-FOR_FIXED_SHAPES = ("inductor",)
 
 
 def integrated(model: onnx.ModelProto, name: str, workspace: Path) -> Runner:
@@ -327,18 +226,6 @@ def attempt(make: Callable[[onnx.ModelProto], Runner], group: Sequence[Case]) ->
     return found
 
 
-def difference(got: Sequence[Any], wanted: Sequence[Any]) -> str:
-    """The first outputs that differ, in few words."""
-    for y, expected in zip(got, wanted, strict=False):
-        if not (isinstance(y, np.ndarray) and isinstance(expected, np.ndarray)):
-            continue
-        if (y.dtype, y.shape) != (expected.dtype, expected.shape):
-            return f"{y.dtype}{list(y.shape)} for {expected.dtype}{list(expected.shape)}"
-        if not np.array_equal(y, expected):
-            return f"{y.reshape(-1)[:4]} for {expected.reshape(-1)[:4]}"
-    return f"{len(got)} outputs for {len(wanted)}"
-
-
 def serve(
     name: str,
     groups: Sequence[Sequence[Case]],
@@ -354,7 +241,7 @@ def serve(
     os.dup2(silence, 2)
     for group in groups:
         pipe.send("directly")
-        direct = [how for how, _ in attempts(DIRECT[name], group)]
+        direct = [how for how, _ in attempts(SUITE_CASE[name], group)]
         pipe.send(direct)
         ours = attempts([functools.partial(integrated, name=name, workspace=workspace)], group)
         pipe.send(
@@ -447,33 +334,14 @@ def print_missed(verdicts: Sequence[Verdict]) -> None:
         print(f"  inherited: {', '.join(inherited)}")
 
 
-def main() -> None:
-    """Entry point of the script."""
-    parser = argparse.ArgumentParser(description="The share of a toolchain's reach that its integration lets through.")
-    parser.add_argument("--toolchain", action="append", choices=sorted(DIRECT), help="all CPU toolchains without it")
-    parser.add_argument("--part", default="1/1", help="such as 2/4: the second quarter of the cases")
-    parser.add_argument("--sample", type=int, help="so many cases drawn at random; all without it")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--symbolic", action="store_true", help="name the lengths of each case's first input")
-    parser.add_argument("--together", type=int, default=1, help="cases that are compiled as one model")
-    parser.add_argument("--chunk", type=int, default=300, help="cases, or groups of them, for each child process")
-    parser.add_argument("--timeout", type=float, default=180.0, help="seconds for each of the two attempts at a case")
-    parser.add_argument("--state", type=Path, help="file in which verdicts are kept, to continue from")
-    parser.add_argument("--json", type=Path, help="write counts and missed cases here")
-    options = parser.parse_args()
-    os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
-    part, parts = map(int, options.part.split("/"))
-    found_cases = in_turns([case for case in cases() if options.only in case.name])
-    chosen = found_cases[(part - 1) * len(found_cases) // parts : part * len(found_cases) // parts]
-    if options.sample:
-        chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
+def via_toolchain(chosen: Sequence[Case], options: argparse.Namespace) -> bool:
+    """Try cases on each toolchain, directly and through its integration, and print what is missed."""
     if options.symbolic:
         chosen = [with_symbols(case) for case in chosen]
     rows: list[dict[str, Any]] = []
     found: list[Verdict] = []
     print("toolchain       cases  directly  integrated   share  of suite  wrong  inherited")
-    for name in options.toolchain or DIRECT:
+    for name in options.toolchains.split(",") if options.toolchains else SUITE_CASE:
         verdicts = resumed(name, chosen, options)
         row = summary(name, verdicts)
         print(
@@ -488,7 +356,76 @@ def main() -> None:
         report = {"bar": BAR, "toolchains": rows, "missed": [asdict(v) for v in missed(found)]}
         options.json.write_text(json.dumps(report, indent=1) + "\n")
     print("reasons:", dict(Counter(v.ours for v in missed(found))))
-    sys.exit(not all(row["kept"] for row in rows))
+    return all(row["kept"] for row in rows)
+
+
+def via_backend(chosen: Sequence[Case], options: argparse.Namespace) -> bool:
+    """Try cases through ``collage.backend`` where ONNX Runtime passes, and print regressions."""
+    os.environ.setdefault("COLLAGE_PATIENCE_S", "0")
+    earlier = {row["case"]: row for row in kept_rows(options.state)}
+    rows = []
+    for case in chosen:
+        row = earlier.get(case.name)
+        if row is None:
+            row = judge(case)
+            keep_row(options.state, row)
+        rows.append(row)
+        if row["ours"] is not None:
+            print(f"REGRESSION {row['case']}: {row['ours']}", flush=True)
+        elif row["alone"] is not None and options.exclusions:
+            print(f"excluded {row['case']}: ONNX Runtime alone: {row['alone']}", flush=True)
+    alone = sum(row["alone"] is None for row in rows)
+    passed = sum(row["alone"] is None and row["ours"] is None for row in rows)
+    print(f"{len(rows)} cases; ONNX Runtime passes {alone}, Collage {passed} of them")
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    return passed == alone
+
+
+def judge(case: Case) -> dict[str, Any]:
+    """Return the reasons why ONNX Runtime and Collage fail a case; Collage is tried only where ONNX Runtime passes."""
+    from collage import backend
+
+    alone = failure(case, with_onnxruntime)
+    ours = None if alone is not None else failure(case, lambda model: backend.prepare(model).run)
+    return {"case": case.name, "alone": alone, "ours": ours}
+
+
+VIA: Mapping[str, Callable[[Sequence[Case], argparse.Namespace], bool]] = {
+    "toolchain": via_toolchain,
+    "backend": via_backend,
+}
+
+
+def main() -> int:
+    """Run the script."""
+    parser = make_parser(__doc__, json=True)
+    parser.add_argument("--via", choices=VIA, required=True)
+    parser.add_argument("--part", default="1/1", help="such as 2/4: the second quarter of the cases")
+    parser.add_argument("--sample", type=int, help="so many cases drawn at random; all without it")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--state", type=Path, help="file that keeps what came of each case, to continue from")
+    parser.add_argument(
+        "--exclusions", action="store_true", help="via backend: print every case that ONNX Runtime fails"
+    )
+    parser.add_argument("--toolchains", metavar="A,B", help=f"via toolchain: some of {','.join(SUITE_CASE)}")
+    parser.add_argument("--symbolic", action="store_true", help="via toolchain: name the lengths of first inputs")
+    parser.add_argument("--together", type=int, default=1, help="via toolchain: cases that are compiled as one model")
+    parser.add_argument("--chunk", type=int, default=300, help="via toolchain: groups of cases for each child process")
+    parser.add_argument(
+        "--timeout", type=float, default=180.0, help="via toolchain: seconds for each attempt at a case"
+    )
+    options = parser.parse_args()
+    if options.toolchains and (unknown := set(options.toolchains.split(",")) - set(SUITE_CASE)):
+        parser.error(f"no toolchain {', '.join(sorted(unknown))}")
+    os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
+    part, parts = map(int, options.part.split("/"))
+    found_cases = in_turns([case for case in cases() if options.only in case.name])
+    chosen = found_cases[(part - 1) * len(found_cases) // parts : part * len(found_cases) // parts]
+    if options.sample:
+        chosen = random.Random(options.seed).sample(chosen, min(options.sample, len(chosen)))
+    return int(not VIA[options.via](chosen, options))
 
 
 def in_turns(chosen: Sequence[Case]) -> list[Case]:
@@ -504,19 +441,27 @@ def in_turns(chosen: Sequence[Case]) -> list[Case]:
 
 def resumed(name: str, chosen: Sequence[Case], options: argparse.Namespace) -> Sequence[Verdict]:
     """Verdicts on all chosen cases: those kept from before, and the rest tried now."""
-    kept: dict[str, Verdict] = {}
-    if options.state is not None and options.state.exists():
-        known = (Verdict(**json.loads(line)) for line in options.state.read_text().splitlines())
-        kept = {verdict.case: verdict for verdict in known if verdict.toolchain == name}
+    known = (Verdict(**row) for row in kept_rows(options.state))
+    kept = {verdict.case: verdict for verdict in known if verdict.toolchain == name}
     left = [with_constants(c) if name in FOR_FIXED_SHAPES else c for c in chosen if c.name not in kept]
     groups = grouped(left, options.together, taken(name, left) if options.together > 1 else ())
     for verdict in tried(name, groups, options.chunk, options.timeout):
         kept[verdict.case] = verdict
-        if options.state is not None:
-            with options.state.open("a") as file:
-                file.write(json.dumps(asdict(verdict)) + "\n")
+        keep_row(options.state, asdict(verdict))
     return [kept[case.name] for case in chosen]
 
 
+def kept_rows(state: Path | None) -> list[dict[str, Any]]:
+    """Return the rows of an earlier run, if any."""
+    return [json.loads(row) for row in state.read_text().splitlines()] if state is not None and state.exists() else []
+
+
+def keep_row(state: Path | None, row: Mapping[str, Any]) -> None:
+    """Append a row to the state, if there is one."""
+    if state is not None:
+        with state.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

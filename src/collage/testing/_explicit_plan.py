@@ -1,4 +1,4 @@
-"""Executables whose kernels are chosen by hand: what the benchmarks and tests of the runtime are about is not the choice."""
+"""Executables whose kernels a test or a benchmark chooses by hand, without a search and without a measurement."""
 
 from __future__ import annotations
 
@@ -7,36 +7,48 @@ from typing import Any
 
 import onnx_ir as ir
 
-from collage.compiler.plans import kernel_attributes
 from collage.frontend import place_weights, read_model
 from collage.graph import DataflowGraph, IndexSet, KernelSpec, SubGraph, partition
-from collage.measure.kernel_factory import KernelMaker
+from collage.measure.kernel_factory import KernelMaker, kernel_attributes
 from collage.runtime import Executable, KernelRecord, Port, Recipe
 from collage.system.scratch import make_scratch
-from collage.target import Target
 from collage.toolchains import Registry, compile_for, registry
 from collage.transform import prepare
 
+__all__ = ["Part", "executable_of"]
+
 Part = tuple[Iterable[int], str]
+"""Indices of operators of the prepared model, and the target that runs them."""
 
 
-def executable(
+def executable_of(
     model: Any,
-    parts: Sequence[Part],
+    parts: Sequence[Part] | str,
     *,
     threads: int = 0,
     contexts: int | None = None,
     toolchains: Registry | None = None,
 ) -> Executable:
-    """Builds one kernel for each part: indices of operators in the prepared model, and a target."""
+    """Build an executable from an explicit plan: one kernel for each part.
+
+    Args:
+        model: Anything that ``read_model`` reads.
+        parts: Disjoint parts that cover the prepared model. A target alone gets the whole model as one kernel.
+        threads: Threads of each kernel, 0 for as many as there are processors.
+        contexts: Runs that may go on at the same time, None for the default of ``Executable``.
+        toolchains: Registry in which the targets are looked up, the installed toolchains by default.
+
+    Returns:
+        An executable that owns its workspace. Nothing is measured, and nothing is compared with a reference.
+    """
     available = toolchains or registry()
     workspace = make_scratch()
     placed = place_weights(prepare(read_model(model)), workspace)
     graph = DataflowGraph(placed)
     maker = KernelMaker(graph)
     specs, records = [], []
-    for indices, alias in parts:
-        target: Target = available.parse_target(alias)
+    for indices, alias in [(range(len(graph)), parts)] if isinstance(parts, str) else parts:
+        target = available.parse_target(alias)
         sub_graph = SubGraph(graph, IndexSet.from_indices(indices))
         kernel = maker.model(sub_graph, target)
         compiled = compile_for(available.for_target(target), kernel, target, workspace)
@@ -57,8 +69,3 @@ def executable(
         },
     )
     return Executable(recipe, workspace, owns_workspace=True, toolchains=available, contexts=contexts)
-
-
-def whole(model: Any, target: str, **options: Any) -> Executable:
-    """The whole model as one kernel."""
-    return executable(model, [(range(len(DataflowGraph(prepare(read_model(model))))), target)], **options)

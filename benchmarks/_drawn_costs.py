@@ -1,23 +1,17 @@
-"""How enumeration and search scale: real graphs, candidates as three toolchains propose them, costs that are known.
+"""Enumeration and search on real graphs, with candidates as three toolchains propose them and costs that are drawn.
 
 The menu: one native target with classic fusion to depth 8; two others that share a spec of arbitrary fusion to depth 8
 and of regions. Costs are drawn, not measured: each target likes some operators and dislikes others, and merging
 gains a little, with noise. Each graph is worked in a process of its own, so that its memory is its own.
-
-``--anchors`` repeats the figures known of plain Dijkstra over covered sets: one target, every admissible connected set
-of up to k operators (c candidates, st states, tr transitions). The graphs there are other exports of the same networks.
-
-    python benchmarks/search_scale.py [--models bert,nasnet] [--lazy] [--anchors]
 """
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import random
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +33,9 @@ from collage.search import LazyOptions, Partitioning, lazy_shortest_path, shorte
 from collage.target import Target
 from collage.toolchains import Support
 
-ZOO = Path(__file__).resolve().parent.parent / ".cache" / "zoo"
 LAUNCH_S = 3e-6
 NATIVE = Target("llvm")
 OTHERS = (Target("llvm", compiler="a"), Target("llvm", compiler="b"))
-MODELS = ("resnet50", "bert", "gpt2", "vit", "nasnet", "inception_v3", "transformer-3000")
 ANCHORS = {
     ("resnet50", 6): "444 ops: 9,958 c, 33,780 st, 82,293 tr, 0.05 s",
     ("bert", 4): "569 ops: 3,063 c, 3,298 st",
@@ -57,10 +49,9 @@ def supported(node: ir.Node) -> Support:
     return Support(True)
 
 
-def load(name: str) -> DataflowGraph:
-    if name == "transformer-3000":
-        return DataflowGraph(transformer(57))
-    return DataflowGraph(read_model(next((ZOO / name).rglob("*.onnx"))))
+def load(path: Path | None) -> DataflowGraph:
+    """Return the graph of a file, or of a synthetic transformer of 3,000 operators."""
+    return DataflowGraph(transformer(57) if path is None else read_model(path))
 
 
 def transformer(layers: int) -> ir.Model:
@@ -117,9 +108,9 @@ def draw_costs(
     return lambda candidate: costs[id(candidate)]
 
 
-def run_eager(name: str, seed: int) -> None:
+def run_eager(name: str, path: Path | None, seed: int) -> None:
     """Enumerates and searches one graph with all costs known, and prints a line."""
-    graph, report = load(name), FusionReport()
+    graph, report = load(path), FusionReport()
     began = time.process_time()
     candidates = tuple(collect_candidates(graph, menu(), report))
     enumerated = time.process_time()
@@ -138,9 +129,9 @@ def run_eager(name: str, seed: int) -> None:
     )
 
 
-def run_lazy(name: str, seed: int) -> None:
+def run_lazy(name: str, path: Path | None, seed: int) -> None:
     """Searches one graph lazily, the bounds at 60 to 100 % of the costs, and prints a line."""
-    graph = load(name)
+    graph = load(path)
     candidates = tuple(collect_candidates(graph, menu()))
     cost_of = draw_costs(graph, candidates, seed)
     rng = random.Random(seed)
@@ -163,11 +154,11 @@ def run_lazy(name: str, seed: int) -> None:
     )
 
 
-def run_anchors(name: str, seed: int) -> None:
+def run_anchors(name: str, path: Path | None, seed: int) -> None:
     """Searches one graph as others have, and prints our figures beside theirs."""
     for (model, k), anchor in ANCHORS.items():
         if model == name:
-            graph = load(name)
+            graph = load(path)
             spec = menu()[0]
             sub_graphs = (SubGraph(graph, IndexSet(bits)) for bits in connected_sets(graph, k))
             candidates = [CandidateKernel(s, NATIVE, spec, ()) for s in sub_graphs if s.is_admissible]
@@ -199,29 +190,17 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-HEADERS = {
+HEADERS: Mapping[Callable[[str, Path | None, int], None], str] = {
     run_eager: "graph             nodes  enum s search s    MB   cands   kept states   trans kernels optimal  caps",
     run_lazy: "graph             nodes   cands measured rounds mean ms max wall ms   cpu s optimal",
     run_anchors: "The same rule (connected sets of up to k operators, one target) on our graph and on theirs:",
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default="", help="comma-separated beginnings of names; all by default")
-    parser.add_argument("--lazy", action="store_true", help="measure lazily, with loose independent bounds")
-    parser.add_argument("--anchors", action="store_true", help="repeat figures that are known of others")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    work = run_lazy if options.lazy else run_anchors if options.anchors else run_eager
+def run(work: Callable[[str, Path | None, int], None], models: Iterable[tuple[str, Path | None]], seed: int) -> None:
+    """Work each graph in a process of its own, and print a table."""
     print(HEADERS[work])
-    wanted = tuple(options.models.split(",")) if options.models else ("",)
-    for name in MODELS:
-        if name.startswith(wanted):
-            process = multiprocessing.get_context("spawn").Process(target=work, args=(name, options.seed))
-            process.start()
-            process.join()
-
-
-if __name__ == "__main__":
-    main()
+    for name, path in models:
+        process = multiprocessing.get_context("spawn").Process(target=work, args=(name, path, seed))
+        process.start()
+        process.join()

@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterator, Sequence
 import numpy as np
 import onnx
 import onnx.compose
-from backend_suite import Case
+
+from collage.testing.onnx_suite import Case
 
 __all__ = ["grouped", "joined"]
 

@@ -1,15 +1,23 @@
-"""How much the lazy search measures, and what that costs: on the zoo's models, and against measuring everything.
+"""Measure what the search costs: with costs that are known, and with kernels that are measured.
 
 ::
 
-    python benchmarks/lazy.py [--models resnet50,bert]             # keys found and measured, by cold compilations
-    python benchmarks/lazy.py --everything dcgan,speech [--state FOLDER]
+    python -m benchmarks.search --costs drawn [--models bert,nasnet]        # enumeration and search of known costs
+    python -m benchmarks.search --costs drawn-lazily                        # the same, measuring lazily
+    python -m benchmarks.search --costs anchors                             # figures that are known of others
+    python -m benchmarks.search --costs cold [--models resnet50,bert]       # keys found and measured, by cold compilations
+    python -m benchmarks.search --costs everything --models dcgan,speech [--state FOLDER]
 
-The first compiles each model on an empty database and prints how many distinct workload keys the candidates have, and how
+``drawn``: prints times, memory, candidates, states, transitions and caps (``_drawn_costs.py``); without ``--models`` some models
+of the zoo and a transformer of 3,000 operators. ``anchors`` repeats the figures known of plain Dijkstra over covered sets: one
+target, every admissible connected set of up to k operators (c candidates, st states, tr transitions). The graphs there are
+other exports of the same networks.
+
+``cold`` compiles each model on an empty database and prints how many distinct workload keys the candidates have, and how
 many of them were built and timed. A small model has few keys, of which some must be measured in any case: every target on
 the whole model, and one operator of each type where a toolchain tells nothing.
 
-The second measures every key of a model first (``--search exhaustive``), those of the cheapest plans twice as a compilation
+``everything`` measures every key of a model first (``--search exhaustive``), those of the cheapest plans twice as a compilation
 does, and has races wait for a calm machine as long as it takes. Then it searches in the other modes, replayed from that one
 database. Plans are compared by the costs that all know. The proof mode must end with the cheapest plan; what the fast mode
 loses is printed. The cheapest of very many measured sums is partly cheap by luck. So at last the plan of each mode and the
@@ -20,7 +28,6 @@ only figures with the same database are comparable.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -32,6 +39,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from benchmarks import _drawn_costs
+from benchmarks._arguments import MENU, ROOT, Model, chosen_models, make_parser
 
 from collage import CompileOptions
 from collage.compiler.device_placement import prepare_and_plan_devices
@@ -49,22 +59,21 @@ from collage.measure.noise_monitor import PATIENCE_VARIABLE
 from collage.search import Partitioning
 from collage.toolchains import registry
 
-ROOT = Path(__file__).resolve().parents[1]
-ZOO = ROOT / ".cache" / "zoo"
-MENU = ("llvm", "onnxruntime", "openvino")
+DRAWN = {"drawn": _drawn_costs.run_eager, "drawn-lazily": _drawn_costs.run_lazy, "anchors": _drawn_costs.run_anchors}
+DRAWN_MODELS = "resnet50,bert,gpt2,vit,nasnet,inception_v3"
 COLLAGE = (sys.executable, "-c", "from collage.cli import main; main()")
 BAR = 0.15
 
 
-def compile_cold(name: str) -> None:
+def compile_cold(model: Model, menu: Sequence[str]) -> None:
     """Compiles one model on an empty database, and prints what was found and measured."""
     with tempfile.TemporaryDirectory(prefix="collage-lazy-") as folder:
         db = f"{folder}/timings.sqlite"
-        targets = [word for target in MENU for word in ("-t", target)]
-        command = [*COLLAGE, "compile", str(model_of(name)), "-o", f"{folder}/artefact", *targets, "--db", db, "--json"]
+        targets = [word for target in menu for word in ("-t", target)]
+        command = [*COLLAGE, "compile", str(model.path), "-o", f"{folder}/artefact", *targets, "--db", db, "--json"]
         told = subprocess.run(command, capture_output=True, text=True, check=False)
         if told.returncode:
-            print(f"{name:<18} {told.stderr.strip().splitlines()[-1]}", flush=True)
+            print(f"{model.name:<18} {told.stderr.strip().splitlines()[-1]}", flush=True)
             return
         report: dict[str, Any] = json.loads(told.stdout)
         with Database(db) as database:
@@ -72,16 +81,16 @@ def compile_cold(name: str) -> None:
     found = report["search"]
     share = rows / found["keys"]
     print(
-        f"{name:<18} {report['model']['nodes']:>5} {found['candidates']:>6} {found['keys']:>6} {rows:>6} {share:>6.1%} "
+        f"{model.name:<18} {report['model']['nodes']:>5} {found['candidates']:>6} {found['keys']:>6} {rows:>6} {share:>6.1%} "
         f"{'yes' if share <= BAR else 'NO':>4} {report['winner'][:24]:<24} {found['stopped_by']:<12} {found['wall_s']:>6.0f}",
         flush=True,
     )
 
 
-def compare(name: str, state: Path) -> None:
+def compare(model: Model, menu: Sequence[str], state: Path) -> None:
     """Measures every key of one model, and compares the plans of searches that are replayed from that."""
-    path, db = model_of(name), str(state / f"{name.replace('/', '_')}.sqlite")
-    with session(path, db, mode="exhaustive") as compile_session:
+    name, path, db = model.name, model.path, str(state / f"{model.name}.sqlite")
+    with session(path, db, menu, mode="exhaustive") as compile_session:
         index = proposed(compile_session)
         best = search_partition(compile_session, index).partitioning
         while best is not None and compile_session.remeasure(best.candidates):
@@ -93,7 +102,7 @@ def compare(name: str, state: Path) -> None:
     print(row(name, "everything", keys, keys, best.cost.seconds, best.cost.seconds, single_s))
     found = {"everything": best}
     for mode in ("fast", "fast, refined", "proof"):
-        with session(path, db, mode=mode.split(",")[0]) as compile_session:
+        with session(path, db, menu, mode=mode.split(",")[0]) as compile_session:
             index = proposed(compile_session)
             result = (
                 search_until_stable(compile_session, index)[1]
@@ -111,7 +120,7 @@ def compare(name: str, state: Path) -> None:
             told = f"  {result.stopped_by}{violated}"
             print(row(name, mode, keys, measured, cost_s, best.cost.seconds, single_s) + told, flush=True)
 
-    with session(path, db) as compile_session:
+    with session(path, db, menu) as compile_session:
         proposed(compile_session)
         race(compile_session, found)
 
@@ -155,7 +164,7 @@ def row(name: str, mode: str, keys: int, measured: int, cost_s: float, best_s: f
 
 
 @contextmanager
-def session(path: Path, db: str, menu: Sequence[str] = MENU, mode: str = "fast") -> Iterator[CompileSession]:
+def session(path: Path, db: str, menu: Sequence[str], mode: str = "fast") -> Iterator[CompileSession]:
     """A model, and what a database knows of it, to be searched in one of the modes of ``collage compile --search``."""
     toolchains = registry()
     prepared, _ = prepare_and_plan_devices(read_model(path), None)
@@ -180,34 +189,32 @@ def one_per_key(compile_session: CompileSession, index: CandidateKernelIndex) ->
     return list({compile_session.key_of(c.sub_graph, c.target): c for c in index}.values())
 
 
-def model_of(name: str) -> Path:
-    """A model of the zoo by name, or any file."""
-    return Path(name) if name.endswith(".onnx") else ZOO / name / "model.onnx"
-
-
-def names(text: str) -> Sequence[str]:
-    return text.split(",") if text else sorted(path.parent.name for path in ZOO.glob("*/model.onnx"))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default="", help="names in the zoo or files, by commas; all of the zoo by default")
-    parser.add_argument("--everything", default="", metavar="A,B", help="models of which every key is measured")
-    parser.add_argument(
-        "--state", type=Path, default=ROOT / ".cache" / "lazy", help="folder of databases to continue with"
-    )
+    """Run the script."""
+    without = f"all of the zoo; with drawn costs {DRAWN_MODELS} and transformer-3000"
+    parser = make_parser(__doc__, models="", without_models=without, targets=MENU)
+    parser.add_argument("--costs", choices=[*DRAWN, "cold", "everything"], required=True)
+    parser.add_argument("--seed", type=int, default=0, help="of costs that are drawn")
+    state = ROOT / ".cache" / "search"
+    parser.add_argument("--state", type=Path, default=state, help="everything: folder of databases to continue with")
     options = parser.parse_args()
+    menu = options.targets.split(",")
     began = time.monotonic()
-    if options.everything:
+    if options.costs in DRAWN:
+        synthetic = [] if options.models else [("transformer-3000", None)]
+        options.models = options.models or DRAWN_MODELS
+        models = [(model.name, model.path) for model in chosen_models(options)]
+        _drawn_costs.run(DRAWN[options.costs], [*models, *synthetic], options.seed)
+    elif options.costs == "everything":
         os.environ.setdefault(PATIENCE_VARIABLE, "1200")
         options.state.mkdir(parents=True, exist_ok=True)
         print("model              mode             keys   meas.  share   plan, µs    loss  single, µs")
-        for name in names(options.everything):
-            compare(name, options.state)
+        for model in chosen_models(options):
+            compare(model, menu, options.state)
     else:
         print("model              nodes  cands   keys  meas.  share <=15 winner                   ended by     wall s")
-        for name in names(options.models):
-            compile_cold(name)
+        for model in chosen_models(options):
+            compile_cold(model, menu)
     print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
 
 

@@ -1,18 +1,12 @@
-"""Artefacts against toolchains used directly: nothing of Collage times, loads or feeds the toolchains here.
-
-::
-
-    python benchmarks/independent.py MODEL.onnx ARTEFACT [MODEL.onnx ARTEFACT ...] [--legs 3] [--rounds 9] [--json FILE]
+"""Race artefacts against toolchains that are used directly: nothing of Collage times, loads or feeds the toolchains here.
 
 ONNX Runtime and OpenVINO run the original file with their vendors' defaults (float32 computed as float32), the artefact runs
-by ``collage.load``. Each lives in a process of its own; within a round they take turns in random order, and every leg starts
-new processes. Prints medians in milliseconds, the best of the two over the artefact, and the 95 % interval of that ratio.
-Exit code 1 if an interval lies below 0.98: slower than the best single toolchain by more than two hundredths, beyond doubt.
+by ``collage.load``. Each lives in a process of its own. Within a round they take turns in random order, and every leg starts
+new processes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import subprocess
@@ -24,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-ENOUGH = 0.98
+ROOT = Path(__file__).resolve().parents[1]
 BLOCK_S = 0.12
 PAUSE_S = 0.1
 """Before each turn: ONNX Runtime's threads spin for 50 ms after a run, which must not slow down whoever comes next."""
@@ -33,7 +27,7 @@ TOOLS = ("onnxruntime", "openvino", OURS)
 
 
 def serve(tool: str, path: str, inputs: str) -> None:
-    """The child: builds a runner, and times as many runs as each line of its input says."""
+    """Build a runner, and time as many runs as each line of the standard input says."""
     feeds = dict(np.load(inputs))
     run = {"onnxruntime": by_onnxruntime, "openvino": by_openvino, OURS: by_collage}[tool](path, feeds)
     for _ in range(3):
@@ -90,32 +84,37 @@ def made(model: str) -> dict[str, np.ndarray]:
     return feeds
 
 
-def race(model: str, artefact: str, legs: int, rounds: int) -> dict[str, Any]:
-    """Medians of every round, by tool."""
+def race(model: Path, artefact: Path, legs: int, rounds: int) -> dict[str, Any]:
+    """Race one artefact: rows of name, median, p10 and p90 in µs, the ratio best single / ours, and its 95 % interval."""
     medians: dict[str, list[float]] = {tool: [] for tool in TOOLS}
     with tempfile.TemporaryDirectory() as folder:
         inputs = Path(folder) / "inputs.npz"
-        np.savez(inputs, **made(model))
+        np.savez(inputs, **made(str(model)))
         for _ in range(legs):
-            run_leg({tool: artefact if tool == OURS else model for tool in TOOLS}, inputs, rounds, medians)
+            run_leg({tool: str(artefact if tool == OURS else model) for tool in TOOLS}, inputs, rounds, medians)
     finished = {tool: np.array(times) for tool, times in medians.items() if len(times) == legs * rounds}
-    if OURS not in finished:
-        sys.exit(
-            f"{artefact} did not run {model} on the inputs that were made up here; see what `collage run` says of it"
-        )
     singles = [tool for tool in finished if tool != OURS]
+    if OURS not in finished or not singles:
+        missing = ", ".join(tool for tool in TOOLS if tool not in finished)
+        return {"error": f"did not run {model} on the inputs that were made up here: {missing}"}
     best = min(singles, key=lambda tool: float(np.median(finished[tool])))
     from collage.cost.statistics import median_interval
 
     ratios = finished[best] / finished[OURS]
     interval = median_interval(ratios.tolist())
     return {
-        "model": model,
-        "medians_ms": {tool: round(float(np.median(times)) * 1e3, 3) for tool, times in finished.items()},
+        "rows": [_row(tool, finished.get(tool)) for tool in (OURS, *(tool for tool in TOOLS if tool != OURS))],
         "best_single": best,
         "ratio": float(np.median(ratios)),
         "interval": interval.as_list(),
     }
+
+
+def _row(tool: str, seconds: np.ndarray | None) -> dict[str, Any]:
+    if seconds is None:
+        return {"name": tool, "status": "did not run", "median_us": None}
+    median, p10, p90 = (float(value) * 1e6 for value in np.percentile(seconds, (50, 10, 90)))
+    return {"name": tool, "status": "ok", "median_us": median, "p10_us": p10, "p90_us": p90}
 
 
 def run_leg(paths: dict[str, str], inputs: Path, rounds: int, medians: dict[str, list[float]]) -> None:
@@ -134,10 +133,9 @@ def run_leg(paths: dict[str, str], inputs: Path, rounds: int, medians: dict[str,
 
 
 def start(tool: str, path: str, inputs: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, __file__, "--serve", tool, path, str(inputs)]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    command = [sys.executable, "-m", "benchmarks._independent", tool, path, str(inputs)]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
 
 
 def answer(child: subprocess.Popen[str]) -> str:
@@ -152,26 +150,5 @@ def timed(child: subprocess.Popen[str], runs: int) -> list[float]:
     return list(json.loads(answer(child)))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pairs", nargs="+", metavar="MODEL ARTEFACT")
-    parser.add_argument("--legs", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    rows = []
-    for model, artefact in zip(arguments.pairs[::2], arguments.pairs[1::2], strict=True):
-        row = race(model, artefact, arguments.legs, arguments.rounds)
-        low, high = row["interval"]
-        print(f"{Path(model).stem:24} {row['medians_ms']} {row['ratio']:.3f} [{low:.3f}, {high:.3f}]", flush=True)
-        rows.append(row)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1))
-    return int(any(row["interval"][1] < ENOUGH for row in rows))
-
-
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--serve"]:
-        serve(sys.argv[2], sys.argv[3], sys.argv[4])
-    else:
-        sys.exit(main())
+    serve(*sys.argv[1:])
