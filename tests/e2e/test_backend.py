@@ -29,6 +29,17 @@ SAMPLE = (
     "test_top_k_same_values_2d",
     "test_Conv2d_groups",
 )
+SLOW = {
+    "test_add_bcast",
+    "test_averagepool_2d_same_upper",
+    "test_if",
+    "test_isinf_positive",
+    "test_layer_normalization_2d_axis0",
+    "test_resize_upsample_scales_cubic",
+    "test_scatter_elements_with_negative_indices",
+    "test_top_k_negative_axis",
+}
+"""Cases of kinds that another case of the sample is of, or that other tests compile."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +47,9 @@ def suite() -> dict[str, Case]:
     return {case.name: case for case in cases()}
 
 
-@pytest.mark.parametrize("name", SAMPLE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in SAMPLE]
+)
 def test_no_regression_against_onnx_runtime(suite: dict[str, Case], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
     assert failure(suite[name], with_onnxruntime) is None  # Or the case says nothing.

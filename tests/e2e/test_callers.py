@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -277,8 +278,34 @@ def in_memory(proto: onnx.ModelProto, form: str) -> ir.Model:
     return model
 
 
-shapes = pytest.mark.parametrize("shape", SHAPES)
-forms = pytest.mark.parametrize("form", ["as read", "shared tensors"])
+FORMS = ("as read", "shared tensors")
+
+
+def combined(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Parametrise by names, shapes and forms: the full product, of which all but a covering part is slow.
+
+    By default each name meets the bodies and two other shapes, in both forms. Names differ in which other shapes these are, so
+    that every shape is met in every form by some of them.
+    """
+    known, cases = list(SHAPES), []
+    for number, name in enumerate(names):
+        others = [shape for shape in known if shape != "bodies"]
+        met = ("bodies", others[number % len(others)], others[(number + len(others) // 2) % len(others)])
+        turn = number + number // len(others)
+        chosen = {(shape, FORMS[(turn + place) % 2]) for place, shape in enumerate(met)}
+        for shape, form in itertools.product(known, FORMS):
+            marks = () if (shape, form) in chosen else pytest.mark.slow
+            cases.append(pytest.param(name, shape, form, marks=marks))
+    return pytest.mark.parametrize(("name", "shape", "form"), cases)
+
+
+@pytest.mark.parametrize("count", [22, 33])
+def test_the_default_part_covers_every_shape_in_every_form(count: int) -> None:
+    cases = [case.values for case in combined(map(str, range(count))).args[1] if not case.marks]
+    assert {case[1:] for case in cases} == set(itertools.product(SHAPES, FORMS))
+    for name in map(str, range(count)):
+        own = [case[1:] for case in cases if case[0] == name]
+        assert len({shape for shape, _ in own}) == 3 and {form for _, form in own} == set(FORMS)
 
 
 def test_a_change_would_be_seen() -> None:
@@ -305,13 +332,25 @@ def test_a_change_would_be_seen() -> None:
 # Compilation.
 
 
+SOURCES = ("proto", "ir", "bytes", "bytearray", "file", "external")
+COMPILED = {
+    ("typed_fields", "proto"),
+    ("constants_in_two_scopes", "proto"),
+    ("names_twice", "proto"),
+    ("weight_as_output", "ir"),
+    ("bodies", "ir"),
+    ("bodies", "bytearray"),
+    ("bodies", "external"),
+}
+"""Each form of a model, and each shape that needs something of its own; the other combinations are slow."""
+
+
 @pytest.mark.parametrize(
     ("shape", "source"),
     [
-        *((shape, "proto") for shape in SHAPES),
-        *((shape, "ir") for shape in ("typed_fields", "weight_as_output", "bodies")),
-    ]
-    + [("bodies", form) for form in ("bytes", "bytearray", "file", "external")],
+        pytest.param(*case, marks=() if case in COMPILED else pytest.mark.slow)
+        for case in itertools.product(SHAPES, SOURCES)
+    ],
 )
 def test_compile_reads_and_changes_nothing(shape: str, source: str, handed: Handed, tmp_path: Path) -> None:
     proto = SHAPES[shape]()
@@ -340,10 +379,10 @@ APART = "".join(
 @pytest.mark.parametrize(
     ("shape", "source", "fixed"),
     [
-        ("constants_in_two_scopes", "proto", False),
-        ("constants_in_two_scopes", "proto", True),
+        pytest.param("constants_in_two_scopes", "proto", False, marks=pytest.mark.slow),
+        pytest.param("constants_in_two_scopes", "proto", True, marks=pytest.mark.slow),
         ("constants_in_two_scopes", "shared tensors", True),
-        ("weight_as_output", "as read", True),
+        pytest.param("weight_as_output", "as read", True, marks=pytest.mark.slow),
         ("bodies", "proto", True),
         ("names_twice", "shared tensors", False),
     ],
@@ -361,10 +400,19 @@ def test_compile_with_devices_changes_nothing(shape: str, source: str, fixed: bo
     collage.compile(given, MENU, options=handed(options), workers=LENT)
 
 
-def test_compile_with_lengths_changes_nothing(handed: Handed) -> None:
-    for source in (handed(names_twice()), handed(in_memory(handed(names_twice()), "shared tensors"))):
-        for more in ({"dims": {"rows": {2: 1, 5: 2}}}, {"fixed": {"rows": 4}}):
-            collage.compile(source, MENU, options=handed(_options(**handed(more))), workers=LENT)
+@pytest.mark.parametrize(
+    ("source", "more"),
+    [
+        pytest.param("proto", {"dims": {"rows": {2: 1, 5: 2}}}, marks=pytest.mark.slow),
+        ("proto", {"fixed": {"rows": 4}}),
+        ("shared tensors", {"dims": {"rows": {2: 1, 5: 2}}}),
+        pytest.param("shared tensors", {"fixed": {"rows": 4}}, marks=pytest.mark.slow),
+    ],
+)
+def test_compile_with_lengths_changes_nothing(source: str, more: dict[str, Any], handed: Handed) -> None:
+    proto = handed(names_twice())
+    given = proto if source == "proto" else handed(in_memory(proto, source))
+    collage.compile(given, MENU, options=handed(_options(**handed(more))), workers=LENT)
 
 
 def test_compile_of_a_module_changes_nothing(handed: Handed) -> None:
@@ -400,9 +448,7 @@ def test_the_backend_changes_nothing(handed: Handed) -> None:
 # Passes.
 
 
-@forms
-@shapes
-@pytest.mark.parametrize("name", [*list_passes(), "prepare"])
+@combined([*list_passes(), "prepare"])
 def test_passes_change_nothing(shape: str, form: str, name: str, handed: Handed, tmp_path: Path) -> None:
     proto = handed(SHAPES[shape]())
     for model in (handed(in_memory(proto, form)), handed(read_model(proto))):
@@ -516,17 +562,15 @@ def _verified(model: ir.Model) -> None:
         prepare(model)
 
 
-@forms
-@shapes
-@pytest.mark.parametrize("call", CALLS)
-def test_calls_change_nothing(call: str, shape: str, form: str, handed: Handed, tmp_path: Path) -> None:
+@combined(CALLS)
+def test_calls_change_nothing(name: str, shape: str, form: str, handed: Handed, tmp_path: Path) -> None:
     proto = handed(SHAPES[shape]())
     # Demands are what a caller writes into a model, and so belong to what must stay.
     marked = _marked(in_memory(proto, form))
     sources = [handed(in_memory(proto, form)), handed(read_model(proto)), handed(marked)]
     for model in sources:
         try:
-            made = CALLS[call](model, tmp_path)
+            made = CALLS[name](model, tmp_path)
         except collage.CollageError:
             continue
         if isinstance(made, ir.Model) and made is not model:

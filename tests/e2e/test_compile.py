@@ -71,12 +71,11 @@ def test_the_second_compile_measures_nothing_and_chooses_the_same(
     compiled: collage.Executable, mixed_model: Path
 ) -> None:
     """However noisy the first one was, and whether or not its finals corrected the cost model."""
-    for _ in range(2):
-        again = collage.compile(mixed_model, targets=MENU, workers=LENT)
-        assert not any(again.report["search"][what] for what in ("measured", "measured_again", "raced"))
-        assert [(k["target"], k["nodes"]) for k in again.report["kernels"]] == [
-            (k["target"], k["nodes"]) for k in compiled.report["kernels"]
-        ]
+    again = collage.compile(mixed_model, targets=MENU, workers=LENT)
+    assert not any(again.report["search"][what] for what in ("measured", "measured_again", "raced"))
+    assert [(k["target"], k["nodes"]) for k in again.report["kernels"]] == [
+        (k["target"], k["nodes"]) for k in compiled.report["kernels"]
+    ]
 
 
 def test_every_plan_gives_the_same_answers(mixed_model: Path, feeds: dict, tmp_path: Path) -> None:
@@ -227,7 +226,8 @@ def test_operators_that_no_target_takes_run_on_the_host() -> None:
         {"u": (kinds.STRING, [2]), "y": (kinds.FLOAT, [4])},
         {},
     )
-    executable = collage.compile(model, targets=["openvino"], workers=LENT)
+    options = collage.CompileOptions(finals=False)
+    executable = collage.compile(model, targets=["openvino"], options=options, workers=LENT)
     outputs = executable.run({"t": np.array(["a", "b"], object), "x": np.float32([-1, 0, 1, 2])})
     assert outputs["u"].tolist() == ["A", "B"]
     np.testing.assert_array_equal(outputs["y"], [0, 0, 1, 2])
@@ -239,4 +239,4 @@ def test_an_operator_that_nothing_can_run_is_named() -> None:
     model = model_of([node], {"x": (float_, [2])}, {"y": (float_, [2])}, {})
     model.opset_import.append(onnx.helper.make_opsetid("example.com", 1))
     with pytest.raises(NothingCanRun, match="Frobnicate"):
-        collage.compile(model, targets=MENU, workers=LENT)
+        collage.compile(model, targets=["onnxruntime"], workers=LENT)

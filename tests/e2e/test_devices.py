@@ -23,8 +23,8 @@ from collage.device import DeviceConflict, PlanDevices, device_copy, on_device, 
 from collage.frontend import read_model
 from collage.graph import kernels_of
 from collage.runtime import CopyRecord
-from tests.e2e.conftest import LENT, MENU, model_of
-from tests.e2e.test_cli import run
+from tests.e2e.conftest import LENT, model_of
+from tests.e2e.test_cli import run, run_here
 
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 SMALL = ("onnxruntime",)
@@ -92,7 +92,7 @@ def assert_right(executable: collage.Executable, model: Path) -> None:
 
 @pytest.fixture(scope="module")
 def embedded(model: Path) -> collage.Executable:
-    return collage.compile(model, MENU, options=options(APART), workers=LENT)
+    return collage.compile(model, SMALL, options=options(APART), workers=LENT)
 
 
 def test_keep_the_embedding_there_and_the_rest_here(embedded: collage.Executable, model: Path) -> None:
@@ -118,7 +118,7 @@ def test_keep_the_embedding_there_the_rest_may_go_anywhere(model: Path) -> None:
 def test_of_what_is_pinned_apart_the_rest_goes_where_the_fewest_copies_are(model: Path) -> None:
     """Between an embedding here and a head there, the one value to copy is the last."""
     source = plan('[nodes]\nembedding = "small"\nhead = "main"\n[values]\nhidden = "small"\n')
-    executable = collage.compile(model, MENU, options=options(source), workers=LENT)
+    executable = collage.compile(model, SMALL, options=options(source), workers=LENT)
     devices = devices_of(executable)
     assert devices.pop("head") == "cpu:0"
     assert set(devices.values()) == {"cpu:1"}
@@ -235,14 +235,18 @@ CONFLICT = plan('[values]\ne = "small"\n[nodes]\nembedding = "main"\n')
     ],
     ids=["two demands", "a misspelt name", "a core that is not there"],
 )
-def test_what_cannot_be_is_refused_with_exit_code_2(model: Path, tmp_path: Path, source: bytes, message: str) -> None:
+def test_what_cannot_be_is_refused_with_exit_code_2(
+    model: Path, tmp_path: Path, source: bytes, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "plan.toml").write_bytes(source)
-    done = run("compile", model, "-o", tmp_path / "m.collage", "--devices", tmp_path / "plan.toml")
+    done = run_here(capsys, "compile", model, "-o", tmp_path / "m.collage", "--devices", tmp_path / "plan.toml")
     assert done.returncode == 2
     assert message in done.stderr
 
 
-def test_a_conflict_shows_its_chain_and_exits_with_2(model: Path, tmp_path: Path) -> None:
+def test_a_conflict_shows_its_chain_and_exits_with_2(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     annotated = read_model(model)
     on_device("e", "cpu:1", model=annotated, constrain_result=True)
     on_device("residual", "cpu:0", model=annotated)
@@ -251,7 +255,8 @@ def test_a_conflict_shows_its_chain_and_exits_with_2(model: Path, tmp_path: Path
         collage.compile(annotated, SMALL, workers=LENT)
     assert "because" in str(caught.value)
     ir.save(annotated, tmp_path / "annotated.onnx")
-    done = run("compile", tmp_path / "annotated.onnx", "-o", tmp_path / "m.collage", "-t", "onnxruntime")
+    words = ("compile", tmp_path / "annotated.onnx", "-o", tmp_path / "m.collage", "-t", "onnxruntime")
+    done = run_here(capsys, *words)
     assert done.returncode == 2
     assert "because" in done.stderr
     assert "to resolve it" in done.stderr
@@ -315,7 +320,7 @@ def test_equal_operators_on_two_devices_stay_two() -> None:
     assert (devices["here"], devices["there"]) == ("cpu:0", "cpu:1")
 
 
-@pytest.mark.parametrize("how", ["written", "planned"])
+@pytest.mark.parametrize("how", [pytest.param("written", marks=pytest.mark.slow), "planned"])
 def test_copies_and_plans_that_are_in_the_file_count(model: Path, tmp_path: Path, how: str) -> None:
     annotated = read_model(model)
     relu = next(node for node in annotated.graph if node.name == "block/relu").outputs[0]

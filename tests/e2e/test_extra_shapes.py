@@ -36,9 +36,9 @@ LESS = "(float[n,4] x) => (float[n,4] y) <int64[2] one = {1, -1}> {h = Reshape (
 """Takes any number of rows, and then returns what it does not say."""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def anew() -> Iterator[None]:
-    """Other workers are lent to all tests; this toolchain's misbehaves in each in a way of its own."""
+    """End the worker of the fake. Tests of one misbehaviour share it, and another misbehaviour replaces it."""
     yield
     LENT.pop("fake").kill()
 
@@ -58,7 +58,9 @@ def single(executable: Executable) -> dict[str, str]:
     return row
 
 
-@pytest.mark.parametrize(("graph", "length", "shape"), [(ROWS, 1, "[2, 4]"), (EVEN, 12, "[6]")])
+@pytest.mark.parametrize(
+    ("graph", "length", "shape"), [pytest.param(ROWS, 1, "[2, 4]", marks=pytest.mark.slow), (EVEN, 12, "[6]")]
+)
 def test_who_takes_the_first_length_for_a_constant_is_wrong(
     graph: str, length: int, shape: str, tmp_path: Path
 ) -> None:
@@ -84,7 +86,9 @@ def test_who_refuses_other_lengths_may_be_chosen_and_the_host_stands_in(tmp_path
         np.testing.assert_array_equal(executable.run({"x": three})["y"], np.maximum(-three, 0))
 
 
-@pytest.mark.parametrize(("graph", "told"), [(FIXED, None), (ONE_ROW, []), (LESS, [])])
+@pytest.mark.parametrize(
+    ("graph", "told"), [(FIXED, None), pytest.param(ONE_ROW, [], marks=pytest.mark.slow), (LESS, [])]
+)
 def test_lengths_that_the_model_does_not_take_are_not_tried(
     graph: str, told: list[dict[str, list[int]]] | None, tmp_path: Path
 ) -> None:
@@ -129,8 +133,8 @@ def test_a_length_that_is_fixed_is_the_only_one(tmp_path: Path) -> None:
     ("graph", "length", "first", "again"),
     [
         (EVEN, 12, ["other", "other", "single"], ["other"]),
-        (ROWS, 12, ["other", "single", "single"], ["other", "single"]),
-        (CENTRED, 12, ["other", "single", "single"], ["other"]),
+        pytest.param(ROWS, 12, ["other", "single", "single"], ["other", "single"], marks=pytest.mark.slow),
+        pytest.param(CENTRED, 12, ["other", "single", "single"], ["other"], marks=pytest.mark.slow),
         (ONE_ROW, 1, ["other"], []),
     ],
 )

@@ -85,7 +85,9 @@ def placed(model: ir.Model, seed: int, placement: DevicePlacement) -> tuple[ir.M
     return partition(model, specs), sorted(ways)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.slow if seed >= 15 else ()) for seed in range(40)]
+)
 def test_what_the_search_pays_for_is_what_is_copied(seed: int) -> None:
     requests = read_device_plan(PLAN)
     model = prepare(read_model(ir.to_proto(random_model(seed))))

@@ -219,7 +219,7 @@ def assert_a_second_compile_does_nothing_else(machine: NoisyMachine, folder: Pat
     ]
 
 
-@pytest.mark.parametrize("seed", [7, 16, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (26, 50))])
+@pytest.mark.parametrize("seed", [7, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (16, 26, 50))])
 def test_a_second_compile_measures_and_races_nothing_and_chooses_the_same_however_noisy_the_first_was(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +261,7 @@ def compiled_while_slow(
     return machine, compiled(folder, machine.operators, finals=True)
 
 
-@pytest.mark.parametrize("seed", [204, 226])
+@pytest.mark.parametrize("seed", [204, pytest.param(226, marks=pytest.mark.slow)])
 def test_parts_that_were_measured_while_the_machine_was_slow_do_not_hide_the_best_mix(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,8 +51,15 @@ EMBEDDED = {"rows": (TensorProto.FLOAT, [ROWS, 3])}
 GATHER = helper.make_node("Gather", ["table", "label"], ["rows"])
 
 
-@pytest.mark.parametrize("finals", [False, True])
-@pytest.mark.parametrize(("more", "outputs"), [((), LABELS), ((GATHER,), EMBEDDED)])
+@pytest.mark.parametrize(
+    ("more", "outputs", "finals"),
+    [
+        ((), LABELS, False),
+        ((GATHER,), EMBEDDED, True),
+        pytest.param((), LABELS, True, marks=pytest.mark.slow),
+        pytest.param((GATHER,), EMBEDDED, False, marks=pytest.mark.slow),
+    ],
+)
 def test_who_rounds_otherwise_is_right(more: Any, outputs: dict[str, Any], finals: bool, tmp_path: Path) -> None:
     executable = compiled(classified(tmp_path, *more, outputs=outputs), "run:rough", tmp_path, finals)
     assert (single(executable)["status"], single(executable)["reason"]) == ("ok", None)
@@ -60,7 +67,9 @@ def test_who_rounds_otherwise_is_right(more: Any, outputs: dict[str, Any], final
     assert 0.0 < share < 0.02
 
 
-@pytest.mark.parametrize("misbehaviour", ["run:wrong", "run:nan", "run:later"])
+@pytest.mark.parametrize(
+    "misbehaviour", ["run:later", *(pytest.param(each, marks=pytest.mark.slow) for each in ("run:wrong", "run:nan"))]
+)
 def test_who_is_wrong_elsewhere_is_wrong(misbehaviour: str, tmp_path: Path) -> None:
     executable = compiled(classified(tmp_path, GATHER, outputs=EMBEDDED), misbehaviour, tmp_path)
     assert single(executable)["status"] == "wrong"

@@ -69,7 +69,7 @@ def report_of(folder: Path, db: str, **options: Any) -> dict[str, Any]:
     return dict(found.report)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_proofs_end_with_what_measuring_everything_ends_with(clock: dict[str, int], seed: int, tmp_path: Path) -> None:
     clock["seed"] = seed
     everything, proof, fast = (report_of(tmp_path, mode, search=mode) for mode in ("exhaustive", "proof", "fast"))
@@ -93,7 +93,7 @@ def test_a_fast_search_goes_on_from_what_another_measured(clock: dict[str, int],
     assert again["estimate_us"] == everything["estimate_us"]
 
 
-@pytest.mark.parametrize("search", ["proof", "exhaustive"])
+@pytest.mark.parametrize("search", ["proof", pytest.param("exhaustive", marks=pytest.mark.slow)])
 def test_budgets_hold_in_every_mode_and_the_next_search_goes_on(
     clock: dict[str, int], search: str, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
+from tests.combinations import covering
 
 from collage.testing._toolchain_case import ToolchainTestCase
 from collage.testing._toolchain_kernels import kernel
@@ -103,9 +104,7 @@ def assert_fused_as_plain(
         np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
-@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-@pytest.mark.parametrize("name", sorted(PRODUCTS))
+@pytest.mark.parametrize(("name", "activation", "bias"), covering(sorted(PRODUCTS), sorted(ACTIVATIONS), [False, True]))
 def test_a_product_with_bias_and_activation_is_one_call(name: str, activation: str, bias: bool) -> None:
     text, constants = product(name, *ACTIVATIONS[activation], bias)
     assert_fused_as_plain(text, constants, [numbers(*PRODUCTS[name][0], seed=3)], steps=1)

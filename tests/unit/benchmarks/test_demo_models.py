@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ from examples import models
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both models, built once."""
+    """Both models, built once; the digit reader is trained for one epoch instead of eight."""
     folder = tmp_path_factory.mktemp("demo")
-    models.main([str(folder)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "train_mnist", functools.partial(models.train_mnist, epochs=1))
+        models.main([str(folder)])
     return folder
 
 
@@ -61,12 +64,19 @@ def test_resizing_keeps_constants_and_ramps() -> None:
     np.testing.assert_allclose(np.diff(ramp)[2:-2], 8 / 28, rtol=1e-4)
 
 
-def test_mnist_reads_digits_it_has_never_seen(folder: Path) -> None:
+@pytest.mark.slow
+def test_mnist_reads_digits_it_has_never_seen(tmp_path: Path) -> None:
+    models.main([str(tmp_path), "--models", "mnist"])
+    test = np.load(tmp_path / "digits_test.npz")
+    assert models.accuracy(tmp_path / "mnist.onnx", test["images"], test["labels"]) > 0.95
+
+
+def test_one_epoch_teaches_most_digits(folder: Path) -> None:
     test = np.load(folder / "digits_test.npz")
     assert test["images"].shape == (360, 1, 28, 28)
     assert test["images"].dtype == np.float32
     score = models.accuracy(folder / "mnist.onnx", test["images"], test["labels"])
-    assert score > 0.95
+    assert score > 0.7
     stored = {prop.key: prop.value for prop in onnx.load(folder / "mnist.onnx").metadata_props}
     assert float(stored["test_accuracy"]) == pytest.approx(score, abs=1e-4)
 

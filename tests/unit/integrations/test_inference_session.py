@@ -90,12 +90,17 @@ def test_the_second_session_loads_what_the_first_compiled(model: Path, session: 
 @pytest.mark.parametrize(
     "otherwise",
     [
-        {"accuracy_budget": 1e-2},
-        {"search": "proof"},
-        {"percentile": 90},
         {"fusion": FusionOptions(max_depth=2)},
-        {"launch_penalties_s": {"onnxruntime": 1e-3}},
         {"inputs": {"k": np.array([3])}},
+        *(
+            pytest.param(otherwise, marks=pytest.mark.slow)
+            for otherwise in (
+                {"accuracy_budget": 1e-2},
+                {"search": "proof"},
+                {"percentile": 90},
+                {"launch_penalties_s": {"onnxruntime": 1e-3}},
+            )
+        ),
     ],
 )
 def test_what_was_compiled_on_other_terms_is_not_taken(

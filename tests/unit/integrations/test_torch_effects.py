@@ -176,7 +176,9 @@ def step(module: Any, n: int) -> None:
     optimiser.zero_grad()
 
 
-@pytest.mark.parametrize("change", [load, assign, point_elsewhere, step])
+@pytest.mark.parametrize(
+    "change", [load, step, *(pytest.param(change, marks=pytest.mark.slow) for change in (assign, point_elsewhere))]
+)
 def test_weights_that_anybody_changes_are_noticed_and_become_inputs(change, compiled_models: list[ir.Model]) -> None:
     calls = 6
     said = compared(lambda: Normal(False), lambda: [(torch.randn(3, 4),)] * calls, before_call=change)
