@@ -65,6 +65,7 @@ def in_turns(name: str, pair: str, count: int, turns: int) -> bool:
             tempfile.TemporaryDirectory() as folder,
             session(model_of(name), str(Path(folder) / "t.sqlite"), menu) as compile_session,
         ):
+            compile_session.learn_costs()
             first, second = (compile_session.toolchains.parse_target(alias) for alias in menu)
             plans = [forced(compile_session, (first, second), count), forced(compile_session, (second, first), count)]
             if plans[0] is None:

@@ -173,7 +173,10 @@ def progress(line: str) -> None:
 
 
 def proposed(compile_session: CompileSession) -> CandidateKernelIndex:
-    return collect(compile_session, gather_specs(compile_session))
+    candidates = collect(compile_session, gather_specs(compile_session))
+    compile_session.learn_costs()
+    compile_session.introduce(candidates)
+    return candidates
 
 
 def one_per_key(compile_session: CompileSession, index: CandidateKernelIndex) -> list[CandidateKernel]:

@@ -8,10 +8,10 @@ Lagrangian relaxation of the shortest path under a second, additive constraint).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from collage._errors import ToolchainError
-from collage.compiler.final_comparison import finalist_of, plan_signature
+from collage.compiler.final_comparison import finalist_of
 from collage.compiler.plans import Plan, lower, predicted_s
 from collage.compiler.session import CompileSession
 from collage.workers.worker import Worker
@@ -37,16 +37,26 @@ def within_budget(
     Returns:
         The fastest first, by prediction. None may be left.
     """
-    kept = [plan for plan in plans if _keeps(session, plan)]
+    verdicts: dict[Hashable, bool] = {}
+
+    def keeps(plan: Plan) -> bool:
+        key = frozenset((kernel.sub_graph, kernel.target) for kernel in plan.kernels)
+        if key not in verdicts:
+            verdicts[key] = _keeps(session, plan)
+        return verdicts[key]
+
+    kept = [plan for plan in plans if keeps(plan)]
     if plans and plans[0] not in kept:
-        kept += _at_a_price(session, search_again)
+        kept += _at_a_price(session, keeps, search_again)
     best: dict[frozenset[object], Plan] = {}
     for plan in sorted(kept, key=lambda plan: predicted_s(session, plan) or float("inf")):
         best.setdefault(frozenset((place.sub_graph, place.target) for place in plan.kernels), plan)
     return list(best.values())
 
 
-def _at_a_price(session: CompileSession, search_again: Callable[[], Sequence[Plan]]) -> list[Plan]:
+def _at_a_price(
+    session: CompileSession, keeps: Callable[[Plan], bool], search_again: Callable[[], Sequence[Plan]]
+) -> list[Plan]:
     kept: list[Plan] = []
     # At this price, an error as large as the whole budget costs as much as the whole model takes.
     too_low, price, enough = 0.0, session.best_single_s / max(session.tolerance, 1e-9), float("inf")
@@ -54,7 +64,7 @@ def _at_a_price(session: CompileSession, search_again: Callable[[], Sequence[Pla
         for step in range(_STEPS):
             session.error_price_s = price
             session.say(f"searching within the accuracy budget, {step + 1} of {_STEPS}")
-            good = [plan for plan in search_again() if _keeps(session, plan)]
+            good = [plan for plan in search_again() if keeps(plan)]
             kept += good
             too_low, enough = (too_low, price) if good else (price, enough)
             price = _RAISE * too_low if enough == float("inf") else (too_low + enough) / 2
@@ -64,17 +74,12 @@ def _at_a_price(session: CompileSession, search_again: Callable[[], Sequence[Pla
 
 
 def _keeps(session: CompileSession, plan: Plan) -> bool:
-    """Whether a plan's outputs are right within the budget: run once, and kept as a fact."""
+    """Run a plan once: whether its outputs are right within the budget."""
     if not any(place.target.is_reduced for place in plan.kernels):
         return True
-    name = plan_signature(session, "keeps-1", [plan])
-    told = None if session.options.remeasure else session.database.local_fact(**name)
-    if told is None:
-        try:
-            finalist = finalist_of(session, plan, lower(session, plan))
-            with Worker(finalist.service, dict(finalist.arguments)) as worker:
-                told = worker.call("check", _CHECK_S, tolerance=session.tolerance)
-        except ToolchainError as error:
-            told = {"reason": str(error)}
-        session.database.keep_local_fact(told, **name)
-    return told["reason"] is None
+    try:
+        finalist = finalist_of(session, plan, lower(session, plan))
+        with Worker(finalist.service, dict(finalist.arguments)) as worker:
+            return worker.call("check", _CHECK_S, tolerance=session.tolerance)["reason"] is None
+    except ToolchainError:
+        return False

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from dataclasses import asdict, astuple, replace
+from dataclasses import astuple, replace
 
 from collage._errors import ToolchainError
-from collage.compiler.final_comparison import FinalComparison, finalist_of, plan_signature
+from collage.compiler.final_comparison import FinalComparison, finalist_of
 from collage.compiler.plans import Plan, lower, predicted_s
 from collage.compiler.session import CompileSession
 from collage.cost.cost import Correction
@@ -29,7 +29,6 @@ __all__ = [
     "estimate_correction",
     "machine_drift",
     "mean_of_two_checks",
-    "recall_correction",
     "with_additive_error",
 ]
 
@@ -42,13 +41,6 @@ _GLIMPSE = 3
 """So many runs, or fewer, only told that a plan is too slow to be raced."""
 _COPIES = 8
 """How often a model's weights may be in memory: in the plan, in its kernels, and in what either packs them into."""
-_FACT = "calibration-2"
-
-
-def recall_correction(session: CompileSession) -> None:
-    """Corrects the costs of chains as the last compilation of this model did (see ``calibrate``)."""
-    told = None if session.options.remeasure else session.database.local_fact(**session.fact_of_menu(_FACT))
-    session.correction = Correction() if told is None else Correction(**told)
 
 
 def correct_costs(session: CompileSession, finals: FinalComparison) -> bool:
@@ -83,7 +75,6 @@ def correct_costs(session: CompileSession, finals: FinalComparison) -> bool:
     else:
         session.say(f"chains take {1.0 - correction.parts:.0%} less than their kernels add up to; searching again")
     session.correction = correction
-    session.database.keep_local_fact(asdict(correction), **session.fact_of_menu(_FACT))
     return True
 
 
@@ -114,7 +105,7 @@ def with_additive_error(session: CompileSession, finals: FinalComparison) -> Fin
     """The finals with the winner's additive error, as a share of its time: 0 for one kernel, None if it is not known.
 
     A correction was learned from one chain. It is judged by the winner, which may be another one, on other occasions. Where its
-    kernels add up better without, costs are stated without; the next search begins with it all the same, and ends as this one.
+    kernels add up better without, costs are stated without.
     """
     plan = finals.plan
     if plan is None or len(plan.kernels) <= 1:
@@ -148,7 +139,7 @@ def machine_drift(finals: FinalComparison) -> float:
 
 
 def _checked(session: CompileSession, plan: Plan, occasion: int) -> AdditivityCheck | None:
-    """A plan beside its kernels, in turns; kept, so that the next compilation need not do it.
+    """Time a plan beside its kernels, in turns; once on each occasion.
 
     Args:
         session: What is known.
@@ -160,10 +151,9 @@ def _checked(session: CompileSession, plan: Plan, occasion: int) -> AdditivityCh
     """
     if not _can_be_checked(session, plan):
         return None
-    name = {**plan_signature(session, "beside-1", [plan]), "occasion": occasion}
-    told = None if session.options.remeasure else session.database.local_fact(**name)
-    if told is not None:
-        return AdditivityCheck(**told)
+    name = frozenset((place.sub_graph, place.target) for place in plan.kernels), occasion
+    if name in session.additivity_checks:
+        return session.additivity_checks[name]
     models = [(session.kernels.model(place.sub_graph, place.target), place) for place in plan.kernels]
     distinct = {session.key_of(place.sub_graph, place.target): model for model, place in models}
     counts = Counter(session.key_of(place.sub_graph, place.target) for place in plan.kernels)
@@ -178,8 +168,7 @@ def _checked(session: CompileSession, plan: Plan, occasion: int) -> AdditivityCh
     except KeyboardInterrupt:
         session.say("interrupted: going on with the best so far")
         return None
-    if found is not None:
-        session.database.keep_local_fact(asdict(found), **name)
+    session.additivity_checks[name] = found
     return found
 
 

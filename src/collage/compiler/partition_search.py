@@ -18,7 +18,7 @@ from collage.compiler.copy_costs import transfers_of
 from collage.compiler.plans import Plan, predicted_s
 from collage.compiler.session import CompileSession
 from collage.fusion import CandidateKernel, CandidateKernelIndex, max_coalesce, moved_borders
-from collage.graph import IndexSet, SubGraph, is_view
+from collage.graph import SubGraph, is_view
 from collage.search import LazyOptions, LazyResult, Partitioning, k_best, lazy_placed_path, lazy_shortest_path
 from collage.target import HOST_TARGET, Target
 
@@ -50,53 +50,14 @@ def search_until_stable(
     Returns:
         All candidates there are now, and the result of the last search.
     """
-    index, result = _settled(session, _recalled(session, index))
+    index, result = _settled(session, index)
     for _ in range(_LOOKS):
         if result.partitioning is None or result.stopped_by in ("should_stop", "deadline"):
             break
         if not session.remeasure(result.partitioning.candidates):
             break
         index, result = _settled(session, index)
-    _remember(session, index, result.stopped_by)
     return index, result
-
-
-def _recalled(session: CompileSession, index: CandidateKernelIndex) -> CandidateKernelIndex:
-    """Candidates, and those that the last search of this model found beside its covers; what it knew is known again.
-
-    This search knows it from the beginning. If it asked for one cost after the other it would settle elsewhere: what was
-    looked at twice costs something else now than when the last search first saw it.
-    """
-    told = None if session.options.remeasure else session.database.local_fact(**session.fact_of_menu("search-2"))
-    if told is None:
-        return index
-    proposed = {(str(c.target), c.bits): c for c in index if not c.sub_graph.nested}
-    like = {str(candidate.target): candidate for candidate in index}
-    known, beside = [], []
-    for target, nodes, rules in told["candidates"]:
-        inside = IndexSet.of(*nodes)
-        if (target, inside.bits) in proposed:
-            known.append(proposed[target, inside.bits])
-        elif target in like and max(nodes) < len(session.graph) and not _is_placed_by_search(session):
-            sub_graph = SubGraph(session.graph, inside)
-            if sub_graph.has_border and sub_graph.is_admissible:
-                beside.append(CandidateKernel(sub_graph, like[target].target, like[target].spec, tuple(rules)))
-    beside = session.within_devices(beside)
-    session.introduce(beside)
-    session.recall([*known, *beside])
-    has_budget = session.options.measure_budget is not None or session.options.time_budget_s is not None
-    if not has_budget and None not in map(session.known_cost, [*known, *beside]):
-        session.budget.asked = max(session.budget.asked, int(told["asked"]))  # The budget is for all searches together.
-    return CandidateKernelIndex([*index, *beside])
-
-
-def _remember(session: CompileSession, index: CandidateKernelIndex, stopped_by: str) -> None:
-    """Notes for the next search of this model which costs this one knew, and how much of the budget was used."""
-    is_spent = stopped_by == "deadline" and session.options.time_budget_s is None
-    asked = session.budget.asked + (session.kernels_left if is_spent else 0)
-    known = [c for c in index if session.known_cost(c) is not None and not c.sub_graph.nested]
-    told = [[str(c.target), list(c.sub_graph.inside), list(c.rules)] for c in known]
-    session.database.keep_local_fact({"candidates": told, "asked": asked}, **session.fact_of_menu("search-2"))
 
 
 def _settled(
@@ -156,27 +117,31 @@ def search_partition(session: CompileSession, index: CandidateKernelIndex) -> La
     with session.budget.searching():
         if session.options.search == "exhaustive":
             _measure_all(session, index, measure, lambda: stop)
-        options = LazyOptions(
-            bounds_are_proofs=proves,
-            batch_size=session.batch_size,
-            charges=_CHARGES,
-            max_measured=session.kernels_left,
-            deadline_s=session.search_s_left,
-            min_gain=0.0 if proves else session.options.min_gain,
-        )
-        return _search_for(session)(
-            len(session.graph),
-            tuple(index),
-            session.least_s if proves else session.expected_s,
-            measure,
-            options=options,
-            known_cost_of=session.known_cost,
-            key_of=lambda candidate: session.key_of(candidate.sub_graph, candidate.target),
-            proof_bound_of=session.least_s,
-            launch_penalty_of=lambda candidate: session.launch_penalty_s(candidate.target),
-            priority_of=lambda candidate: session.priority(candidate.target),
-            should_stop=lambda: stop,
-        )
+        while True:
+            options = LazyOptions(
+                bounds_are_proofs=proves,
+                batch_size=session.batch_size,
+                charges=_CHARGES,
+                max_measured=session.kernels_left,
+                deadline_s=session.search_s_left,
+                min_gain=0.0 if proves else session.options.min_gain,
+            )
+            result = _search_for(session)(
+                len(session.graph),
+                tuple(index),
+                session.least_s if proves else session.expected_s,
+                measure,
+                options=options,
+                known_cost_of=session.known_cost,
+                key_of=lambda candidate: session.key_of(candidate.sub_graph, candidate.target),
+                proof_bound_of=session.least_s,
+                launch_penalty_of=lambda candidate: session.launch_penalty_s(candidate.target),
+                priority_of=lambda candidate: session.priority(candidate.target),
+                should_stop=lambda: stop,
+            )
+            # Kernels whose timing the database knows do not count against the budget.
+            if result.stopped_by != "max_measured" or not session.kernels_left:
+                return result
 
 
 def _measure_all(

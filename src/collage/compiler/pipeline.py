@@ -27,17 +27,10 @@ import onnx_ir as ir
 
 from collage._errors import NothingCanRun, TargetError, WrongAnswer
 from collage.compiler.accuracy_budget import within_budget
-from collage.compiler.additivity import correct_costs, recall_correction, with_additive_error
+from collage.compiler.additivity import correct_costs, with_additive_error
 from collage.compiler.autotune import autotune, known_autotuned
 from collage.compiler.device_placement import DevicePlacement, plan_devices, prepare_and_plan_devices
-from collage.compiler.final_comparison import (
-    FinalComparison,
-    choose,
-    last_finalists,
-    previous_winner,
-    remember,
-    unmeasured,
-)
+from collage.compiler.final_comparison import FinalComparison, choose, compare_again, lowered_again, unmeasured
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
 from collage.compiler.plans import Plan, single_plans
 from collage.compiler.preparation import (
@@ -47,6 +40,7 @@ from collage.compiler.preparation import (
     preparation_fact,
 )
 from collage.compiler.report import compile_report
+from collage.compiler.result_store import CompileResult, ResultStore, SearchSummary
 from collage.compiler.session import LIMITS, CompileSession
 from collage.cost.cost import Cost
 from collage.cost.outcome import Status
@@ -144,21 +138,63 @@ def compile(
         )
         options = session.options
         if session.reference_failure is None:
-            proposed = collect(session, gather_specs(session))
-            candidates = CandidateKernelIndex([*proposed, *known_autotuned(session, proposed)])
-            if options.tune_s:
-                candidates, _ = search_until_stable(session, candidates)
-                candidates = autotune(session, candidates)
-            result, finals = decide(session, candidates)
+            result = _plan(session)
         else:
-            candidates, result = CandidateKernelIndex(()), None
-            finals = unmeasured(session)
+            result = CompileResult.of(session, unmeasured(session), SearchSummary())
+        finals = result.finals
         if finals.recipe is None:
             raise _nothing_finished(finals)
         facts["nodes"] = len(session.graph)
-        report = compile_report(session, facts, candidates, result, finals, time.monotonic() - started)
+        report = compile_report(session, facts, result, time.monotonic() - started)
         recipe = replace(finals.recipe, model=facts, report=report)
         return _settle(recipe, workspace, toolchains)
+
+
+def _plan(session: CompileSession) -> CompileResult:
+    """Return what the last compilation like this one ended with, if it holds, or the result of a search."""
+    proposed = collect(session, gather_specs(session))
+    store = ResultStore(session, proposed)
+    known = None if session.options.remeasure or session.options.tune_s else store.load()
+    if known is not None and (holds := _recalled(session, known, store)) is not None:
+        return holds
+    session.learn_costs()
+    session.introduce(proposed)
+    candidates = CandidateKernelIndex([*proposed, *known_autotuned(session, proposed)])
+    if session.options.tune_s:
+        candidates, _ = search_until_stable(session, candidates)
+        candidates = autotune(session, candidates)
+    found, finals = decide(session, candidates)
+    result = CompileResult.of(session, finals, SearchSummary.of(session, candidates, found))
+    if finals.recipe is not None and not _is_unfinished(session, result):
+        store.keep(result)
+    return result
+
+
+def _recalled(session: CompileSession, known: CompileResult, store: ResultStore) -> CompileResult | None:
+    """Build what an earlier compilation chose, and compare it again if it was chosen in doubt and the machine is calm.
+
+    Returns:
+        The result; None if what was chosen then cannot be built now, or is wrong.
+    """
+    finals = lowered_again(session, known.finals)
+    if finals is None:
+        return None
+    if not finals.is_in_doubt or not session.measure_session.noise_monitor.is_known_quiet():
+        return replace(known, finals=finals)
+    again = compare_again(session, finals)
+    if again is finals:
+        return replace(known, finals=finals)
+    result = replace(known, finals=again, is_remembered=False)
+    store.keep(result)
+    return result
+
+
+def _is_unfinished(session: CompileSession, result: CompileResult) -> bool:
+    """Return True if the user, or a budget of theirs, ended it early: the same command then goes on from there."""
+    stopped_by, options = result.search.stopped_by, session.options
+    has_budget = options.measure_budget is not None or options.time_budget_s is not None
+    is_cut_short = has_budget and stopped_by in ("deadline", "max_measured")
+    return result.finals.is_interrupted or stopped_by == "should_stop" or is_cut_short
 
 
 def _tuning(
@@ -293,7 +329,6 @@ def collect(session: CompileSession, specs: Sequence[FusionSpec]) -> CandidateKe
     left_behind = session.within_devices(host.all_candidates(session.graph, session.fusion))
     index = CandidateKernelIndex([*proposed, *left_behind])
     _check_covered(session, index)
-    session.introduce(index)
     return index
 
 
@@ -317,20 +352,16 @@ def decide(
     singles = single_plans(session)
     if not session.has_choice:
         return None, with_additive_error(session, choose(session, singles))
-    finals, raced = None, last_finalists(session, singles)
-    recall_correction(session)
+    finals, raced = None, list[Plan]()
     while True:
         index, result = search_until_stable(session, index)
         plans = _finalists(session, index, result, singles)
-        if all(_is_among(raced, plan) for plan in plans):
-            if finals is not None:
-                break
-            plans = raced
+        if finals is not None and all(_is_among(raced, plan) for plan in plans):
+            break
         rejected = session.rejections
         finals, raced = choose(session, plans), plans
         if not correct_costs(session, finals) and session.rejections == rejected:
             break
-    remember(session, finals)
     return result, with_additive_error(session, finals)
 
 
@@ -340,15 +371,13 @@ def _finalists(
     result: LazyResult[CandidateKernel],
     singles: Sequence[Plan],
 ) -> list[Plan]:
-    """What races: every single, the best mixes, and what won before where everything is measured anew."""
+    """Return the plans to compare: every single, and the best mixes."""
     covers = in_one_process(session, index, best_plans(session, index, result))
     if any(target.is_reduced for target in session.menu):
         covers = within_budget(session, covers, partial(searched_again, session, index))
     mixes = [plan for plan in covers if not _is_single_already(session, plan) and not _is_among(singles, plan)]
     mixes = [replace(plan, name=f"mix {i}") for i, plan in enumerate(mixes[: session.options.finalists], 1)]
-    plans = [*singles, *mixes]
-    earlier = previous_winner(session)
-    return plans if earlier is None or _is_among(plans, earlier) else [*plans, earlier]
+    return [*singles, *mixes]
 
 
 def _is_among(plans: Sequence[Plan], plan: Plan) -> bool:
@@ -437,7 +466,10 @@ class CollageFuseOps(ModulePass):
             )
             if session.reference_failure is not None:
                 raise NothingCanRun(session.reference_failure)
-            _, result = search_until_stable(session, collect(session, gather_specs(session)))
+            candidates = collect(session, gather_specs(session))
+            session.learn_costs()
+            session.introduce(candidates)
+            _, result = search_until_stable(session, candidates)
             if result.partitioning is None:
                 raise NothingCanRun(result.missing.reason if result.missing else "no cover was found in time")
             return Plan.of(result.partitioning, "collage")

@@ -22,7 +22,7 @@ from collage.search import Partitioning, copies_of, makespan_s
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import TUNED
 
-__all__ = ["Plan", "PlannedKernel", "lower", "on_the_host", "predicted_s", "single_plans"]
+__all__ = ["Plan", "PlannedKernel", "estimate_s", "lower", "on_the_host", "predicted_s", "single_plans"]
 
 _HOPELESS = 2.5
 """A single target this many times slower than the best, measured alone, is reported with that time and not raced."""
@@ -223,6 +223,14 @@ def lower(session: CompileSession, plan: Plan) -> Recipe:
     )
 
 
+def estimate_s(session: CompileSession, kernel: PlannedKernel) -> float | None:
+    """Return the seconds that one kernel is expected to take, its launch not included; None if it was not measured."""
+    outcome = session.outcome_of(kernel.sub_graph, kernel.target)
+    if outcome is None or outcome.time is None:
+        return None
+    return session.corrected_s(outcome.time.median_s, kernel.sub_graph)
+
+
 def predicted_s(session: CompileSession, plan: Plan) -> float | None:
     """Seconds until a plan's last kernel ends; None if a kernel was not measured.
 
@@ -230,11 +238,9 @@ def predicted_s(session: CompileSession, plan: Plan) -> float | None:
     """
     seconds = []
     for place in plan.kernels:
-        outcome = session.outcome_of(place.sub_graph, place.target)
-        if outcome is None or outcome.time is None:
+        if (kernel_s := estimate_s(session, place)) is None:
             return None
-        launch_s = session.launch_penalty_s(place.target) if len(plan.kernels) > 1 else 0.0
-        seconds.append(session.corrected_s(outcome.time.median_s, place.sub_graph) + launch_s)
+        seconds.append(kernel_s + (session.launch_penalty_s(place.target) if len(plan.kernels) > 1 else 0.0))
     if session.placement is None or any(place.device is None for place in plan.kernels):
         return sum(seconds)
     devices = session.placement.devices

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from collage.compiler.additivity import machine_drift
 from collage.compiler.final_comparison import FinalComparison
-from collage.compiler.plans import Plan, PlannedKernel, predicted_s
+from collage.compiler.plans import Plan, PlannedKernel
+from collage.compiler.result_store import CompileResult
 from collage.compiler.session import CompileSession
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.frontend import lengths_as_json
-from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.measure.comparison import FinalistResult
 from collage.numerics.nan_check import nan_shares
 from collage.numerics.value_store import ValueStore
-from collage.search import LazyResult, SearchStatistics
 from collage.system.machine import Machine, this_machine
 from collage.target import HOST_TARGET, Target
 
@@ -25,27 +24,19 @@ __all__ = ["SCHEMA", "compile_report"]
 SCHEMA = 1
 """Version of the report."""
 
-_NOISY = 1.5
-"""Ratio of the ninetieth to the tenth percentile of latencies from which a machine is called noisy; a quiet one has 1.1."""
 _VAGUE = 0.2
 _NOTEWORTHY = 1e-2
 """Share of the largest output; kernels that quantise alike differ by about one step of 256."""
 
 
 def compile_report(
-    session: CompileSession,
-    model: Mapping[str, Any],
-    index: CandidateKernelIndex,
-    result: LazyResult[CandidateKernel] | None,
-    finals: FinalComparison,
-    wall_s: float,
+    session: CompileSession, model: Mapping[str, Any], result: CompileResult, wall_s: float
 ) -> dict[str, Any]:
     """The report as JSON values; seconds become µs, and what is not known is null."""
+    finals = result.finals
     assert finals.plan is not None
     assert finals.recipe is not None
     plan = finals.plan
-    estimates = [_estimate_s(session, place) for place in plan.kernels]
-    total_s = predicted_s(session, plan)
     standing = finals.standings.get(plan.name)
     no_numbers = nan_shares(session.model, session.measure_session.values)
     return {
@@ -65,18 +56,20 @@ def compile_report(
                 "estimate_us": _us(seconds),
                 **({} if record.device is None else {"device": record.device}),
             }
-            for record, place, seconds in zip(finals.recipe.kernels, plan.kernels, estimates, strict=True)
+            for record, place, seconds in zip(
+                finals.recipe.kernels, plan.kernels, result.estimates_s[plan.name], strict=True
+            )
         ],
-        "estimate_us": _us(total_s),
+        "estimate_us": _us(result.predicted_s[plan.name]),
         "measured_us": _times(finals.time),
         "singles": [_single(session, finals, target) for target in session.menu],
-        "finalists": [_finalist(standing, predicted) for standing, predicted in finals.compared(session)],
+        "finalists": [_finalist(each, result.predicted_s[name]) for name, each in finals.standings.items()],
         "speedup_vs_best_single": finals.speedup[0] if finals.speedup else None,
         "speedup_interval": finals.speedup[1].as_list() if finals.speedup else None,
         "additive_error": finals.additive_error,
         "machine_drift": 1.0 - 1.0 / machine_drift(finals),
-        "search": _search(session, index, result, wall_s, finals.recorded),
-        "numerics": _numerics(session, plan, standing, no_numbers),
+        "search": _search(session, result, wall_s),
+        "numerics": _numerics(session, result, standing, no_numbers),
         "warnings": [
             *_preparation(session),
             *_left_to_the_host(session, finals.plan),
@@ -86,13 +79,6 @@ def compile_report(
         ],
         **({} if session.placement is None else {"devices": session.placement.as_json()}),
     }
-
-
-def _estimate_s(session: CompileSession, place: PlannedKernel) -> float | None:
-    outcome = session.outcome_of(place.sub_graph, place.target)
-    if outcome is None or outcome.time is None:
-        return None
-    return session.corrected_s(outcome.time.median_s, place.sub_graph)
 
 
 def _single(session: CompileSession, finals: FinalComparison, target: Target) -> dict[str, Any]:
@@ -132,39 +118,30 @@ def _finalist(standing: FinalistResult, predicted: float | None) -> dict[str, An
     }
 
 
-def _search(
-    session: CompileSession,
-    index: CandidateKernelIndex,
-    result: LazyResult[CandidateKernel] | None,
-    wall_s: float,
-    recorded: bool,
-) -> dict[str, Any]:
-    keys: set[Hashable] = {session.key_of(candidate.sub_graph, candidate.target) for candidate in index}
-    counters = session.measure_session.counters
-    found = result.partitioning if result is not None else None
-    statistics = result.statistics if result is not None else SearchStatistics(0)
+def _search(session: CompileSession, result: CompileResult, wall_s: float) -> dict[str, Any]:
+    counters, search = session.measure_session.counters, result.search
     return {
         "algorithm": "lazy Dijkstra over covered sets",
         "mode": session.options.search,
-        "stopped_by": result.stopped_by if result is not None else "not started",
-        "candidates": len(index),
-        "keys": len(keys),
+        "stopped_by": search.stopped_by,
+        "candidates": search.candidates,
+        "keys": search.keys,
         "built": counters.built,
         "measured": counters.measured,
         "measured_again": counters.again,
         "cache_hits": counters.recorded,
-        "raced": not recorded,
-        "states": statistics.states,
-        "rounds": statistics.rounds,
-        "caps": [*session.fusion.capped, *statistics.caps],
-        "optimal": bool(found and found.optimal),
-        "gap": found.gap if found is not None else None,
+        "raced": not result.is_remembered,
+        "states": search.states,
+        "rounds": search.rounds,
+        "caps": list(search.caps),
+        "optimal": search.optimal,
+        "gap": search.gap,
         "wall_s": wall_s,
     }
 
 
 def _numerics(
-    session: CompileSession, plan: Plan, standing: FinalistResult | None, no_numbers: Mapping[str, float]
+    session: CompileSession, result: CompileResult, standing: FinalistResult | None, no_numbers: Mapping[str, float]
 ) -> dict[str, Any]:
     """Of the whole model where it was raced, else the worst of its kernels; ``ok`` is null where nothing was checked."""
     tolerated = {
@@ -181,12 +158,10 @@ def _numerics(
             "max_rel_error": standing.max_rel,
             **tolerated,
         }
-    outcomes = [session.outcome_of(place.sub_graph, place.target) for place in plan.kernels]
-    errors = [outcome.error for outcome in outcomes if outcome is not None and outcome.error is not None]
     return {
-        "ok": None if None in outcomes else all(outcome.ok for outcome in outcomes if outcome is not None),
+        "ok": result.kernels_ok,
         "max_abs_error": None,
-        "max_rel_error": max(errors, default=None),
+        "max_rel_error": result.kernels_error,
         **tolerated,
     }
 
@@ -285,9 +260,10 @@ def _warnings(finals: FinalComparison, threads: int, machine: Machine) -> list[s
             f"a control group leaves {machine.quota:.0%} of one processor's time to kernels of up to {used} threads: they "
             f"are stopped when it is spent, and some runs take far longer than most; --threads {enough} makes them alike"
         )
-    if finals.time is not None and (ratio := finals.time.p90_s / finals.time.p10_s) > _NOISY:
+    if finals.time is not None and finals.is_noisy:
         warnings.append(
-            f"this machine is noisy: a tenth of the runs took {ratio:.1f} times as long as another tenth; "
+            f"this machine is noisy: a tenth of the runs took {finals.time.p90_s / finals.time.p10_s:.1f} times as long as "
+            "another tenth; "
             "compile again, with --remeasure, when nothing else runs on it"
         )
     if finals.speedup is not None and (width := finals.speedup[1].high / finals.speedup[1].low - 1.0) > _VAGUE:

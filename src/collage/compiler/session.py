@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 import onnx_ir as ir
 
@@ -15,12 +15,12 @@ from collage.compiler.device_placement import DevicePlacement
 from collage.compiler.preparation import PreparationDiffers, Verdict, find_guilty
 from collage.cost.cost import Correction, Cost
 from collage.cost.outcome import Outcome, Status
-from collage.cost.workload_key import METHOD, runtime_settings
 from collage.database.database import Database
 from collage.device import SEScope
-from collage.frontend import model_digest, place_weights
+from collage.frontend import place_weights
 from collage.fusion import CandidateKernel, FusionReport
-from collage.graph import DataflowGraph, IndexSet, SubGraph, structural_hash, value_nbytes
+from collage.graph import DataflowGraph, IndexSet, SubGraph, value_nbytes
+from collage.measure.additivity import AdditivityCheck
 from collage.measure.baselines import Baselines, TargetBaseline, measure_baselines
 from collage.measure.check_inputs import CheckingSets, agrees_with_original, capture_checking_sets
 from collage.measure.comparison import ComparisonPlan
@@ -37,7 +37,7 @@ from collage.measure.session import MeasureSession
 from collage.measure.worker_pool import Limits
 from collage.numerics.value_store import ValueStore
 from collage.options import CompileOptions
-from collage.system.machine import free_memory_bytes, this_machine
+from collage.system.machine import free_memory_bytes
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Registry, Support
 from collage.workers.worker import Worker
@@ -156,8 +156,9 @@ class CompileSession:
         self.budget = SearchBudget(options, self.comparison_plan)
         self.fusion = FusionReport()
         self._outcomes: dict[tuple[Hashable, Target], Outcome] = {}
-        self._rejected: dict[tuple[SubGraph, Target], None] = {}
+        self._rejected: set[tuple[SubGraph, Target]] = set()
         self._twins: dict[tuple[Hashable, Target], list[CandidateKernel]] = {}
+        self.additivity_checks: dict[Hashable, AdditivityCheck | None] = {}
         self.batch_size = _BATCH_SIZE
         self._tuners: dict[str, bool] = {}
 
@@ -181,7 +182,6 @@ class CompileSession:
         self._check_preparation()
         if self.reference_failure is not None:
             self.baselines = {target: self._not_measured(target) for target in self.menu}
-            self.overheads = {}
             return
         self.baselines = measure_baselines(
             self.graph,
@@ -193,6 +193,9 @@ class CompileSession:
             self.database,
             self.say,
         )
+
+    def learn_costs(self) -> None:
+        """Find out what a search needs beyond the baselines: overheads, bounds, and where the time goes."""
         usable = [*(t for t in self.menu if self.baselines[t].availability.available), HOST_TARGET]
         self.overheads = {target: measure_overheads(target, self.measure_session, self.database) for target in usable}
         peak = measure_peak(self.database)
@@ -200,7 +203,6 @@ class CompileSession:
             (Roofline(self.graph.nodes, partial(_shape_on, values), peak), weight)
             for values, weight in self.measure_session.occasions
         ]
-        self._recall_rejected()
         op_types = [node.op_type for node in self.graph.nodes]
         self._expectation = LearnedCostModel(op_types, {t: found.dispatch_s for t, found in self.overheads.items()})
         for target, found in self.baselines.items():
@@ -263,7 +265,7 @@ class CompileSession:
         self.say(f"asking {target.short} where the time goes")
         places = [SubGraph(self.graph, IndexSet(1 << i)) for i in parts]
         outcomes = self.estimator.measure([(self.kernels.model(place, target), target) for place in places])
-        self.budget.asked += len(parts)
+        self.budget.asked += sum(not outcome.recorded for outcome in outcomes)
         dispatch_s = self.overheads[target].dispatch_s
         seconds = {
             i: max(outcome.time.median_s - dispatch_s, _LEAST_SHARE * outcome.time.median_s)
@@ -273,7 +275,7 @@ class CompileSession:
         whole = [outcome.time.median_s for outcome in found.outcomes if outcome.time is not None]
         total_s = sum(whole) if len(whole) == len(found.outcomes) else None
         profile = profile_from_parts(op_types, weights, seconds, total_s)
-        self._expectation.learn_profile(target, self._as_it_was_first(target, profile))
+        self._expectation.learn_profile(target, profile)
         for place, outcome in zip(places, outcomes, strict=True):
             self._learn(place, target, outcome)
 
@@ -355,48 +357,6 @@ class CompileSession:
         """What came of measuring this kernel, or one of equal key, in this session."""
         return self._outcomes.get(self.key_of(sub_graph, target))
 
-    def _as_it_was_first(self, target: Target, profile: Mapping[int, float]) -> Mapping[int, float]:
-        """A target's profile as the first search of this model had it.
-
-        Parts are looked at twice in the end. A search that began from what they cost then would ask for other kernels.
-        """
-        build = self.measure_session.build_of(target)
-        name = {**self.fact("parts-1"), "menu": list(map(str, self.menu)), "target": str(target), "build": build}
-        told = None if self.options.remeasure else self.database.local_fact(**name)
-        if told is None:
-            self.database.keep_local_fact({str(node): took_s for node, took_s in profile.items()}, **name)
-            return profile
-        return {int(node): float(took_s) for node, took_s in told.items()}
-
-    def fact(self, name: str) -> dict[str, Any]:
-        """The name under which the database keeps a fact of this model, as it is to run here."""
-        measure_session, devices = (
-            self.measure_session,
-            {} if self.placement is None else {"devices": self.placement.digest},
-        )
-        # Named only where there are several, so that what was known before there could be is known still.
-        more = [[self._input_shapes(values), weight] for values, weight in measure_session.occasions[1:]]
-        return {
-            **devices,
-            **({"occasions": [measure_session.weights[0], *more]} if more else {}),
-            "fact": name,
-            "method": METHOD,
-            "model": structural_hash(self.model),
-            "shapes": self._input_shapes(measure_session.values),
-            "machine": this_machine().fingerprint,
-            "threads": self.options.threads,
-            "settings": runtime_settings(),
-            "tolerance": self.tolerance,
-        }
-
-    def _input_shapes(self, values: ValueStore) -> list[list[int]]:
-        return [list(values.shape(str(v.name))) for v in self.model.graph.inputs if v.name in values]
-
-    def fact_of_menu(self, name: str) -> dict[str, Any]:
-        """The name of a fact that also depends on what there is to choose from."""
-        menu = [[str(target), self.measure_session.build_of(target)] for target in self.menu]
-        return {**self.fact(name), "menu": menu}
-
     def introduce(self, candidates: Iterable[CandidateKernel]) -> None:
         """Notes which candidates have equal keys, so that a measurement of one, also an earlier one, tells of all."""
         for candidate in candidates:
@@ -421,8 +381,8 @@ class CompileSession:
     def measure(self, candidates: Sequence[CandidateKernel]) -> list[Cost]:
         """Builds and measures candidates, and learns from what comes of it."""
         kernels = [(self.kernels.model(c.sub_graph, c.target), c.target) for c in candidates]
-        self.budget.asked += len(kernels)
         for candidate, outcome in zip(candidates, self.estimator.measure(kernels, self.best_single_s), strict=True):
+            self.budget.asked += not outcome.recorded
             self._learn(candidate.sub_graph, candidate.target, outcome)
         return [self.measured_cost(candidate) for candidate in candidates]
 
@@ -488,21 +448,8 @@ class CompileSession:
         return reason
 
     def _reject(self, sub_graph: SubGraph, target: Target) -> None:
-        """From now on no search has this very kernel; nor has one of this very model in a later session."""
-        self._rejected[sub_graph, target] = None
-        plain = [[str(target), list(place.inside)] for place, target in self._rejected if not place.nested]
-        told = {"model": model_digest(self.model), "kernels": plain}
-        self.database.keep_local_fact(told, **self.fact("rejected-1"))
-
-    def _recall_rejected(self) -> None:
-        """Learns which kernels were wrong when this model, with these weights, was compiled before."""
-        told = None if self.options.remeasure else self.database.local_fact(**self.fact("rejected-1"))
-        if told is None or told["model"] != model_digest(self.model):
-            return
-        menu = {str(target): target for target in self.menu}
-        for target, nodes in told["kernels"]:
-            if target in menu and nodes and max(nodes) < len(self.graph):
-                self._rejected[SubGraph(self.graph, IndexSet.of(*nodes)), menu[target]] = None
+        """Leave this very kernel out of every further search."""
+        self._rejected.add((sub_graph, target))
 
     @property
     def rejections(self) -> int:

@@ -135,6 +135,11 @@ class TuningRecords:
         """Whether any kernel was tuned on this machine."""
         return bool(self._here)
 
+    @property
+    def digest(self) -> str:
+        """Digest of all that was tuned on this machine: it changes when one more kernel is."""
+        return digest_of({name: asdict(tuned) for name, (_, tuned) in self._here.items()})
+
     def forecast(self, target: Target) -> TuningForecast:
         """What tuning for a target, with its trials and seed, can be expected to take and to bring."""
         return TuningForecast.of([tuned for name, tuned in self._here.values() if name == str(target)])

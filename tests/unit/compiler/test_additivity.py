@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +16,6 @@ from collage.compiler.additivity import (
     correction_of,
     estimate_correction,
     machine_drift,
-    recall_correction,
     with_additive_error,
 )
 from collage.compiler.final_comparison import FinalComparison
@@ -57,19 +56,9 @@ class Learner:
 
     def __init__(self, correction: Correction | None = None) -> None:
         self.correction = correction or Correction()
-        self.kept: dict[str, Any] | None = None
-        self.remeasures = False
-        self.database = SimpleNamespace(keep_local_fact=self.keep, local_fact=lambda **_: self.kept)
         self.said: list[str] = []
         self.looks: list[int] = []
         self.has_looked_again = False
-
-    @property
-    def options(self) -> Any:
-        return SimpleNamespace(remeasure=self.remeasures)
-
-    def keep(self, value: dict[str, Any], **_: Any) -> None:
-        self.kept = value
 
     def remeasure(self, kernels: Sequence[Any]) -> bool:
         self.looks.append(len(kernels))
@@ -80,9 +69,6 @@ class Learner:
 
     def launch_penalty_s(self, _: Any) -> float:
         return LAUNCH_S + self.correction.chain_s
-
-    def fact_of_menu(self, name: str) -> dict[str, Any]:
-        return {"fact": name}
 
 
 @pytest.fixture
@@ -143,7 +129,6 @@ def test_the_fastest_chain_that_was_raced_teaches(shares: dict[str, Any]) -> Non
     assert correct_costs(session, finals_of({"a": 1e-3, "mix": 3e-3, "mix 2": 2e-3, "mix 3": None}))
     assert shares["asked"] == [("mix 2", 1), ("mix 2", 2)]
     assert session.correction.parts == pytest.approx(0.998 / 1.25)
-    assert session.kept == asdict(session.correction)
     assert not correct_costs(session, finals_of({"mix": 1e-3}))  # Once in a compilation.
     assert len(shares["asked"]) == 2
 
@@ -241,7 +226,7 @@ def test_before_that_they_are_measured_again_where_that_was_not_done(
     )
     shares["mix"] = 1.0
     assert correct_costs(session, finals_of({"a": 1e-3, "mix": 1e-3})), "what was measured again is searched with"
-    assert (session.looks, session.correction, session.kept) == ([2], Correction(), None)
+    assert (session.looks, session.correction) == ([2], Correction())
 
 
 def test_what_adds_up_or_cannot_be_told_is_not_corrected(shares: dict[str, Any]) -> None:
@@ -249,22 +234,7 @@ def test_what_adds_up_or_cannot_be_told_is_not_corrected(shares: dict[str, Any])
     assert not correct_costs(session, finals_of({"mix": 1e-3}))
     shares["mix"] = 1.04
     assert not correct_costs(session, finals_of({"mix": 1e-3}))
-    assert session.kept is None
     assert session.correction == Correction()
-
-
-def test_what_an_earlier_compilation_corrected_holds_and_is_not_learned_anew(shares: dict[str, Any]) -> None:
-    shares["mix"] = 1.25
-    session: Any = Learner()
-    session.kept = asdict(Correction(parts=0.9))
-    recall_correction(session)
-    assert session.correction == Correction(parts=0.9)
-    assert not correct_costs(session, finals_of({"mix": 1e-3}))
-    assert shares["asked"] == []
-    session.remeasures = True
-    recall_correction(session)
-    assert session.correction == Correction()
-    assert correct_costs(session, finals_of({"mix": 1e-3}))
 
 
 def test_the_winner_is_judged_by_its_kernels_beside_it(shares: dict[str, Any]) -> None:
@@ -296,7 +266,7 @@ def test_a_correction_is_judged_on_another_occasion(shares: dict[str, Any]) -> N
     assert correct_costs(session, finals)
     found = with_additive_error(session, finals)
     assert found.additive_error == pytest.approx(0.998 - 0.998 / 1.25 * 1.2)
-    assert session.kept == asdict(session.correction) != asdict(Correction())
+    assert session.correction != Correction()
     assert shares["asked"] == [("mix", 1), ("mix", 2), ("mix", 3)]
 
 
@@ -306,7 +276,6 @@ def test_where_the_winner_adds_up_better_without_a_correction_costs_are_stated_w
     found = with_additive_error(session, finals_of({"a": 1e-3, "mix": 1e-3}))
     assert found.additive_error == pytest.approx(-0.022)
     assert session.correction == Correction()
-    assert session.kept is None  # The next search begins as this one did.
 
 
 @pytest.mark.parametrize(
