@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "compile": "collage.compiler.pipeline",
-    "CollageFuseOps": "collage.compiler.pipeline",
+    "CollageFuseOps": "collage.compiler.fuse_ops_pass",
     "CompileOptions": "collage.compiler.pipeline",
     "Executable": "collage.runtime",
     "load": "collage.runtime",

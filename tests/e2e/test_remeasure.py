@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 import collage
 from collage.compiler.final_comparison import finalist_of
 from collage.compiler.plans import Plan
-from collage.compiler.session import CompileSession
+from collage.compiler.problem import Problem
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.database.database import Database
@@ -182,9 +182,9 @@ class NoisyMachine:
         is_wrong = random.Random(f"{self.seed} {job.target} {nodes}").random() < 1 / 7
         return "wrong here" if is_wrong and len(nodes) < len(self.operators) else None
 
-    def finalist(self, session: CompileSession, plan: Plan, recipe: Recipe | None) -> Finalist:
+    def finalist(self, problem: Problem, session: MeasureSession, plan: Plan, recipe: Recipe | None) -> Finalist:
         self.plans[plan.name] = plan
-        return finalist_of(session, plan, recipe)
+        return finalist_of(problem, session, plan, recipe)
 
     def race(self, finalists: Sequence[Finalist], *_: object, **__: object) -> Comparison:
         self.races += 1

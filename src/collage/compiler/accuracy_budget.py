@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from collage._errors import ToolchainError
+from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import finalist_of
 from collage.compiler.plans import Plan, lower, predicted_s
-from collage.compiler.session import CompileSession
+from collage.compiler.problem import Problem
+from collage.compiler.survey import Survey
+from collage.measure.session import MeasureSession
 from collage.workers.worker import Worker
 
 __all__ = ["within_budget"]
@@ -25,12 +28,20 @@ _CHECK_S = 300.0
 
 
 def within_budget(
-    session: CompileSession, plans: Sequence[Plan], search_again: Callable[[], Sequence[Plan]]
+    problem: Problem,
+    survey: Survey,
+    costs: CostTable,
+    session: MeasureSession,
+    plans: Sequence[Plan],
+    search_again: Callable[[], Sequence[Plan]],
 ) -> list[Plan]:
     """The fastest plans found whose end-to-end error keeps the budget.
 
     Args:
-        session: What is known; its ``error_price_s`` is what the search pays, 0 when this returns.
+        problem: The model, with the tolerance that counts.
+        survey: How fast the best single target is.
+        costs: Their ``error_price_s`` is what the search pays, 0 when this returns.
+        session: Builds kernels.
         plans: What the search found at price 0, the best first.
         search_again: The best plans at the present price.
 
@@ -42,44 +53,48 @@ def within_budget(
     def keeps(plan: Plan) -> bool:
         key = frozenset((kernel.sub_graph, kernel.target) for kernel in plan.kernels)
         if key not in verdicts:
-            verdicts[key] = _keeps(session, plan)
+            verdicts[key] = _keeps(problem, session, plan)
         return verdicts[key]
 
     kept = [plan for plan in plans if keeps(plan)]
     if plans and plans[0] not in kept:
-        kept += _at_a_price(session, keeps, search_again)
+        kept += _at_a_price(problem, survey, costs, keeps, search_again)
     best: dict[frozenset[object], Plan] = {}
-    for plan in sorted(kept, key=lambda plan: predicted_s(session, plan) or float("inf")):
+    for plan in sorted(kept, key=lambda plan: predicted_s(problem, costs, plan) or float("inf")):
         best.setdefault(frozenset((place.sub_graph, place.target) for place in plan.kernels), plan)
     return list(best.values())
 
 
 def _at_a_price(
-    session: CompileSession, keeps: Callable[[Plan], bool], search_again: Callable[[], Sequence[Plan]]
+    problem: Problem,
+    survey: Survey,
+    costs: CostTable,
+    keeps: Callable[[Plan], bool],
+    search_again: Callable[[], Sequence[Plan]],
 ) -> list[Plan]:
     kept: list[Plan] = []
     # At this price, an error as large as the whole budget costs as much as the whole model takes.
-    too_low, price, enough = 0.0, session.best_single_s / max(session.tolerance, 1e-9), float("inf")
+    too_low, price, enough = 0.0, survey.best_single_s / max(problem.tolerance, 1e-9), float("inf")
     try:
         for step in range(_STEPS):
-            session.error_price_s = price
-            session.say(f"searching within the accuracy budget, {step + 1} of {_STEPS}")
+            costs.error_price_s = price
+            costs.say(f"searching within the accuracy budget, {step + 1} of {_STEPS}")
             good = [plan for plan in search_again() if keeps(plan)]
             kept += good
             too_low, enough = (too_low, price) if good else (price, enough)
             price = _RAISE * too_low if enough == float("inf") else (too_low + enough) / 2
     finally:
-        session.error_price_s = 0.0
+        costs.error_price_s = 0.0
     return kept
 
 
-def _keeps(session: CompileSession, plan: Plan) -> bool:
+def _keeps(problem: Problem, session: MeasureSession, plan: Plan) -> bool:
     """Run a plan once: whether its outputs are right within the budget."""
     if not any(place.target.is_reduced for place in plan.kernels):
         return True
     try:
-        finalist = finalist_of(session, plan, lower(session, plan))
+        finalist = finalist_of(problem, session, plan, lower(problem, session, plan))
         with Worker(finalist.service, dict(finalist.arguments)) as worker:
-            return worker.call("check", _CHECK_S, tolerance=session.tolerance)["reason"] is None
+            return worker.call("check", _CHECK_S, tolerance=problem.tolerance)["reason"] is None
     except ToolchainError:
         return False

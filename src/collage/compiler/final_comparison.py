@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collage._errors import NothingCanRun, ToolchainError
-from collage.compiler.plans import Plan, lower, on_the_host, predicted_s
-from collage.compiler.session import CompileSession
+from collage.compiler.cost_table import CostTable
+from collage.compiler.plans import Plan, PlannedKernel, lower, on_the_host, predicted_s
+from collage.compiler.problem import Problem
+from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
 from collage.measure.comparison import Finalist, FinalistResult, compare_end_to_end, why_wrong
 from collage.measure.noise_monitor import BUSY
+from collage.measure.session import MeasureSession
 from collage.runtime import Recipe
 from collage.target import HOST_TOOLCHAIN
 
@@ -62,24 +65,31 @@ class FinalComparison:
         return bool(self.rivals) and (self.is_noisy or self.slowdown > BUSY)
 
 
-def choose(session: CompileSession, plans: Sequence[Plan]) -> FinalComparison:
+def choose(problem: Problem, costs: CostTable, session: MeasureSession, plans: Sequence[Plan]) -> FinalComparison:
     """Compare the plans end to end, and return the winner."""
-    if not session.options.finals:
-        return _least_predicted(session, plans)
+    if not problem.options.finals:
+        return _least_predicted(problem, costs, session, plans)
     try:
-        return _compared(session, plans)
+        return _compared(problem, session, plans, costs.why_wrong)
     except KeyboardInterrupt:
         session.say("interrupted: returning the best single, as measured by itself")
-        return _least_predicted(session, [plan for plan in plans if plan.single] or plans, is_interrupted=True)
+        return _least_predicted(
+            problem, costs, session, [plan for plan in plans if plan.single] or plans, is_interrupted=True
+        )
 
 
-def _compared(session: CompileSession, plans: Sequence[Plan]) -> FinalComparison:
-    recipes, failures = _built(session, plans)
-    finalists = [finalist_of(session, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
-    noise_monitor = session.measure_session.noise_monitor
+def _compared(
+    problem: Problem,
+    session: MeasureSession,
+    plans: Sequence[Plan],
+    why_wrong_kernel: Callable[[PlannedKernel], str | None] = lambda _: None,
+) -> FinalComparison:
+    recipes, failures = _built(problem, session, plans, why_wrong_kernel)
+    finalists = [finalist_of(problem, session, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
+    noise_monitor = session.noise_monitor
     noise_monitor.renew()
     result = compare_end_to_end(
-        finalists, session.tolerance, session.comparison_plan, session.say, when_quiet=noise_monitor.samples
+        finalists, problem.tolerance, problem.comparison_plan, session.say, when_quiet=noise_monitor.samples
     )
     standings = {**failures, **{standing.finalist.name: standing for standing in result.standings}}
     if result.winner is None:
@@ -98,7 +108,7 @@ def _compared(session: CompileSession, plans: Sequence[Plan]) -> FinalComparison
     )
 
 
-def lowered_again(session: CompileSession, finals: FinalComparison) -> FinalComparison | None:
+def lowered_again(problem: Problem, session: MeasureSession, finals: FinalComparison) -> FinalComparison | None:
     """Build the winner of an earlier comparison, and check its outputs.
 
     Returns:
@@ -107,8 +117,8 @@ def lowered_again(session: CompileSession, finals: FinalComparison) -> FinalComp
     assert finals.plan is not None
     session.say(f"checking {finals.plan.name}, which was chosen before")
     try:
-        recipe = lower(session, finals.plan)
-        reason = why_wrong(finalist_of(session, finals.plan, recipe), session.tolerance)
+        recipe = lower(problem, session, finals.plan)
+        reason = why_wrong(finalist_of(problem, session, finals.plan, recipe), problem.tolerance)
     except ToolchainError as error:
         reason = str(error)
     if reason is not None:
@@ -117,7 +127,7 @@ def lowered_again(session: CompileSession, finals: FinalComparison) -> FinalComp
     return replace(finals, recipe=recipe)
 
 
-def compare_again(session: CompileSession, finals: FinalComparison) -> FinalComparison:
+def compare_again(problem: Problem, session: MeasureSession, finals: FinalComparison) -> FinalComparison:
     """Compare an earlier winner with its rivals and the best single target once more.
 
     Returns:
@@ -127,7 +137,7 @@ def compare_again(session: CompileSession, finals: FinalComparison) -> FinalComp
     names = {finals.plan.name, *finals.rivals, *_best_single(finals)}
     session.say("comparing plans again that a disturbed machine could not tell apart")
     try:
-        found = _compared(session, [plan for plan in finals.plans if plan.name in names])
+        found = _compared(problem, session, [plan for plan in finals.plans if plan.name in names])
     except KeyboardInterrupt:
         session.say("interrupted: returning what was chosen before")
         return finals
@@ -152,15 +162,20 @@ def _best_single(finals: FinalComparison) -> list[str]:
     return [min(timed)[1]] if timed else []
 
 
-def _built(session: CompileSession, plans: Sequence[Plan]) -> tuple[dict[str, Recipe], dict[str, FinalistResult]]:
+def _built(
+    problem: Problem,
+    session: MeasureSession,
+    plans: Sequence[Plan],
+    why_wrong_kernel: Callable[[PlannedKernel], str | None],
+) -> tuple[dict[str, Recipe], dict[str, FinalistResult]]:
     """The plans that can be raced, and how the others failed: a kernel could not be built, or is wrong where it is."""
     recipes: dict[str, Recipe] = {}
     failures: dict[str, FinalistResult] = {}
     for plan in plans:
         session.say(f"building finalist {plan.name}")
-        entry = finalist_of(session, plan, None)
+        entry = finalist_of(problem, session, plan, None)
         try:
-            recipe, wrong = lower(session, plan), _wrong_kernel(session, plan)
+            recipe, wrong = lower(problem, session, plan), _wrong_kernel(problem, plan, why_wrong_kernel)
         except ToolchainError as error:
             failures[plan.name] = FinalistResult(entry, Status.COMPILE_ERROR, reason=str(error))
             continue
@@ -171,56 +186,56 @@ def _built(session: CompileSession, plans: Sequence[Plan]) -> tuple[dict[str, Re
     return recipes, failures
 
 
-def _wrong_kernel(session: CompileSession, plan: Plan) -> str | None:
-    """Which kernel of a mix is wrong, and why; what runs the model alone is checked by its outputs, in the race."""
-    for place in plan.kernels if len(plan.kernels) > 1 else ():
-        reason = session.why_wrong(place.sub_graph, place.target)
+def _wrong_kernel(problem: Problem, plan: Plan, why_wrong_kernel: Callable[[PlannedKernel], str | None]) -> str | None:
+    """Return which kernel of a mix is wrong, and why; one that runs the model alone is checked by its outputs."""
+    for kernel in plan.kernels if len(plan.kernels) > 1 else ():
+        reason = why_wrong_kernel(kernel)
         if reason is not None:
-            return f"kernel {session.kernels.model(place.sub_graph, place.target).graph.name}: {reason}"
+            return f"kernel {problem.kernels.model(kernel.sub_graph, kernel.target).graph.name}: {reason}"
     return None
 
 
-def unmeasured(session: CompileSession) -> FinalComparison:
+def unmeasured(problem: Problem, survey: Survey, session: MeasureSession) -> FinalComparison:
     """What to return where the model could not be run for reference: the host, which runs it as it is written.
 
     Raises:
         NothingCanRun: Not even the host can build it.
     """
-    plan = on_the_host(session)
+    plan = on_the_host(problem, survey)
     try:
-        return FinalComparison(lower(session, plan), plan, [plan], {}, None, None)
+        return FinalComparison(lower(problem, session, plan), plan, [plan], {}, None, None)
     except ToolchainError as error:
-        raise NothingCanRun(f"nothing can run the model: {error}; and {session.reference_failure}") from error
+        raise NothingCanRun(f"nothing can run the model: {error}; and {survey.reference.failure}") from error
 
 
 def _least_predicted(
-    session: CompileSession, plans: Sequence[Plan], *, is_interrupted: bool = False
+    problem: Problem, costs: CostTable, session: MeasureSession, plans: Sequence[Plan], *, is_interrupted: bool = False
 ) -> FinalComparison:
     """Without finals: the first plan, by predicted cost, that can be built."""
     failures: dict[str, FinalistResult] = {}
-    for plan in sorted(plans, key=lambda plan: predicted_s(session, plan) or float("inf")):
+    for plan in sorted(plans, key=lambda plan: predicted_s(problem, costs, plan) or float("inf")):
         try:
-            recipe = lower(session, plan)
+            recipe = lower(problem, session, plan)
             return FinalComparison(recipe, plan, [plan], {}, None, None, is_interrupted=is_interrupted)
         except ToolchainError as error:
             failures[plan.name] = FinalistResult(
-                finalist_of(session, plan, None), Status.COMPILE_ERROR, reason=str(error)
+                finalist_of(problem, session, plan, None), Status.COMPILE_ERROR, reason=str(error)
             )
     return FinalComparison(None, None, plans, failures, None, None)
 
 
-def finalist_of(session: CompileSession, plan: Plan, recipe: Recipe | None) -> Finalist:
+def finalist_of(problem: Problem, session: MeasureSession, plan: Plan, recipe: Recipe | None) -> Finalist:
     """A plan as an entry of the race; without a recipe only its name counts."""
     arguments: dict[str, Any] = {}
     if recipe is not None:
         # The host stands in for kernels that fail, as it does where the recipe is deployed.
-        factories = {name: session.toolchains.factory(name) for name in {*recipe.toolchains, HOST_TOOLCHAIN}}
+        factories = {name: problem.toolchains.factory(name) for name in {*recipe.toolchains, HOST_TOOLCHAIN}}
         arguments = {
             "recipe": recipe.as_json(),
             "workspace": str(session.workspace),
-            "values": session.measure_session.value_folders,
-            "weights": session.measure_session.weights,
-            "lengths": [str(folder) for folder in session.measure_session.length_folders],
+            "values": session.value_folders,
+            "weights": session.weights,
+            "lengths": [str(folder) for folder in session.length_folders],
             "factories": factories,
         }
     return Finalist(plan.name, _RACE, arguments, len(plan.kernels), incumbent=plan.single is not None)

@@ -14,11 +14,14 @@ from typing import Any
 
 from collage.compiler.autotune import known_autotuned
 from collage.compiler.concurrent_plans import concurrent_plans
-from collage.compiler.copy_costs import transfers_of
+from collage.compiler.cost_table import CostTable
 from collage.compiler.plans import Plan, predicted_s
-from collage.compiler.session import CompileSession
+from collage.compiler.problem import Problem
+from collage.compiler.survey import Survey
 from collage.fusion import CandidateKernel, CandidateKernelIndex, max_coalesce, moved_borders
 from collage.graph import SubGraph, is_view
+from collage.measure.process_compat import ProcessCompatibility
+from collage.measure.tuning_records import TuningRecords
 from collage.search import LazyOptions, LazyResult, Partitioning, k_best, lazy_placed_path, lazy_shortest_path
 from collage.target import HOST_TARGET, Target
 
@@ -40,7 +43,7 @@ _LOOKS = 3
 
 
 def search_until_stable(
-    session: CompileSession, index: CandidateKernelIndex
+    problem: Problem, survey: Survey, costs: CostTable, records: TuningRecords, index: CandidateKernelIndex
 ) -> tuple[CandidateKernelIndex, LazyResult[CandidateKernel]]:
     """Phase 3, until its result bears a second look.
 
@@ -50,138 +53,139 @@ def search_until_stable(
     Returns:
         All candidates there are now, and the result of the last search.
     """
-    index, result = _settled(session, index)
+    index, result = _settled(problem, survey, costs, records, index)
     for _ in range(_LOOKS):
         if result.partitioning is None or result.stopped_by in ("should_stop", "deadline"):
             break
-        if not session.remeasure(result.partitioning.candidates):
+        if not costs.remeasure(result.partitioning.candidates):
             break
-        index, result = _settled(session, index)
+        index, result = _settled(problem, survey, costs, records, index)
     return index, result
 
 
 def _settled(
-    session: CompileSession, index: CandidateKernelIndex
+    problem: Problem, survey: Survey, costs: CostTable, records: TuningRecords, index: CandidateKernelIndex
 ) -> tuple[CandidateKernelIndex, LazyResult[CandidateKernel]]:
     """Phase 3, and again with candidates beside those of the best cover, until none of them makes a better one.
 
     Where candidates end was decided before anything was measured; now that something is, borders between kernels are
     moved, and neighbours of one target are joined.
     """
-    result = search_partition(session, index)
+    result = search_partition(problem, costs, index)
     while (best := result.partitioning) is not None and result.stopped_by in ("finished", "min_gain"):
         known = {(candidate.sub_graph, candidate.target) for candidate in index}
-        fresh = [c for c in _neighbor_candidates(session, best.candidates) if (c.sub_graph, c.target) not in known]
+        fresh = [
+            c for c in _neighbor_candidates(problem, survey, best.candidates) if (c.sub_graph, c.target) not in known
+        ]
         if not fresh:
             break
-        session.introduce(fresh)
-        index = CandidateKernelIndex([*index, *fresh, *known_autotuned(session, fresh)])
-        result = search_partition(session, index)
+        costs.introduce(fresh)
+        index = CandidateKernelIndex([*index, *fresh, *known_autotuned(problem, costs, records, fresh)])
+        result = search_partition(problem, costs, index)
         if result.partitioning is None or result.partitioning.cost.seconds >= best.cost.seconds:
             break
     return index, result
 
 
-def _neighbor_candidates(session: CompileSession, cover: Sequence[CandidateKernel]) -> list[CandidateKernel]:
+def _neighbor_candidates(problem: Problem, survey: Survey, cover: Sequence[CandidateKernel]) -> list[CandidateKernel]:
     """Kernels that differ from those of a cover in where one border is, or are two of them joined."""
-    if _is_placed_by_search(session):
+    if problem.is_placed_by_search:
         return []
 
     def accepts(sub_graph: SubGraph, target: Target) -> bool:
-        if target != HOST_TARGET and target not in session.baselines:
+        if target != HOST_TARGET and target not in survey.baselines:
             return False  # Tuned kernels are what they are.
-        covers = is_view if target == HOST_TARGET else lambda node: session.coverage_of(target)(node).ok
+        covers = is_view if target == HOST_TARGET else lambda node: survey.coverage_of(target)(node).ok
         return sub_graph.has_border and all(covers(node) for node in sub_graph.nodes)
 
-    joined = max_coalesce(session.graph, cover, lambda candidate: accepts(candidate.sub_graph, candidate.target))
-    moved = moved_borders(session.graph, cover, accepts)
-    return session.within_devices([*(c for c in joined if c.sub_graph.is_admissible), *moved])
+    joined = max_coalesce(problem.graph, cover, lambda candidate: accepts(candidate.sub_graph, candidate.target))
+    moved = moved_borders(problem.graph, cover, accepts)
+    return problem.within_devices([*(c for c in joined if c.sub_graph.is_admissible), *moved])
 
 
-def search_partition(session: CompileSession, index: CandidateKernelIndex) -> LazyResult[CandidateKernel]:
+def search_partition(problem: Problem, costs: CostTable, index: CandidateKernelIndex) -> LazyResult[CandidateKernel]:
     """Phase 3: the cheapest cover, measuring only what may lie on it; or everything, for whoever wants that.
 
     An interrupt ends the search with the best cover so far.
     """
-    proves, stop = session.options.proves, False
+    proves, stop = problem.options.proves, False
 
     def measure(batch: Sequence[CandidateKernel]) -> list[Any]:
         nonlocal stop
         try:
-            return session.measure(batch)
+            return costs.measure(batch)
         except KeyboardInterrupt:
             stop = True
-            session.say("interrupted: going on with the best so far")
-            return [session.measured_cost(candidate) for candidate in batch]
+            costs.say("interrupted: going on with the best so far")
+            return [costs.measured_cost(candidate) for candidate in batch]
 
-    with session.budget.searching():
-        if session.options.search == "exhaustive":
-            _measure_all(session, index, measure, lambda: stop)
+    with costs.budget.searching():
+        if problem.options.search == "exhaustive":
+            _measure_all(problem, costs, index, measure, lambda: stop)
         while True:
             options = LazyOptions(
                 bounds_are_proofs=proves,
-                batch_size=session.batch_size,
+                batch_size=costs.batch_size,
                 charges=_CHARGES,
-                max_measured=session.kernels_left,
-                deadline_s=session.search_s_left,
-                min_gain=0.0 if proves else session.options.min_gain,
+                max_measured=costs.kernels_left,
+                deadline_s=costs.search_s_left,
+                min_gain=0.0 if proves else problem.options.min_gain,
             )
-            result = _search_for(session)(
-                len(session.graph),
+            result = _search_for(problem, costs)(
+                len(problem.graph),
                 tuple(index),
-                session.least_s if proves else session.expected_s,
+                costs.least_s if proves else costs.expected_s,
                 measure,
                 options=options,
-                known_cost_of=session.known_cost,
-                key_of=lambda candidate: session.key_of(candidate.sub_graph, candidate.target),
-                proof_bound_of=session.least_s,
-                launch_penalty_of=lambda candidate: session.launch_penalty_s(candidate.target),
-                priority_of=lambda candidate: session.priority(candidate.target),
+                known_cost_of=costs.known_cost,
+                key_of=lambda candidate: problem.key_of(candidate.sub_graph, candidate.target),
+                proof_bound_of=costs.least_s,
+                launch_penalty_of=lambda candidate: costs.launch_penalty_s(candidate.target),
+                priority_of=lambda candidate: problem.priority(candidate.target),
                 should_stop=lambda: stop,
             )
             # Kernels whose timing the database knows do not count against the budget.
-            if result.stopped_by != "max_measured" or not session.kernels_left:
+            if result.stopped_by != "max_measured" or not costs.kernels_left:
                 return result
 
 
 def _measure_all(
-    session: CompileSession,
+    problem: Problem,
+    costs: CostTable,
     index: CandidateKernelIndex,
     measure: Callable[[Sequence[CandidateKernel]], list[Any]],
     should_stop: Callable[[], bool],
 ) -> None:
     """Measures one candidate of each key, until a budget ends."""
-    distinct = {session.key_of(c.sub_graph, c.target): c for c in index if session.known_cost(c) is None}
+    distinct = {problem.key_of(c.sub_graph, c.target): c for c in index if costs.known_cost(c) is None}
     left = list(distinct.values())
-    began_s, left_s = time.monotonic(), session.search_s_left
-    while left and not should_stop() and session.kernels_left and time.monotonic() - began_s < left_s:
-        session.say(f"measuring everything: {len(left)} kernels to go")
-        size = min(session.batch_size, session.kernels_left)
+    began_s, left_s = time.monotonic(), costs.search_s_left
+    while left and not should_stop() and costs.kernels_left and time.monotonic() - began_s < left_s:
+        costs.say(f"measuring everything: {len(left)} kernels to go")
+        size = min(costs.batch_size, costs.kernels_left)
         measure(left[:size])
         left = left[size:]
 
 
-def _search_for(session: CompileSession) -> Callable[..., LazyResult[CandidateKernel]]:
+def _search_for(problem: Problem, costs: CostTable) -> Callable[..., LazyResult[CandidateKernel]]:
     """The lazy search; one that also places kernels, where devices leave that open."""
-    if not _is_placed_by_search(session):
+    if not problem.is_placed_by_search:
         return lazy_shortest_path
-    return partial(lazy_placed_path, transfers=transfers_of(session))
+    return partial(lazy_placed_path, transfers=costs.transfers)
 
 
-def _is_placed_by_search(session: CompileSession) -> bool:
-    return session.placement is not None and session.placement.is_free
-
-
-def best_plans(session: CompileSession, index: CandidateKernelIndex, result: LazyResult[CandidateKernel]) -> list[Plan]:
+def best_plans(
+    problem: Problem, costs: CostTable, index: CandidateKernelIndex, result: LazyResult[CandidateKernel]
+) -> list[Plan]:
     """The best few covers that were measured through: the best, the best of fewer kernels, and then what follows the best."""
     if result.partitioning is None:
         return []
-    if _is_placed_by_search(session):
-        return concurrent_plans(session, index, result.partitioning)
-    covers = _measured_through(session, index)
+    if problem.is_placed_by_search:
+        return concurrent_plans(problem, costs, index, result.partitioning)
+    covers = _measured_through(problem, costs, index)
     mix = next((cover for cover in covers if len(cover.candidates) > 1), None)
     if mix is not None:
-        charged = _measured_through(session, index, _PLAIN * mix.cost.seconds)
+        charged = _measured_through(problem, costs, index, _PLAIN * mix.cost.seconds)
         plain = next((cover for cover in charged if 1 < len(cover.candidates) < len(mix.candidates)), None)
         if plain is not None:
             covers.insert(covers.index(mix) + 1, plain)
@@ -190,31 +194,33 @@ def best_plans(session: CompileSession, index: CandidateKernelIndex, result: Laz
 
 
 def _measured_through(
-    session: CompileSession, index: CandidateKernelIndex, charge_s: float = 0.0
+    problem: Problem, costs: CostTable, index: CandidateKernelIndex, charge_s: float = 0.0
 ) -> list[Partitioning[CandidateKernel]]:
     """The cheapest covers, if each kernel of a chain cost this much more."""
     found = k_best(
-        len(session.graph),
+        len(problem.graph),
         tuple(index),
-        session.measured_cost,
-        2 * session.options.finalists,
-        launch_penalty_of=lambda candidate: session.launch_penalty_s(candidate.target) + charge_s,
-        priority_of=lambda candidate: session.priority(candidate.target),
+        costs.measured_cost,
+        2 * problem.options.finalists,
+        launch_penalty_of=lambda candidate: costs.launch_penalty_s(candidate.target) + charge_s,
+        priority_of=lambda candidate: problem.priority(candidate.target),
     )
     return found if isinstance(found, list) else []
 
 
-def searched_again(session: CompileSession, index: CandidateKernelIndex) -> list[Plan]:
+def searched_again(problem: Problem, costs: CostTable, index: CandidateKernelIndex) -> list[Plan]:
     """The best few covers of these candidates, as plans."""
-    return best_plans(session, index, search_partition(session, index))
+    return best_plans(problem, costs, index, search_partition(problem, costs, index))
 
 
-def in_one_process(session: CompileSession, index: CandidateKernelIndex, covers: list[Plan]) -> list[Plan]:
+def in_one_process(
+    problem: Problem, costs: CostTable, compat: ProcessCompatibility, index: CandidateKernelIndex, covers: list[Plan]
+) -> list[Plan]:
     """Covers whose toolchains can share a process; where the best one's cannot, the search is held within those that can."""
-    if not covers or session.shares_process(covers[0].targets):
-        return [plan for plan in covers if session.shares_process(plan.targets)]
+    if not covers or compat.can_share(covers[0].targets):
+        return [plan for plan in covers if compat.can_share(plan.targets)]
     found = []
-    for group in session.process_compat.compatible_sets(tuple(dict.fromkeys(candidate.target for candidate in index))):
+    for group in compat.compatible_sets(tuple(dict.fromkeys(candidate.target for candidate in index))):
         inside = CandidateKernelIndex([candidate for candidate in index if candidate.target in group])
-        found += searched_again(session, inside)
-    return sorted(found, key=lambda plan: predicted_s(session, plan) or float("inf"))
+        found += searched_again(problem, costs, inside)
+    return sorted(found, key=lambda plan: predicted_s(problem, costs, plan) or float("inf"))

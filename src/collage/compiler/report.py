@@ -8,12 +8,14 @@ from typing import Any
 from collage.compiler.additivity import machine_drift
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.plans import Plan, PlannedKernel
+from collage.compiler.problem import Problem
 from collage.compiler.result_store import CompileResult
-from collage.compiler.session import CompileSession
+from collage.compiler.survey import Reference, Survey
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.frontend import lengths_as_json
 from collage.measure.comparison import FinalistResult
+from collage.measure.session import MeasureSession
 from collage.numerics.nan_check import nan_shares
 from collage.numerics.value_store import ValueStore
 from collage.system.machine import Machine, this_machine
@@ -30,21 +32,21 @@ _NOTEWORTHY = 1e-2
 
 
 def compile_report(
-    session: CompileSession, model: Mapping[str, Any], result: CompileResult, wall_s: float
+    survey: Survey, session: MeasureSession, model: Mapping[str, Any], result: CompileResult, wall_s: float
 ) -> dict[str, Any]:
     """The report as JSON values; seconds become µs, and what is not known is null."""
-    finals = result.finals
+    problem, finals = survey.problem, result.finals
     assert finals.plan is not None
     assert finals.recipe is not None
     plan = finals.plan
     standing = finals.standings.get(plan.name)
-    no_numbers = nan_shares(session.model, session.measure_session.values)
+    no_numbers = nan_shares(problem.model, session.values)
     return {
         "schema": SCHEMA,
         "model": dict(model),
-        "menu": [str(target) for target in session.menu],
-        "dims": lengths_as_json({**session.options.dims, **session.options.fixed}),
-        "occasions": _occasions(session),
+        "menu": [str(target) for target in problem.menu],
+        "dims": lengths_as_json({**problem.options.dims, **problem.options.fixed}),
+        "occasions": _occasions(problem, session),
         "winner": plan.name,
         "kernels": [
             {
@@ -62,28 +64,28 @@ def compile_report(
         ],
         "estimate_us": _us(result.predicted_s[plan.name]),
         "measured_us": _times(finals.time),
-        "singles": [_single(session, finals, target) for target in session.menu],
+        "singles": [_single(survey, finals, target) for target in problem.menu],
         "finalists": [_finalist(each, result.predicted_s[name]) for name, each in finals.standings.items()],
         "speedup_vs_best_single": finals.speedup[0] if finals.speedup else None,
         "speedup_interval": finals.speedup[1].as_list() if finals.speedup else None,
         "additive_error": finals.additive_error,
         "machine_drift": 1.0 - 1.0 / machine_drift(finals),
-        "search": _search(session, result, wall_s),
-        "numerics": _numerics(session, result, standing, no_numbers),
+        "search": _search(problem, session, result, wall_s),
+        "numerics": _numerics(survey, session, result, standing, no_numbers),
         "warnings": [
-            *_preparation(session),
-            *_left_to_the_host(session, finals.plan),
-            *_says_little(session, no_numbers),
-            *_saturates(session.tolerance, session.strict_tolerance, standing),
-            *_warnings(finals, session.options.threads, this_machine()),
+            *_preparation(survey.reference),
+            *_left_to_the_host(survey, finals.plan),
+            *_says_little(problem, no_numbers),
+            *_saturates(problem.tolerance, problem.strict_tolerance, standing),
+            *_warnings(finals, problem.options.threads, this_machine()),
         ],
-        **({} if session.placement is None else {"devices": session.placement.as_json()}),
+        **({} if problem.placement is None else {"devices": problem.placement.as_json()}),
     }
 
 
-def _single(session: CompileSession, finals: FinalComparison, target: Target) -> dict[str, Any]:
+def _single(survey: Survey, finals: FinalComparison, target: Target) -> dict[str, Any]:
     """One target alone: raced if it had a chance, otherwise as it was measured by itself."""
-    outcome: Outcome = session.baselines[target].whole
+    outcome: Outcome = survey.baselines[target].whole
     standing = finals.standings.get(str(target))
     row: dict[str, Any] = {"target": str(target), "status": outcome.status.value, "raced": False}
     if standing is not None:
@@ -95,10 +97,10 @@ def _single(session: CompileSession, finals: FinalComparison, target: Target) ->
             "reason": standing.reason,
         }
     reason = outcome.reason
-    if outcome.ok and not session.is_right(outcome):
+    if outcome.ok and not survey.is_right(outcome):
         row["status"] = Status.WRONG.value
         reason = (
-            f"differs by {outcome.error:.1e} of the largest output, more than {session.tolerance:.0e}; "
+            f"differs by {outcome.error:.1e} of the largest output, more than {survey.problem.tolerance:.0e}; "
             "a larger accuracy budget would admit it"
         )
     elif outcome.ok and finals.standings:
@@ -118,11 +120,11 @@ def _finalist(standing: FinalistResult, predicted: float | None) -> dict[str, An
     }
 
 
-def _search(session: CompileSession, result: CompileResult, wall_s: float) -> dict[str, Any]:
-    counters, search = session.measure_session.counters, result.search
+def _search(problem: Problem, session: MeasureSession, result: CompileResult, wall_s: float) -> dict[str, Any]:
+    counters, search = session.counters, result.search
     return {
         "algorithm": "lazy Dijkstra over covered sets",
-        "mode": session.options.search,
+        "mode": problem.options.search,
         "stopped_by": search.stopped_by,
         "candidates": search.candidates,
         "keys": search.keys,
@@ -141,15 +143,19 @@ def _search(session: CompileSession, result: CompileResult, wall_s: float) -> di
 
 
 def _numerics(
-    session: CompileSession, result: CompileResult, standing: FinalistResult | None, no_numbers: Mapping[str, float]
+    survey: Survey,
+    session: MeasureSession,
+    result: CompileResult,
+    standing: FinalistResult | None,
+    no_numbers: Mapping[str, float],
 ) -> dict[str, Any]:
     """Of the whole model where it was raced, else the worst of its kernels; ``ok`` is null where nothing was checked."""
     tolerated = {
-        "tolerance": session.tolerance,
-        "reference": _reference(session),
-        "unsettled": _unsettled(session),
+        "tolerance": survey.problem.tolerance,
+        "reference": _reference(survey, session),
+        "unsettled": _unsettled(survey.problem, session),
         "nan": dict(no_numbers),
-        "other_lengths": _other_lengths(session),
+        "other_lengths": _other_lengths(survey.problem, session),
     }
     if standing is not None:
         return {
@@ -166,27 +172,27 @@ def _numerics(
     }
 
 
-def _reference(session: CompileSession) -> dict[str, Any]:
+def _reference(survey: Survey, session: MeasureSession) -> dict[str, Any]:
     """What outputs were compared with, on which inputs, and what was left out of the preparation for that."""
-    original, values = session.original, session.measure_session.values
-    outputs = [str(value.name) for value in session.model.graph.outputs]
+    original, values, problem = survey.reference.original, session.values, survey.problem
+    outputs = [str(value.name) for value in problem.model.graph.outputs]
     return {
         "model": "original" if original is not None and original.failure is None else "prepared",
         "evaluator": None if original is None else original.evaluator,
         "reason": None if original is None else original.failure,
-        "probes": list(session.checking.probes),
-        "left_out": list(session.verdict.left_out),
+        "probes": list(survey.reference.checking.probes),
+        "left_out": list(survey.reference.verdict.left_out),
         "random": [name for name in outputs if name in values and not values.is_repeatable(name)],
     }
 
 
-def _preparation(session: CompileSession) -> list[str]:
+def _preparation(reference: Reference) -> list[str]:
     """Warn of passes that were left out, and of an original that could not be run."""
     told = [
         f"preparation is done without {name}, which changed what the model computes: {reason}"
-        for name, reason in zip(session.verdict.left_out, session.verdict.reasons, strict=True)
+        for name, reason in zip(reference.verdict.left_out, reference.verdict.reasons, strict=True)
     ]
-    original = session.original
+    original = reference.original
     if original is not None and original.failure is not None:
         told.append(
             f"outputs are compared with the prepared model's, since the original cannot be run: {original.failure}"
@@ -194,48 +200,48 @@ def _preparation(session: CompileSession) -> list[str]:
     return told
 
 
-def _occasions(session: CompileSession) -> list[dict[str, Any]]:
+def _occasions(problem: Problem, session: MeasureSession) -> list[dict[str, Any]]:
     """The inputs' shapes at which everything was timed, and the share of each."""
-    names = [str(value.name) for value in session.model.graph.inputs]
+    names = [str(value.name) for value in problem.model.graph.inputs]
     return [
         {"weight": weight, "inputs": {name: list(values.shape(name)) for name in names if name in values}}
-        for values, weight in session.measure_session.occasions
+        for values, weight in session.occasions
     ]
 
 
-def _unsettled(session: CompileSession) -> dict[str, float]:
+def _unsettled(problem: Problem, session: MeasureSession) -> dict[str, float]:
     """Of outputs that hang on rounding in places: the share of their elements that was not compared, on the first inputs."""
-    values = session.measure_session.values
-    names = [str(value.name) for value in session.model.graph.outputs]
+    values = session.values
+    names = [str(value.name) for value in problem.model.graph.outputs]
     found = {name: values.rounding_sensitive(name) for name in names if name in values}
     return {name: float(elements.mean()) for name, elements in found.items() if elements is not None}
 
 
-def _other_lengths(session: CompileSession) -> list[dict[str, list[int]]] | None:
+def _other_lengths(problem: Problem, session: MeasureSession) -> list[dict[str, list[int]]] | None:
     """The inputs' shapes at which kernels were checked besides; empty if the model takes none, null if all is fixed."""
-    inputs = session.model.graph.inputs
+    inputs = problem.model.graph.inputs
     if all(value.shape is not None and value.shape.is_static() for value in inputs):
         return None
-    stores = [ValueStore(folder) for folder in session.measure_session.length_folders]
+    stores = [ValueStore(folder) for folder in session.length_folders]
     return [{str(v.name): list(store.shape(str(v.name))) for v in inputs} for store in stores]
 
 
-def _left_to_the_host(session: CompileSession, plan: Plan) -> list[str]:
+def _left_to_the_host(survey: Survey, plan: Plan) -> list[str]:
     """Why nobody runs the model who was asked to, where that is so."""
     if plan.targets != (HOST_TARGET,):
         return []
-    reasons = {target.short: session.baselines[target].whole.reason for target in session.menu}
+    reasons = {target.short: survey.baselines[target].whole.reason for target in survey.problem.menu}
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
     return [f"no target of the menu runs any of it, so the host does, unoptimised ({told})"]
 
 
-def _says_little(session: CompileSession, no_numbers: Mapping[str, float]) -> list[str]:
+def _says_little(problem: Problem, no_numbers: Mapping[str, float]) -> list[str]:
     """What cannot be told of outputs that are no numbers."""
     told = [f"{share:.0%} of output {name!r}" for name, share in no_numbers.items()]
     if not told:
         return []
-    names = [str(value.name) for value in session.model.graph.inputs]
-    open_names = [name for name in names if name not in session.options.inputs]
+    names = [str(value.name) for value in problem.model.graph.inputs]
+    open_names = [name for name in names if name not in problem.options.inputs]
     advice = f"; give real inputs (--input {open_names[0]}=FILE.npy)" if open_names else ""
     return [f"{', '.join(told)} is NaN on these inputs, in the model itself: there, nothing can be checked{advice}"]
 

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, fields
 from typing import Any
 
 from collage._errors import TargetError
+from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import FinalComparison, finalist_of
 from collage.compiler.plans import Plan, PlannedKernel, estimate_s, predicted_s
-from collage.compiler.session import CompileSession
+from collage.compiler.problem import Problem
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
 from collage.cost.workload_key import METHOD, runtime_settings
+from collage.database.database import Database
 from collage.frontend import model_digest
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, NestedSubGraph, SubGraph
 from collage.measure.comparison import FinalistResult
+from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
 from collage.numerics.value_store import ValueStore
 from collage.search import LazyResult
@@ -33,19 +36,8 @@ from collage.toolchains import TUNED
 __all__ = ["CompileResult", "ResultStore", "SearchSummary"]
 
 _FACT = "plan-1"
-_OPTIONS = (
-    "search",
-    "percentile",
-    "accuracy_budget",
-    "measure_budget",
-    "time_budget_s",
-    "tune_s",
-    "use_tuned",
-    "finalists",
-    "finals",
-    "min_gain",
-)
-"""Options that decide which plan is found, besides those that a part of the key has of its own."""
+_ELSEWHERE = ("db", "remeasure", "dims", "fixed", "inputs", "devices", "fusion", "launch_penalties_s")
+"""Options that do not decide which plan is found, or that another part of the key stands for."""
 
 _TUNED_OPTIONS = ("trials", "seed")
 
@@ -77,14 +69,22 @@ class SearchSummary:
     @classmethod
     def of(
         cls,
-        session: CompileSession,
+        problem: Problem,
         candidates: Iterable[CandidateKernel],
         result: LazyResult[CandidateKernel] | None,
+        capped: Iterable[str],
     ) -> SearchSummary:
-        """Return the summary of a search among these candidates; None is one that was not started."""
+        """Return the summary of a search.
+
+        Args:
+            problem: The model.
+            candidates: Among which it was searched.
+            result: What came of it; None if it was not started.
+            capped: Rules that stopped at their limit while they proposed candidates.
+        """
         candidates = list(candidates)
-        keys = {session.key_of(candidate.sub_graph, candidate.target) for candidate in candidates}
-        capped = tuple(session.fusion.capped)
+        keys = {problem.key_of(candidate.sub_graph, candidate.target) for candidate in candidates}
+        capped = tuple(capped)
         if result is None:
             return cls(candidates=len(candidates), keys=len(keys), caps=capped)
         found, statistics = result.partitioning, result.statistics
@@ -123,36 +123,49 @@ class CompileResult:
     is_remembered: bool = False
 
     @classmethod
-    def of(cls, session: CompileSession, finals: FinalComparison, search: SearchSummary) -> CompileResult:
+    def of(cls, problem: Problem, costs: CostTable, finals: FinalComparison, search: SearchSummary) -> CompileResult:
         """Return the result of a comparison, with what its plans were expected to take."""
         kernels = () if finals.plan is None else finals.plan.kernels
-        outcomes = [session.outcome_of(kernel.sub_graph, kernel.target) for kernel in kernels]
+        outcomes = [costs.outcome_of(kernel) for kernel in kernels]
         known = [outcome for outcome in outcomes if outcome is not None]
         return cls(
             finals,
             search,
-            {plan.name: tuple(estimate_s(session, kernel) for kernel in plan.kernels) for plan in finals.plans},
-            {plan.name: predicted_s(session, plan) for plan in finals.plans},
+            {plan.name: tuple(estimate_s(costs, kernel) for kernel in plan.kernels) for plan in finals.plans},
+            {plan.name: predicted_s(problem, costs, plan) for plan in finals.plans},
             all(outcome.ok for outcome in known) if len(known) == len(outcomes) else None,
             max((outcome.error for outcome in known if outcome.error is not None), default=None),
         )
+
+    @classmethod
+    def unmeasured(cls, finals: FinalComparison) -> CompileResult:
+        """Return the result where nothing could be measured."""
+        estimates: dict[str, tuple[float | None, ...]] = {p.name: (None,) * len(p.kernels) for p in finals.plans}
+        return cls(finals, SearchSummary(), estimates, {plan.name: None for plan in finals.plans})
 
 
 class ResultStore:
     """The place of one compilation's result in the database.
 
     Args:
-        session: The model, with its baselines.
+        problem: The model, the menu and the options.
+        session: Knows the builds of the toolchains, and the lengths on which kernels are timed.
+        database: Where it is kept.
         candidates: What the fusion rules propose.
     """
 
-    def __init__(self, session: CompileSession, candidates: Iterable[CandidateKernel]) -> None:
+    def __init__(
+        self, problem: Problem, session: MeasureSession, database: Database, candidates: Iterable[CandidateKernel]
+    ) -> None:
+        self._problem = problem
         self._session = session
-        self._name = _name_of(session, candidates)
+        self._database = database
+        tuned = TuningRecords(session, database).digest if problem.options.use_tuned else None
+        self._name = {**_name_of(problem, session), "candidates": _digest_of(candidates), "tuned": tuned}
 
     def load(self) -> CompileResult | None:
         """Return the result of the last compilation like this one; None if there is none, or it does not fit."""
-        told = self._session.database.local_fact(**self._name)
+        told = self._database.local_fact(**self._name)
         if told is None:
             return None
         plans = [self._plan(each) for each in told["plans"]]
@@ -198,7 +211,7 @@ class ResultStore:
             "kernels_error": result.kernels_error,
             "search": {**asdict(result.search), "caps": list(result.search.caps)},
         }
-        self._session.database.keep_local_fact(told, **self._name)
+        self._database.keep_local_fact(told, **self._name)
 
     def _told(self, result: CompileResult, plan: Plan) -> dict[str, Any]:
         standing = result.finals.standings.get(plan.name)
@@ -232,13 +245,13 @@ class ResultStore:
 
     def _tuned(self, kernel: PlannedKernel) -> str | None:
         """Return the records that a tuned kernel is built from."""
-        return self._session.kernels.model(kernel.sub_graph, kernel.target).metadata_props.get(TUNED)
+        return self._problem.kernels.model(kernel.sub_graph, kernel.target).metadata_props.get(TUNED)
 
     def _standing(self, plan: Plan, told: list[Any] | None) -> FinalistResult | None:
         if told is None:
             return None
         status, time, *figures = told
-        entry = finalist_of(self._session, plan, None)
+        entry = finalist_of(self._problem, self._session, plan, None)
         return FinalistResult(entry, Status(status), time and Summary(*time), *figures)
 
     def _plan(self, told: Mapping[str, Any]) -> Plan | None:
@@ -246,21 +259,21 @@ class ResultStore:
         kernels = [kernel for each in told["kernels"] if (kernel := self._kernel(each)) is not None]
         nodes = sorted(node for each in told["kernels"] for node in each["nodes"])
         single = None if told["single"] is None else self._target(told["single"])
-        if nodes != list(range(len(self._session.graph))) or (single is None) != (told["single"] is None):
+        if nodes != list(range(len(self._problem.graph))) or (single is None) != (told["single"] is None):
             return None
         last = [kernel.sub_graph.exit.last for kernel in kernels]
         is_whole = len(kernels) == len(told["kernels"]) and last == sorted(last)
         return Plan(told["name"], tuple(kernels), single) if is_whole else None
 
     def _kernel(self, told: Mapping[str, Any]) -> PlannedKernel | None:
-        target, placement, device = self._target(told["target"]), self._session.placement, None
-        if target is None or not told["nodes"] or max(told["nodes"]) >= len(self._session.graph):
+        target, placement, device = self._target(told["target"]), self._problem.placement, None
+        if target is None or not told["nodes"] or max(told["nodes"]) >= len(self._problem.graph):
             return None
         inside = IndexSet.of(*told["nodes"])
         parts = [_from_json(part) for part in told["parts"]]
         if any(part.inside.bits & ~inside.bits for part in parts):
             return None
-        sub_graph = SubGraph(self._session.graph, inside, parts)
+        sub_graph = SubGraph(self._problem.graph, inside, parts)
         if sub_graph.why_invalid() is not None or not sub_graph.is_admissible:
             return None
         if placement is not None:
@@ -269,12 +282,12 @@ class ResultStore:
             if not allowed or (device is None) != (told["device"] is None):
                 return None
         if told["tuned"] is not None:
-            self._session.kernels.annotate(sub_graph, target, {TUNED: told["tuned"]})
+            self._problem.kernels.annotate(sub_graph, target, {TUNED: told["tuned"]})
         return PlannedKernel(sub_graph, target, told["rule"], device)
 
     def _target(self, text: str) -> Target | None:
         """Return the target of the menu with this text, or the tuned variant of one; None if there is none."""
-        known = {str(target): target for target in (*self._session.menu, HOST_TARGET)}
+        known = {str(target): target for target in (*self._problem.menu, HOST_TARGET)}
         if text in known:
             return known[text]
         try:
@@ -295,30 +308,26 @@ def _from_json(told: Mapping[str, Any]) -> NestedSubGraph:
     return NestedSubGraph(IndexSet.of(*told["nodes"]), told["label"], tuple(map(_from_json, told["parts"])))
 
 
-def _name_of(session: CompileSession, candidates: Iterable[CandidateKernel]) -> dict[str, Any]:
-    """Return the name of the fact: everything that the result of a compilation depends on."""
-    options, placement, measure_session = session.options, session.placement, session.measure_session
-    records = TuningRecords(measure_session, session.database)
+def _name_of(problem: Problem, session: MeasureSession) -> dict[str, Any]:
+    """Return what the result of a compilation depends on, besides its candidates."""
+    options, placement = problem.options, problem.placement
     return {
         "fact": _FACT,
         "method": METHOD,
-        "model": model_digest(session.model),
-        "candidates": _digest_of(candidates),
-        "menu": [[str(target), measure_session.build_of(target)] for target in session.menu],
+        "model": model_digest(problem.model),
+        "menu": [[str(target), session.build_of(target)] for target in problem.menu],
         "machine": this_machine().fingerprint,
-        "threads": options.threads,
         "settings": runtime_settings(),
         "devices": None if placement is None else placement.digest,
-        "tolerance": session.tolerance,
-        "occasions": [[_shapes(session, values), weight] for values, weight in measure_session.occasions],
-        "options": {name: getattr(options, name) for name in _OPTIONS},
+        "tolerance": problem.tolerance,
+        "occasions": [[_shapes(problem, values), weight] for values, weight in session.occasions],
+        "options": {f.name: getattr(options, f.name) for f in fields(options) if f.name not in _ELSEWHERE},
         "penalties": dict(options.launch_penalties_s),
-        "tuned": records.digest if options.use_tuned else None,
     }
 
 
-def _shapes(session: CompileSession, values: ValueStore) -> list[list[int]]:
-    return [list(values.shape(str(v.name))) for v in session.model.graph.inputs if v.name in values]
+def _shapes(problem: Problem, values: ValueStore) -> list[list[int]]:
+    return [list(values.shape(str(v.name))) for v in problem.model.graph.inputs if v.name in values]
 
 
 def _digest_of(candidates: Iterable[CandidateKernel]) -> str:

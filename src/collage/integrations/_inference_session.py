@@ -203,9 +203,9 @@ def _compiled(
     model: ir.Model, targets: Iterable[TargetLike] | None, options: CompileOptions, cache: Path
 ) -> Executable:
     """Compiles a model, or loads what an earlier session compiled of it."""
-    from collage.compiler.pipeline import choose_menu, compile
+    from collage.compiler.pipeline import compile
     from collage.frontend import model_digest
-    from collage.toolchains import registry
+    from collage.toolchains import choose_menu, registry
 
     menu = choose_menu(targets, registry())
     path = cache / f"{_key(model_digest(model), [str(target) for target in menu], options)}.collage"

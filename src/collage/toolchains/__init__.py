@@ -32,7 +32,7 @@ from collage.toolchains._contract import (
     Tuner,
     TuningSession,
 )
-from collage.toolchains._registry import Registry, registry
+from collage.toolchains._registry import Registry, choose_menu, registry
 from collage.toolchains._revision import revision_of
 from collage.toolchains.onnxruntime.unoptimised import UnoptimisedModel
 from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES, aligned_bytes, size_bytes
@@ -73,6 +73,7 @@ __all__ = [
     "aligned_bytes",
     "availability_for",
     "check_options",
+    "choose_menu",
     "compile_for",
     "extern_libraries",
     "importing_here",
