@@ -15,7 +15,6 @@ from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import finalist_of
 from collage.compiler.plans import Plan, lower, predicted_s
 from collage.compiler.problem import Problem
-from collage.compiler.survey import Survey
 from collage.measure.session import MeasureSession
 from collage.workers.worker import Worker
 
@@ -29,7 +28,6 @@ _CHECK_S = 300.0
 
 def within_budget(
     problem: Problem,
-    survey: Survey,
     costs: CostTable,
     session: MeasureSession,
     plans: Sequence[Plan],
@@ -39,7 +37,6 @@ def within_budget(
 
     Args:
         problem: The model, with the tolerance that counts.
-        survey: How fast the best single target is.
         costs: Their ``error_price_s`` is what the search pays, 0 when this returns.
         session: Builds kernels.
         plans: What the search found at price 0, the best first.
@@ -58,7 +55,7 @@ def within_budget(
 
     kept = [plan for plan in plans if keeps(plan)]
     if plans and plans[0] not in kept:
-        kept += _at_a_price(problem, survey, costs, keeps, search_again)
+        kept += _at_a_price(problem, costs, keeps, search_again)
     best: dict[frozenset[object], Plan] = {}
     for plan in sorted(kept, key=lambda plan: predicted_s(problem, costs, plan) or float("inf")):
         best.setdefault(frozenset((place.sub_graph, place.target) for place in plan.kernels), plan)
@@ -67,14 +64,13 @@ def within_budget(
 
 def _at_a_price(
     problem: Problem,
-    survey: Survey,
     costs: CostTable,
     keeps: Callable[[Plan], bool],
     search_again: Callable[[], Sequence[Plan]],
 ) -> list[Plan]:
     kept: list[Plan] = []
     # At this price, an error as large as the whole budget costs as much as the whole model takes.
-    too_low, price, enough = 0.0, survey.best_single_s / max(problem.tolerance, 1e-9), float("inf")
+    too_low, price, enough = 0.0, costs.best_single_s / max(problem.tolerance, 1e-9), float("inf")
     try:
         for step in range(_STEPS):
             costs.error_price_s = price

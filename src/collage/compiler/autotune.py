@@ -10,13 +10,12 @@ would not pay. What was tuned takes part in every later compilation, whether tha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from collage._errors import ToolchainError
 from collage.compiler.cost_table import CostTable
 from collage.compiler.problem import Problem
-from collage.compiler.survey import Survey
 from collage.cost.cost import Cost
 from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.measure.jobs import Job
@@ -58,12 +57,7 @@ def known_autotuned(
 
 
 def autotune(
-    problem: Problem,
-    survey: Survey,
-    costs: CostTable,
-    records: TuningRecords,
-    index: CandidateKernelIndex,
-    say: Callable[[str], None],
+    problem: Problem, costs: CostTable, records: TuningRecords, index: CandidateKernelIndex
 ) -> CandidateKernelIndex:
     """Tunes what promises most, and returns the candidates together with the tuned ones, measured.
 
@@ -71,11 +65,9 @@ def autotune(
 
     Args:
         problem: The model.
-        survey: What each target takes, and how long it needs.
         costs: What kernels cost; a search was held before.
         records: Tunes kernels, and knows what was tuned.
         index: The candidates of that search.
-        say: Told what is going on.
     """
     within_budget = problem.options.time_budget_s is not None
     budget_s = min(problem.options.tune_s, costs.search_s_left) if within_budget else problem.options.tune_s
@@ -83,24 +75,23 @@ def autotune(
     tried, tuned = set[Hashable](), list[CandidateKernel]()
     try:
         while (left_s := until_s - time.monotonic()) > 0:
-            wanted = _most_promising(problem, survey, costs, records, [*index, *tuned], tried, left_s)
+            wanted = _most_promising(problem, costs, records, [*index, *tuned], tried, left_s)
             if wanted is None:
                 break
-            say(f"tuning {wanted.sub_graph.summary} for {wanted.target.short}, {left_s:.0f} s left")
+            costs.say(f"tuning {wanted.sub_graph.summary} for {wanted.target.short}, {left_s:.0f} s left")
             tried.add(_key(problem, wanted))
             alike = [c for c in index if _key(problem, c) == _key(problem, wanted)]
             try:
                 tuned += _tune(problem, costs, records, alike, left_s)
             except ToolchainError as error:
-                say(f"not tuned: {error}")
+                costs.say(f"not tuned: {error}")
     except KeyboardInterrupt:
-        say("interrupted: going on with what was tuned so far")
+        costs.say("interrupted: going on with what was tuned so far")
     return CandidateKernelIndex([*index, *tuned])
 
 
 def _most_promising(
     problem: Problem,
-    survey: Survey,
     costs: CostTable,
     records: TuningRecords,
     candidates: Sequence[CandidateKernel],
@@ -138,7 +129,7 @@ def _most_promising(
     now, then = plans
     if isinstance(now, NoCover) or isinstance(then, NoCover):
         return None
-    if then.cost.seconds > (1 - problem.options.min_gain) * min(now.cost.seconds, survey.best_single_s):
+    if then.cost.seconds > (1 - problem.options.min_gain) * min(now.cost.seconds, costs.best_single_s):
         return None
     gains_s: dict[Hashable, float] = {}
     chosen: dict[Hashable, CandidateKernel] = {}

@@ -135,6 +135,11 @@ class CostTable:
             self._learn(place, target, outcome)
 
     @property
+    def best_single_s(self) -> float:
+        """Seconds of the fastest target that takes the whole model, and is right; infinite if there is none."""
+        return self._survey.best_single_s
+
+    @property
     def has_variants(self) -> bool:
         """True if tuned kernels take part."""
         return any(target.option("trials") is not None for target in self.overheads)
@@ -175,7 +180,7 @@ class CostTable:
     def measure(self, candidates: Sequence[CandidateKernel]) -> list[Cost]:
         """Build and measure candidates, and learn from what comes of it."""
         kernels = [self._problem.kernel_of(c.sub_graph, c.target) for c in candidates]
-        outcomes = self._estimator.measure(kernels, self._survey.best_single_s)
+        outcomes = self._estimator.measure(kernels, self.best_single_s)
         for candidate, outcome in zip(candidates, outcomes, strict=True):
             self.budget.asked += not outcome.recorded
             self._learn(candidate.sub_graph, candidate.target, outcome)
@@ -199,7 +204,7 @@ class CostTable:
         distinct = {self._problem.key_of(c.sub_graph, c.target): c for c in measured}
         by_cost = sorted(distinct.values(), key=lambda c: -self.measured_cost(c).seconds)[:_SECOND_LOOKS]
         models = [self._problem.kernel_of(c.sub_graph, c.target) for c in by_cost]
-        again = self._estimator.remeasure(models, self._survey.best_single_s)
+        again = self._estimator.remeasure(models, self.best_single_s)
         for kernel, outcome in zip(by_cost, again, strict=True):
             if outcome is not None and outcome.status is Status.WRONG:
                 self.reject(kernel)

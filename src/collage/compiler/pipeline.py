@@ -160,7 +160,7 @@ def _searched(
     search = partial(search_until_stable, problem, survey, costs, records)
     if tune_s:
         candidates, _ = search(candidates)
-        candidates = autotune(problem, survey, costs, records, candidates, session.say)
+        candidates = autotune(problem, costs, records, candidates)
     singles, found = single_plans(problem, survey), None
     if len(survey.takers) > 1 or problem.placement is not None or tune_s or costs.has_variants:
         compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say)
@@ -169,7 +169,7 @@ def _searched(
             plans = in_one_process(problem, costs, compat, index, best_plans(problem, costs, index, result))
             if any(target.is_reduced for target in problem.menu):
                 again = partial(searched_again, problem, costs, index)
-                plans = within_budget(problem, survey, costs, session, plans, again)
+                plans = within_budget(problem, costs, session, plans, again)
             return [*singles, *_mixes(survey, plans, singles)]
 
         found, finals = decide(candidates, search, finalists, partial(choose, problem, costs, session), costs, checks)
