@@ -174,12 +174,18 @@ def _no_target(plan: dict[str, Any]) -> None:
     plan["kernels"][0]["target"] = "; nothing"
 
 
+def _parts_outside(plan: dict[str, Any]) -> None:
+    kernel = plan["kernels"][0]
+    inner = {"nodes": [99], "label": "inner", "parts": []}
+    kernel["parts"] = [{"nodes": kernel["nodes"][:1], "label": "outer", "parts": [inner]}]
+
+
 def _another_device(plan: dict[str, Any]) -> None:
     plan["single"] = "cuda"
 
 
 @pytest.mark.parametrize(
-    "damage", [_drop_a_kernel, _overlap, _another_graph, _another_target, _no_target, _another_device]
+    "damage", [_drop_a_kernel, _overlap, _another_graph, _another_target, _no_target, _parts_outside, _another_device]
 )
 def test_a_damaged_result_is_as_good_as_none(
     machine: Machine, tmp_path: Path, damage: Callable[[dict[str, Any]], None]

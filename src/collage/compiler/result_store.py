@@ -23,7 +23,7 @@ from collage.cost.workload_key import METHOD, runtime_settings
 from collage.database.database import Database
 from collage.frontend import model_digest
 from collage.fusion import CandidateKernel
-from collage.graph import IndexSet, NestedSubGraph, SubGraph
+from collage.graph import ANY_VALID, IndexSet, NestedSubGraph, SubGraph
 from collage.measure.comparison import FinalistResult
 from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
@@ -269,12 +269,9 @@ class ResultStore:
         target, placement, device = self._target(told["target"]), self._problem.placement, None
         if target is None or not told["nodes"] or max(told["nodes"]) >= len(self._problem.graph):
             return None
-        inside = IndexSet.of(*told["nodes"])
         parts = [_from_json(part) for part in told["parts"]]
-        if any(part.inside.bits & ~inside.bits for part in parts):
-            return None
-        sub_graph = SubGraph(self._problem.graph, inside, parts)
-        if sub_graph.why_invalid() is not None or not sub_graph.is_admissible:
+        sub_graph = SubGraph(self._problem.graph, IndexSet.of(*told["nodes"]), parts)
+        if sub_graph.why_ill_formed(ANY_VALID) is not None or not sub_graph.is_admissible:
             return None
         if placement is not None:
             allowed = placement.devices_for(sub_graph.nodes, target)

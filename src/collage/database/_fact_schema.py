@@ -70,7 +70,7 @@ def _is_quarantine(value: Any) -> bool:
 
 def _is_summary(value: Any) -> bool:
     return value is None or (
-        isinstance(value, list) and len(value) == 5 and all(map(is_finite, value)) and value[0] > 0
+        isinstance(value, list) and len(value) == 5 and all(map(is_finite, value)) and all(s > 0 for s in value[:3])
     )
 
 

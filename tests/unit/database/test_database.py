@@ -407,6 +407,7 @@ FORMS = [
             RESULT | {"pace": 0.5},
             RESULT | {"pace": "1"},
             RESULT | {"time": [1]},
+            RESULT | {"time": [1e-3, 0.0, 1e-3, 5, 0.0]},
             RESULT | {"speedup": [1.0]},
             RESULT | {"rivals": {"b": [1.0]}},
             RESULT | {"additive_error": "0"},
