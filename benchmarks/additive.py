@@ -25,12 +25,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks._arguments import Model, chosen_models, make_parser
-from benchmarks.search import session
+from benchmarks.search import Opened, session
 
-from collage.compiler.additivity import additive_error, estimate_correction, mean_of_two_checks
+from collage.compiler.additivity import PlanChecks, additive_error, estimate_correction, mean_of_two_checks
 from collage.compiler.pipeline import gather_specs
-from collage.compiler.plans import Plan, PlannedKernel, predicted_s
-from collage.compiler.session import CompileSession
+from collage.compiler.plans import Plan, PlannedKernel
 from collage.cost.cost import Correction
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, SubGraph
@@ -40,16 +39,16 @@ BAR = 0.1
 PAIRS = "llvm+onnxruntime,llvm+openvino,onnxruntime+openvino"
 
 
-def forced(compile_session: CompileSession, pair: tuple[Target, Target], count: int) -> Plan | None:
+def forced(opened: Opened, pair: tuple[Target, Target], count: int) -> Plan | None:
     """Ranges that two targets take in turn; None if they do not take them, or there are not so many."""
-    size = len(compile_session.graph)
-    cuts = [0, *(p for p in range(1, size) if compile_session.graph.cuts[p].is_border), size]
+    size = len(opened.problem.graph)
+    cuts = [0, *(p for p in range(1, size) if opened.problem.graph.cuts[p].is_border), size]
     wanted = [min(cuts, key=lambda p, i=i: abs(p - size * i / count)) for i in range(count + 1)]
     places = []
     for start, stop in pairwise(dict.fromkeys(wanted)):
-        part = SubGraph(compile_session.graph, IndexSet.range(start, stop))
+        part = SubGraph(opened.problem.graph, IndexSet.range(start, stop))
         in_turn = pair if len(places) % 2 == 0 else pair[::-1]
-        taker = next((t for t in in_turn if all(compile_session.coverage_of(t)(node).ok for node in part.nodes)), None)
+        taker = next((t for t in in_turn if all(opened.survey.coverage_of(t)(node).ok for node in part.nodes)), None)
         if taker is None or part.why_invalid() is not None:
             return None
         places.append(PlannedKernel(part, taker, "forced"))
@@ -63,14 +62,14 @@ def in_turns(model: Model, pair: str, count: int, turns: int) -> bool:
     for _ in range(turns):
         with (
             tempfile.TemporaryDirectory() as folder,
-            session(model.path, str(Path(folder) / "t.sqlite"), menu) as compile_session,
+            session(model.path, str(Path(folder) / "t.sqlite"), menu) as opened,
         ):
-            first, second = (compile_session.toolchains.parse_target(alias) for alias in menu)
-            plans = [forced(compile_session, (first, second), count), forced(compile_session, (second, first), count)]
+            first, second = (opened.problem.toolchains.parse_target(alias) for alias in menu)
+            plans = [forced(opened, (first, second), count), forced(opened, (second, first), count)]
             if plans[0] is None:
                 print(f"  {pair}: they do not take {count} ranges in turn")
                 return True
-            found = compare(compile_session, pair, plans[0], plans[1] or plans[0])
+            found = compare(opened, pair, plans[0], plans[1] or plans[0])
             if found is not None:
                 plain.append(found[0])
                 corrected.append(found[1])
@@ -84,22 +83,23 @@ def in_turns(model: Model, pair: str, count: int, turns: int) -> bool:
     return abs(middle) <= BAR
 
 
-def compare(compile_session: CompileSession, label: str, plan: Plan, teacher: Plan) -> tuple[float, float] | None:
+def compare(opened: Opened, label: str, plan: Plan, teacher: Plan) -> tuple[float, float] | None:
     """Measures a plan's kernels, times them beside it, and prints the additive errors without and with what another taught."""
-    spec_of = {target: spec for spec in gather_specs(compile_session) for target in spec.targets}
+    spec_of = {target: spec for spec in gather_specs(opened.survey) for target in spec.targets}
     places = [place for place in plan.kernels if place.target in spec_of]
-    compile_session.measure([CandidateKernel(p.sub_graph, p.target, spec_of[p.target], ("forced",)) for p in places])
-    predicted, found = predicted_s(compile_session, plan), mean_of_two_checks(compile_session, plan, (1, 2))
+    opened.costs.measure([CandidateKernel(p.sub_graph, p.target, spec_of[p.target], ("forced",)) for p in places])
+    costs, checks = opened.costs, PlanChecks(opened.problem, opened.costs, opened.session)
+    predicted, found = checks.predicted_s(plan), mean_of_two_checks(costs, checks, plan, (1, 2))
     if found is None or predicted is None:
         print(f"  {label:<28} {len(plan.kernels):>3} kernels: not all could be measured")
         return None
-    plain = additive_error(compile_session, plan, found)
-    compile_session.correction = estimate_correction(compile_session, teacher)
-    corrected = additive_error(compile_session, plan, found)
+    plain = additive_error(costs, plan, found)
+    costs.correction = estimate_correction(costs, checks, teacher)
+    corrected = additive_error(costs, plan, found)
     print(
         f"  {label:<28} {len(plan.kernels):>3} kernels, predicted {predicted * 1e6:>9.1f} us, "
         f"whole {found.whole_s * 1e6:>9.1f} us, "
-        f"additive error {plain:+.1%}; corrected ({_words(compile_session.correction)}) {corrected:+.1%}",
+        f"additive error {plain:+.1%}; corrected ({_words(costs.correction)}) {corrected:+.1%}",
         flush=True,
     )
     return plain, corrected

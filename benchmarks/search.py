@@ -36,7 +36,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +44,25 @@ from benchmarks import _drawn_costs
 from benchmarks._arguments import MENU, ROOT, Model, chosen_models, make_parser
 
 from collage import CompileOptions
+from collage.compiler.cost_table import CostTable
 from collage.compiler.device_placement import prepare_and_plan_devices
 from collage.compiler.final_comparison import choose
+from collage.compiler.opening import measure_session
 from collage.compiler.partition_search import search_partition, search_until_stable
-from collage.compiler.pipeline import choose_menu, collect, gather_specs
+from collage.compiler.pipeline import collect, gather_specs
 from collage.compiler.plans import Plan, single_plans
-from collage.compiler.session import CompileSession
+from collage.compiler.problem import Problem
+from collage.compiler.survey import Survey, survey_model
 from collage.database.database import Database
 from collage.database.queries import listing
-from collage.frontend import read_model
-from collage.fusion import CandidateKernel, CandidateKernelIndex
+from collage.frontend import place_weights, read_model
+from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport
 from collage.graph import SubGraph
 from collage.measure.noise_monitor import PATIENCE_VARIABLE
-from collage.search import Partitioning
-from collage.toolchains import registry
+from collage.measure.session import MeasureSession
+from collage.measure.tuning_records import TuningRecords
+from collage.search import Partitioning, SearchResult
+from collage.toolchains import choose_menu, registry
 
 DRAWN = {"drawn": _drawn_costs.run_eager, "drawn-lazily": _drawn_costs.run_lazy, "anchors": _drawn_costs.run_anchors}
 DRAWN_MODELS = "resnet50,bert,gpt2,vit,nasnet,inception_v3"
@@ -90,29 +95,26 @@ def compile_cold(model: Model, menu: Sequence[str]) -> None:
 def compare(model: Model, menu: Sequence[str], state: Path) -> None:
     """Measures every key of one model, and compares the plans of searches that are replayed from that."""
     name, path, db = model.name, model.path, str(state / f"{model.name}.sqlite")
-    with session(path, db, menu, mode="exhaustive") as compile_session:
-        index = proposed(compile_session)
-        best = search_partition(compile_session, index).partitioning
-        while best is not None and compile_session.remeasure(best.candidates):
-            best = search_partition(compile_session, index).partitioning
+    with session(path, db, menu, mode="exhaustive") as opened:
+        index = proposed(opened)
+        best = search_partition(opened.problem, opened.costs, index).partitioning
+        while best is not None and opened.costs.remeasure(best.candidates):
+            best = search_partition(opened.problem, opened.costs, index).partitioning
         if best is None:
             print(f"{name:<18} nothing covers it")
             return
-        keys, single_s = len(one_per_key(compile_session, index)), compile_session.best_single_s
+        keys, single_s = len(one_per_key(opened, index)), opened.survey.best_single_s
     print(row(name, "everything", keys, keys, best.cost.seconds, best.cost.seconds, single_s))
     found = {"everything": best}
     for mode in ("fast", "fast, refined", "proof"):
-        with session(path, db, menu, mode=mode.split(",")[0]) as compile_session:
-            index = proposed(compile_session)
+        with session(path, db, menu, mode=mode.split(",")[0]) as opened:
+            index = proposed(opened)
             result = (
-                search_until_stable(compile_session, index)[1]
+                opened.search_until_stable(index)
                 if "refined" in mode
-                else search_partition(compile_session, index)
+                else search_partition(opened.problem, opened.costs, index)
             )
-            measured = sum(
-                compile_session.outcome_of(c.sub_graph, c.target) is not None
-                for c in one_per_key(compile_session, index)
-            )
+            measured = sum(opened.costs.outcome_of(c) is not None for c in one_per_key(opened, index))
             cost_s = result.partitioning.cost.seconds if result.partitioning is not None else float("inf")
             if result.partitioning is not None:
                 found[mode] = result.partitioning
@@ -120,22 +122,22 @@ def compare(model: Model, menu: Sequence[str], state: Path) -> None:
             told = f"  {result.stopped_by}{violated}"
             print(row(name, mode, keys, measured, cost_s, best.cost.seconds, single_s) + told, flush=True)
 
-    with session(path, db, menu) as compile_session:
-        proposed(compile_session)
-        race(compile_session, found)
+    with session(path, db, menu) as opened:
+        proposed(opened)
+        race(opened, found)
 
 
-def race(compile_session: CompileSession, found: Mapping[str, Partitioning[CandidateKernel]]) -> None:
+def race(opened: Opened, found: Mapping[str, Partitioning[CandidateKernel]]) -> None:
     """Runs plans end to end, taking turns, and prints how long each takes; plans of equal kernels are one."""
-    plans = single_plans(compile_session)
+    plans = single_plans(opened.problem, opened.survey)
     names: dict[str, str] = {}
     for mode, cover in found.items():
-        plan = Plan.of(on_this_graph(compile_session, cover), mode)
+        plan = Plan.of(on_this_graph(opened, cover), mode)
         same = next((other for other in plans if other.same_kernels(plan)), plan)
         names[mode] = same.name
         if same is plan:
             plans.append(plan)
-    standings = choose(compile_session, plans).standings
+    standings = choose(opened.problem, opened.costs, opened.session, plans).standings
     timed = {name: standing.time.median_s for name, standing in standings.items() if standing.time}
     single_s = min(timed[plan.name] for plan in plans if plan.single and plan.name in timed)
     for mode, name in names.items():
@@ -145,12 +147,10 @@ def race(compile_session: CompileSession, found: Mapping[str, Partitioning[Candi
     print(f"    end to end: {'best single':<14} {single_s * 1e6:.1f} µs", flush=True)
 
 
-def on_this_graph(
-    compile_session: CompileSession, cover: Partitioning[CandidateKernel]
-) -> Partitioning[CandidateKernel]:
+def on_this_graph(opened: Opened, cover: Partitioning[CandidateKernel]) -> Partitioning[CandidateKernel]:
     """A cover that another session of the same model found."""
     here = [
-        replace(c, sub_graph=SubGraph(compile_session.graph, c.sub_graph.inside, c.sub_graph.nested))
+        replace(c, sub_graph=SubGraph(opened.problem.graph, c.sub_graph.inside, c.sub_graph.nested))
         for c in cover.candidates
     ]
     return replace(cover, candidates=tuple(here))
@@ -163,30 +163,51 @@ def row(name: str, mode: str, keys: int, measured: int, cost_s: float, best_s: f
     )
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A model that was surveyed, and whose costs can be asked for."""
+
+    problem: Problem
+    survey: Survey
+    session: MeasureSession
+    costs: CostTable
+    records: TuningRecords
+
+    def search_until_stable(self, index: CandidateKernelIndex) -> SearchResult[CandidateKernel]:
+        return search_until_stable(self.problem, self.survey, self.costs, self.records, index)[1]
+
+
 @contextmanager
-def session(path: Path, db: str, menu: Sequence[str], mode: str = "fast") -> Iterator[CompileSession]:
+def session(path: Path, db: str, menu: Sequence[str], mode: str = "fast") -> Iterator[Opened]:
     """A model, and what a database knows of it, to be searched in one of the modes of ``collage compile --search``."""
     toolchains = registry()
     prepared, _ = prepare_and_plan_devices(read_model(path), None)
-    with tempfile.TemporaryDirectory(prefix="collage-lazy-") as folder, Database(db) as database:
-        options = CompileOptions(db=db, use_tuned=False, search=mode)
-        targets = choose_menu(menu, toolchains)
-        with CompileSession(
-            prepared, targets, toolchains, database, Path(folder), options=options, say=progress
-        ) as compile_session:
-            yield compile_session
+    options = CompileOptions(db=db, use_tuned=False, search=mode)
+    with (
+        tempfile.TemporaryDirectory(prefix="collage-lazy-") as folder,
+        Database(db) as database,
+        measure_session(toolchains, database, Path(folder), options, say=progress) as measuring,
+    ):
+        model = place_weights(prepared, Path(folder))
+        problem = Problem.of(model, choose_menu(menu, toolchains), toolchains, options)
+        survey = survey_model(problem, measuring, database)
+        costs = CostTable(problem, survey, measuring, database)
+        costs.learn()
+        yield Opened(problem, survey, measuring, costs, TuningRecords(measuring, database))
 
 
 def progress(line: str) -> None:
     print(f"\r{line:<78}\r", end="", file=sys.stderr, flush=True)
 
 
-def proposed(compile_session: CompileSession) -> CandidateKernelIndex:
-    return collect(compile_session, gather_specs(compile_session))
+def proposed(opened: Opened) -> CandidateKernelIndex:
+    candidates = collect(opened.problem, gather_specs(opened.survey), FusionReport())
+    opened.costs.introduce(candidates)
+    return candidates
 
 
-def one_per_key(compile_session: CompileSession, index: CandidateKernelIndex) -> list[CandidateKernel]:
-    return list({compile_session.key_of(c.sub_graph, c.target): c for c in index}.values())
+def one_per_key(opened: Opened, index: CandidateKernelIndex) -> list[CandidateKernel]:
+    return list({opened.problem.key_of(c.sub_graph, c.target): c for c in index}.values())
 
 
 def main() -> None:

@@ -38,14 +38,15 @@ if TYPE_CHECKING:
     from collage import toolchains as toolchains
     from collage import transform as transform
     from collage._errors import CollageError
-    from collage.compiler.pipeline import CollageFuseOps, compile
+    from collage.compiler.fuse_ops_pass import CollageFuseOps
+    from collage.compiler.pipeline import compile
     from collage.options import CompileOptions
     from collage.runtime import Executable, load
     from collage.target import Target
 
 _HOME = {
     "compile": "collage.compiler.pipeline",
-    "CollageFuseOps": "collage.compiler.pipeline",
+    "CollageFuseOps": "collage.compiler.fuse_ops_pass",
     "CompileOptions": "collage.options",
     "Executable": "collage.runtime",
     "load": "collage.runtime",

@@ -19,10 +19,10 @@ from collage.options import CompileOptions
 from collage.system.machine import this_machine
 from collage.system.scratch import scratch
 from collage.target import HOST_TOOLCHAIN, NATIVE_TOOLCHAIN, Target, TargetLike
-from collage.toolchains import Registry, Toolchain, availability_for, option_values, registry
+from collage.toolchains import Registry, Toolchain, availability_for, choose_menu, option_values, registry
 
 if TYPE_CHECKING:
-    from collage.compiler.session import CompileSession
+    from collage.compiler.survey import Survey
     from collage.graph import DataflowGraph
 
 __all__ = ["describe_environment", "describe_targets", "inspect"]
@@ -147,11 +147,19 @@ def inspect(
         say: Told what is going on.
     """
     # Here, as to list toolchains takes none of this, and it takes seconds to import.
-    from collage.compiler.pipeline import choose_menu
+    from collage.compiler.opening import measure_session
+    from collage.compiler.problem import Problem
     from collage.compiler.refusals import check_reference
-    from collage.compiler.session import CompileSession
+    from collage.compiler.survey import survey_model
     from collage.database.database import Database
-    from collage.frontend import describe_inputs, describe_outputs, fix_lengths, read_model, shape_misfit
+    from collage.frontend import (
+        describe_inputs,
+        describe_outputs,
+        fix_lengths,
+        place_weights,
+        read_model,
+        shape_misfit,
+    )
     from collage.graph import DataflowGraph
     from collage.transform import prepare
 
@@ -175,14 +183,14 @@ def inspect(
         with ExitStack() as stack:
             workspace = stack.enter_context(scratch())
             database = stack.enter_context(Database(options.db))
-            session = stack.enter_context(
-                CompileSession(model, menu, toolchains, database, workspace, options=options, say=say)
-            )
+            session = stack.enter_context(measure_session(toolchains, database, workspace, options, say=say))
+            problem = Problem.of(place_weights(model, workspace), menu, toolchains, options)
+            survey = survey_model(problem, session, database)
             try:
-                check_reference(session)
+                check_reference(survey, session)
             except CollageError as error:
                 found["problem"] = str(error)
-            found["coverage"] = [_coverage(session, target) for target in menu]
+            found["coverage"] = [_coverage(survey, target) for target in menu]
     return found
 
 
@@ -197,9 +205,9 @@ def _cut_points(graph: DataflowGraph) -> list[dict[str, Any]]:
     return waists
 
 
-def _coverage(session: CompileSession, target: Any) -> dict[str, Any]:
-    baselines = session.baselines[target]
-    nodes = session.graph.nodes
+def _coverage(survey: Survey, target: Any) -> dict[str, Any]:
+    baselines = survey.baselines[target]
+    nodes = survey.problem.graph.nodes
     taken = Counter(nodes[i].op_type for i, support in baselines.support.items() if support.ok)
     refused = [
         {"node": str(nodes[i].name), "operator": nodes[i].op_type, "reason": support.reason}

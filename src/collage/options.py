@@ -50,7 +50,7 @@ class CompileOptions:
         accuracy_budget: Largest end-to-end error that is acceptable, relative to an output's largest magnitude. Grants the
             search targets of reduced precision; None is what the model's own types allow.
         measure_budget: Measure at most so many kernels; None is, for a fast search, a ninth of those that there are, but at
-            least 14 and at most 80, in all compilations without a budget together.
+            least 14 and at most 80. Kernels whose timing is known do not count.
         remeasure: Measure anew what the database knows.
         finalists: How many mixed partitionings are raced end to end against the single toolchains.
         finals: Race end to end at all. Without, the plan of the least predicted cost is returned.

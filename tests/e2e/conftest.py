@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from collage.compiler import session as compiler_session
+from collage.compiler import cost_table, problem
 from collage.database.database import Database
 from collage.measure.comparison import ComparisonPlan
 from collage.measure.overheads import Overheads, measure_overheads
@@ -31,7 +31,7 @@ class _ShortRaces(ComparisonPlan):
     reporting_rounds: int = 7
 
 
-compiler_session.ComparisonPlan = _ShortRaces  # type: ignore[misc]
+problem.ComparisonPlan = _ShortRaces  # type: ignore[misc]
 
 _peaks: list[Peak] = []
 
@@ -54,8 +54,8 @@ def _overheads_of_before(target: Target, measure_session: MeasureSession, databa
     return _overheads[name]
 
 
-compiler_session.measure_peak = _peak_of_before  # type: ignore[attr-defined]
-compiler_session.measure_overheads = _overheads_of_before  # type: ignore[attr-defined]
+cost_table.measure_peak = _peak_of_before  # type: ignore[attr-defined]
+cost_table.measure_overheads = _overheads_of_before  # type: ignore[attr-defined]
 
 MENU = ("llvm", "onnxruntime", "openvino")
 

@@ -48,21 +48,6 @@ def test_a_contradicted_sum_is_corrected_and_searched_again(model: Path) -> None
     assert again["machine_drift"] == report["machine_drift"]
 
 
-@pytest.mark.slow
-def test_the_last_winner_is_a_finalist_again_where_the_search_is_cut_short(model: Path, tmp_path: Path) -> None:
-    toolchains = Registry()
-    toolchains.add(TaxedToolchain("third", {"Relu": 1.0, "Tanh": 40.0}))
-    toolchains.add(TaxedToolchain("fourth", {"Relu": 6.0, "Tanh": 1.0}))
-    db = str(tmp_path / "t.sqlite")
-    won = collage.compile(
-        model, ["third", "fourth"], options=collage.CompileOptions(db=db), toolchains=toolchains, workers=LENT
-    )
-    hasty = collage.CompileOptions(db=db, remeasure=True, measure_budget=0)
-    report = collage.compile(model, ["third", "fourth"], options=hasty, toolchains=toolchains, workers=LENT).report
-    assert "previous winner" in [row["name"] for row in report["finalists"]]
-    assert [k["nodes"] for k in report["kernels"]] == [k["nodes"] for k in won.report["kernels"]]
-
-
 def test_a_time_budget_leaves_the_search_what_the_finals_do_not_need(model: Path, tmp_path: Path) -> None:
     toolchains = Registry()
     toolchains.add(TaxedToolchain("fifth", {"Relu": 1.0, "Tanh": 40.0}))

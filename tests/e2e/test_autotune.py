@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
-from collage.compiler.session import CompileSession
+from collage.compiler.cost_table import CostTable
 from collage.measure.session import MeasureSession
 from collage.toolchains import Registry
 from tests.e2e.conftest import LENT, model_of
@@ -120,18 +120,18 @@ def test_where_no_gain_is_in_sight_nothing_is_tuned(tmp_path: Path) -> None:
 
 def test_an_interrupt_keeps_what_was_tuned_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, log = chain(tmp_path / "m.onnx", "Relu", "Tanh", "Relu", "Tanh"), tmp_path / "log"
-    measure = CompileSession.measure
+    measure = CostTable.measure
 
-    def interrupted(self: CompileSession, candidates: Any) -> Any:
+    def interrupted(self: CostTable, candidates: Any) -> Any:
         found = measure(self, candidates)
         monkeypatch.setattr("collage.compiler.autotune._most_promising", _interrupt)
         return found
 
-    def only_tuned(self: CompileSession, candidates: Any) -> Any:
+    def only_tuned(self: CostTable, candidates: Any) -> Any:
         is_tuned = any(candidate.target.option("trials") for candidate in candidates)
         return interrupted(self, candidates) if is_tuned else measure(self, candidates)
 
-    monkeypatch.setattr(CompileSession, "measure", only_tuned)
+    monkeypatch.setattr(CostTable, "measure", only_tuned)
     executable = compiled(model, log, tune_s=60.0)
     assert len(tuned_in(log)) == 1
     assert any("trials" in kernel["target"] for kernel in executable.report["kernels"])

@@ -106,11 +106,12 @@ def force(path: Path, split: int, first: str, second: str) -> collage.Executable
     import shutil
     import tempfile
 
+    from collage.compiler.opening import measure_session
     from collage.compiler.pipeline import _settle
     from collage.compiler.plans import Plan, PlannedKernel, lower
-    from collage.compiler.session import CompileSession
+    from collage.compiler.problem import Problem
     from collage.database import Database
-    from collage.frontend import read_model
+    from collage.frontend import place_weights, read_model
     from collage.graph import IndexSet, SubGraph
     from collage.options import CompileOptions
     from collage.toolchains import registry
@@ -121,17 +122,16 @@ def force(path: Path, split: int, first: str, second: str) -> collage.Executable
     try:
         with (
             Database() as database,
-            CompileSession(
-                prepare(read_model(path)), menu, registry(), database, workspace, options=CompileOptions()
-            ) as compile_session,
+            measure_session(registry(), database, workspace, CompileOptions()) as session,
         ):
-            count = len(compile_session.graph)
-            parts = [range(split), range(split, count)]
+            model = place_weights(prepare(read_model(path)), workspace)
+            problem = Problem.of(model, menu, registry(), CompileOptions())
+            parts = [range(split), range(split, len(problem.graph))]
             kernels = tuple(
-                PlannedKernel(SubGraph(compile_session.graph, IndexSet.from_indices(part)), target, "forced")
+                PlannedKernel(SubGraph(problem.graph, IndexSet.from_indices(part)), target, "forced")
                 for part, target in zip(parts, menu, strict=True)
             )
-            return _settle(lower(compile_session, Plan("forced", kernels)), workspace, registry())
+            return _settle(lower(problem, session, Plan("forced", kernels)), workspace, registry())
     finally:
         shutil.rmtree(workspace)
 

@@ -52,7 +52,7 @@ def test_a_kernel_that_is_wrong_where_its_equal_is_right_is_not_chosen(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_race_that_was_won_with_other_weights_does_not_count(tmp_path: Path, toolchains: Registry) -> None:
+def test_what_was_chosen_for_other_weights_does_not_count(tmp_path: Path, toolchains: Registry) -> None:
     options = collage.CompileOptions(db=str(tmp_path / "t.sqlite"))
 
     def compiled(first: float, second: float) -> collage.Executable:
@@ -60,6 +60,7 @@ def test_a_race_that_was_won_with_other_weights_does_not_count(tmp_path: Path, t
         return collage.compile(path, ["picky", "fake"], options=options, toolchains=toolchains, workers=LENT)
 
     assert by_picky(compiled(2.0, 3.0).report) == {"mul_0", "mul_1"}
+    assert compiled(4.0, 3.0).report["search"]["raced"]
     assert not compiled(4.0, 3.0).report["search"]["raced"]
     trained = compiled(-2.0, -3.0)
     assert not by_picky(trained.report)

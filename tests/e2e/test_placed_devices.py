@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
-from collage.compiler.pipeline import CollageFuseOps
+from collage.compiler.fuse_ops_pass import CollageFuseOps
 from collage.cost import Cost
 from collage.device import SEScope, read_device_plan
 from collage.frontend import read_model

@@ -10,7 +10,7 @@ import pytest
 
 import collage
 from collage.compiler.device_placement import DevicePlacement
-from collage.compiler.pipeline import CollageFuseOps
+from collage.compiler.fuse_ops_pass import CollageFuseOps
 from collage.cost import Cost
 from collage.device import (
     PlanDevices,

@@ -8,10 +8,9 @@ import sys
 
 import pytest
 
-from collage.compiler.pipeline import choose_menu
 from collage.inspection import describe_targets
 from collage.target import Target
-from collage.toolchains import registry
+from collage.toolchains import choose_menu, registry
 from collage.toolchains.torch import cuda_support
 
 NO_GPU = pytest.mark.skipif(isinstance(cuda_support.find_gpu(), cuda_support.Gpu), reason="there is a device")

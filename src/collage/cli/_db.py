@@ -144,8 +144,7 @@ def explain_miss(
 
     with _opened(url, reading=True) as database:
         if Path(what).exists():
-            from collage.compiler.pipeline import choose_menu
-            from collage.toolchains import registry
+            from collage.toolchains import choose_menu, registry
 
             menu = choose_menu(target or None, registry())
             dims, fixed = read_lengths(dim), read_dims(fix, "--fix")

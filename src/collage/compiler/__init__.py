@@ -9,9 +9,9 @@ import importlib
 from typing import Any
 
 _HOME = {
-    "CollageFuseOps": "collage.compiler.pipeline",
+    "CollageFuseOps": "collage.compiler.fuse_ops_pass",
     "CompileOptions": "collage.options",
-    "choose_menu": "collage.compiler.pipeline",
+    "choose_menu": "collage.toolchains",
     "compile": "collage.compiler.pipeline",
 }
 

@@ -8,12 +8,14 @@ Lagrangian relaxation of the shortest path under a second, additive constraint).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from collage._errors import ToolchainError
-from collage.compiler.final_comparison import finalist_of, plan_signature
+from collage.compiler.cost_table import CostTable
+from collage.compiler.final_comparison import finalist_of
 from collage.compiler.plans import Plan, lower, predicted_s
-from collage.compiler.session import CompileSession
+from collage.compiler.problem import Problem
+from collage.measure.session import MeasureSession
 from collage.workers.worker import Worker
 
 __all__ = ["within_budget"]
@@ -25,56 +27,70 @@ _CHECK_S = 300.0
 
 
 def within_budget(
-    session: CompileSession, plans: Sequence[Plan], search_again: Callable[[], Sequence[Plan]]
+    problem: Problem,
+    costs: CostTable,
+    session: MeasureSession,
+    plans: Sequence[Plan],
+    search_again: Callable[[], Sequence[Plan]],
 ) -> list[Plan]:
     """The fastest plans found whose end-to-end error keeps the budget.
 
     Args:
-        session: What is known; its ``error_price_s`` is what the search pays, 0 when this returns.
+        problem: The model, with the tolerance that counts.
+        costs: Their ``error_price_s`` is what the search pays, 0 when this returns.
+        session: Builds kernels.
         plans: What the search found at price 0, the best first.
         search_again: The best plans at the present price.
 
     Returns:
         The fastest first, by prediction. None may be left.
     """
-    kept = [plan for plan in plans if _keeps(session, plan)]
+    verdicts: dict[Hashable, bool] = {}
+
+    def keeps(plan: Plan) -> bool:
+        key = frozenset((kernel.sub_graph, kernel.target) for kernel in plan.kernels)
+        if key not in verdicts:
+            verdicts[key] = _keeps(problem, session, plan)
+        return verdicts[key]
+
+    kept = [plan for plan in plans if keeps(plan)]
     if plans and plans[0] not in kept:
-        kept += _at_a_price(session, search_again)
+        kept += _at_a_price(problem, costs, keeps, search_again)
     best: dict[frozenset[object], Plan] = {}
-    for plan in sorted(kept, key=lambda plan: predicted_s(session, plan) or float("inf")):
+    for plan in sorted(kept, key=lambda plan: predicted_s(problem, costs, plan) or float("inf")):
         best.setdefault(frozenset((place.sub_graph, place.target) for place in plan.kernels), plan)
     return list(best.values())
 
 
-def _at_a_price(session: CompileSession, search_again: Callable[[], Sequence[Plan]]) -> list[Plan]:
+def _at_a_price(
+    problem: Problem,
+    costs: CostTable,
+    keeps: Callable[[Plan], bool],
+    search_again: Callable[[], Sequence[Plan]],
+) -> list[Plan]:
     kept: list[Plan] = []
     # At this price, an error as large as the whole budget costs as much as the whole model takes.
-    too_low, price, enough = 0.0, session.best_single_s / max(session.tolerance, 1e-9), float("inf")
+    too_low, price, enough = 0.0, costs.best_single_s / max(problem.tolerance, 1e-9), float("inf")
     try:
         for step in range(_STEPS):
-            session.error_price_s = price
-            session.say(f"searching within the accuracy budget, {step + 1} of {_STEPS}")
-            good = [plan for plan in search_again() if _keeps(session, plan)]
+            costs.error_price_s = price
+            costs.say(f"searching within the accuracy budget, {step + 1} of {_STEPS}")
+            good = [plan for plan in search_again() if keeps(plan)]
             kept += good
             too_low, enough = (too_low, price) if good else (price, enough)
             price = _RAISE * too_low if enough == float("inf") else (too_low + enough) / 2
     finally:
-        session.error_price_s = 0.0
+        costs.error_price_s = 0.0
     return kept
 
 
-def _keeps(session: CompileSession, plan: Plan) -> bool:
-    """Whether a plan's outputs are right within the budget: run once, and kept as a fact."""
+def _keeps(problem: Problem, session: MeasureSession, plan: Plan) -> bool:
+    """Run a plan once: whether its outputs are right within the budget."""
     if not any(place.target.is_reduced for place in plan.kernels):
         return True
-    name = plan_signature(session, "keeps-1", [plan])
-    told = None if session.options.remeasure else session.database.local_fact(**name)
-    if told is None:
-        try:
-            finalist = finalist_of(session, plan, lower(session, plan))
-            with Worker(finalist.service, dict(finalist.arguments)) as worker:
-                told = worker.call("check", _CHECK_S, tolerance=session.tolerance)
-        except ToolchainError as error:
-            told = {"reason": str(error)}
-        session.database.keep_local_fact(told, **name)
-    return told["reason"] is None
+    try:
+        finalist = finalist_of(problem, session, plan, lower(problem, session, plan))
+        with Worker(finalist.service, dict(finalist.arguments)) as worker:
+            return worker.call("check", _CHECK_S, tolerance=problem.tolerance)["reason"] is None
+    except ToolchainError:
+        return False

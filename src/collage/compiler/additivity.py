@@ -10,26 +10,29 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from dataclasses import asdict, astuple, replace
+from collections.abc import Hashable
+from dataclasses import astuple, replace
 
 from collage._errors import ToolchainError
-from collage.compiler.final_comparison import FinalComparison, finalist_of, plan_signature
+from collage.compiler.cost_table import CostTable
+from collage.compiler.final_comparison import FinalComparison, finalist_of
 from collage.compiler.plans import Plan, lower, predicted_s
-from collage.compiler.session import CompileSession
+from collage.compiler.problem import Problem
 from collage.cost.cost import Correction
 from collage.measure.additivity import AdditivityCheck, TimedPart, check_additivity
 from collage.measure.jobs import weight_bytes
 from collage.measure.sampling import kernel_slowdown
+from collage.measure.session import MeasureSession
 from collage.system.machine import free_memory_bytes
 
 __all__ = [
+    "PlanChecks",
     "additive_error",
     "correct_costs",
     "correction_of",
     "estimate_correction",
     "machine_drift",
     "mean_of_two_checks",
-    "recall_correction",
     "with_additive_error",
 ]
 
@@ -42,16 +45,66 @@ _GLIMPSE = 3
 """So many runs, or fewer, only told that a plan is too slow to be raced."""
 _COPIES = 8
 """How often a model's weights may be in memory: in the plan, in its kernels, and in what either packs them into."""
-_FACT = "calibration-2"
 
 
-def recall_correction(session: CompileSession) -> None:
-    """Corrects the costs of chains as the last compilation of this model did (see ``calibrate``)."""
-    told = None if session.options.remeasure else session.database.local_fact(**session.fact_of_menu(_FACT))
-    session.correction = Correction() if told is None else Correction(**told)
+class PlanChecks:
+    """Plans beside their kernels, in turns; each is timed once on each occasion.
+
+    Args:
+        problem: The model.
+        costs: What its kernels cost.
+        session: Builds and measures.
+    """
+
+    def __init__(self, problem: Problem, costs: CostTable, session: MeasureSession) -> None:
+        self._problem = problem
+        self._costs = costs
+        self._session = session
+        self._found: dict[Hashable, AdditivityCheck | None] = {}
+
+    def predicted_s(self, plan: Plan) -> float | None:
+        """Return the seconds that a plan is predicted to take, by the present costs."""
+        return predicted_s(self._problem, self._costs, plan)
+
+    def check(self, plan: Plan, occasion: int) -> AdditivityCheck | None:
+        """Time a plan beside its kernels.
+
+        Args:
+            plan: A chain on the machine's processors.
+            occasion: Which one: two teach a correction, others judge it. Each has a process of its own for the plan.
+
+        Returns:
+            None where that cannot be told: on several devices, where nothing is compared, or where time or memory are
+            short.
+        """
+        name = frozenset((kernel.sub_graph, kernel.target) for kernel in plan.kernels), occasion
+        if name not in self._found and self._can_be_checked(plan):
+            try:
+                self._found[name] = self._checked(plan)
+            except ToolchainError as error:
+                self._session.say(f"kernels cannot be timed beside {plan.name}: {error}")
+            except KeyboardInterrupt:
+                self._session.say("interrupted: going on with the best so far")
+        return self._found.get(name)
+
+    def _checked(self, plan: Plan) -> AdditivityCheck | None:
+        problem, session = self._problem, self._session
+        keys = [problem.key_of(kernel.sub_graph, kernel.target) for kernel in plan.kernels]
+        distinct, counts = dict(zip(keys, plan.kernels, strict=True)), Counter(keys)
+        whole = finalist_of(problem, session, plan, lower(problem, session, plan))
+        parts = [TimedPart(session.alone(self._costs.job(kernel)), counts[key]) for key, kernel in distinct.items()]
+        return check_additivity(whole, parts, session.say, wait=session.noise_monitor.wait)
+
+    def _can_be_checked(self, plan: Plan) -> bool:
+        problem = self._problem
+        has_memory = _COPIES * weight_bytes(problem.model) < free_memory_bytes()
+        if problem.placement is not None or not problem.options.finals or not has_memory:
+            return False
+        has_time = problem.options.time_budget_s is None or self._costs.search_s_left > 0
+        return has_time and all(kernel.target.kind == "llvm" for kernel in plan.kernels)
 
 
-def correct_costs(session: CompileSession, finals: FinalComparison) -> bool:
+def correct_costs(costs: CostTable, checks: PlanChecks, finals: FinalComparison) -> bool:
     """Corrects the costs of chains by what the fastest of the finals is made of; once in a compilation.
 
     What a chain takes beyond its kernels is divided among them, and is from then on part of each kernel's launch penalty.
@@ -65,43 +118,42 @@ def correct_costs(session: CompileSession, finals: FinalComparison) -> bool:
     Returns:
         True if costs changed, so that another plan may be the best one: worth one more search.
     """
-    chain = _fastest_mixed_plan(finals) if session.correction == Correction() else None
-    if chain is None or abs((slower := _slower_than_predicted(session, finals, chain)) - 1.0) <= _SURPRISE:
+    chain = _fastest_mixed_plan(finals) if costs.correction == Correction() else None
+    if chain is None or abs((slower := _slower_than_predicted(checks, finals, chain)) - 1.0) <= _SURPRISE:
         return False
-    correction, has_looked_again = estimate_correction(session, chain), False
+    correction, has_looked_again = estimate_correction(costs, checks, chain), False
     if correction.parts == 1.0 and slower < 1.0 - _SURPRISE:
-        has_looked_again = session.remeasure(chain.kernels)
-        slower = _slower_than_predicted(session, finals, chain)
+        has_looked_again = costs.remeasure(chain.kernels)
+        slower = _slower_than_predicted(checks, finals, chain)
         if slower < 1.0 - _SURPRISE:
             correction = Correction(parts=max(slower, _LEAST_PARTS))
     if correction == Correction():
         return has_looked_again
     if correction.chain_s:
-        session.say(
+        costs.say(
             f"chains cost {correction.chain_s * 1e6:.0f} us more for each kernel than was measured; searching again"
         )
     else:
-        session.say(f"chains take {1.0 - correction.parts:.0%} less than their kernels add up to; searching again")
-    session.correction = correction
-    session.database.keep_local_fact(asdict(correction), **session.fact_of_menu(_FACT))
+        costs.say(f"chains take {1.0 - correction.parts:.0%} less than their kernels add up to; searching again")
+    costs.correction = correction
     return True
 
 
-def estimate_correction(session: CompileSession, chain: Plan) -> Correction:
+def estimate_correction(costs: CostTable, checks: PlanChecks, chain: Plan) -> Correction:
     """What a chain teaches that is timed beside its kernels: what it said twice, and of that the less."""
     corrections: list[Correction] = []
     for occasion in (1, 2):
-        found = _checked(session, chain, occasion)
-        corrections.append(Correction() if found is None else correction_of(session, chain, found))
+        found = checks.check(chain, occasion)
+        corrections.append(Correction() if found is None else correction_of(costs, chain, found))
         if corrections[-1] == Correction():
             return Correction()
     first, second = corrections
     return Correction(min(first.chain_s, second.chain_s), max(first.parts, second.parts))
 
 
-def correction_of(session: CompileSession, chain: Plan, found: AdditivityCheck) -> Correction:
+def correction_of(costs: CostTable, chain: Plan, found: AdditivityCheck) -> Correction:
     """What one occasion says of a chain; nothing where its kernels add up to it, more or less."""
-    launch = _launch_s(session, chain) / found.whole_s
+    launch = _launch_s(costs, chain) / found.whole_s
     missing = 1.0 - found.parts - launch
     if missing > _CONTRADICTION:
         return Correction(chain_s=missing * found.whole_s / len(chain.kernels))
@@ -110,33 +162,33 @@ def correction_of(session: CompileSession, chain: Plan, found: AdditivityCheck) 
     return Correction()
 
 
-def with_additive_error(session: CompileSession, finals: FinalComparison) -> FinalComparison:
+def with_additive_error(costs: CostTable, checks: PlanChecks, finals: FinalComparison) -> FinalComparison:
     """The finals with the winner's additive error, as a share of its time: 0 for one kernel, None if it is not known.
 
     A correction was learned from one chain. It is judged by the winner, which may be another one, on other occasions. Where its
-    kernels add up better without, costs are stated without; the next search begins with it all the same, and ends as this one.
+    kernels add up better without, costs are stated without.
     """
     plan = finals.plan
     if plan is None or len(plan.kernels) <= 1:
         return replace(finals, additive_error=None if plan is None else 0.0)
-    found = mean_of_two_checks(session, plan, (1, 2) if session.correction == Correction() else (3, 4))
+    found = mean_of_two_checks(costs, checks, plan, (1, 2) if costs.correction == Correction() else (3, 4))
     if found is None:
-        return replace(finals, additive_error=_error_of_comparison(session, finals, plan))
-    error = additive_error(session, plan, found)
-    if session.correction != Correction():
-        learned, session.correction = session.correction, Correction()
-        without = additive_error(session, plan, found)
+        return replace(finals, additive_error=_error_of_comparison(checks, finals, plan))
+    error = additive_error(costs, plan, found)
+    if costs.correction != Correction():
+        learned, costs.correction = costs.correction, Correction()
+        without = additive_error(costs, plan, found)
         if abs(error) <= abs(without):
-            session.correction = learned
+            costs.correction = learned
         else:
-            session.say("the winner contradicts the correction: its kernels add up without")
+            costs.say("the winner contradicts the correction: its kernels add up without")
             error = without
     return replace(finals, additive_error=error)
 
 
-def additive_error(session: CompileSession, plan: Plan, found: AdditivityCheck) -> float:
+def additive_error(costs: CostTable, plan: Plan, found: AdditivityCheck) -> float:
     """Share of a plan's time by which its kernels and launch penalties do not add up to it; positive where it takes longer."""
-    return 1.0 - session.correction.parts * found.parts - _launch_s(session, plan) / found.whole_s
+    return 1.0 - costs.correction.parts * found.parts - _launch_s(costs, plan) / found.whole_s
 
 
 def machine_drift(finals: FinalComparison) -> float:
@@ -147,61 +199,19 @@ def machine_drift(finals: FinalComparison) -> float:
     return kernel_slowdown(finals.slowdown)
 
 
-def _checked(session: CompileSession, plan: Plan, occasion: int) -> AdditivityCheck | None:
-    """A plan beside its kernels, in turns; kept, so that the next compilation need not do it.
-
-    Args:
-        session: What is known.
-        plan: A chain on the machine's processors.
-        occasion: Which one: two teach a correction, others judge it. Each has a process of its own for the plan.
-
-    Returns:
-        None where that cannot be told: on several devices, where nothing is raced, or where time or memory are short.
-    """
-    if not _can_be_checked(session, plan):
-        return None
-    name = {**plan_signature(session, "beside-1", [plan]), "occasion": occasion}
-    told = None if session.options.remeasure else session.database.local_fact(**name)
-    if told is not None:
-        return AdditivityCheck(**told)
-    models = [(session.kernels.model(place.sub_graph, place.target), place) for place in plan.kernels]
-    distinct = {session.key_of(place.sub_graph, place.target): model for model, place in models}
-    counts = Counter(session.key_of(place.sub_graph, place.target) for place in plan.kernels)
-    try:
-        whole = finalist_of(session, plan, lower(session, plan))
-        jobs = [(session.estimator.job(model, key[1]), counts[key]) for key, model in distinct.items()]
-        parts = [TimedPart(session.measure_session.alone(job), count) for job, count in jobs]
-        found = check_additivity(whole, parts, session.say, wait=session.measure_session.noise_monitor.wait)
-    except ToolchainError as error:
-        session.say(f"kernels cannot be timed beside {plan.name}: {error}")
-        return None
-    except KeyboardInterrupt:
-        session.say("interrupted: going on with the best so far")
-        return None
-    if found is not None:
-        session.database.keep_local_fact(asdict(found), **name)
-    return found
-
-
-def mean_of_two_checks(session: CompileSession, plan: Plan, occasions: tuple[int, int]) -> AdditivityCheck | None:
+def mean_of_two_checks(
+    costs: CostTable, checks: PlanChecks, plan: Plan, occasions: tuple[int, int]
+) -> AdditivityCheck | None:
     """What one occasion says; where that is a contradiction, the mean of two."""
-    first = _checked(session, plan, occasions[0])
-    if first is None or abs(additive_error(session, plan, first)) <= _CONTRADICTION:
+    first = checks.check(plan, occasions[0])
+    if first is None or abs(additive_error(costs, plan, first)) <= _CONTRADICTION:
         return first
-    second = _checked(session, plan, occasions[1])
+    second = checks.check(plan, occasions[1])
     return (
         first
         if second is None
         else AdditivityCheck(*map(statistics.mean, zip(astuple(first), astuple(second), strict=True)))
     )
-
-
-def _can_be_checked(session: CompileSession, plan: Plan) -> bool:
-    has_memory = _COPIES * weight_bytes(session.model) < free_memory_bytes()
-    if session.placement is not None or not session.options.finals or not has_memory:
-        return False
-    has_time = session.options.time_budget_s is None or session.search_s_left > 0
-    return has_time and all(place.target.kind == "llvm" for place in plan.kernels)
 
 
 def _fastest_mixed_plan(finals: FinalComparison) -> Plan | None:
@@ -217,28 +227,28 @@ def _fastest_mixed_plan(finals: FinalComparison) -> Plan | None:
     return min(raced, key=lambda found: found[0], default=(0.0, None))[1]
 
 
-def _slower_than_predicted(session: CompileSession, finals: FinalComparison, chain: Plan) -> float:
+def _slower_than_predicted(checks: PlanChecks, finals: FinalComparison, chain: Plan) -> float:
     """How many times as long as predicted a chain took, against the best single; infinite where that cannot be compared."""
 
     def ratio(plan: Plan) -> float | None:
-        standing, predicted = finals.standings.get(plan.name), predicted_s(session, plan)
+        standing, predicted = finals.standings.get(plan.name), checks.predicted_s(plan)
         if standing is None or standing.time is None or not predicted:
             return None
         return (standing.paired_s or standing.time.median_s) / predicted
 
     singles = [plan for plan in finals.plans if plan.single is not None and ratio(plan) is not None]
-    best = min(singles, key=lambda plan: predicted_s(session, plan) or math.inf, default=None)
+    best = min(singles, key=lambda plan: checks.predicted_s(plan) or math.inf, default=None)
     own, other = ratio(chain), None if best is None else ratio(best)
     return math.inf if own is None or other is None else own / other
 
 
-def _launch_s(session: CompileSession, plan: Plan) -> float:
-    return sum(session.launch_penalty_s(place.target) for place in plan.kernels)
+def _launch_s(costs: CostTable, plan: Plan) -> float:
+    return sum(costs.launch_penalty_s(place.target) for place in plan.kernels)
 
 
-def _error_of_comparison(session: CompileSession, finals: FinalComparison, plan: Plan) -> float | None:
+def _error_of_comparison(checks: PlanChecks, finals: FinalComparison, plan: Plan) -> float | None:
     """The same by what was predicted and what was raced, minutes apart; what the machine's pace explains is left out."""
-    standing, predicted = finals.standings.get(plan.name), predicted_s(session, plan)
+    standing, predicted = finals.standings.get(plan.name), checks.predicted_s(plan)
     if standing is None or standing.time is None or predicted is None:
         return None
     return 1.0 - machine_drift(finals) * predicted / (standing.paired_s or standing.time.median_s)

@@ -14,7 +14,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from collage._errors import ToolchainError
-from collage.compiler.session import CompileSession
+from collage.compiler.cost_table import CostTable
+from collage.compiler.problem import Problem
 from collage.cost.cost import Cost
 from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.measure.jobs import Job
@@ -31,60 +32,69 @@ TRIALS = 16
 _LEAST_EFFORT_S = 1e-3
 
 
-def known_autotuned(session: CompileSession, candidates: Iterable[CandidateKernel]) -> list[CandidateKernel]:
+def known_autotuned(
+    problem: Problem, costs: CostTable, records: TuningRecords, candidates: Iterable[CandidateKernel]
+) -> list[CandidateKernel]:
     """Those of some candidates whose very kernels were tuned before, in whichever model, as candidates with tuned code.
 
     Nothing is tuned, built or measured here: what the database knows of their time is known from now on, the rest is for
     the search to find out.
     """
-    if not session.options.use_tuned:
+    if not problem.options.use_tuned:
         return []
-    records = TuningRecords(session.measure_session, session.database)
     if not records.any():
         return []
     groups: dict[Hashable, list[CandidateKernel]] = {}
     for candidate in candidates:
-        if session.can_tune(candidate.target):
-            groups.setdefault(session.key_of(candidate.sub_graph, candidate.target), []).append(candidate)
+        if records.can_tune(candidate.target):
+            groups.setdefault(problem.key_of(candidate.sub_graph, candidate.target), []).append(candidate)
     found = []
     for alike in groups.values():
-        if (known := records.find(_tuned_job(session, alike[0]))) is not None:
-            found += _introduced(session, alike, known.records)
-    session.recall(found)
+        if (known := records.find(_tuned_job(problem, costs, alike[0]))) is not None:
+            found += _introduced(problem, costs, alike, known.records)
+    costs.recall(found)
     return found
 
 
-def autotune(session: CompileSession, index: CandidateKernelIndex) -> CandidateKernelIndex:
+def autotune(
+    problem: Problem, costs: CostTable, records: TuningRecords, index: CandidateKernelIndex
+) -> CandidateKernelIndex:
     """Tunes what promises most, and returns the candidates together with the tuned ones, measured.
 
     An interrupt ends it; what was tuned before is kept.
 
     Args:
-        session: The model and what is known of it; a search was held before.
+        problem: The model.
+        costs: What kernels cost; a search was held before.
+        records: Tunes kernels, and knows what was tuned.
         index: The candidates of that search.
     """
-    within_budget = session.options.time_budget_s is not None
-    budget_s = min(session.options.tune_s, session.search_s_left) if within_budget else session.options.tune_s
-    records = TuningRecords(session.measure_session, session.database)
+    within_budget = problem.options.time_budget_s is not None
+    budget_s = min(problem.options.tune_s, costs.search_s_left) if within_budget else problem.options.tune_s
     until_s = time.monotonic() + budget_s
     tried, tuned = set[Hashable](), list[CandidateKernel]()
     try:
         while (left_s := until_s - time.monotonic()) > 0:
-            wanted = _most_promising(session, [*index, *tuned], records, tried, left_s)
+            wanted = _most_promising(problem, costs, records, [*index, *tuned], tried, left_s)
             if wanted is None:
                 break
-            session.say(f"tuning {wanted.sub_graph.summary} for {wanted.target.short}, {left_s:.0f} s left")
-            tried.add(_key(session, wanted))
-            tuned += _tune(session, records, [c for c in index if _key(session, c) == _key(session, wanted)], left_s)
+            costs.say(f"tuning {wanted.sub_graph.summary} for {wanted.target.short}, {left_s:.0f} s left")
+            tried.add(_key(problem, wanted))
+            alike = [c for c in index if _key(problem, c) == _key(problem, wanted)]
+            try:
+                tuned += _tune(problem, costs, records, alike, left_s)
+            except ToolchainError as error:
+                costs.say(f"not tuned: {error}")
     except KeyboardInterrupt:
-        session.say("interrupted: going on with what was tuned so far")
+        costs.say("interrupted: going on with what was tuned so far")
     return CandidateKernelIndex([*index, *tuned])
 
 
 def _most_promising(
-    session: CompileSession,
-    candidates: Sequence[CandidateKernel],
+    problem: Problem,
+    costs: CostTable,
     records: TuningRecords,
+    candidates: Sequence[CandidateKernel],
     tried: set[Hashable],
     left_s: float,
 ) -> CandidateKernel | None:
@@ -94,106 +104,109 @@ def _most_promising(
     """
 
     def is_open(candidate: CandidateKernel) -> bool:
-        if not session.can_tune(candidate.target) or _key(session, candidate) in tried:
+        if not records.can_tune(candidate.target) or _key(problem, candidate) in tried:
             return False
-        known = session.outcome_of(candidate.sub_graph, _tuned_target(session, candidate.target))
-        return known is None and session.measured_cost(candidate).is_known
+        known = costs.outcome_of(replace(candidate, target=_tuned_target(problem, candidate.target)))
+        return known is None and costs.measured_cost(candidate).is_known
 
     def hoped(candidate: CandidateKernel) -> Cost:
-        cost = session.measured_cost(candidate)
+        cost = costs.measured_cost(candidate)
         return Cost(seconds=cost.seconds * ratio_of(candidate)) if is_open(candidate) else cost
 
     def ratio_of(candidate: CandidateKernel) -> float:
-        return records.forecast(_tuned_target(session, candidate.target)).ratio
+        return records.forecast(_tuned_target(problem, candidate.target)).ratio
 
     plans = [
         shortest_path(
-            len(session.graph),
+            len(problem.graph),
             candidates,
             cost_of,
-            launch_penalty_of=lambda candidate: session.launch_penalty_s(candidate.target),
-            priority_of=lambda candidate: session.priority(candidate.target),
+            launch_penalty_of=lambda candidate: costs.launch_penalty_s(candidate.target),
+            priority_of=lambda candidate: problem.priority(candidate.target),
         )
-        for cost_of in (session.measured_cost, hoped)
+        for cost_of in (costs.measured_cost, hoped)
     ]
     now, then = plans
     if isinstance(now, NoCover) or isinstance(then, NoCover):
         return None
-    if then.cost.seconds > (1 - session.options.min_gain) * min(now.cost.seconds, session.best_single_s):
+    if then.cost.seconds > (1 - problem.options.min_gain) * min(now.cost.seconds, costs.best_single_s):
         return None
     gains_s: dict[Hashable, float] = {}
     chosen: dict[Hashable, CandidateKernel] = {}
     for candidate in filter(is_open, then.candidates):
-        key = _key(session, candidate)
+        key = _key(problem, candidate)
         chosen.setdefault(key, candidate)
-        gains_s[key] = gains_s.get(key, 0.0) + _seconds(session, candidate) * (1 - ratio_of(candidate))
-    takes_s = {key: _expected_to_take_s(session, records, candidate) for key, candidate in chosen.items()}
+        gains_s[key] = gains_s.get(key, 0.0) + _seconds(costs, candidate) * (1 - ratio_of(candidate))
+    takes_s = {key: _expected_to_take_s(problem, costs, records, candidate) for key, candidate in chosen.items()}
     return max(
         chosen.values(),
-        key=lambda c: (takes_s[_key(session, c)] <= left_s, gains_s[_key(session, c)] / takes_s[_key(session, c)]),
+        key=lambda c: (takes_s[_key(problem, c)] <= left_s, gains_s[_key(problem, c)] / takes_s[_key(problem, c)]),
         default=None,
     )
 
 
-def _expected_to_take_s(session: CompileSession, records: TuningRecords, candidate: CandidateKernel) -> float:
+def _expected_to_take_s(
+    problem: Problem, costs: CostTable, records: TuningRecords, candidate: CandidateKernel
+) -> float:
     """Seconds that tuning a measured kernel should take; what was tuned before has only to be built and run."""
-    job = _tuned_job(session, candidate)
+    job = _tuned_job(problem, costs, candidate)
     efforts = 1.0 if records.find(job) is not None else records.forecast(job.target).efforts
-    return efforts * _effort_s(session, candidate)
+    return efforts * _effort_s(costs, candidate)
 
 
-def _effort_s(session: CompileSession, candidate: CandidateKernel) -> float:
-    untuned = session.outcome_of(candidate.sub_graph, candidate.target)
+def _effort_s(costs: CostTable, candidate: CandidateKernel) -> float:
+    untuned = costs.outcome_of(candidate)
     return max(_LEAST_EFFORT_S, effort_s(untuned) if untuned is not None else 0.0)
 
 
 def _tune(
-    session: CompileSession, records: TuningRecords, alike: Sequence[CandidateKernel], budget_s: float
+    problem: Problem, costs: CostTable, records: TuningRecords, alike: Sequence[CandidateKernel], budget_s: float
 ) -> list[CandidateKernel]:
-    """Tunes one of several equal kernels; what is found is for all of them."""
+    """Tune one of several equal kernels; what is found is for all of them.
+
+    Raises:
+        ToolchainError: It could not be tuned.
+    """
     first = alike[0]
-    job = _tuned_job(session, first)
-    session.introduce_variant(job.target, first.target)
-    try:
-        found = records.tune(job.kernel, job.target, budget_s)
-    except ToolchainError as error:
-        session.say(f"not tuned: {error}")
-        return []
+    job = _tuned_job(problem, costs, first)
+    costs.introduce_variant(job.target, first.target)
+    found = records.tune(job.kernel, job.target, budget_s)
     if found is None:
         return []
     text, took_s = found
-    tuned = _introduced(session, alike, text)
-    if not session.measure(tuned[:1])[0].is_known:
+    tuned = _introduced(problem, costs, alike, text)
+    if not costs.measure(tuned[:1])[0].is_known:
         return []
-    ratio = _seconds(session, tuned[0]) / _seconds(session, first)
-    records.keep(job, TunedKernel(text, took_s, _effort_s(session, first), ratio))
+    ratio = _seconds(costs, tuned[0]) / _seconds(costs, first)
+    records.keep(job, TunedKernel(text, took_s, _effort_s(costs, first), ratio))
     return tuned
 
 
-def _introduced(session: CompileSession, alike: Sequence[CandidateKernel], text: str) -> list[CandidateKernel]:
+def _introduced(
+    problem: Problem, costs: CostTable, alike: Sequence[CandidateKernel], text: str
+) -> list[CandidateKernel]:
     """Equal kernels as candidates with tuned code, of which the search may be told."""
-    target = _tuned_target(session, alike[0].target)
-    session.introduce_variant(target, alike[0].target)
-    session.kernels.annotate(alike[0].sub_graph, target, {TUNED: text})
+    target = _tuned_target(problem, alike[0].target)
+    costs.introduce_variant(target, alike[0].target)
+    problem.kernels.annotate(alike[0].sub_graph, target, {TUNED: text})
     tuned = [replace(candidate, target=target, rules=(*candidate.rules, "tuned")) for candidate in alike]
-    session.introduce(tuned)
+    costs.introduce(tuned)
     return tuned
 
 
-def _tuned_target(session: CompileSession, target: Target) -> Target:
+def _tuned_target(problem: Problem, target: Target) -> Target:
     # Options that are numbers begin with 1.
-    return target.with_options(trials=str(TRIALS), seed=str(session.options.seed + 1))
+    return target.with_options(trials=str(TRIALS), seed=str(problem.options.seed + 1))
 
 
-def _tuned_job(session: CompileSession, untuned: CandidateKernel) -> Job:
+def _tuned_job(problem: Problem, costs: CostTable, untuned: CandidateKernel) -> Job:
     """The job of measuring a candidate's kernel once it is tuned; the kernel in it does not carry its records yet."""
-    kernel = session.kernels.model(untuned.sub_graph, untuned.target)
-    return session.estimator.job(kernel, _tuned_target(session, untuned.target))
+    return costs.job(untuned, _tuned_target(problem, untuned.target))
 
 
-def _key(session: CompileSession, candidate: CandidateKernel) -> Hashable:
-    return session.key_of(candidate.sub_graph, candidate.target)
+def _key(problem: Problem, candidate: CandidateKernel) -> Hashable:
+    return problem.key_of(candidate.sub_graph, candidate.target)
 
 
-def _seconds(session: CompileSession, candidate: CandidateKernel) -> float:
-    return session.measured_cost(candidate).seconds
+def _seconds(costs: CostTable, candidate: CandidateKernel) -> float:
+    return costs.measured_cost(candidate).seconds

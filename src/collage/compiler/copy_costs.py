@@ -11,15 +11,17 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
-from collage.compiler.session import CompileSession
+from collage.compiler.device_placement import DevicePlacement
 from collage.database.database import Database
 from collage.device import SEScope
+from collage.graph import DataflowGraph
 from collage.runtime import CoreSets
 from collage.search import Transfer
 from collage.system.machine import this_machine
@@ -79,26 +81,33 @@ def measure_copy_cost(src: Cores, dst: Cores, database: Database, remeasure: boo
     return found
 
 
-def transfers_of(session: CompileSession) -> list[Transfer]:
-    """What the operators of a model hand to each other, and what it costs, where the search is to place them."""
-    placement = session.placement
-    assert placement is not None
+def transfers_of(
+    placement: DevicePlacement,
+    graph: DataflowGraph,
+    nbytes_of: Callable[[ir.Value], int],
+    database: Database,
+    *,
+    remeasure: bool = False,
+) -> list[Transfer]:
+    """Return what the operators of a model hand to each other, and what it costs, where the search is to place them."""
     costs: dict[tuple[SEScope, SEScope], CopyCost] = {}
 
     def copy_s(src: SEScope, dst: SEScope, nbytes: int) -> float:
         if (src, dst) not in costs:
-            costs[src, dst] = _copy_cost(session, src, dst, placement.cores)
+            costs[src, dst] = _copy_cost(src, dst, placement.cores, database, remeasure)
         return costs[src, dst].seconds(nbytes)
 
-    return placement.transfers(session.graph, copy_s, session.nbytes_of)
+    return placement.transfers(graph, copy_s, nbytes_of)
 
 
-def _copy_cost(session: CompileSession, src: SEScope, dst: SEScope, cores: Mapping[SEScope, Cores]) -> CopyCost:
+def _copy_cost(
+    src: SEScope, dst: SEScope, cores: Mapping[SEScope, Cores], database: Database, remeasure: bool
+) -> CopyCost:
     if {src.device_type, dst.device_type} != {"cpu"}:
         return _ACROSS
     if not (cores.get(src) or cores.get(dst)):
         return CopyCost()
-    return measure_copy_cost(cores.get(src, ()), cores.get(dst, ()), session.database, session.options.remeasure)
+    return measure_copy_cost(cores.get(src, ()), cores.get(dst, ()), database, remeasure)
 
 
 def _extra_s(devices: CoreSets, nbytes: int) -> float:

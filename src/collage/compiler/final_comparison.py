@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from collage._errors import NothingCanRun, ToolchainError
+from collage.compiler.cost_table import CostTable
 from collage.compiler.plans import Plan, PlannedKernel, lower, on_the_host, predicted_s
-from collage.compiler.session import CompileSession
+from collage.compiler.problem import Problem
+from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
-from collage.graph import IndexSet, SubGraph
-from collage.measure.comparison import Comparison, Finalist, FinalistResult, compare_end_to_end, why_wrong
+from collage.measure.comparison import Finalist, FinalistResult, compare_end_to_end, why_wrong
+from collage.measure.noise_monitor import BUSY
+from collage.measure.session import MeasureSession
 from collage.runtime import Recipe
-from collage.target import HOST_TARGET, HOST_TOOLCHAIN
+from collage.target import HOST_TOOLCHAIN
 
-__all__ = [
-    "FinalComparison",
-    "choose",
-    "finalist_of",
-    "last_finalists",
-    "plan_signature",
-    "previous_winner",
-    "remember",
-    "unmeasured",
-]
+__all__ = ["FinalComparison", "choose", "compare_again", "finalist_of", "lowered_again", "unmeasured"]
 
 _RACE = "collage.measure._executable_worker:ExecutableWorker"
+_NOISY = 1.5
+"""Ratio of the ninetieth to the tenth percentile of latencies from which a machine is called noisy; a quiet one has 1.1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +37,10 @@ class FinalComparison:
         standings: How every plan did, by its name.
         time: The winner's end-to-end latency.
         speedup: Over the best single target, and its interval; None if no single target finished.
-        recorded: True if no race was needed: the same finalists raced here before.
         slowdown: How many times as long as at best the machine took while they raced (see ``collage.measure.noise_monitor``).
         additive_error: See ``collage.compiler.additivity``; None until it is judged, or if it is not known.
+        rivals: Plans that may be as fast as the winner, by name: the interval of their time over the winner's.
+        is_interrupted: The user ended the comparison.
     """
 
     recipe: Recipe | None
@@ -52,54 +49,133 @@ class FinalComparison:
     standings: dict[str, FinalistResult]
     time: Summary | None
     speedup: tuple[float, Interval] | None
-    recorded: bool = False
     slowdown: float = 1.0
     additive_error: float | None = None
+    rivals: Mapping[str, Interval] = field(default_factory=dict)
+    is_interrupted: bool = False
 
-    def compared(self, session: CompileSession) -> list[tuple[FinalistResult, float | None]]:
-        """Every standing, with the seconds that were predicted for its plan."""
-        by_name = {plan.name: plan for plan in self.plans}
-        return [(standing, predicted_s(session, by_name[name])) for name, standing in self.standings.items()]
+    @property
+    def is_noisy(self) -> bool:
+        """True if the winner's runs took very different times."""
+        return self.time is not None and self.time.p90_s > _NOISY * self.time.p10_s
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """True if a disturbed machine chose among plans that it could not tell apart."""
+        return bool(self.rivals) and (self.is_noisy or self.slowdown > BUSY)
 
 
-def choose(session: CompileSession, plans: Sequence[Plan]) -> FinalComparison:
-    """Races the plans end to end and returns the winner; where the same race was held before, its result stands."""
-    if not session.options.finals:
-        return _least_predicted(session, plans)
-    signature = plan_signature(session, "race-5", plans)
-    told = None if session.options.remeasure else session.database.local_fact(**signature)
-    if told is not None and set(told["standings"]) <= {plan.name for plan in plans}:
-        finals = _recorded(session, plans, told)
-        if finals is not None:
-            return finals
+def choose(problem: Problem, costs: CostTable, session: MeasureSession, plans: Sequence[Plan]) -> FinalComparison:
+    """Compare the plans end to end, and return the winner."""
+    if not problem.options.finals:
+        return _least_predicted(problem, costs, session, plans)
     try:
-        recipes, failures = _built(session, plans)
-        finalists = [finalist_of(session, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
-        noise_monitor = session.measure_session.noise_monitor
-        noise_monitor.renew()
-        result = compare_end_to_end(
-            finalists, session.tolerance, session.comparison_plan, session.say, when_quiet=noise_monitor.samples
-        )
+        return _compared(problem, session, plans, costs.why_wrong)
     except KeyboardInterrupt:
         session.say("interrupted: returning the best single, as measured by itself")
-        return _least_predicted(session, [plan for plan in plans if plan.single] or plans)
+        return _least_predicted(
+            problem, costs, session, [plan for plan in plans if plan.single] or plans, is_interrupted=True
+        )
+
+
+def _compared(
+    problem: Problem,
+    session: MeasureSession,
+    plans: Sequence[Plan],
+    why_wrong_kernel: Callable[[PlannedKernel], str | None] = lambda _: None,
+) -> FinalComparison:
+    recipes, failures = _built(problem, session, plans, why_wrong_kernel)
+    finalists = [finalist_of(problem, session, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
+    noise_monitor = session.noise_monitor
+    noise_monitor.renew()
+    result = compare_end_to_end(
+        finalists, problem.tolerance, problem.comparison_plan, session.say, when_quiet=noise_monitor.samples
+    )
     standings = {**failures, **{standing.finalist.name: standing for standing in result.standings}}
-    finals = _finals(plans, recipes, result, standings, noise_monitor.slowdown_met)
-    if finals.plan is not None:
-        session.database.keep_local_fact(_as_fact(finals), **signature)
-        _keep_winner(session, finals.plan)
-    return finals
+    if result.winner is None:
+        return FinalComparison(None, None, plans, standings, None, None)
+    name = result.winner.finalist.name
+    plan = next(plan for plan in plans if plan.name == name)
+    return FinalComparison(
+        recipes[name],
+        plan,
+        plans,
+        standings,
+        result.winner.time,
+        result.speedup,
+        slowdown=noise_monitor.slowdown_met,
+        rivals=result.rivals,
+    )
 
 
-def _built(session: CompileSession, plans: Sequence[Plan]) -> tuple[dict[str, Recipe], dict[str, FinalistResult]]:
+def lowered_again(problem: Problem, session: MeasureSession, finals: FinalComparison) -> FinalComparison | None:
+    """Build the winner of an earlier comparison, and check its outputs.
+
+    Returns:
+        The comparison with the winner's recipe; None if the winner cannot be built any more, or is wrong.
+    """
+    assert finals.plan is not None
+    session.say(f"checking {finals.plan.name}, which was chosen before")
+    try:
+        recipe = lower(problem, session, finals.plan)
+        reason = why_wrong(finalist_of(problem, session, finals.plan, recipe), problem.tolerance)
+    except ToolchainError as error:
+        reason = str(error)
+    if reason is not None:
+        session.say(f"it does not run here as it did: {reason}")
+        return None
+    return replace(finals, recipe=recipe)
+
+
+def compare_again(problem: Problem, session: MeasureSession, finals: FinalComparison) -> FinalComparison:
+    """Compare an earlier winner with its rivals and the best single target once more.
+
+    Returns:
+        The comparison with what was found out now; as it was, if the user ends this one or nothing finishes.
+    """
+    assert finals.plan is not None
+    names = {finals.plan.name, *finals.rivals, *_best_single(finals)}
+    session.say("comparing plans again that a disturbed machine could not tell apart")
+    try:
+        found = _compared(problem, session, [plan for plan in finals.plans if plan.name in names])
+    except KeyboardInterrupt:
+        session.say("interrupted: returning what was chosen before")
+        return finals
+    if found.plan is None:
+        return finals
+    additive_error = finals.additive_error if found.plan.name == finals.plan.name else None
+    if len(found.plan.kernels) == 1:
+        additive_error = 0.0
+    standings = {**finals.standings, **found.standings}
+    return replace(found, plans=finals.plans, standings=standings, additive_error=additive_error)
+
+
+def _best_single(finals: FinalComparison) -> list[str]:
+    """Return the name of the fastest plan that is one target alone, if any finished."""
+    timed = [
+        (standing.paired_s or standing.time.median_s, plan.name)
+        for plan in finals.plans
+        if plan.single is not None
+        and (standing := finals.standings.get(plan.name)) is not None
+        and standing.time is not None
+    ]
+    return [min(timed)[1]] if timed else []
+
+
+def _built(
+    problem: Problem,
+    session: MeasureSession,
+    plans: Sequence[Plan],
+    why_wrong_kernel: Callable[[PlannedKernel], str | None],
+) -> tuple[dict[str, Recipe], dict[str, FinalistResult]]:
     """The plans that can be raced, and how the others failed: a kernel could not be built, or is wrong where it is."""
     recipes: dict[str, Recipe] = {}
     failures: dict[str, FinalistResult] = {}
     for plan in plans:
         session.say(f"building finalist {plan.name}")
-        entry = finalist_of(session, plan, None)
+        entry = finalist_of(problem, session, plan, None)
         try:
-            recipe, wrong = lower(session, plan), _wrong_kernel(session, plan)
+            recipe, wrong = lower(problem, session, plan), _wrong_kernel(problem, plan, why_wrong_kernel)
         except ToolchainError as error:
             failures[plan.name] = FinalistResult(entry, Status.COMPILE_ERROR, reason=str(error))
             continue
@@ -110,178 +186,56 @@ def _built(session: CompileSession, plans: Sequence[Plan]) -> tuple[dict[str, Re
     return recipes, failures
 
 
-def _wrong_kernel(session: CompileSession, plan: Plan) -> str | None:
-    """Which kernel of a mix is wrong, and why; what runs the model alone is checked by its outputs, in the race."""
-    for place in plan.kernels if len(plan.kernels) > 1 else ():
-        reason = session.why_wrong(place.sub_graph, place.target)
+def _wrong_kernel(problem: Problem, plan: Plan, why_wrong_kernel: Callable[[PlannedKernel], str | None]) -> str | None:
+    """Return which kernel of a mix is wrong, and why; one that runs the model alone is checked by its outputs."""
+    for kernel in plan.kernels if len(plan.kernels) > 1 else ():
+        reason = why_wrong_kernel(kernel)
         if reason is not None:
-            return f"kernel {session.kernels.model(place.sub_graph, place.target).graph.name}: {reason}"
+            return f"kernel {problem.kernels.model(kernel.sub_graph, kernel.target).graph.name}: {reason}"
     return None
 
 
-def previous_winner(session: CompileSession) -> Plan | None:
-    """The mix that won the last race of this model on this machine, where everything is measured anew; None otherwise.
-
-    Without ``remeasure`` the search sees the same costs as then, and finds it by itself.
-    """
-    told = session.options.remeasure and session.database.local_fact(**session.fact("winner-1"))
-    return _plan_again(session, "previous winner", told["kernels"]) if told else None
-
-
-def _keep_winner(session: CompileSession, plan: Plan) -> None:
-    """Notes the winner for later races, unless it is a single or its kernels are more than sets of nodes."""
-    told = {"kernels": _as_sets(plan) if len(plan.kernels) > 1 else []}
-    session.database.keep_local_fact(told, **session.fact("winner-1"))
-
-
-def last_finalists(session: CompileSession, singles: Sequence[Plan]) -> list[Plan]:
-    """What raced when this model was last compiled for this menu, on this machine; nothing where that is not known.
-
-    The costs may have been corrected after that race, so that the search ends with fewer of these plans. Then their race
-    stands, now as it did then.
-    """
-    told = None if session.options.remeasure else session.database.local_fact(**session.fact_of_menu("finalists-1"))
-    plans = []
-    for name, kernels in told["plans"] if told else ():
-        plan = next((one for one in singles if one.name == name), None) or _plan_again(session, name, kernels)
-        if plan is None or _as_sets(plan) != kernels:
-            return []
-        plans.append(plan)
-    return plans
-
-
-def remember(session: CompileSession, finals: FinalComparison) -> None:
-    """Notes for the next compilation what raced in this one."""
-    told = {"plans": [[plan.name, _as_sets(plan)] for plan in finals.plans]}
-    session.database.keep_local_fact(told, **session.fact_of_menu("finalists-1"))
-
-
-def _as_sets(plan: Plan) -> list[list[Any]]:
-    """The kernels of a plan as targets and sets of nodes; empty if they are more than that."""
-    if any(place.sub_graph.nested or place.device for place in plan.kernels):
-        return []
-    return [[str(place.target), list(place.sub_graph.inside)] for place in plan.kernels]
-
-
-def _plan_again(session: CompileSession, name: str, kernels: Sequence[Any]) -> Plan | None:
-    """A plan of these kernels; None if they are no cover of this model, or not of this menu."""
-    known = {str(target): target for target in (*session.menu, HOST_TARGET)}
-    nodes = sorted(node for _, inside in kernels for node in inside)
-    if nodes != list(range(len(session.graph))) or any(target not in known for target, _ in kernels):
-        return None
-    places = [
-        PlannedKernel(SubGraph(session.graph, IndexSet.of(*inside)), known[target], "an earlier finalist")
-        for target, inside in kernels
-    ]
-    if any(place.sub_graph.why_invalid() is not None or not place.sub_graph.is_admissible for place in places):
-        return None
-    return Plan(name, tuple(places))
-
-
-def unmeasured(session: CompileSession) -> FinalComparison:
+def unmeasured(problem: Problem, survey: Survey, session: MeasureSession) -> FinalComparison:
     """What to return where the model could not be run for reference: the host, which runs it as it is written.
 
     Raises:
         NothingCanRun: Not even the host can build it.
     """
-    plan = on_the_host(session)
+    plan = on_the_host(problem, survey)
     try:
-        return FinalComparison(lower(session, plan), plan, [plan], {}, None, None)
+        return FinalComparison(lower(problem, session, plan), plan, [plan], {}, None, None)
     except ToolchainError as error:
-        raise NothingCanRun(f"nothing can run the model: {error}; and {session.reference_failure}") from error
+        raise NothingCanRun(f"nothing can run the model: {error}; and {survey.reference.failure}") from error
 
 
-def _least_predicted(session: CompileSession, plans: Sequence[Plan]) -> FinalComparison:
+def _least_predicted(
+    problem: Problem, costs: CostTable, session: MeasureSession, plans: Sequence[Plan], *, is_interrupted: bool = False
+) -> FinalComparison:
     """Without finals: the first plan, by predicted cost, that can be built."""
     failures: dict[str, FinalistResult] = {}
-    for plan in sorted(plans, key=lambda plan: predicted_s(session, plan) or float("inf")):
+    for plan in sorted(plans, key=lambda plan: predicted_s(problem, costs, plan) or float("inf")):
         try:
-            return FinalComparison(lower(session, plan), plan, [plan], {}, None, None)
+            recipe = lower(problem, session, plan)
+            return FinalComparison(recipe, plan, [plan], {}, None, None, is_interrupted=is_interrupted)
         except ToolchainError as error:
             failures[plan.name] = FinalistResult(
-                finalist_of(session, plan, None), Status.COMPILE_ERROR, reason=str(error)
+                finalist_of(problem, session, plan, None), Status.COMPILE_ERROR, reason=str(error)
             )
     return FinalComparison(None, None, plans, failures, None, None)
 
 
-def _finals(
-    plans: Sequence[Plan],
-    recipes: dict[str, Recipe],
-    result: Comparison,
-    standings: dict[str, FinalistResult],
-    slowdown: float,
-) -> FinalComparison:
-    if result.winner is None:
-        return FinalComparison(None, None, plans, standings, None, None)
-    name = result.winner.finalist.name
-    plan = next(plan for plan in plans if plan.name == name)
-    return FinalComparison(recipes[name], plan, plans, standings, result.winner.time, result.speedup, slowdown=slowdown)
-
-
-def finalist_of(session: CompileSession, plan: Plan, recipe: Recipe | None) -> Finalist:
+def finalist_of(problem: Problem, session: MeasureSession, plan: Plan, recipe: Recipe | None) -> Finalist:
     """A plan as an entry of the race; without a recipe only its name counts."""
     arguments: dict[str, Any] = {}
     if recipe is not None:
         # The host stands in for kernels that fail, as it does where the recipe is deployed.
-        factories = {name: session.toolchains.factory(name) for name in {*recipe.toolchains, HOST_TOOLCHAIN}}
+        factories = {name: problem.toolchains.factory(name) for name in {*recipe.toolchains, HOST_TOOLCHAIN}}
         arguments = {
             "recipe": recipe.as_json(),
             "workspace": str(session.workspace),
-            "values": session.measure_session.value_folders,
-            "weights": session.measure_session.weights,
-            "lengths": [str(folder) for folder in session.measure_session.length_folders],
+            "values": session.value_folders,
+            "weights": session.weights,
+            "lengths": [str(folder) for folder in session.length_folders],
             "factories": factories,
         }
     return Finalist(plan.name, _RACE, arguments, len(plan.kernels), incumbent=plan.single is not None)
-
-
-def plan_signature(session: CompileSession, fact: str, plans: Sequence[Plan]) -> dict[str, Any]:
-    """Everything that a fact about running these plans end to end depends on: the name under which it is kept."""
-    finalists = [[plan.name, [_kernel_name(place) for place in plan.kernels]] for plan in plans]
-    targets = sorted({place.target for plan in plans for place in plan.kernels}, key=str)
-    builds = {target.build_name: session.measure_session.build_of(target) for target in targets}
-    return {**session.fact(fact), "contestants": finalists, "builds": builds}
-
-
-def _kernel_name(place: PlannedKernel) -> list[Any]:
-    name = [str(place.target), list(place.sub_graph.inside)]
-    return name if place.device is None else [*name, str(place.device)]
-
-
-def _as_fact(finals: FinalComparison) -> dict[str, Any]:
-    def figures(time: Summary | None) -> list[float] | None:
-        return None if time is None else [time.median_s, time.p10_s, time.p90_s, time.count, time.spread]
-
-    assert finals.plan is not None
-    return {
-        "winner": finals.plan.name,
-        "time": figures(finals.time),
-        "pace": finals.slowdown,
-        "speedup": finals.speedup and [finals.speedup[0], *finals.speedup[1].as_list()],
-        "standings": {
-            name: [s.status.value, figures(s.time), s.reason, s.max_abs, s.max_rel, s.paired_s, s.under_load_s]
-            for name, s in finals.standings.items()
-        },
-    }
-
-
-def _recorded(session: CompileSession, plans: Sequence[Plan], told: dict[str, Any]) -> FinalComparison | None:
-    """The result of a race that was held before; only the winner has to be built, and checked.
-
-    The race may have been that of a model with other weights, for which other kernels are right: then it does not count.
-    """
-    by_name = {plan.name: plan for plan in plans}
-    standings = {
-        name: FinalistResult(finalist_of(session, by_name[name], None), Status(s[0]), s[1] and Summary(*s[1]), *s[2:])
-        for name, s in told["standings"].items()
-    }
-    plan = by_name[told["winner"]]
-    recipe = lower(session, plan)
-    session.say(f"checking {plan.name}, which won before")
-    reason = why_wrong(finalist_of(session, plan, recipe), session.tolerance)
-    if reason is not None:
-        session.say(f"it does not run here as it did: {reason}")
-        return None
-    speedup = told["speedup"] and (told["speedup"][0], Interval(*told["speedup"][1:]))
-    time = Summary(*told["time"])
-    return FinalComparison(recipe, plan, plans, standings, time, speedup, recorded=True, slowdown=told["pace"])

@@ -7,9 +7,9 @@
 3. **search**: a cheapest cover is found, measuring only candidates that may lie on it;
 4. **partition**: the model is rewritten into one function per kernel;
 
-and then the best partitionings race, end to end, against every toolchain alone. Phases 1 and 2 are here, phase 3 is
-``compiler/partition_search.py``, phase 4 ``compiler/plans.py``, the race ``compiler/final_comparison.py``. Specification 003;
-design section 4.
+and then the best partitionings are compared, end to end, with every toolchain alone. ``compiler/opening.py`` reads and surveys
+the model. Phases 1 and 2 are here, phase 3 is ``compiler/partition_search.py``, phase 4 ``compiler/plans.py``, the comparison
+``compiler/final_comparison.py``. What came of it is kept by ``compiler/result_store.py``.
 """
 
 from __future__ import annotations
@@ -23,74 +23,47 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
-from collage._errors import NothingCanRun, TargetError, WrongAnswer
+from collage._errors import NothingCanRun, WrongAnswer
 from collage.compiler.accuracy_budget import within_budget
-from collage.compiler.additivity import correct_costs, recall_correction, with_additive_error
+from collage.compiler.additivity import PlanChecks, correct_costs, with_additive_error
 from collage.compiler.autotune import autotune, known_autotuned
-from collage.compiler.device_placement import DevicePlacement, plan_devices, prepare_and_plan_devices
-from collage.compiler.final_comparison import (
-    FinalComparison,
-    choose,
-    last_finalists,
-    previous_winner,
-    remember,
-    unmeasured,
-)
+from collage.compiler.cost_table import CostTable
+from collage.compiler.final_comparison import FinalComparison, choose, compare_again, lowered_again, unmeasured
+from collage.compiler.opening import open_model
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
 from collage.compiler.plans import Plan, single_plans
-from collage.compiler.preparation import (
-    OPSET_CONVERSION,
-    PreparationDiffers,
-    Verdict,
-    preparation_fact,
-)
+from collage.compiler.problem import Problem
 from collage.compiler.refusals import check_chosen, check_menu, check_reference, told_once, with_named_targets
 from collage.compiler.report import compile_report
-from collage.compiler.session import LIMITS, CompileSession
-from collage.cost.cost import Cost
+from collage.compiler.result_store import CompileResult, ResultStore, SearchSummary
+from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
 from collage.database.database import Database
 from collage.frontend import (
-    MIN_OPSET,
     as_onnx,
-    check_given,
-    fix_lengths,
-    model_digest,
-    read_model,
-    with_lengths_of,
-    write_original,
 )
 from collage.fusion import (
     CandidateKernel,
     CandidateKernelIndex,
-    FusionOptions,
+    FusionReport,
     FusionSpec,
     HostFusionRule,
     collect_candidates,
     gather_fusion_specs,
 )
-from collage.graph import DataflowGraph, KernelSpec, NameSupply, SubGraph, copy_model, is_view, kernels_of, partition
-from collage.measure.estimator import CostEstimator
-from collage.measure.kernel_factory import KernelMaker, kernel_attributes, kernel_name
-from collage.measure.original_model import OriginalModel
+from collage.graph import is_view
+from collage.measure.process_compat import ProcessCompatibility
+from collage.measure.session import MeasureSession
+from collage.measure.tuning_records import TuningRecords
 from collage.options import CompileOptions
 from collage.runtime import Executable, Recipe
-from collage.search import (
-    LazyResult,
-    NoCover,
-    Partitioning,
-    placed_shortest_path,
-    shortest_path,
-)
+from collage.search import SearchResult
 from collage.system.scratch import make_scratch, scratch
-from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target, TargetLike
-from collage.toolchains import Registry, Support, registry, support_for
-from collage.transform import ModulePass, PassContext, PassInfo, code_digest
+from collage.target import HOST_TARGET, TargetLike
+from collage.toolchains import Registry, choose_menu, registry
 from collage.workers.worker import Worker
 
-__all__ = ["CollageFuseOps", "CompileOptions", "choose_menu", "compile"]
+__all__ = ["CompileOptions", "collect", "compile", "decide", "gather_specs"]
 
 Say = Callable[[str], None]
 
@@ -140,362 +113,193 @@ def compile(
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
-        session, facts = _tuning(
+        survey, session, facts = open_model(
             source, menu, options, toolchains, workspace, database, stack, workers=workers, say=say
         )
-        options = session.options
-        check_reference(session)
-        if session.reference_failure is None:
-            check_menu(session)
-            proposed = collect(session, gather_specs(session))
-            candidates = CandidateKernelIndex([*proposed, *known_autotuned(session, proposed)])
-            if options.tune_s:
-                candidates, _ = search_until_stable(session, candidates)
-                candidates = autotune(session, candidates)
-            result, finals = decide(session, candidates)
-        elif session.checking.lacks_inputs and options.finals:
-            raise NothingCanRun(session.reference_failure)
+        check_reference(survey, session)
+        if survey.reference.failure is None:
+            check_menu(survey, session)
+            result = _plan(survey, session, database)
+        elif survey.reference.checking.lacks_inputs and survey.problem.options.finals:
+            raise NothingCanRun(survey.reference.failure)
         else:
-            candidates, result = CandidateKernelIndex(()), None
-            finals = unmeasured(session)
+            result = CompileResult.unmeasured(unmeasured(survey.problem, survey, session))
+        finals = result.finals
         if finals.recipe is None:
             raise _nothing_finished(finals)
-        check_chosen(session, finals)
-        facts["nodes"] = len(session.graph)
-        report = compile_report(session, facts, candidates, result, finals, time.monotonic() - started)
-        report["warnings"] = [*session.checking.notes, *report["warnings"]]
+        check_chosen(survey, session, finals)
+        facts["nodes"] = len(survey.problem.graph)
+        report = compile_report(survey, session, facts, result, time.monotonic() - started)
+        report["warnings"] = [*survey.reference.checking.notes, *report["warnings"]]
         recipe = replace(finals.recipe, model=facts, report=report)
         return _settle(recipe, workspace, toolchains)
 
 
-def _tuning(
-    source: Any,
-    menu: Sequence[Target],
-    options: CompileOptions,
-    toolchains: Registry,
-    workspace: Path,
+def _plan(survey: Survey, session: MeasureSession, database: Database) -> CompileResult:
+    """Return what the last compilation like this one ended with, if it holds, or the result of a search."""
+    problem, fusion = survey.problem, FusionReport()
+    session.say("collecting candidate kernels")
+    candidates = collect(problem, gather_specs(survey), fusion)
+    store = ResultStore(problem, session, database, candidates)
+    known = None if problem.options.remeasure or problem.options.tune_s else store.load()
+    if known is not None and (holds := _recalled(problem, session, known, store)) is not None:
+        return holds
+    result = _searched(survey, session, database, candidates, fusion)
+    if result.finals.recipe is not None and not _is_unfinished(problem.options, result):
+        store.keep(result)
+    return result
+
+
+def _searched(
+    survey: Survey,
+    session: MeasureSession,
     database: Database,
-    stack: ExitStack,
-    *,
-    workers: dict[str, Worker] | None,
-    say: Say,
-) -> tuple[CompileSession, dict[str, Any]]:
-    """Read, prepare and survey a model; passes that change what it computes are left out.
+    candidates: CandidateKernelIndex,
+    fusion: FusionReport,
+) -> CompileResult:
+    """Search for the cheapest plans, and compare them end to end with every target alone."""
+    problem, tune_s = survey.problem, survey.problem.options.tune_s
+    costs, records = CostTable(problem, survey, session, database), TuningRecords(session, database)
+    checks = PlanChecks(problem, costs, session)
+    costs.learn()
+    costs.introduce(candidates)
+    candidates = CandidateKernelIndex([*candidates, *known_autotuned(problem, costs, records, candidates)])
+    search = partial(search_until_stable, problem, survey, costs, records)
+    if tune_s:
+        candidates, _ = search(candidates)
+        candidates = autotune(problem, costs, records, candidates)
+    singles, found = single_plans(problem, survey), None
+    if len(survey.takers) > 1 or problem.placement is not None or tune_s or costs.has_variants:
+        compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say)
+
+        def finalists(index: CandidateKernelIndex, result: SearchResult[CandidateKernel]) -> Sequence[Plan]:
+            plans = in_one_process(problem, costs, compat, index, best_plans(problem, costs, index, result))
+            if any(target.is_reduced for target in problem.menu):
+                again = partial(searched_again, problem, costs, index)
+                plans = within_budget(problem, costs, session, plans, again)
+            return with_named_targets(survey, [*singles, *_mixes(survey, plans, singles)])
+
+        found, finals = decide(candidates, search, finalists, partial(choose, problem, costs, session), costs, checks)
+    else:
+        finals = choose(problem, costs, session, with_named_targets(survey, singles))
+    summary = SearchSummary.of(problem, candidates, found, fusion.capped)
+    return CompileResult.of(problem, costs, with_additive_error(costs, checks, finals), summary)
+
+
+def _recalled(
+    problem: Problem, session: MeasureSession, known: CompileResult, store: ResultStore
+) -> CompileResult | None:
+    """Build what an earlier compilation chose, and compare it again if it was chosen in doubt and the machine is calm.
 
     Returns:
-        What is known of the model, to be closed with ``stack``, and what the report says of its origin.
+        The result; None if what was chosen then cannot be built now, or is wrong.
     """
-    model = read_model(source)
-    facts: dict[str, Any] = {
-        "path": _told_path(source),
-        "sha256": model_digest(model),
-    }
-    original = OriginalModel(write_original(source, workspace), LIMITS, workers)
-    stack.callback(original.close)
-    model = fix_lengths(model, options.fixed)
-    options = _on_given_inputs(options, model)
-    fact = preparation_fact(facts["sha256"], options, code_digest())
-    told = None if options.remeasure else database.local_fact(**fact)
-    verdict = Verdict() if told is None else Verdict(tuple(told["left_out"]), tuple(told["reasons"]))
-    while True:
-        if OPSET_CONVERSION in verdict.left_out:
-            model = fix_lengths(read_model(source, convert_opset=False), options.fixed)
-        passes = [name for name in verdict.left_out if name != OPSET_CONVERSION]
-        prepared, placement = prepare_and_plan_devices(copy_model(model), options.devices, passes)
-        if placement is not None and not options.threads:
-            options = replace(options, threads=placement.threads)
-        session = CompileSession(
-            prepared,
-            menu,
-            toolchains,
-            database,
-            workspace,
-            options=options,
-            placement=placement,
-            workers=workers,
-            original=original,
-            verdict=verdict,
-            is_compared=told is not None,
-            reprepare=partial(_prepared_without, model, options),
-            say=say,
-        )
-        try:
-            stack.enter_context(session)
-        except PreparationDiffers as found:
-            verdict = _left_out(found, verdict, model)
-            told = None
-            say(f"preparing the model without {', '.join(verdict.left_out)}")
-            continue
-        if session.reference_failure is None and original.failure is None:
-            database.keep_local_fact({"left_out": list(verdict.left_out), "reasons": list(verdict.reasons)}, **fact)
-        return session, facts
+    finals = lowered_again(problem, session, known.finals)
+    if finals is None:
+        return None
+    if not finals.is_in_doubt or not session.noise_monitor.is_known_quiet():
+        return replace(known, finals=finals)
+    again = compare_again(problem, session, finals)
+    if again is finals:
+        return replace(known, finals=finals)
+    result = replace(known, finals=again, is_remembered=False)
+    store.keep(result)
+    return result
 
 
-def _told_path(source: Any) -> str:
-    """Return a model's path as an artefact may tell it: nothing of the folders of this machine; empty if it has none."""
-    if not isinstance(source, str | Path):
-        return ""
-    path = Path(source)
-    return path.name if path.is_absolute() or ".." in path.parts else str(path)
+def _is_unfinished(options: CompileOptions, result: CompileResult) -> bool:
+    """Return True if the user, or a budget of theirs, ended it early: the same command then goes on from there."""
+    stopped_by = result.search.stopped_by
+    has_budget = options.measure_budget is not None or options.time_budget_s is not None
+    is_cut_short = has_budget and stopped_by in ("deadline", "max_measured")
+    return result.finals.is_interrupted or stopped_by == "should_stop" or is_cut_short
 
 
-def _prepared_without(model: ir.Model, options: CompileOptions, left_out: Sequence[str]) -> ir.Model:
-    names = [name for name in left_out if name != OPSET_CONVERSION]
-    return prepare_and_plan_devices(copy_model(model), options.devices, names)[0]
-
-
-def _left_out(found: PreparationDiffers, verdict: Verdict, model: ir.Model) -> Verdict:
-    """Return what to leave out of the next preparation.
-
-    Raises:
-        WrongAnswer: Nothing is left to leave out.
-    """
-    if found.guilty:
-        return verdict.without(found.guilty, found.mismatch)
-    if OPSET_CONVERSION in verdict.left_out or model.opset_imports.get("") != MIN_OPSET:
-        raise WrongAnswer(f"reading the model changes what it computes: {found.mismatch}; please report it")
-    # What the passes changed, they changed of a converted model: they get another chance.
-    return Verdict().without((OPSET_CONVERSION,), found.mismatch)
-
-
-def _on_given_inputs(options: CompileOptions, model: ir.Model) -> CompileOptions:
-    """Options with their inputs as the model takes them, from which lengths follow."""
-    given = check_given(model, options.inputs)
-    return replace(options, inputs=given, dims=with_lengths_of(model, given, options.dims))
-
-
-def choose_menu(targets: Iterable[TargetLike] | None, toolchains: Registry) -> tuple[Target, ...]:
-    """The menu: what was asked for, or the CPU targets of every toolchain that wants to be on it unasked.
-
-    Raises:
-        TargetError: An unknown target, or an empty menu.
-    """
-    if targets is None:
-        wanted = [toolchain for toolchain in toolchains if getattr(toolchain, "on_default_menu", True)]
-        cpu = [stem for toolchain in wanted for stem in toolchain.targets if stem.split()[0] == "llvm"]
-        targets = [stem for stem in cpu if toolchains.parse_target(stem).toolchain != HOST_TOOLCHAIN]
-    menu = tuple(toolchains.parse_targets([targets] if isinstance(targets, str | Target) else targets))
-    if not menu:
-        raise TargetError("the menu is empty; name at least one target, such as 'onnxruntime'")
-    return menu
-
-
-def gather_specs(session: CompileSession) -> Sequence[FusionSpec]:
+def gather_specs(survey: Survey) -> Sequence[FusionSpec]:
     """Phase 1: each target of the menu says how its candidates are found."""
-    usable = [target for target in session.menu if session.baselines[target].availability.available]
-    toolchain_of, placement = session.toolchains.for_target, session.placement
-    if placement is None:
-        return gather_fusion_specs(usable, toolchain_of, session.coverage_of, session.options.fusion)
+    problem, usable = survey.problem, survey.usable
+    toolchain_of, fusion = problem.toolchains.for_target, problem.options.fusion
+    if problem.placement is None:
+        return gather_fusion_specs(usable, toolchain_of, survey.coverage_of, fusion)
     # Rules that look for the largest kernels find those within one device only if they see nothing else.
     return [
         spec
-        for device in placement.devices
-        for spec in gather_fusion_specs(
-            usable, toolchain_of, partial(session.coverage_on, device), session.options.fusion
-        )
+        for device in problem.placement.devices
+        for spec in gather_fusion_specs(usable, toolchain_of, partial(survey.coverage_on, device), fusion)
     ]
 
 
-def collect(session: CompileSession, specs: Sequence[FusionSpec]) -> CandidateKernelIndex:
-    """Phase 2: the rules propose candidates; the host takes views, and what nobody else takes."""
-    session.say("collecting candidate kernels")
-    proposed = session.within_devices(collect_candidates(session.graph, specs, session.fusion))
+def collect(problem: Problem, specs: Sequence[FusionSpec], report: FusionReport) -> CandidateKernelIndex:
+    """Phase 2: the rules propose candidates; the host takes views, and what no other target takes."""
+    proposed = problem.within_devices(collect_candidates(problem.graph, specs, report))
     covered = 0
     for candidate in proposed:
         covered |= candidate.bits
-    rule = HostFusionRule(lambda node: is_view(node) or not covered >> session.graph.index_of(node) & 1)
+    rule = HostFusionRule(lambda node: is_view(node) or not covered >> problem.graph.index_of(node) & 1)
     host = FusionSpec("host", rule, (HOST_TARGET,))
-    left_behind = session.within_devices(host.all_candidates(session.graph, session.fusion))
+    left_behind = problem.within_devices(host.all_candidates(problem.graph, report))
     index = CandidateKernelIndex([*proposed, *left_behind])
-    _check_covered(session, index)
-    session.introduce(index)
+    _check_covered(problem, index)
     return index
 
 
-def _check_covered(session: CompileSession, index: CandidateKernelIndex) -> None:
-    """Raises NothingCanRun where devices leave an operator to nobody."""
+def _check_covered(problem: Problem, index: CandidateKernelIndex) -> None:
+    """Raise NothingCanRun if devices leave an operator without a target."""
     covered = 0
     for candidate in index:
         covered |= candidate.bits
-    for i, node in enumerate(session.graph.nodes):
-        if session.placement is not None and not covered >> i & 1:
+    for i, node in enumerate(problem.graph.nodes):
+        if problem.placement is not None and not covered >> i & 1:
             raise NothingCanRun(
-                f"{node.name!r} ({node.op_type}) is planned for {session.placement.scope_of(node)}, and no target of the "
-                f"menu that takes it refines that: {', '.join(map(str, session.menu))}"
+                f"{node.name!r} ({node.op_type}) is planned for {problem.placement.scope_of(node)}, and no target of the "
+                f"menu that takes it refines that: {', '.join(map(str, problem.menu))}"
             )
 
 
 def decide(
-    session: CompileSession, index: CandidateKernelIndex
-) -> tuple[LazyResult[CandidateKernel] | None, FinalComparison]:
-    """Phase 3, then the finals; once more where these contradict the costs that were searched with."""
-    singles = with_named_targets(session, single_plans(session))
-    if not session.has_choice:
-        return None, with_additive_error(session, choose(session, singles))
-    finals, raced = None, with_named_targets(session, last_finalists(session, singles))
-    recall_correction(session)
-    while True:
-        index, result = search_until_stable(session, index)
-        plans = with_named_targets(session, _finalists(session, index, result, singles))
-        if all(_is_among(raced, plan) for plan in plans):
-            if finals is not None:
-                break
-            plans = raced
-        rejected = session.rejections
-        finals, raced = choose(session, plans), plans
-        if not correct_costs(session, finals) and session.rejections == rejected:
-            break
-    remember(session, finals)
-    return result, with_additive_error(session, finals)
-
-
-def _finalists(
-    session: CompileSession,
     index: CandidateKernelIndex,
-    result: LazyResult[CandidateKernel],
-    singles: Sequence[Plan],
-) -> list[Plan]:
-    """What races: every single, the best mixes, and what won before where everything is measured anew."""
-    covers = in_one_process(session, index, best_plans(session, index, result))
-    if any(target.is_reduced for target in session.menu):
-        covers = within_budget(session, covers, partial(searched_again, session, index))
-    mixes = [plan for plan in covers if not _is_single_already(session, plan) and not _is_among(singles, plan)]
-    mixes = [replace(plan, name=f"mix {i}") for i, plan in enumerate(mixes[: session.options.finalists], 1)]
-    plans = [*singles, *mixes]
-    earlier = previous_winner(session)
-    return plans if earlier is None or _is_among(plans, earlier) else [*plans, earlier]
+    search: Callable[[CandidateKernelIndex], tuple[CandidateKernelIndex, SearchResult[CandidateKernel]]],
+    finalists: Callable[[CandidateKernelIndex, SearchResult[CandidateKernel]], Sequence[Plan]],
+    compare: Callable[[Sequence[Plan]], FinalComparison],
+    costs: CostTable,
+    checks: PlanChecks,
+) -> tuple[SearchResult[CandidateKernel], FinalComparison]:
+    """Phase 3, then the comparison; once more where it contradicts the costs that were searched with.
+
+    Args:
+        index: The candidates.
+        search: Finds the cheapest cover.
+        finalists: The plans to compare.
+        compare: Runs them end to end.
+        costs: What kernels cost; corrected by what the comparison shows.
+        checks: Plans beside their kernels.
+    """
+    finals, compared = None, list[Plan]()
+    while True:
+        index, result = search(index)
+        plans = finalists(index, result)
+        if finals is not None and all(_is_among(compared, plan) for plan in plans):
+            return result, finals
+        rejected = costs.rejections
+        finals, compared = compare(plans), list(plans)
+        if not correct_costs(costs, checks, finals) and costs.rejections == rejected:
+            return result, finals
+
+
+def _mixes(survey: Survey, plans: Sequence[Plan], singles: Sequence[Plan]) -> list[Plan]:
+    """Return the best plans of the search that are no singles, by new names."""
+    mixes = [plan for plan in plans if not _is_single_already(survey, plan) and not _is_among(singles, plan)]
+    return [replace(plan, name=f"mix {i}") for i, plan in enumerate(mixes[: survey.problem.options.finalists], 1)]
 
 
 def _is_among(plans: Sequence[Plan], plan: Plan) -> bool:
     return any(plan.same_kernels(one) for one in plans)
 
 
-def _is_single_already(session: CompileSession, plan: Plan) -> bool:
+def _is_single_already(survey: Survey, plan: Plan) -> bool:
     """Whether a plan is the whole model on one target, as surveyed: neither tuned, nor with parts chosen by the search."""
     first = plan.kernels[0]
-    return len(plan.kernels) == 1 and first.target in session.baselines and not first.sub_graph.nested
-
-
-class CollageFuseOps(ModulePass):
-    """The four phases as a pass: sub-graphs of the model become functions, each for the target that runs it best.
-
-    Does nothing unless the context's ``collage.enable_collage`` is set, and nothing to a model that it was applied to
-    before. Specification 003.
-
-    Args:
-        targets: The menu; None is what ``choose_menu`` says.
-        estimator: Tells what kernels cost. None measures them, lazily; with one of your own every candidate is estimated,
-            and what a toolchain takes is what its ``supports`` says.
-        options: See ``CompileOptions``; nothing is raced here.
-        toolchains: Where toolchains are found.
-    """
-
-    def __init__(
-        self,
-        targets: Iterable[TargetLike] | None = None,
-        estimator: CostEstimator | None = None,
-        *,
-        options: CompileOptions | None = None,
-        toolchains: Registry | None = None,
-    ) -> None:
-        super().__init__(PassInfo("CollageFuseOps", opt_level=0))
-        self._toolchains = toolchains or registry()
-        self._menu = choose_menu(targets, self._toolchains)
-        self._estimator = estimator
-        self._options = options or CompileOptions()
-
-    def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Partitions the model; weights are shared with it.
-
-        Raises:
-            NothingCanRun: Some operator can be run by nothing.
-            UsageError: Inputs or lengths in the options that do not fit the model.
-        """
-        if not context.get_config("collage.enable_collage") or kernels_of(model):
-            return model
-        options = self._options_within(context)
-        model = fix_lengths(read_model(model), options.fixed)
-        # Records of tuned kernels have no place in a partitioned module.
-        options = replace(_on_given_inputs(options, model), use_tuned=False)
-        placement = plan_devices(model, options.devices)
-        graph = DataflowGraph(model)
-        plan = (
-            self._measured(model, options, placement)
-            if self._estimator is None
-            else self._estimated(graph, self._estimator, options, placement)
-        )
-        names = NameSupply("collage")
-        specs = []
-        for kernel in plan.kernels:
-            # The plan's graph may be that of a copy; its nodes have the same indices.
-            sub_graph = SubGraph(graph, kernel.sub_graph.inside, kernel.sub_graph.nested)
-            name = names.fresh(kernel_name(sub_graph, kernel.target))
-            scope = None if placement is None else placement.result_scope(sub_graph.nodes, kernel.target, kernel.device)
-            specs.append(KernelSpec(sub_graph, name, kernel_attributes(kernel.target, name, scope)))
-        return partition(model, specs)
-
-    def _options_within(self, context: PassContext) -> CompileOptions:
-        """The pass's options; where they leave it open, a context's configuration says how deep kernels may be."""
-        if self._options.fusion is not None:
-            return self._options
-        native, other = (context.get_config(f"collage.{kind}_max_depth") for kind in ("tvm", "byoc"))
-        return replace(self._options, fusion=FusionOptions(native_max_depth=native, max_depth=other))
-
-    def _measured(self, model: ir.Model, options: CompileOptions, placement: DevicePlacement | None) -> Plan:
-        with ExitStack() as stack:
-            workspace = stack.enter_context(scratch())
-            database = stack.enter_context(Database(options.db))
-            session = stack.enter_context(
-                CompileSession(
-                    model, self._menu, self._toolchains, database, workspace, options=options, placement=placement
-                )
-            )
-            if session.reference_failure is not None:
-                raise NothingCanRun(session.reference_failure)
-            _, result = search_until_stable(session, collect(session, gather_specs(session)))
-            if result.partitioning is None:
-                raise NothingCanRun(result.missing.reason if result.missing else "no cover was found in time")
-            return Plan.of(result.partitioning, "collage")
-
-    def _estimated(
-        self,
-        graph: DataflowGraph,
-        estimator: CostEstimator,
-        options: CompileOptions,
-        placement: DevicePlacement | None,
-    ) -> Plan:
-        def supports(target: Target) -> Callable[[ir.Node], Support]:
-            toolchain = self._toolchains.for_target(target)
-            return lambda node: support_for(toolchain, node, target)
-
-        specs = gather_fusion_specs(
-            self._menu, self._toolchains.for_target, supports, options.fusion, host_target=HOST_TARGET
-        )
-        kernels = KernelMaker(graph)
-
-        def cost_of(candidate: CandidateKernel) -> Cost:
-            if candidate.target == HOST_TARGET:
-                # The host serves views for nothing, and the rest only where nobody else can.
-                return Cost.ZERO if is_view(graph.node(candidate.first)) else Cost.unknown(len(self._menu) + 1)
-            return estimator.estimate(kernels.model(candidate.sub_graph, candidate.target), candidate.target)
-
-        priorities = {target: rank for rank, target in enumerate((*self._menu, HOST_TARGET))}
-        candidates = list(collect_candidates(graph, specs))
-        find: Callable[..., Partitioning[CandidateKernel] | NoCover] = shortest_path
-        if placement is not None:
-            candidates = list(placement.within(candidates))
-            if placement.is_free:
-                find = partial(placed_shortest_path, transfers=placement.transfers(graph))
-        found = find(
-            len(graph),
-            candidates,
-            cost_of,
-            launch_penalty_of=lambda c: options.launch_penalties_s.get(c.target.toolchain, 0.0),
-            priority_of=lambda c: priorities[c.target],
-        )
-        if isinstance(found, NoCover):
-            raise NothingCanRun(found.reason)
-        return Plan.of(found, "collage")
+    return len(plan.kernels) == 1 and first.target in survey.baselines and not first.sub_graph.nested
 
 
 def _nothing_finished(finals: FinalComparison) -> Exception:

@@ -10,19 +10,21 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage._errors import NothingCanRun
-from collage.compiler.copy_costs import transfers_of
+from collage.compiler.cost_table import CostTable
 from collage.compiler.device_placement import DeviceCandidate, DevicePlacement, lay_out
-from collage.compiler.session import CompileSession
+from collage.compiler.problem import Problem
+from collage.compiler.survey import Survey
 from collage.device import SEScope
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, KernelSpec, SubGraph, partition
 from collage.measure.kernel_factory import kernel_attributes
+from collage.measure.session import MeasureSession
 from collage.runtime import KernelRecord, Port, Recipe
 from collage.search import Partitioning, copies_of, makespan_s
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import TUNED
 
-__all__ = ["Plan", "PlannedKernel", "lower", "on_the_host", "predicted_s", "single_plans"]
+__all__ = ["Plan", "PlannedKernel", "estimate_s", "lower", "on_the_host", "predicted_s", "single_plans"]
 
 _HOPELESS = 2.5
 """A single target this many times slower than the best, measured alone, is reported with that time and not raced."""
@@ -77,56 +79,56 @@ def _placement_of(candidate: CandidateKernel) -> PlannedKernel:
     return PlannedKernel(candidate.sub_graph, candidate.target, " > ".join(candidate.rules), device)
 
 
-def single_plans(session: CompileSession) -> list[Plan]:
+def single_plans(problem: Problem, survey: Survey) -> list[Plan]:
     """Every target alone; one that takes only parts of the model is completed by the host.
 
     Where operators are placed on devices, alone means: on every device that the target may serve, by one kernel for each
     range of operators there. What is free goes to the device on which that takes the fewest kernels.
     """
-    everything = IndexSet((1 << len(session.graph)) - 1)
+    everything = IndexSet((1 << len(problem.graph)) - 1)
     plans = []
-    if session.placement is not None:
-        right = [
-            t for t, found in session.baselines.items() if found.whole.time is None or session.is_right(found.whole)
-        ]
-        found_plans = [_alone_on_devices(session, target, session.placement) for target in right]
+    if problem.placement is not None:
+        right = [t for t, found in survey.baselines.items() if found.whole.time is None or survey.is_right(found.whole)]
+        found_plans = [_alone_on_devices(problem, survey, target, problem.placement) for target in right]
         plans = [plan for plan in found_plans if plan is not None]
         by_host = (
-            None if any(plan.single for plan in plans) else _alone_on_devices(session, HOST_TARGET, session.placement)
+            None
+            if any(plan.single for plan in plans)
+            else _alone_on_devices(problem, survey, HOST_TARGET, problem.placement)
         )
         return plans if by_host is None else [*plans, by_host]
-    for target, found in session.baselines.items():
+    for target, found in survey.baselines.items():
         whole = found.whole
         if (
             whole.time is not None
-            and session.is_right(whole)
-            and whole.time.median_s <= _HOPELESS * session.best_single_s
+            and survey.is_right(whole)
+            and whole.time.median_s <= _HOPELESS * survey.best_single_s
         ):
             plans.append(
-                Plan(str(target), (PlannedKernel(SubGraph(session.graph, everything), target, "whole"),), target)
+                Plan(str(target), (PlannedKernel(SubGraph(problem.graph, everything), target, "whole"),), target)
             )
         elif found.refusal is not None and found.ranges and all(outcome.ok for outcome in found.outcomes):
-            plans.append(_partition_for(session, target, found.ranges))
+            plans.append(_partition_for(problem, target, found.ranges))
     if not any(plan.single for plan in plans):
-        plans.append(on_the_host(session))
+        plans.append(on_the_host(problem, survey))
     return plans
 
 
-def _alone_on_devices(session: CompileSession, target: Target, placement: DevicePlacement) -> Plan | None:
+def _alone_on_devices(problem: Problem, survey: Survey, target: Target, placement: DevicePlacement) -> Plan | None:
     """A target wherever it may serve, the host elsewhere; None where that is nowhere, or not allowed."""
     rests = placement.devices if placement.is_free else (None,)
-    plans = [plan for rest in rests if (plan := _alone_with_rest(session, target, placement, rest)) is not None]
+    plans = [plan for rest in rests if (plan := _alone_with_rest(problem, survey, target, placement, rest)) is not None]
     return min(plans, key=lambda plan: len(plan.kernels), default=None)
 
 
 def _alone_with_rest(
-    session: CompileSession, target: Target, placement: DevicePlacement, rest: SEScope | None
+    problem: Problem, survey: Survey, target: Target, placement: DevicePlacement, rest: SEScope | None
 ) -> Plan | None:
     """The same, where free operators go to one device."""
     owners: list[tuple[SEScope, Target]] = []
-    for node in session.graph.nodes:
+    for node in problem.graph.nodes:
         device = placement.scope_of(node, rest).device
-        takers = [target] if target == HOST_TARGET or session.coverage_on(device, target)(node).ok else []
+        takers = [target] if target == HOST_TARGET or survey.coverage_on(device, target)(node).ok else []
         owner = next((t for t in (*takers, HOST_TARGET) if placement.why_not(node, device, t) is None), None)
         if owner is None:
             return None
@@ -136,7 +138,7 @@ def _alone_with_rest(
     kernels, start = [], 0
     for (device, owner), members in itertools.groupby(owners):
         stop = start + len(list(members))
-        sub_graph = SubGraph(session.graph, IndexSet.range(start, stop))
+        sub_graph = SubGraph(problem.graph, IndexSet.range(start, stop))
         if sub_graph.why_invalid() is not None:
             return None
         kernels.append(PlannedKernel(sub_graph, owner, "alone on a device", device if placement.is_free else None))
@@ -146,41 +148,41 @@ def _alone_with_rest(
     return Plan(f"partition_for({target.short})", tuple(kernels))
 
 
-def on_the_host(session: CompileSession) -> Plan:
+def on_the_host(problem: Problem, survey: Survey) -> Plan:
     """The whole model on the host: what is left where nobody on the menu takes it.
 
     Raises:
         NothingCanRun: The plan of devices does not let the host run everything.
     """
-    if session.placement is not None and len(session.graph):
-        plan = _alone_on_devices(session, HOST_TARGET, session.placement)
+    if problem.placement is not None and len(problem.graph):
+        plan = _alone_on_devices(problem, survey, HOST_TARGET, problem.placement)
         if plan is None:
             raise NothingCanRun("the plan of devices leaves operators to targets that do not take them")
         return plan
-    everything = SubGraph(session.graph, IndexSet((1 << len(session.graph)) - 1))
-    return Plan(str(HOST_TARGET), (PlannedKernel(everything, HOST_TARGET, "whole"),) if len(session.graph) else ())
+    everything = SubGraph(problem.graph, IndexSet((1 << len(problem.graph)) - 1))
+    return Plan(str(HOST_TARGET), (PlannedKernel(everything, HOST_TARGET, "whole"),) if len(problem.graph) else ())
 
 
-def _partition_for(session: CompileSession, target: Target, ranges: Sequence[int]) -> Plan:
+def _partition_for(problem: Problem, target: Target, ranges: Sequence[int]) -> Plan:
     """The classic greedy partitioning: the largest ranges go to the target, everything between to the host."""
     taken = 0
     for bits in ranges:
         taken |= bits
     parts = [(bits, target) for bits in ranges]
     start = None
-    for i in range(len(session.graph) + 1):
-        free = i < len(session.graph) and not taken >> i & 1
+    for i in range(len(problem.graph) + 1):
+        free = i < len(problem.graph) and not taken >> i & 1
         if free and start is None:
             start = i
         elif not free and start is not None:
             parts.append(((1 << i) - (1 << start), HOST_TARGET))
             start = None
     parts.sort(key=lambda part: part[0])
-    kernels = [PlannedKernel(SubGraph(session.graph, IndexSet(bits)), owner, "partition_for") for bits, owner in parts]
+    kernels = [PlannedKernel(SubGraph(problem.graph, IndexSet(bits)), owner, "partition_for") for bits, owner in parts]
     return Plan(f"partition_for({target.short})", tuple(kernels))
 
 
-def lower(session: CompileSession, plan: Plan) -> Recipe:
+def lower(problem: Problem, session: MeasureSession, plan: Plan) -> Recipe:
     """Phase 4: rewrites the model into one function per kernel, and builds every kernel.
 
     Raises:
@@ -188,13 +190,13 @@ def lower(session: CompileSession, plan: Plan) -> Recipe:
     """
     specs, records = [], []
     for place in plan.kernels:
-        kernel = session.kernels.model(place.sub_graph, place.target)
+        kernel = problem.kernels.model(place.sub_graph, place.target)
         name = str(kernel.graph.name)
         tuned = {key: text for key, text in kernel.metadata_props.items() if key == TUNED}
-        placement = session.placement
+        placement = problem.placement
         scope = None if placement is None else placement.result_scope(place.sub_graph.nodes, place.target, place.device)
         specs.append(KernelSpec(place.sub_graph, name, kernel_attributes(place.target, name, scope) | tuned))
-        compiled = session.measure_session.build(kernel, place.target)
+        compiled = session.build(kernel, place.target)
         records.append(
             KernelRecord(
                 name=name,
@@ -207,39 +209,45 @@ def lower(session: CompileSession, plan: Plan) -> Recipe:
     # Plans that differ in one kernel, or only in where kernels run, are different files of one workspace.
     which = hashlib.sha256("\n".join([plan.name, *(record.name for record in records)]).encode()).hexdigest()[:12]
     file = f"{records[0].name}_and_{len(records) - 1}_more_{which}.onnx" if records else "empty.onnx"
-    model, devices = partition(session.model, specs), None
-    if session.placement is not None:
-        model, records, devices = lay_out(model, records, session.placement)
+    model, devices = partition(problem.model, specs), None
+    if problem.placement is not None:
+        model, records, devices = lay_out(model, records, problem.placement)
     ir.save(model, session.workspace / file)
     return Recipe(
-        inputs=tuple(Port.of(value) for value in session.model.graph.inputs),
-        outputs=tuple(Port.of(value) for value in session.model.graph.outputs),
+        inputs=tuple(Port.of(value) for value in problem.model.graph.inputs),
+        outputs=tuple(Port.of(value) for value in problem.model.graph.outputs),
         kernels=tuple(records),
-        threads=session.options.threads,
+        threads=problem.options.threads,
         model_file=file,
         model={},
-        builds={target.build_name: session.measure_session.availability(target).build for target in plan.targets},
+        builds={target.build_name: session.availability(target).build for target in plan.targets},
         devices=devices,
     )
 
 
-def predicted_s(session: CompileSession, plan: Plan) -> float | None:
+def estimate_s(costs: CostTable, kernel: PlannedKernel) -> float | None:
+    """Return the seconds that one kernel is expected to take, its launch not included; None if it was not measured."""
+    outcome = costs.outcome_of(kernel)
+    if outcome is None or outcome.time is None:
+        return None
+    return costs.corrected_s(outcome.time.median_s, kernel.sub_graph)
+
+
+def predicted_s(problem: Problem, costs: CostTable, plan: Plan) -> float | None:
     """Seconds until a plan's last kernel ends; None if a kernel was not measured.
 
     Where the search placed them on devices, copies count too, and kernels of devices that work at once overlap.
     """
     seconds = []
     for place in plan.kernels:
-        outcome = session.outcome_of(place.sub_graph, place.target)
-        if outcome is None or outcome.time is None:
+        if (kernel_s := estimate_s(costs, place)) is None:
             return None
-        launch_s = session.launch_penalty_s(place.target) if len(plan.kernels) > 1 else 0.0
-        seconds.append(session.corrected_s(outcome.time.median_s, place.sub_graph) + launch_s)
-    if session.placement is None or any(place.device is None for place in plan.kernels):
+        seconds.append(kernel_s + (costs.launch_penalty_s(place.target) if len(plan.kernels) > 1 else 0.0))
+    if problem.placement is None or any(place.device is None for place in plan.kernels):
         return sum(seconds)
-    devices = session.placement.devices
+    devices = problem.placement.devices
     placed = [(p.sub_graph.inside.bits, devices.index(p.device)) for p in plan.kernels if p.device is not None]
-    transfers = transfers_of(session)
-    if session.placement.has_overlap:
+    transfers = costs.transfers
+    if problem.placement.has_overlap:
         return makespan_s(placed, seconds, transfers)
     return sum(seconds) + sum(transfer.copy_s[src][dst] for transfer, src, dst in copies_of(placed, transfers))

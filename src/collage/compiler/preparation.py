@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from collage.frontend import lengths_as_json
-from collage.measure.original_model import Mismatch
+from collage.measure.original_model import Mismatch, OriginalModel
 from collage.options import CompileOptions
 from collage.transform import simplifying_passes
 
-__all__ = ["OPSET_CONVERSION", "PreparationDiffers", "Verdict", "find_guilty", "preparation_fact"]
+__all__ = ["OPSET_CONVERSION", "Preparation", "PreparationDiffers", "Verdict", "find_guilty", "preparation_fact"]
 
 OPSET_CONVERSION = "opset conversion"
 """The step of the front door that can be left out as a pass can."""
@@ -35,6 +36,23 @@ class Verdict:
     def without(self, names: Sequence[str], mismatch: Mismatch) -> Verdict:
         """Return the verdict with more left out."""
         return Verdict((*self.left_out, *names), (*self.reasons, *(str(mismatch) for _ in names)))
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """How a model was prepared, and what it can be compared with.
+
+    Attributes:
+        original: The model as the user gave it; None if the prepared one is the user's own.
+        verdict: What was left out.
+        is_compared: The prepared model was compared with the original value by value, in an earlier compilation.
+        reprepare: Prepares the model once more, without the passes of these names.
+    """
+
+    original: OriginalModel | None = None
+    verdict: Verdict = Verdict()
+    is_compared: bool = False
+    reprepare: Callable[[Sequence[str]], ir.Model] | None = None
 
 
 class PreparationDiffers(Exception):

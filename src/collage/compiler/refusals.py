@@ -12,11 +12,13 @@ import onnx_ir as ir
 from collage._errors import CollageError, ModelError, NothingCanRun, ToolchainError, WorkerDied, WrongAnswer
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.plans import Plan
-from collage.compiler.session import CompileSession
+from collage.compiler.problem import Problem
+from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
 from collage.frontend import is_contributed, shape_misfit
 from collage.graph import is_view
 from collage.measure.baselines import TargetBaseline
+from collage.measure.session import MeasureSession
 from collage.target import HOST_TARGET
 
 __all__ = ["check_chosen", "check_menu", "check_reference", "in_short", "told_once", "with_named_targets"]
@@ -29,32 +31,32 @@ _PLACE = re.compile(r"^\S*onnxruntime\S*:\d+ (?:[^()]*\([^()]*\)(?: const)? )?(?
 """The place in ONNX Runtime's source, and the function, with which it begins what it has to say."""
 
 
-def check_reference(session: CompileSession) -> None:
+def check_reference(survey: Survey, session: MeasureSession) -> None:
     """Refuse a model that could not be run for reference.
 
     Raises:
         ModelError: Its own runtime cannot run it either, or shapes do not fit whatever it is given.
         NothingCanRun: It has operators that nothing here knows, or its process ended.
     """
-    if session.reference_failure is None:
+    if survey.reference.failure is None:
         return
-    values = session.measure_session.values
-    if (misfit := shape_misfit(session.model)) is not None:
+    values = session.values
+    if (misfit := shape_misfit(survey.problem.model)) is not None:
         raise ModelError(f"the model cannot be run: {misfit}")
-    unknown = [node for node in session.graph.nodes if not _is_known(node, session.model)]
+    unknown = [node for node in survey.problem.graph.nodes if not _is_known(node, survey.problem.model)]
     if unknown:
         node = unknown[0]
         raise NothingCanRun(
             f"nothing can run the model: node {node.name!r} is a {node.domain}::{node.op_type}, which neither "
             "ONNX Runtime nor ONNX's reference evaluator knows"
         )
-    if session.options.allow_host:
+    if survey.problem.options.allow_host:
         return
-    shapes = {str(v.name): values.shape(str(v.name)) for v in session.model.graph.inputs if v.name in values}
-    why = shape_misfit(session.model, shapes) or _why_original_fails(session)
+    shapes = {str(v.name): values.shape(str(v.name)) for v in survey.problem.model.graph.inputs if v.name in values}
+    why = shape_misfit(survey.problem.model, shapes) or _why_original_fails(survey, session)
     if why is None:
-        raise NothingCanRun(f"nothing can run the model: {in_short(session.reference_failure, session.workspace)}")
-    raise ModelError(f"the model cannot be run: {why}{_advice(session)}")
+        raise NothingCanRun(f"nothing can run the model: {in_short(survey.reference.failure, session.workspace)}")
+    raise ModelError(f"the model cannot be run: {why}{_advice(survey.problem)}")
 
 
 def _is_known(node: ir.Node, model: ir.Model) -> bool:
@@ -62,12 +64,12 @@ def _is_known(node: ir.Node, model: ir.Model) -> bool:
     return onnx.defs.has(node.op_type, node.domain) or is_contributed(node.domain, node.op_type, version)
 
 
-def _why_original_fails(session: CompileSession) -> str | None:
+def _why_original_fails(survey: Survey, session: MeasureSession) -> str | None:
     """Return why the user's own model does not run on the inputs of the reference run; None if it does, or its process died."""
-    if session.original is None:
+    if survey.reference.original is None:
         return None
     try:
-        session.original.run(session.measure_session.values)
+        survey.reference.original.run(session.values)
     except WorkerDied:
         return None
     except ToolchainError as error:
@@ -75,21 +77,21 @@ def _why_original_fails(session: CompileSession) -> str | None:
     return None
 
 
-def _advice(session: CompileSession) -> str:
+def _advice(problem: Problem) -> str:
     """Return what a user can do where inputs were made up."""
-    inputs = session.model.graph.inputs
-    made_up = [str(value.name) for value in inputs if value.name not in session.options.inputs]
+    inputs = problem.model.graph.inputs
+    made_up = [str(value.name) for value in inputs if value.name not in problem.options.inputs]
     if not made_up:
         return ""
     symbols = [dim for value in inputs for dim in value.shape or () if not isinstance(dim, int)]
-    named = next((str(dim.value) for dim in symbols if dim.value and dim.value not in session.options.dims), "NAME")
+    named = next((str(dim.value) for dim in symbols if dim.value and dim.value not in problem.options.dims), "NAME")
     return (
         f"; {', '.join(map(repr, made_up))} {'was' if len(made_up) == 1 else 'were'} made up: give real inputs "
         f"(--input {made_up[0]}=FILE.npy) or other lengths (--dim {named}=LENGTH)"
     )
 
 
-def check_menu(session: CompileSession) -> None:
+def check_menu(survey: Survey, session: MeasureSession) -> None:
     """Refuse to go on where no target of the menu runs any part of the model.
 
     Raises:
@@ -97,18 +99,18 @@ def check_menu(session: CompileSession) -> None:
         WrongAnswer: So it is, because a target computes wrongly.
     """
     # What is built operator by operator may do where all of it at once does not.
-    some = any(support.ok for found in session.baselines.values() for support in found.support.values())
-    if not (some or _may_be_host(session)):
-        raise _refusal(session)
+    some = any(support.ok for found in survey.baselines.values() for support in found.support.values())
+    if not (some or _may_be_host(survey.problem)):
+        raise _refusal(survey, session)
 
 
-def with_named_targets(session: CompileSession, plans: Sequence[Plan]) -> list[Plan]:
+def with_named_targets(survey: Survey, plans: Sequence[Plan]) -> list[Plan]:
     """Return the plans that use a target of the menu; all of them if there are none, or the host alone will do."""
     named = [plan for plan in plans if plan.targets != (HOST_TARGET,)]
-    return named if named and not _may_be_host(session) else list(plans)
+    return named if named and not _may_be_host(survey.problem) else list(plans)
 
 
-def check_chosen(session: CompileSession, finals: FinalComparison) -> None:
+def check_chosen(survey: Survey, session: MeasureSession, finals: FinalComparison) -> None:
     """Refuse a plan of which no target of the menu runs any operator; views are the host's in any plan.
 
     Raises:
@@ -116,20 +118,24 @@ def check_chosen(session: CompileSession, finals: FinalComparison) -> None:
         WrongAnswer: It is, because a target computes wrongly.
     """
     is_host_alone = finals.plan is not None and finals.plan.targets == (HOST_TARGET,)
-    if is_host_alone and not _may_be_host(session) and not all(is_view(node) for node in session.graph.nodes):
-        raise _refusal(session)
+    if (
+        is_host_alone
+        and not _may_be_host(survey.problem)
+        and not all(is_view(node) for node in survey.problem.graph.nodes)
+    ):
+        raise _refusal(survey, session)
 
 
-def _may_be_host(session: CompileSession) -> bool:
-    return session.options.allow_host or HOST_TARGET in session.menu or not len(session.graph)
+def _may_be_host(problem: Problem) -> bool:
+    return problem.options.allow_host or HOST_TARGET in problem.menu or not len(problem.graph)
 
 
-def _refusal(session: CompileSession) -> CollageError:
-    reasons = {target.short: _reasons(found, session) for target, found in session.baselines.items()}
+def _refusal(survey: Survey, session: MeasureSession) -> CollageError:
+    reasons = {target.short: _reasons(found, survey, session) for target, found in survey.baselines.items()}
     told = told_once(reasons)
-    if any(outcome.status is Status.WRONG for found in session.baselines.values() for outcome in found.outcomes):
+    if any(outcome.status is Status.WRONG for found in survey.baselines.values() for outcome in found.outcomes):
         return WrongAnswer(f"no target of the menu runs the model rightly: {told}")
-    remedies = [found.availability.remedy for found in session.baselines.values() if not found.availability.available]
+    remedies = [found.availability.remedy for found in survey.baselines.values() if not found.availability.available]
     parts = dict.fromkeys(part for remedy in remedies if remedy for part in remedy.split("; "))
     helps = f"What helps: {'; '.join(parts)}. " if parts else ""
     return NothingCanRun(
@@ -138,14 +144,14 @@ def _refusal(session: CompileSession) -> CollageError:
     )
 
 
-def _reasons(found: TargetBaseline, session: CompileSession) -> list[str]:
+def _reasons(found: TargetBaseline, survey: Survey, session: MeasureSession) -> list[str]:
     """Return why a target runs nothing."""
     if not found.availability.available:
         return (found.availability.reason or "not available").split("; ")
     whole = found.whole
-    if whole.ok and whole.error is not None and not session.is_right(whole):
+    if whole.ok and whole.error is not None and not survey.is_right(whole):
         return [
-            f"differs by {whole.error:.1e} of the largest output, more than {session.tolerance:.0e}; a larger "
+            f"differs by {whole.error:.1e} of the largest output, more than {survey.problem.tolerance:.0e}; a larger "
             "--accuracy-budget admits it"
         ]
     told = [whole.reason, *(outcome.reason for outcome in found.outcomes)]

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from collage.compiler.additivity import machine_drift
 from collage.compiler.final_comparison import FinalComparison
-from collage.compiler.plans import Plan, PlannedKernel, predicted_s
-from collage.compiler.session import CompileSession
+from collage.compiler.plans import Plan, PlannedKernel
+from collage.compiler.problem import Problem
+from collage.compiler.result_store import CompileResult
+from collage.compiler.survey import Reference, Survey
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.frontend import lengths_as_json
-from collage.fusion import CandidateKernel, CandidateKernelIndex
 from collage.measure.comparison import FinalistResult
+from collage.measure.session import MeasureSession
 from collage.numerics.nan_check import nan_shares
 from collage.numerics.value_store import ValueStore
-from collage.search import LazyResult, SearchStatistics
 from collage.system.machine import Machine, this_machine
 from collage.target import HOST_TARGET, Target
 
@@ -25,35 +26,27 @@ __all__ = ["SCHEMA", "compile_report"]
 SCHEMA = 1
 """Version of the report."""
 
-_NOISY = 1.5
-"""Ratio of the ninetieth to the tenth percentile of latencies from which a machine is called noisy; a quiet one has 1.1."""
 _VAGUE = 0.2
 _NOTEWORTHY = 1e-2
 """Share of the largest output; kernels that quantise alike differ by about one step of 256."""
 
 
 def compile_report(
-    session: CompileSession,
-    model: Mapping[str, Any],
-    index: CandidateKernelIndex,
-    result: LazyResult[CandidateKernel] | None,
-    finals: FinalComparison,
-    wall_s: float,
+    survey: Survey, session: MeasureSession, model: Mapping[str, Any], result: CompileResult, wall_s: float
 ) -> dict[str, Any]:
     """The report as JSON values; seconds become µs, and what is not known is null."""
+    problem, finals = survey.problem, result.finals
     assert finals.plan is not None
     assert finals.recipe is not None
     plan = finals.plan
-    estimates = [_estimate_s(session, place) for place in plan.kernels]
-    total_s = predicted_s(session, plan)
     standing = finals.standings.get(plan.name)
-    no_numbers = nan_shares(session.model, session.measure_session.values)
+    no_numbers = nan_shares(problem.model, session.values)
     return {
         "schema": SCHEMA,
         "model": dict(model),
-        "menu": [str(target) for target in session.menu],
-        "dims": lengths_as_json({**session.options.dims, **session.options.fixed}),
-        "occasions": _occasions(session),
+        "menu": [str(target) for target in problem.menu],
+        "dims": lengths_as_json({**problem.options.dims, **problem.options.fixed}),
+        "occasions": _occasions(problem, session),
         "winner": plan.name,
         "kernels": [
             {
@@ -65,39 +58,34 @@ def compile_report(
                 "estimate_us": _us(seconds),
                 **({} if record.device is None else {"device": record.device}),
             }
-            for record, place, seconds in zip(finals.recipe.kernels, plan.kernels, estimates, strict=True)
+            for record, place, seconds in zip(
+                finals.recipe.kernels, plan.kernels, result.estimates_s[plan.name], strict=True
+            )
         ],
-        "estimate_us": _us(total_s),
+        "estimate_us": _us(result.predicted_s[plan.name]),
         "measured_us": _times(finals.time),
-        "singles": [_single(session, finals, target) for target in session.menu],
-        "finalists": [_finalist(standing, predicted) for standing, predicted in finals.compared(session)],
+        "singles": [_single(survey, finals, target) for target in problem.menu],
+        "finalists": [_finalist(each, result.predicted_s[name]) for name, each in finals.standings.items()],
         "speedup_vs_best_single": finals.speedup[0] if finals.speedup else None,
         "speedup_interval": finals.speedup[1].as_list() if finals.speedup else None,
         "additive_error": finals.additive_error,
         "machine_drift": 1.0 - 1.0 / machine_drift(finals),
-        "search": _search(session, index, result, wall_s, finals.recorded),
-        "numerics": _numerics(session, plan, standing, no_numbers),
+        "search": _search(problem, session, result, wall_s),
+        "numerics": _numerics(survey, session, result, standing, no_numbers),
         "warnings": [
-            *_preparation(session),
-            *_left_to_the_host(session, finals.plan),
-            *_says_little(session, no_numbers),
-            *_saturates(session.tolerance, session.strict_tolerance, standing),
-            *_warnings(finals, session.options.threads, this_machine()),
+            *_preparation(survey.reference),
+            *_left_to_the_host(survey, finals.plan),
+            *_says_little(problem, no_numbers),
+            *_saturates(problem.tolerance, problem.strict_tolerance, standing),
+            *_warnings(finals, problem.options.threads, this_machine()),
         ],
-        **({} if session.placement is None else {"devices": session.placement.as_json()}),
+        **({} if problem.placement is None else {"devices": problem.placement.as_json()}),
     }
 
 
-def _estimate_s(session: CompileSession, place: PlannedKernel) -> float | None:
-    outcome = session.outcome_of(place.sub_graph, place.target)
-    if outcome is None or outcome.time is None:
-        return None
-    return session.corrected_s(outcome.time.median_s, place.sub_graph)
-
-
-def _single(session: CompileSession, finals: FinalComparison, target: Target) -> dict[str, Any]:
+def _single(survey: Survey, finals: FinalComparison, target: Target) -> dict[str, Any]:
     """One target alone: raced if it had a chance, otherwise as it was measured by itself."""
-    outcome: Outcome = session.baselines[target].whole
+    outcome: Outcome = survey.baselines[target].whole
     standing = finals.standings.get(str(target))
     row: dict[str, Any] = {"target": str(target), "status": outcome.status.value, "raced": False}
     if standing is not None:
@@ -109,10 +97,10 @@ def _single(session: CompileSession, finals: FinalComparison, target: Target) ->
             "reason": standing.reason,
         }
     reason = outcome.reason
-    if outcome.ok and not session.is_right(outcome):
+    if outcome.ok and not survey.is_right(outcome):
         row["status"] = Status.WRONG.value
         reason = (
-            f"differs by {outcome.error:.1e} of the largest output, more than {session.tolerance:.0e}; "
+            f"differs by {outcome.error:.1e} of the largest output, more than {survey.problem.tolerance:.0e}; "
             "a larger accuracy budget would admit it"
         )
     elif outcome.ok and finals.standings:
@@ -132,47 +120,42 @@ def _finalist(standing: FinalistResult, predicted: float | None) -> dict[str, An
     }
 
 
-def _search(
-    session: CompileSession,
-    index: CandidateKernelIndex,
-    result: LazyResult[CandidateKernel] | None,
-    wall_s: float,
-    recorded: bool,
-) -> dict[str, Any]:
-    keys: set[Hashable] = {session.key_of(candidate.sub_graph, candidate.target) for candidate in index}
-    counters = session.measure_session.counters
-    found = result.partitioning if result is not None else None
-    statistics = result.statistics if result is not None else SearchStatistics(0)
+def _search(problem: Problem, session: MeasureSession, result: CompileResult, wall_s: float) -> dict[str, Any]:
+    counters, search = session.counters, result.search
     return {
-        "algorithm": result.strategy if result is not None else "none",
-        "mode": session.options.search,
-        "stopped_by": result.stopped_by if result is not None else "not started",
-        "candidates": len(index),
-        "keys": len(keys),
+        "algorithm": search.strategy,
+        "mode": problem.options.search,
+        "stopped_by": search.stopped_by,
+        "candidates": search.candidates,
+        "keys": search.keys,
         "built": counters.built,
         "measured": counters.measured,
         "measured_again": counters.again,
         "cache_hits": counters.recorded,
-        "raced": not recorded,
-        "states": statistics.states,
-        "rounds": statistics.rounds,
-        "caps": [*session.fusion.capped, *statistics.caps],
-        "optimal": bool(found and found.optimal),
-        "gap": found.gap if found is not None else None,
+        "raced": not result.is_remembered,
+        "states": search.states,
+        "rounds": search.rounds,
+        "caps": list(search.caps),
+        "optimal": search.optimal,
+        "gap": search.gap,
         "wall_s": wall_s,
     }
 
 
 def _numerics(
-    session: CompileSession, plan: Plan, standing: FinalistResult | None, no_numbers: Mapping[str, float]
+    survey: Survey,
+    session: MeasureSession,
+    result: CompileResult,
+    standing: FinalistResult | None,
+    no_numbers: Mapping[str, float],
 ) -> dict[str, Any]:
     """Of the whole model where it was raced, else the worst of its kernels; ``ok`` is null where nothing was checked."""
     tolerated = {
-        "tolerance": session.tolerance,
-        "reference": _reference(session),
-        "unsettled": _unsettled(session),
+        "tolerance": survey.problem.tolerance,
+        "reference": _reference(survey, session),
+        "unsettled": _unsettled(survey.problem, session),
         "nan": dict(no_numbers),
-        "other_lengths": _other_lengths(session),
+        "other_lengths": _other_lengths(survey.problem, session),
     }
     if standing is not None:
         return {
@@ -181,37 +164,35 @@ def _numerics(
             "max_rel_error": standing.max_rel,
             **tolerated,
         }
-    outcomes = [session.outcome_of(place.sub_graph, place.target) for place in plan.kernels]
-    errors = [outcome.error for outcome in outcomes if outcome is not None and outcome.error is not None]
     return {
-        "ok": None if None in outcomes else all(outcome.ok for outcome in outcomes if outcome is not None),
+        "ok": result.kernels_ok,
         "max_abs_error": None,
-        "max_rel_error": max(errors, default=None),
+        "max_rel_error": result.kernels_error,
         **tolerated,
     }
 
 
-def _reference(session: CompileSession) -> dict[str, Any]:
+def _reference(survey: Survey, session: MeasureSession) -> dict[str, Any]:
     """What outputs were compared with, on which inputs, and what was left out of the preparation for that."""
-    original, values = session.original, session.measure_session.values
-    outputs = [str(value.name) for value in session.model.graph.outputs]
+    original, values, problem = survey.reference.original, session.values, survey.problem
+    outputs = [str(value.name) for value in problem.model.graph.outputs]
     return {
         "model": "original" if original is not None and original.failure is None else "prepared",
         "evaluator": None if original is None else original.evaluator,
         "reason": None if original is None else original.failure,
-        "probes": list(session.checking.probes),
-        "left_out": list(session.verdict.left_out),
+        "probes": list(survey.reference.checking.probes),
+        "left_out": list(survey.reference.verdict.left_out),
         "random": [name for name in outputs if name in values and not values.is_repeatable(name)],
     }
 
 
-def _preparation(session: CompileSession) -> list[str]:
+def _preparation(reference: Reference) -> list[str]:
     """Warn of passes that were left out, and of an original that could not be run."""
     told = [
         f"preparation is done without {name}, which changed what the model computes: {reason}"
-        for name, reason in zip(session.verdict.left_out, session.verdict.reasons, strict=True)
+        for name, reason in zip(reference.verdict.left_out, reference.verdict.reasons, strict=True)
     ]
-    original = session.original
+    original = reference.original
     if original is not None and original.failure is not None:
         told.append(
             f"outputs are compared with the prepared model's, since the original cannot be run: {original.failure}"
@@ -219,48 +200,48 @@ def _preparation(session: CompileSession) -> list[str]:
     return told
 
 
-def _occasions(session: CompileSession) -> list[dict[str, Any]]:
+def _occasions(problem: Problem, session: MeasureSession) -> list[dict[str, Any]]:
     """The inputs' shapes at which everything was timed, and the share of each."""
-    names = [str(value.name) for value in session.model.graph.inputs]
+    names = [str(value.name) for value in problem.model.graph.inputs]
     return [
         {"weight": weight, "inputs": {name: list(values.shape(name)) for name in names if name in values}}
-        for values, weight in session.measure_session.occasions
+        for values, weight in session.occasions
     ]
 
 
-def _unsettled(session: CompileSession) -> dict[str, float]:
+def _unsettled(problem: Problem, session: MeasureSession) -> dict[str, float]:
     """Of outputs that hang on rounding in places: the share of their elements that was not compared, on the first inputs."""
-    values = session.measure_session.values
-    names = [str(value.name) for value in session.model.graph.outputs]
+    values = session.values
+    names = [str(value.name) for value in problem.model.graph.outputs]
     found = {name: values.rounding_sensitive(name) for name in names if name in values}
     return {name: float(elements.mean()) for name, elements in found.items() if elements is not None}
 
 
-def _other_lengths(session: CompileSession) -> list[dict[str, list[int]]] | None:
+def _other_lengths(problem: Problem, session: MeasureSession) -> list[dict[str, list[int]]] | None:
     """The inputs' shapes at which kernels were checked besides; empty if the model takes none, null if all is fixed."""
-    inputs = session.model.graph.inputs
+    inputs = problem.model.graph.inputs
     if all(value.shape is not None and value.shape.is_static() for value in inputs):
         return None
-    stores = [ValueStore(folder) for folder in session.measure_session.length_folders]
+    stores = [ValueStore(folder) for folder in session.length_folders]
     return [{str(v.name): list(store.shape(str(v.name))) for v in inputs} for store in stores]
 
 
-def _left_to_the_host(session: CompileSession, plan: Plan) -> list[str]:
+def _left_to_the_host(survey: Survey, plan: Plan) -> list[str]:
     """Why nobody runs the model who was asked to, where that is so."""
     if plan.targets != (HOST_TARGET,):
         return []
-    reasons = {target.short: session.baselines[target].whole.reason for target in session.menu}
+    reasons = {target.short: survey.baselines[target].whole.reason for target in survey.problem.menu}
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
     return [f"no target of the menu runs any of it, so the host does, unoptimised ({told})"]
 
 
-def _says_little(session: CompileSession, no_numbers: Mapping[str, float]) -> list[str]:
+def _says_little(problem: Problem, no_numbers: Mapping[str, float]) -> list[str]:
     """What cannot be told of outputs that are no numbers."""
     told = [f"{share:.0%} of output {name!r}" for name, share in no_numbers.items()]
     if not told:
         return []
-    names = [str(value.name) for value in session.model.graph.inputs]
-    open_names = [name for name in names if name not in session.options.inputs]
+    names = [str(value.name) for value in problem.model.graph.inputs]
+    open_names = [name for name in names if name not in problem.options.inputs]
     advice = f"; give real inputs (--input {open_names[0]}=FILE.npy)" if open_names else ""
     return [f"{', '.join(told)} is NaN on these inputs, in the model itself: there, nothing can be checked{advice}"]
 
@@ -285,9 +266,10 @@ def _warnings(finals: FinalComparison, threads: int, machine: Machine) -> list[s
             f"a control group leaves {machine.quota:.0%} of one processor's time to kernels of up to {used} threads: they "
             f"are stopped when it is spent, and some runs take far longer than most; --threads {enough} makes them alike"
         )
-    if finals.time is not None and (ratio := finals.time.p90_s / finals.time.p10_s) > _NOISY:
+    if finals.time is not None and finals.is_noisy:
         warnings.append(
-            f"this machine is noisy: a tenth of the runs took {ratio:.1f} times as long as another tenth; "
+            f"this machine is noisy: a tenth of the runs took {finals.time.p90_s / finals.time.p10_s:.1f} times as long as "
+            "another tenth; "
             "compile again, with --remeasure, when nothing else runs on it"
         )
     if finals.speedup is not None and (width := finals.speedup[1].high / finals.speedup[1].low - 1.0) > _VAGUE:

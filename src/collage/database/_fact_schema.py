@@ -70,79 +70,98 @@ def _is_quarantine(value: Any) -> bool:
 
 def _is_summary(value: Any) -> bool:
     return value is None or (
-        isinstance(value, list) and len(value) == 5 and all(map(is_finite, value)) and value[0] > 0
+        isinstance(value, list) and len(value) == 5 and all(map(is_finite, value)) and all(s > 0 for s in value[:3])
     )
 
 
 def _is_standing(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) not in (5, 6, 7):  # Earlier versions told less.
+    if not isinstance(value, list) or len(value) != 7:
         return False
     status, time_, reason, *figures = value
     known = isinstance(status, str) and status in tuple(Status)
-    return known and _is_summary(time_) and _is_text_or_none(reason) and all(f is None or is_finite(f) for f in figures)
+    return known and _is_summary(time_) and _is_text_or_none(reason) and all(map(_is_finite_or_none, figures))
 
 
-def _is_race(value: Any) -> bool:
-    if not isinstance(value, dict) or not isinstance(value.get("standings"), dict):
+def _is_finite_or_none(value: Any) -> bool:
+    return value is None or is_finite(value)
+
+
+def _are_nodes(value: Any) -> bool:
+    return isinstance(value, list) and all(type(node) is int and 0 <= node < _MOST_NODES for node in value)
+
+
+def _is_part(value: Any) -> bool:
+    """Whether it is a labelled part of a kernel, with parts of its own."""
+    if not isinstance(value, dict) or value.keys() != {"nodes", "label", "parts"}:
         return False
-    speedup = value.get("speedup")
-    known = speedup is None or (isinstance(speedup, list) and len(speedup) == 3 and all(map(is_finite, speedup)))
-    finished = isinstance(value.get("time"), list) and _is_summary(value["time"])
+    nodes, label, parts = value["nodes"], value["label"], value["parts"]
     return (
-        known
-        and finished
-        and value.get("winner") in value["standings"]
-        and all(map(_is_standing, value["standings"].values()))
+        _are_nodes(nodes)
+        and bool(nodes)
+        and isinstance(label, str)
+        and isinstance(parts, list)
+        and all(map(_is_part, parts))
     )
 
 
-def _is_race_at_a_pace(value: Any) -> bool:
-    return _is_race(value) and is_finite(value.get("pace")) and value["pace"] >= 1.0
+_PLANNED: Mapping[str, Callable[[Any], bool]] = {
+    "target": lambda value: isinstance(value, str),
+    "nodes": _are_nodes,
+    "parts": lambda value: isinstance(value, list) and all(map(_is_part, value)),
+    "rule": lambda value: isinstance(value, str),
+    "device": _is_text_or_none,
+    "tuned": _is_text_or_none,
+    "estimate_s": _is_finite_or_none,
+}
+
+_PLAN: Mapping[str, Callable[[Any], bool]] = {
+    "name": lambda value: isinstance(value, str),
+    "single": _is_text_or_none,
+    "kernels": lambda value: isinstance(value, list) and all(_has(_PLANNED, kernel) for kernel in value),
+    "predicted_s": _is_finite_or_none,
+    "standing": lambda value: value is None or _is_standing(value),
+}
+
+_SEARCH: Mapping[str, Callable[[Any], bool]] = {
+    "stopped_by": lambda value: isinstance(value, str),
+    "candidates": is_finite,
+    "keys": is_finite,
+    "states": is_finite,
+    "rounds": is_finite,
+    "caps": lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+    "optimal": lambda value: isinstance(value, bool),
+    "gap": _is_finite_or_none,
+}
+
+_RESULT: Mapping[str, Callable[[Any], bool]] = {
+    "winner": lambda value: isinstance(value, str),
+    "plans": lambda value: isinstance(value, list) and all(_has(_PLAN, plan) for plan in value),
+    "time": _is_summary,
+    "speedup": lambda value: value is None or _are_figures(value, 3),
+    "rivals": lambda value: isinstance(value, dict) and all(_are_figures(each, 2) for each in value.values()),
+    "pace": lambda value: is_finite(value) and value >= 1.0,
+    "additive_error": lambda value: value is None or (isinstance(value, int | float) and type(value) is not bool),
+    "kernels_ok": lambda value: value is None or isinstance(value, bool),
+    "kernels_error": _is_finite_or_none,
+    "search": lambda value: _has(_SEARCH, value),
+}
 
 
-def _is_winner(value: Any) -> bool:
-    kernels = value.get("kernels") if isinstance(value, dict) else None
-    return isinstance(kernels, list) and all(map(_is_kernel, kernels))
+def _has(forms: Mapping[str, Callable[[Any], bool]], value: Any) -> bool:
+    """Whether it is an object of exactly these members, each of its form."""
+    return isinstance(value, dict) and value.keys() == forms.keys() and all(forms[k](v) for k, v in value.items())
 
 
-def _is_search(value: Any) -> bool:
-    candidates = value.get("candidates") if isinstance(value, dict) else None
-    return isinstance(candidates, list) and all(map(_is_candidate, candidates)) and is_finite(value.get("asked"))
+def _are_figures(value: Any, count: int) -> bool:
+    return isinstance(value, list) and len(value) == count and all(map(is_finite, value))
 
 
-def _are_finalists(value: Any) -> bool:
-    plans = value.get("plans") if isinstance(value, dict) else None
-    return isinstance(plans, list) and all(map(_is_named_plan, plans))
-
-
-def _is_named_plan(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], list):
+def _is_result(value: Any) -> bool:
+    """Whether it is what ``collage.compiler.result_store`` keeps: names are unique, and the winner is one of them."""
+    if not _has(_RESULT, value):
         return False
-    return isinstance(value[0], str) and all(map(_is_kernel, value[1]))
-
-
-def _are_rejected(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("model"), str) and _is_winner(value)
-
-
-def _is_candidate(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], list) or not value[1]:
-        return False
-    return _is_kernel(value[:2]) and all(isinstance(rule, str) for rule in value[2])
-
-
-def _is_kernel(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], list):
-        return False
-    return isinstance(value[0], str) and all(isinstance(n, int) and 0 <= n < _MOST_NODES for n in value[1])
-
-
-def _is_profile_by_node(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_node, value)) and all(map(is_finite, value.values()))
-
-
-def _is_node(key: str) -> bool:
-    return key.isdecimal() and len(key) <= len(str(_MOST_NODES)) and int(key) < _MOST_NODES
+    names = [plan["name"] for plan in value["plans"]]
+    return len(set(names)) == len(names) and value["winner"] in names
 
 
 def _is_tuned_kernel(value: Any) -> bool:
@@ -155,12 +174,6 @@ def _is_tuned_kernel(value: Any) -> bool:
     )
 
 
-def _is_correction(value: Any) -> bool:
-    if not (isinstance(value, dict) and value.keys() == {"chain_s", "parts"} and all(map(is_finite, value.values()))):
-        return False
-    return bool(0 < value["parts"] <= 1)
-
-
 def _are_lengths(value: Any) -> bool:
     taken = value.get("taken", 0) if isinstance(value, dict) else 0
     return taken is None or (isinstance(taken, dict) and all(map(is_finite, taken.values())))
@@ -168,12 +181,6 @@ def _are_lengths(value: Any) -> bool:
 
 def _is_hand_over(value: Any) -> bool:
     return isinstance(value, dict) and is_finite(value.get("latency_s")) and is_finite(value.get("s_per_byte"))
-
-
-def _is_reckoning(value: Any) -> bool:
-    if not isinstance(value, dict) or value.keys() != {"parts", "whole_s"}:
-        return False
-    return is_finite(value["parts"]) and is_finite(value["whole_s"]) and value["whole_s"] > 0
 
 
 def _is_verdict_on_preparation(value: Any) -> bool:
@@ -185,35 +192,18 @@ def _is_verdict_on_preparation(value: Any) -> bool:
 
 
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
-    "beside-1": _is_reckoning,
-    "calibration-1": _is_correction,
-    "calibration-2": _is_correction,
-    "calm-1": lambda value: is_finite(value) and value > 0,
     "calm-2": lambda value: is_finite(value) and value > 0,
-    "chain-1": is_finite,
-    "finalists-1": _are_finalists,
     "hand-over-1": _is_hand_over,
-    "keeps-1": _is_support,
     "lengths-1": _are_lengths,
     "machine": lambda value: isinstance(value, dict),
-    "overheads-1": _is_overheads,
     "overheads-2": _is_overheads,
-    "parts-1": _is_profile_by_node,
-    "peak-1": _is_peak,
     "peak-2": _is_peak,
+    "plan-1": _is_result,
     "preparation-1": _is_verdict_on_preparation,
     "profile": _is_profile,
     "quarantine": _is_quarantine,
-    "race-1": _is_race,
-    "race-2": _is_race,
-    "race-3": _is_race,
-    "race-4": _is_race,
-    "race-5": _is_race_at_a_pace,
-    "rejected-1": _are_rejected,
-    "search-2": _is_search,
     "share-1": _is_verdict,
     "support": _is_support,
     "tuned-1": _is_tuned_kernel,
     "tuning-1": lambda value: isinstance(value, str),
-    "winner-1": _is_winner,
 }

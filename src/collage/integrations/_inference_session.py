@@ -209,9 +209,10 @@ def _compiled(
     model: ir.Model, targets: Iterable[TargetLike] | None, options: CompileOptions, cache: Path
 ) -> Executable:
     """Compiles a model, or loads what an earlier session compiled of it."""
-    # Late: a session that only runs an artefact needs neither.
-    from collage.compiler.pipeline import choose_menu, compile
+    # Late: a session that only runs an artefact needs none of these.
+    from collage.compiler.pipeline import compile
     from collage.frontend import model_digest
+    from collage.toolchains import choose_menu
 
     menu = choose_menu(targets, registry())
     path = cache / f"{_key(model_digest(model), [str(target) for target in menu], options)}.collage"

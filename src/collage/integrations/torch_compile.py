@@ -287,7 +287,7 @@ def _settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
     Raises:
         UsageError: An option or a mode that there is not, or an unknown target.
     """
-    from collage.compiler.pipeline import choose_menu  # late, as in _compile
+    from collage.toolchains import choose_menu  # late, as in _compile
 
     own = {name: given[name] for name in given if name in _OWN_OPTIONS}
     names = [field.name for field in fields(CompileOptions)]

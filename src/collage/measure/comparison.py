@@ -137,12 +137,15 @@ class Comparison:
         best_single: The fastest incumbent's standing, or None.
         speedup: Time of the best incumbent over the winner's, and its interval.
         standings: Everybody's, in the order given.
+        rivals: The others that may be as fast as the winner, by name: the interval of their time over the winner's
+            reaches down to 1.
     """
 
     winner: FinalistResult | None
     best_single: FinalistResult | None
     speedup: tuple[float, Interval] | None
     standings: Sequence[FinalistResult]
+    rivals: Mapping[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -188,11 +191,15 @@ class _RunningFinalist:
         The rounds of choosing and of reporting ran in different processes. Where both are known, what one took in the former
         tells nothing of what it is compared with in the latter.
         """
-        pairs = [*zip(self.reporting, reference.reporting, strict=False)]
-        pairs = pairs or [*zip(self.choosing, reference.choosing, strict=False)]
+        pairs = self.pairs_with(reference)
         if not pairs:
             return None
         return ratio_of_medians([own for own, _ in pairs], [other for _, other in pairs])[0] * reference.median_s
+
+    def pairs_with(self, other: _RunningFinalist) -> list[tuple[list[float], list[float]]]:
+        """Return the rounds that both ran in the same turns: reporting ones, or else choosing ones."""
+        pairs = [*zip(self.reporting, other.reporting, strict=False)]
+        return pairs or [*zip(self.choosing, other.choosing, strict=False)]
 
 
 def compare_end_to_end(
@@ -456,11 +463,23 @@ def _result(
     # It may have died while being reported on: the best of those that finished takes its place.
     winner = chosen if chosen in alive else min(alive, key=lambda r: r.median_s)
     if best is None or not (best.reporting and winner.reporting):
-        return Comparison(winner.standing(best), None, None, standings)
+        return Comparison(winner.standing(best), None, None, standings, _rivals(runners, winner))
     speedup = ratio_of_medians(best.reporting, winner.reporting)
     if free and speedup[0] < _least_speedup(winner, best, plan.worthwhile):
         winner, speedup = best, ratio_of_medians(best.reporting, best.reporting)
-    return Comparison(winner.standing(best), best.standing(best), speedup, standings)
+    return Comparison(winner.standing(best), best.standing(best), speedup, standings, _rivals(runners, winner))
+
+
+def _rivals(runners: Sequence[_RunningFinalist], winner: _RunningFinalist) -> dict[str, Interval]:
+    """Return the finalists that may be as fast as the winner, with the interval of their time over the winner's."""
+    found = {}
+    for runner in runners:
+        pairs = runner.pairs_with(winner) if runner is not winner and runner.failure is None else []
+        if pairs:
+            interval = ratio_of_medians([own for own, _ in pairs], [other for _, other in pairs])[1]
+            if interval.low <= 1.0:
+                found[runner.finalist.name] = interval
+    return found
 
 
 def _least_speedup(winner: _RunningFinalist, best: _RunningFinalist, worthwhile: float) -> float:

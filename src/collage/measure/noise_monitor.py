@@ -20,7 +20,7 @@ from collage.database.database import Database
 from collage.system.machine import this_machine
 from collage.workers.worker import Worker
 
-__all__ = ["PATIENCE_VARIABLE", "NoiseMonitor"]
+__all__ = ["BUSY", "PATIENCE_VARIABLE", "NoiseMonitor"]
 
 PATIENCE_VARIABLE = "COLLAGE_PATIENCE_S"
 """Environment variable: seconds that one race may wait in all; 0 is not to look."""
@@ -29,7 +29,7 @@ _PATIENCE_S = 4.0
 _PAUSE_S = 0.1
 _LONGEST_S = 3.0
 """Of one wait, after the machine was calm."""
-_BUSY = 1.15
+BUSY = 1.15
 """A product that takes this many times the fastest one means that the machine is busy: kernels take a fifth longer then."""
 _SLOWEST = 2.0
 """What takes longer was interrupted rather than slowed down; of kernels it tells nothing."""
@@ -93,7 +93,7 @@ class NoiseMonitor:
             samples = measure()
             took_s, after = sum(samples), self.slowdown()
             found.append((took_s, math.sqrt(before * after), samples))
-            if took_s > _LONG_S or len(found) == _TRIES or after <= _BUSY or self._is_impatient:
+            if took_s > _LONG_S or len(found) == _TRIES or after <= BUSY or self._is_impatient:
                 break
         _, slowdown, fastest = min(found)
         self._met.append(slowdown)
@@ -120,7 +120,12 @@ class NoiseMonitor:
 
     def is_quiet(self) -> bool:
         """Whether all cores are about as fast as they were at best; True where nobody wants to know, or not any longer."""
-        return self._is_impatient or self.slowdown() <= _BUSY
+        return self._is_impatient or self.slowdown() <= BUSY
+
+    def is_known_quiet(self) -> bool:
+        """Return True if the machine was looked at just now and is calm; False if it cannot be looked at."""
+        slowdown = self.slowdown()  # The first look tells if there can be others.
+        return self._looks and slowdown <= BUSY
 
     @property
     def _is_impatient(self) -> bool:

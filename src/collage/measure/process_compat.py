@@ -61,6 +61,13 @@ class ProcessCompatibility:
         owners = {target.toolchain: target for target in targets}
         return self._verdict([owners[name] for name in sorted(owners)])
 
+    def can_share(self, targets: Iterable[Target]) -> bool:
+        """Return True if the toolchains of these targets can share a process; tell the user why not."""
+        verdict = self.verdict(targets)
+        if not verdict.ok:
+            self._say(f"not in one process: {verdict.reason}")
+        return verdict.ok
+
     def compatible_sets(self, targets: Sequence[Target]) -> tuple[frozenset[Target], ...]:
         """The largest sets of targets whose toolchains can share a process; together they hold every target.
 

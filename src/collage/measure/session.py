@@ -47,6 +47,7 @@ class MeasureSession:
 
     Attributes:
         noise_monitor: Tells how fast the machine is just now.
+        say: Told what is going on, a line at a time.
         values: The model's inputs and intermediate values, at its most frequent lengths.
         occasions: All on which kernels are timed, with their shares of all runs; the first is ``values``.
         other_folders: Folders of further value stores on which kernels are checked.
@@ -80,7 +81,7 @@ class MeasureSession:
         self.threads = threads
         self._remeasure = remeasure
         self._limits = limits = limits or Limits()
-        self._say = say
+        self.say = say
         self._session: dict[str, Outcome] = {}
         self._seen_twice: set[str] = set()
         self._crew = WorkerPool(toolchains, database, limits, forgive=remeasure, workers=workers, say=say)
@@ -396,7 +397,7 @@ class MeasureSession:
             if not isinstance(made.result, Quarantined):
                 self._database.record(key, outcome)
             return outcome
-        self._say(f"measuring {job.kernel.graph.name} on {job.target.short}")
+        self.say(f"measuring {job.kernel.graph.name} on {job.target.short}")
         with measurement_lock():
             # Another tuner may have measured it while this one stood in line.
             if (found := self._recall(key)) is not None:
@@ -411,7 +412,7 @@ class MeasureSession:
 
     def _measure_again(self, key: WorkloadKey, job: Job, first: Outcome) -> Outcome | None:
         self._seen_twice.add(key.digest)
-        self._say(f"measuring {job.kernel.graph.name} on {job.target.short} again")
+        self.say(f"measuring {job.kernel.graph.name} on {job.target.short} again")
         try:
             made = self._builds.compiled(job.kernel, job.target)
             with measurement_lock():

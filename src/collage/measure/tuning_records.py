@@ -84,6 +84,14 @@ class TuningRecords:
     def __init__(self, measure_session: MeasureSession, database: Database) -> None:
         self._workshop = measure_session
         self._database = database
+        self._tuners: dict[str, bool] = {}
+
+    def can_tune(self, target: Target) -> bool:
+        """Return True if kernels of this target may be tuned: its toolchain can, and it is no target of tuned kernels."""
+        name = target.toolchain
+        if name not in self._tuners:
+            self._tuners[name] = self._workshop.can_tune(target)
+        return self._tuners[name] and target.option("trials") is None
 
     def tune(self, kernel: ir.Model, target: Target, budget_s: float) -> tuple[str, float] | None:
         """The records of a kernel as its model is to carry them; what is not known is tuned.
@@ -134,6 +142,11 @@ class TuningRecords:
     def any(self) -> bool:
         """Whether any kernel was tuned on this machine."""
         return bool(self._here)
+
+    @property
+    def digest(self) -> str:
+        """Digest of all that was tuned on this machine: it changes when one more kernel is."""
+        return digest_of({name: asdict(tuned) for name, (_, tuned) in self._here.items()})
 
     def forecast(self, target: Target) -> TuningForecast:
         """What tuning for a target, with its trials and seed, can be expected to take and to bring."""

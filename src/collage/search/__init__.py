@@ -42,7 +42,6 @@ from collage.search._values import (
     SearchStatistics,
 )
 
-LazyResult = SearchResult
 """The former name of `SearchResult`."""
 
 __all__ = [
@@ -53,7 +52,6 @@ __all__ = [
     "DependencyGraph",
     "ExhaustiveStrategy",
     "LazyOptions",
-    "LazyResult",
     "LazyStrategy",
     "NoCover",
     "Partitioning",

@@ -33,7 +33,7 @@ from collage.toolchains._contract import (
     Tuner,
     TuningSession,
 )
-from collage.toolchains._registry import Registry, option_values, registry
+from collage.toolchains._registry import Registry, choose_menu, option_values, registry
 from collage.toolchains._revision import revision_of
 from collage.toolchains.onnxruntime.unoptimised import UnoptimisedModel
 from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES, aligned_bytes, size_bytes
@@ -75,6 +75,7 @@ __all__ = [
     "aligned_bytes",
     "availability_for",
     "check_options",
+    "choose_menu",
     "compile_for",
     "extern_libraries",
     "importing_here",

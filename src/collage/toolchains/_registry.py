@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from collage._errors import TargetError
-from collage.target import Target, TargetLike
+from collage.target import HOST_TOOLCHAIN, Target, TargetLike
 from collage.toolchains._contract import OptionValues, Toolchain
 from collage.toolchains.sdk.model_files import check_options
 
@@ -161,3 +161,19 @@ def _check_contract(toolchain: Any, name: str) -> None:
 def registry() -> Registry:
     """The registry of this process, filled from entry points."""
     return Registry()
+
+
+def choose_menu(targets: Iterable[TargetLike] | None, toolchains: Registry) -> tuple[Target, ...]:
+    """Return the menu: what was asked for, or the CPU targets of every toolchain that wants to be on it unasked.
+
+    Raises:
+        TargetError: An unknown target, or an empty menu.
+    """
+    if targets is None:
+        wanted = [toolchain for toolchain in toolchains if getattr(toolchain, "on_default_menu", True)]
+        cpu = [stem for toolchain in wanted for stem in toolchain.targets if stem.split()[0] == "llvm"]
+        targets = [stem for stem in cpu if toolchains.parse_target(stem).toolchain != HOST_TOOLCHAIN]
+    menu = tuple(toolchains.parse_targets([targets] if isinstance(targets, str | Target) else targets))
+    if not menu:
+        raise TargetError("the menu is empty; name at least one target, such as 'onnxruntime'")
+    return menu

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from collage.compiler import additivity as additivity_module
 from collage.compiler.additivity import (
     additive_error,
     correct_costs,
     correction_of,
     estimate_correction,
     machine_drift,
-    recall_correction,
     with_additive_error,
 )
 from collage.compiler.final_comparison import FinalComparison
@@ -53,23 +51,13 @@ def finals_of(
 
 
 class Learner:
-    """What calibration needs of a ``CompileSession``."""
+    """Costs that can be corrected and measured again."""
 
     def __init__(self, correction: Correction | None = None) -> None:
         self.correction = correction or Correction()
-        self.kept: dict[str, Any] | None = None
-        self.remeasures = False
-        self.database = SimpleNamespace(keep_local_fact=self.keep, local_fact=lambda **_: self.kept)
         self.said: list[str] = []
         self.looks: list[int] = []
         self.has_looked_again = False
-
-    @property
-    def options(self) -> Any:
-        return SimpleNamespace(remeasure=self.remeasures)
-
-    def keep(self, value: dict[str, Any], **_: Any) -> None:
-        self.kept = value
 
     def remeasure(self, kernels: Sequence[Any]) -> bool:
         self.looks.append(len(kernels))
@@ -81,23 +69,36 @@ class Learner:
     def launch_penalty_s(self, _: Any) -> float:
         return LAUNCH_S + self.correction.chain_s
 
-    def fact_of_menu(self, name: str) -> dict[str, Any]:
-        return {"fact": name}
+
+class Checks:
+    """What kernels take of each plan.
+
+    Attributes:
+        told: By a plan's name, or its name and the occasion; of others it cannot be told.
+        asked: Plans and occasions that were asked for.
+        predicted: Seconds that a plan is predicted to take.
+    """
+
+    def __init__(self) -> None:
+        self.told: dict[str, float | None] = {}
+        self.asked: list[tuple[str, int]] = []
+        self.predicted: Callable[[Any], float | None] = lambda _: 1e-3
+
+    def update(self, told: dict[str, float | None]) -> None:
+        self.told.update(told)
+
+    def predicted_s(self, plan: Any) -> float | None:
+        return self.predicted(plan)
+
+    def check(self, plan: Any, occasion: int) -> AdditivityCheck | None:
+        self.asked.append((plan.name, occasion))
+        share = self.told.get(f"{plan.name}, {occasion}", self.told.get(plan.name))
+        return None if share is None else AdditivityCheck(share, 1e-3)
 
 
 @pytest.fixture
-def shares(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What kernels take of each plan; of others it cannot be told. ``asked`` is what was."""
-    told: dict[str, Any] = {"asked": []}
-
-    def reckoned(_: Any, plan: Any, occasion: int) -> AdditivityCheck | None:
-        told["asked"].append((plan.name, occasion))
-        share = told.get(f"{plan.name}, {occasion}", told.get(plan.name))
-        return None if share is None else AdditivityCheck(share, 1e-3)
-
-    monkeypatch.setattr(additivity_module, "_checked", reckoned)
-    monkeypatch.setattr(additivity_module, "predicted_s", lambda *_: 1e-3)
-    return told
+def shares() -> Any:
+    return Checks()
 
 
 def test_the_machine_drifted_as_far_as_its_pace_tells() -> None:
@@ -137,15 +138,14 @@ def test_with_the_correction_that_it_taught_a_chain_adds_up(share: float) -> Non
     assert additive_error(session, mix, found) == pytest.approx(0.0, abs=1e-9)
 
 
-def test_the_fastest_chain_that_was_raced_teaches(shares: dict[str, Any]) -> None:
+def test_the_fastest_chain_that_was_raced_teaches(shares: Any) -> None:
     session: Any = Learner()
     shares.update({"mix 2": 1.25, "mix": 1.0, "mix 3": 1.0})
-    assert correct_costs(session, finals_of({"a": 1e-3, "mix": 3e-3, "mix 2": 2e-3, "mix 3": None}))
-    assert shares["asked"] == [("mix 2", 1), ("mix 2", 2)]
+    assert correct_costs(session, shares, finals_of({"a": 1e-3, "mix": 3e-3, "mix 2": 2e-3, "mix 3": None}))
+    assert shares.asked == [("mix 2", 1), ("mix 2", 2)]
     assert session.correction.parts == pytest.approx(0.998 / 1.25)
-    assert session.kept == asdict(session.correction)
-    assert not correct_costs(session, finals_of({"mix": 1e-3}))  # Once in a compilation.
-    assert len(shares["asked"]) == 2
+    assert not correct_costs(session, shares, finals_of({"mix": 1e-3}))  # Once in a compilation.
+    assert len(shares.asked) == 2
 
 
 @pytest.mark.parametrize(
@@ -162,10 +162,10 @@ def test_the_fastest_chain_that_was_raced_teaches(shares: dict[str, Any]) -> Non
     ],
 )
 def test_what_a_chain_said_twice_is_believed_and_of_that_the_less(
-    first: float, second: float | None, correction: Correction, shares: dict[str, Any]
+    first: float, second: float | None, correction: Correction, shares: Any
 ) -> None:
     shares.update({"mix, 1": first, "mix, 2": second})
-    found = estimate_correction(Learner(), plan_of("mix"))  # type: ignore[arg-type]
+    found = estimate_correction(Learner(), shares, plan_of("mix"))  # type: ignore[arg-type]
     assert found.chain_s == pytest.approx(correction.chain_s)
     assert found.parts == pytest.approx(correction.parts)
 
@@ -174,11 +174,11 @@ def test_what_a_chain_said_twice_is_believed_and_of_that_the_less(
     ("measured_s", "count"), [({"a": 1e-3}, 9), ({"a": 1e-3, "mix": None}, 9), ({"a": 1e-3, "mix": 1e-3}, 3), ({}, 9)]
 )
 def test_without_a_chain_that_was_raced_nothing_is_learned(
-    measured_s: dict[str, float | None], count: int, shares: dict[str, Any]
+    measured_s: dict[str, float | None], count: int, shares: Any
 ) -> None:
     session: Any = Learner()
-    assert not correct_costs(session, finals_of(measured_s, count=count))
-    assert shares["asked"] == []
+    assert not correct_costs(session, shares, finals_of(measured_s, count=count))
+    assert shares.asked == []
 
 
 @pytest.mark.parametrize(
@@ -195,11 +195,11 @@ def test_without_a_chain_that_was_raced_nothing_is_learned(
     ],
 )
 def test_a_chain_that_did_against_the_single_as_predicted_is_not_asked(
-    single_s: float | None, mix_s: float, is_asked: bool, shares: dict[str, Any]
+    single_s: float | None, mix_s: float, is_asked: bool, shares: Any
 ) -> None:
-    shares["mix"] = 1.2
-    assert correct_costs(Learner(), finals_of({"a": single_s, "mix": mix_s})) == is_asked  # type: ignore[arg-type]
-    assert bool(shares["asked"]) == is_asked
+    shares.told["mix"] = 1.2
+    assert correct_costs(Learner(), shares, finals_of({"a": single_s, "mix": mix_s})) == is_asked  # type: ignore[arg-type]
+    assert bool(shares.asked) == is_asked
 
 
 @pytest.mark.parametrize(
@@ -218,106 +218,87 @@ def test_a_chain_that_did_against_the_single_as_predicted_is_not_asked(
     ],
 )
 def test_parts_that_were_measured_while_the_machine_was_slow_count_as_less(
-    mix_s: float, share: float | None, correction: Correction, shares: dict[str, Any]
+    mix_s: float, share: float | None, correction: Correction, shares: Any
 ) -> None:
-    shares["mix"] = share
+    shares.told["mix"] = share
     session: Any = Learner()
-    assert correct_costs(session, finals_of({"a": 1e-3, "mix": mix_s})) == (correction != Correction())
+    assert correct_costs(session, shares, finals_of({"a": 1e-3, "mix": mix_s})) == (correction != Correction())
     assert session.correction.chain_s == pytest.approx(correction.chain_s)
     assert session.correction.parts == pytest.approx(correction.parts)
 
 
 def test_before_that_they_are_measured_again_where_that_was_not_done(
-    shares: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    shares: Any,
 ) -> None:
     session: Any = Learner()
     session.has_looked_again = True
     predicted_s = iter([1.5e-3, 1e-3])
     found: dict[int, float] = {}
-    monkeypatch.setattr(
-        additivity_module,
-        "predicted_s",
-        lambda _, plan: 1e-3 if plan.single else found.setdefault(len(session.looks), next(predicted_s)),
+    shares.predicted = lambda plan: 1e-3 if plan.single else found.setdefault(len(session.looks), next(predicted_s))
+    shares.told["mix"] = 1.0
+    assert correct_costs(session, shares, finals_of({"a": 1e-3, "mix": 1e-3})), (
+        "what was measured again is searched with"
     )
-    shares["mix"] = 1.0
-    assert correct_costs(session, finals_of({"a": 1e-3, "mix": 1e-3})), "what was measured again is searched with"
-    assert (session.looks, session.correction, session.kept) == ([2], Correction(), None)
+    assert (session.looks, session.correction) == ([2], Correction())
 
 
-def test_what_adds_up_or_cannot_be_told_is_not_corrected(shares: dict[str, Any]) -> None:
+def test_what_adds_up_or_cannot_be_told_is_not_corrected(shares: Any) -> None:
     session: Any = Learner()
-    assert not correct_costs(session, finals_of({"mix": 1e-3}))
-    shares["mix"] = 1.04
-    assert not correct_costs(session, finals_of({"mix": 1e-3}))
-    assert session.kept is None
+    assert not correct_costs(session, shares, finals_of({"mix": 1e-3}))
+    shares.told["mix"] = 1.04
+    assert not correct_costs(session, shares, finals_of({"mix": 1e-3}))
     assert session.correction == Correction()
 
 
-def test_what_an_earlier_compilation_corrected_holds_and_is_not_learned_anew(shares: dict[str, Any]) -> None:
-    shares["mix"] = 1.25
-    session: Any = Learner()
-    session.kept = asdict(Correction(parts=0.9))
-    recall_correction(session)
-    assert session.correction == Correction(parts=0.9)
-    assert not correct_costs(session, finals_of({"mix": 1e-3}))
-    assert shares["asked"] == []
-    session.remeasures = True
-    recall_correction(session)
-    assert session.correction == Correction()
-    assert correct_costs(session, finals_of({"mix": 1e-3}))
-
-
-def test_the_winner_is_judged_by_its_kernels_beside_it(shares: dict[str, Any]) -> None:
-    shares["mix"] = 0.97
-    found = with_additive_error(Learner(), finals_of({"a": 1e-3, "mix": 1e-3}))  # type: ignore[arg-type]
+def test_the_winner_is_judged_by_its_kernels_beside_it(shares: Any) -> None:
+    shares.told["mix"] = 0.97
+    found = with_additive_error(Learner(), shares, finals_of({"a": 1e-3, "mix": 1e-3}))  # type: ignore[arg-type]
     assert found.additive_error == pytest.approx(0.028)
-    assert shares["asked"] == [("mix", 1)]
+    assert shares.asked == [("mix", 1)]
 
 
-def test_where_one_occasion_is_a_contradiction_two_are_believed(shares: dict[str, Any]) -> None:
+def test_where_one_occasion_is_a_contradiction_two_are_believed(shares: Any) -> None:
     shares.update({"mix, 1": 0.9, "mix, 2": 1.0})
-    found = with_additive_error(Learner(), finals_of({"a": 1e-3, "mix": 1e-3}))  # type: ignore[arg-type]
+    found = with_additive_error(Learner(), shares, finals_of({"a": 1e-3, "mix": 1e-3}))  # type: ignore[arg-type]
     assert found.additive_error == pytest.approx(0.048)
-    shares["mix, 2"] = None
-    found = with_additive_error(Learner(), finals_of({"a": 1e-3, "mix": 1e-3}))  # type: ignore[arg-type]
+    shares.told["mix, 2"] = None
+    found = with_additive_error(Learner(), shares, finals_of({"a": 1e-3, "mix": 1e-3}))  # type: ignore[arg-type]
     assert found.additive_error == pytest.approx(0.098)
 
 
-def test_one_kernel_has_nothing_to_add_up(shares: dict[str, Any]) -> None:
-    assert with_additive_error(Learner(), finals_of({"a": 1e-3}, winner="a")).additive_error == 0.0  # type: ignore[arg-type]
-    assert with_additive_error(Learner(), finals_of({"a": None}, winner="")).additive_error is None  # type: ignore[arg-type]
-    assert shares["asked"] == []
+def test_one_kernel_has_nothing_to_add_up(shares: Any) -> None:
+    assert with_additive_error(Learner(), shares, finals_of({"a": 1e-3}, winner="a")).additive_error == 0.0  # type: ignore[arg-type]
+    assert with_additive_error(Learner(), shares, finals_of({"a": None}, winner="")).additive_error is None  # type: ignore[arg-type]
+    assert shares.asked == []
 
 
-def test_a_correction_is_judged_on_another_occasion(shares: dict[str, Any]) -> None:
+def test_a_correction_is_judged_on_another_occasion(shares: Any) -> None:
     shares.update({"mix": 1.25, "mix, 3": 1.2})
     session: Any = Learner()
     finals = finals_of({"a": 1e-3, "mix": 0.8e-3})
-    assert correct_costs(session, finals)
-    found = with_additive_error(session, finals)
+    assert correct_costs(session, shares, finals)
+    found = with_additive_error(session, shares, finals)
     assert found.additive_error == pytest.approx(0.998 - 0.998 / 1.25 * 1.2)
-    assert session.kept == asdict(session.correction) != asdict(Correction())
-    assert shares["asked"] == [("mix", 1), ("mix", 2), ("mix", 3)]
+    assert session.correction != Correction()
+    assert shares.asked == [("mix", 1), ("mix", 2), ("mix", 3)]
 
 
-def test_where_the_winner_adds_up_better_without_a_correction_costs_are_stated_without(shares: dict[str, Any]) -> None:
+def test_where_the_winner_adds_up_better_without_a_correction_costs_are_stated_without(shares: Any) -> None:
     shares.update({"mix": 1.02})
     session: Any = Learner(Correction(parts=0.8))
-    found = with_additive_error(session, finals_of({"a": 1e-3, "mix": 1e-3}))
+    found = with_additive_error(session, shares, finals_of({"a": 1e-3, "mix": 1e-3}))
     assert found.additive_error == pytest.approx(-0.022)
     assert session.correction == Correction()
-    assert session.kept is None  # The next search begins as this one did.
 
 
 @pytest.mark.parametrize(
     ("paired_s", "slowdown", "error"), [(None, 1.0, 0.2), (None, TWICE_AS_SLOW, -0.6), (2e-3, TWICE_AS_SLOW, 0.0)]
 )
 def test_where_kernels_cannot_be_timed_beside_it_a_plan_is_compared_with_its_prediction(
-    paired_s: float | None, slowdown: float, error: float, shares: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    paired_s: float | None, slowdown: float, error: float, shares: Any
 ) -> None:
-    monkeypatch.setattr(additivity_module, "predicted_s", lambda *_: 1e-3)
     finals = finals_of({"a": 1e-3, "mix": 1.25e-3}, slowdown=slowdown)
     finals.standings["mix"] = replace(finals.standings["mix"], paired_s=paired_s)
-    assert with_additive_error(Learner(), finals).additive_error == pytest.approx(error)  # type: ignore[arg-type]
-    monkeypatch.setattr(additivity_module, "predicted_s", lambda *_: None)
-    assert with_additive_error(Learner(), finals).additive_error is None  # type: ignore[arg-type]
+    assert with_additive_error(Learner(), shares, finals).additive_error == pytest.approx(error)  # type: ignore[arg-type]
+    shares.predicted = lambda _: None
+    assert with_additive_error(Learner(), shares, finals).additive_error is None  # type: ignore[arg-type]

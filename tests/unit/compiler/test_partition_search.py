@@ -33,15 +33,14 @@ def finalists(costs: dict[tuple[int, int], float], count: int = 2) -> Sequence[l
     index = CandidateKernelIndex(
         [CandidateKernel(SubGraph(graph, IndexSet.range(*span)), TARGET, spec, ("given",)) for span in costs]
     )
-    session: Any = SimpleNamespace(
-        graph=graph,
-        placement=None,
-        options=SimpleNamespace(finalists=count),
+    problem: Any = SimpleNamespace(
+        graph=graph, is_placed_by_search=False, options=SimpleNamespace(finalists=count), priority=lambda _: 0
+    )
+    costs_of: Any = SimpleNamespace(
         measured_cost=lambda c: Cost(seconds=costs[min(c.sub_graph.inside), max(c.sub_graph.inside) + 1]),
         launch_penalty_s=lambda _: 0.0,
-        priority=lambda _: 0,
     )
-    plans = best_plans(session, index, SimpleNamespace(partitioning=True))  # type: ignore[arg-type]
+    plans = best_plans(problem, costs_of, index, SimpleNamespace(partitioning=True))  # type: ignore[arg-type]
     return [[(min(k.sub_graph.inside), max(k.sub_graph.inside) + 1) for k in plan.kernels] for plan in plans]
 
 

@@ -355,96 +355,82 @@ def test_nonsense_where_it_does_not_matter_costs_nothing_else(tmp_path: Path, ch
 
 
 SUMMARY = [1e-3, 1e-3, 1e-3, 5, 0.0]
+PART = {"nodes": [0], "label": "lib.part", "parts": [{"nodes": [0], "label": "inner", "parts": []}]}
+KERNEL = {
+    "target": "llvm",
+    "nodes": [0, 1],
+    "parts": [PART],
+    "rule": "region",
+    "device": None,
+    "tuned": None,
+    "estimate_s": 1e-3,
+}
+STANDING = ["ok", SUMMARY, None, 0.0, 0.0, None, None]
+PLAN = {"name": "a", "single": "llvm", "kernels": [KERNEL], "predicted_s": None, "standing": STANDING}
+RESULT = {
+    "winner": "a",
+    "plans": [PLAN, PLAN | {"name": "b", "standing": None}],
+    "time": SUMMARY,
+    "speedup": [1.0, 0.9, 1.1],
+    "rivals": {"b": [0.99, 1.01]},
+    "pace": 1.0,
+    "additive_error": -0.1,
+    "kernels_ok": None,
+    "kernels_error": None,
+    "search": {
+        "stopped_by": "finished",
+        "candidates": 1,
+        "keys": 1,
+        "states": 2,
+        "rounds": 1,
+        "caps": ["states"],
+        "optimal": False,
+        "gap": 0.5,
+    },
+}
 FORMS = [
     ("support", {"reason": None}, [[], None, {"reason": 3}, {}, 5]),
     ("profile", [1.0, 0.0], [["a"], [-1.0], {}, "x"]),
     ("overheads-2", {"dispatch_s": 1e-6, "launch_s": 0.0}, [{}, {"dispatch_s": "x", "launch_s": 0.0}, []]),
-    ("peak-1", {"flops_per_s": 1e9, "bytes_per_s": 1e9}, [[], {}, {"flops_per_s": 0.0, "bytes_per_s": 1.0}]),
-    ("keeps-1", {"max_abs": 0.0, "reason": "differs"}, [[], {}, {"reason": 3}]),
+    ("peak-2", {"flops_per_s": 1e9, "bytes_per_s": 1e9}, [[], {}, {"flops_per_s": 0.0, "bytes_per_s": 1.0}]),
     ("quarantine", {"since_s": 1.0, "reason": "died"}, [{}, {"since_s": "x", "reason": ""}]),
-    ("parts-1", {"0": 1.0, "12": 0.0}, [[], {"a": 1.0}, {"0": "x"}, {"-1": 1.0}, {"9" * 5000: 1.0}]),
-    (
-        "search-2",
-        {"candidates": [["llvm", [0, 1], ["region"]]], "asked": 3},
-        [
-            {},
-            {"candidates": [["llvm", [0, 1], ["region"]]], "asked": "x"},
-            {"candidates": [["llvm", [0]]], "asked": 3},
-            {"candidates": [["llvm", [], []]], "asked": 3},
-            {"candidates": [["llvm", [-1], []]], "asked": 3},
-            {"candidates": [["llvm", [1 << 40], []]], "asked": 3},
-            {"candidates": [["llvm", [0], [3]]], "asked": 3},
-            {"candidates": [[3, [0], []]]},
-        ],
-    ),
-    (
-        "calibration-2",
-        {"chain_s": 1e-6, "parts": 1.0},
-        [
-            [],
-            {},
-            {"chain_s": 0.0, "parts": 0.0},
-            {"chain_s": -1.0, "parts": 1.0},
-            {"chain_s": 0.0, "parts": 1.0, "x": 1},
-        ],
-    ),
-    (
-        "beside-1",
-        {"parts": 0.9, "whole_s": 1e-3},
-        [
-            [],
-            {},
-            {"parts": 0.9},
-            {"parts": "x", "whole_s": 1e-3},
-            {"parts": 0.9, "whole_s": 0.0},
-            {"parts": -1, "whole_s": 1},
-        ],
-    ),
     ("share-1", {"ok": False, "reason": "crash"}, [{"ok": 1}, []]),
     (
-        "race-2",
-        {"winner": "a", "time": SUMMARY, "speedup": None, "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]}},
+        "plan-1",
+        RESULT,
         [
+            [],
             {},
-            {"winner": "b", "time": SUMMARY, "speedup": None, "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]}},
-            {"winner": "a", "time": None, "speedup": None, "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]}},
-            {"winner": "a", "time": SUMMARY, "speedup": [1.0], "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]}},
-            {"winner": "a", "time": SUMMARY, "speedup": None, "standings": {"a": ["fine", SUMMARY, None, 0.0, 0.0]}},
-            {"winner": "a", "time": SUMMARY, "speedup": None, "standings": {"a": ["ok", [1], None, 0.0, 0.0]}},
-        ],
-    ),
-    (
-        "race-5",
-        {
-            "winner": "a",
-            "time": SUMMARY,
-            "pace": 1.1,
-            "speedup": None,
-            "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]},
-        },
-        [
-            {"winner": "a", "time": SUMMARY, "speedup": None, "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]}},
-            {
-                "winner": "a",
-                "time": SUMMARY,
-                "pace": 0.5,
-                "speedup": None,
-                "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]},
-            },
-            {
-                "winner": "a",
-                "time": SUMMARY,
-                "pace": "1",
-                "speedup": None,
-                "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]},
-            },
-            {
-                "winner": "b",
-                "time": SUMMARY,
-                "pace": 1.1,
-                "speedup": None,
-                "standings": {"a": ["ok", SUMMARY, None, 0.0, 0.0]},
-            },
+            RESULT | {"more": 1},
+            RESULT | {"winner": "b2"},
+            RESULT | {"plans": [PLAN, PLAN]},
+            RESULT | {"pace": 0.5},
+            RESULT | {"pace": "1"},
+            RESULT | {"time": [1]},
+            RESULT | {"time": [1e-3, 0.0, 1e-3, 5, 0.0]},
+            RESULT | {"speedup": [1.0]},
+            RESULT | {"rivals": {"b": [1.0]}},
+            RESULT | {"additive_error": "0"},
+            RESULT | {"kernels_ok": 1},
+            RESULT | {"search": {}},
+            *(RESULT | {"plans": [PLAN | change]} for change in ({"name": 3}, {"single": 3}, {"kernels": {}})),
+            *(
+                RESULT | {"plans": [PLAN | {"standing": one}]}
+                for one in (["fine", None, None, None, None, None, None], [])
+            ),
+            *(
+                RESULT | {"plans": [PLAN | {"kernels": [KERNEL | change]}]}
+                for change in (
+                    {"target": 3},
+                    {"nodes": [-1]},
+                    {"nodes": [True]},
+                    {"nodes": [1 << 40]},
+                    {"parts": [{"nodes": [], "label": "p", "parts": []}]},
+                    {"parts": [{"nodes": [0], "label": "p", "parts": [3]}]},
+                    {"tuned": 3},
+                    {"estimate_s": -1.0},
+                )
+            ),
         ],
     ),
 ]

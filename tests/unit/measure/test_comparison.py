@@ -96,6 +96,19 @@ def test_a_mix_that_is_clearly_faster_wins() -> None:
     assert 1.15 < result.speedup[1].low < result.speedup[0] < 1.35
 
 
+def test_rivals_are_those_that_may_be_as_fast_as_the_winner() -> None:
+    result = run(entry("single", 0.010), entry("near", 0.0101, 2), entry("slow", 0.0115), entry("hopeless", 0.1))
+    assert result.winner is not None
+    assert result.winner.finalist.name == "single"
+    assert set(result.rivals) == {"near"}
+    assert result.rivals["near"].low <= 1.0 <= result.rivals["near"].high
+
+
+def test_a_winner_beyond_doubt_has_no_rivals() -> None:
+    assert not run(entry("single", 0.010), entry("mix", 0.008, 3)).rivals
+    assert not run(entry("single", 0.010)).rivals
+
+
 def test_equal_things_are_told_apart_in_at_most_one_race_of_twenty() -> None:
     races = 200
     wins = sum(

@@ -151,6 +151,15 @@ def test_without_patience_nobody_looks(database: Database, monkeypatch: pytest.M
         assert NoiseMonitor(database, print)._patience_s == left_s
 
 
+@pytest.mark.parametrize(
+    ("product_ms", "patience_s", "is_known"), [(0.2, 30.0, True), (0.28, 30.0, False), (0.2, 0.0, False)]
+)
+def test_a_machine_is_known_to_be_quiet_only_if_it_was_looked_at(
+    database: Database, product_ms: float, patience_s: float, is_known: bool
+) -> None:
+    assert Machine(database, product_ms, patience_s=patience_s).is_known_quiet() == is_known
+
+
 def test_the_pace_is_how_many_times_as_long_a_product_takes_as_the_fastest_ever(database: Database) -> None:
     machine = Machine(database, 0.2, 0.3, 0.25, 0.15, 0.3, 0.1)
     assert [machine.slowdown() for _ in range(5)] == pytest.approx([1.0, 1.5, 1.25, 1.0, 2.0])

@@ -1,0 +1,303 @@
+"""The cost table: what the search asks about the costs of kernels, measured or expected."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from functools import cached_property, partial
+from typing import Protocol
+
+import onnx_ir as ir
+
+from collage.compiler.budget import SearchBudget
+from collage.compiler.copy_costs import transfers_of
+from collage.compiler.problem import Problem
+from collage.compiler.survey import Survey
+from collage.cost.cost import Correction, Cost
+from collage.cost.outcome import Outcome, Status
+from collage.database.database import Database
+from collage.fusion import CandidateKernel
+from collage.graph import IndexSet, SubGraph, value_nbytes
+from collage.measure.estimator import MeasuringCostEstimator
+from collage.measure.jobs import Job, weight_bytes
+from collage.measure.learned_model import LearnedCostModel
+from collage.measure.overheads import Overheads, measure_overheads
+from collage.measure.per_op_profile import parts_to_measure, profile_from_parts
+from collage.measure.roofline import Roofline, measure_peak
+from collage.measure.session import MeasureSession
+from collage.numerics.value_store import ValueStore
+from collage.search import Transfer
+from collage.target import HOST_TARGET, Target
+
+__all__ = ["CostTable", "HasTarget"]
+
+_BATCH_SIZE = 16
+_SECOND_LOOKS = 16
+_ONE_AND_THE_HOST = 2
+_TWO_PARTS = 2
+_LEAST_SHARE = 0.1
+"""What is at least left of a kernel's time when the cost of the call is taken off."""
+
+
+class HasTarget(Protocol):
+    """A sub-graph for a target: a candidate, or a kernel of a plan."""
+
+    @property
+    def sub_graph(self) -> SubGraph:
+        """Its nodes."""
+        ...
+
+    @property
+    def target(self) -> Target:
+        """What it is compiled for."""
+        ...
+
+
+class CostTable:
+    """What the kernels of one model cost.
+
+    Args:
+        problem: The model and the menu.
+        survey: What each target takes, and how long it needs.
+        session: Builds and measures.
+        database: Where facts about this machine are kept.
+
+    Attributes:
+        budget: What all searches together may use.
+        correction: What comparisons end to end have taught about the costs of chains.
+        error_price_s: Seconds that the search adds for each unit of relative error of a kernel of reduced precision.
+        overheads: What calling each target costs.
+        batch_size: So many kernels are measured at once.
+        say: Told what is going on, a line at a time.
+    """
+
+    def __init__(self, problem: Problem, survey: Survey, session: MeasureSession, database: Database) -> None:
+        self.budget = SearchBudget(problem.options, problem.comparison_plan)
+        self.correction = Correction()
+        self.error_price_s = 0.0
+        self.overheads: dict[Target, Overheads] = {}
+        self.batch_size = _BATCH_SIZE
+        self.say = session.say
+        self._problem = problem
+        self._survey = survey
+        self._session = session
+        self._database = database
+        self._estimator = MeasuringCostEstimator(session, weight_bytes(problem.model))
+        self._expectation = LearnedCostModel([], {})
+        self._rooflines: list[tuple[Roofline, float]] = []
+        self._outcomes: dict[tuple[Hashable, Target], Outcome] = {}
+        self._rejected: set[tuple[SubGraph, Target]] = set()
+        self._twins: dict[tuple[Hashable, Target], list[CandidateKernel]] = {}
+
+    def learn(self) -> None:
+        """Find out what a search needs beyond the survey: overheads, bounds, and where the time goes."""
+        usable, baselines = [*self._survey.usable, HOST_TARGET], self._survey.baselines
+        graph, session = self._problem.graph, self._session
+        self.overheads = {target: measure_overheads(target, session, self._database) for target in usable}
+        peak = measure_peak(self._database)
+        self._rooflines = [
+            (Roofline(graph.nodes, partial(_shape_on, values), peak), weight) for values, weight in session.occasions
+        ]
+        op_types = [node.op_type for node in graph.nodes]
+        self._expectation = LearnedCostModel(op_types, {t: found.dispatch_s for t, found in self.overheads.items()})
+        for target, found in baselines.items():
+            if found.profile:
+                self._expectation.learn_profile(target, found.profile)
+        for target, found in baselines.items():
+            takes = any(outcome.status in (Status.OK, Status.WRONG) for outcome in found.outcomes)
+            if takes and not found.profile and len(usable) > _ONE_AND_THE_HOST:
+                self._probe(target, op_types)
+        for target, found in baselines.items():
+            for bits, outcome in zip(found.ranges, found.outcomes, strict=True):
+                self._learn(SubGraph(graph, IndexSet(bits)), target, outcome)
+
+    def _probe(self, target: Target, op_types: Sequence[str]) -> None:
+        """Find out where the time goes on a toolchain that cannot tell."""
+        found = self._survey.baselines[target]
+        taken = [i for bits in found.ranges for i in IndexSet(bits)]
+        weights = self._expectation.weights(taken)
+        parts = parts_to_measure(op_types, weights)
+        if len(parts) < _TWO_PARTS or len(parts) > self.kernels_left or self.search_s_left <= 0:
+            return
+        self.say(f"asking {target.short} where the time goes")
+        places = [SubGraph(self._problem.graph, IndexSet(1 << i)) for i in parts]
+        outcomes = self._estimator.measure([self._problem.kernel_of(place, target) for place in places])
+        self.budget.asked += sum(not outcome.recorded for outcome in outcomes)
+        dispatch_s = self.overheads[target].dispatch_s
+        seconds = {
+            i: max(outcome.time.median_s - dispatch_s, _LEAST_SHARE * outcome.time.median_s)
+            for i, outcome in zip(parts, outcomes, strict=True)
+            if outcome.time is not None
+        }
+        whole = [outcome.time.median_s for outcome in found.outcomes if outcome.time is not None]
+        total_s = sum(whole) if len(whole) == len(found.outcomes) else None
+        self._expectation.learn_profile(target, profile_from_parts(op_types, weights, seconds, total_s))
+        for place, outcome in zip(places, outcomes, strict=True):
+            self._learn(place, target, outcome)
+
+    @property
+    def best_single_s(self) -> float:
+        """Seconds of the fastest target that takes the whole model, and is right; infinite if there is none."""
+        return self._survey.best_single_s
+
+    @property
+    def has_variants(self) -> bool:
+        """True if tuned kernels take part."""
+        return any(target.option("trials") is not None for target in self.overheads)
+
+    @property
+    def kernels_left(self) -> int:
+        """How many kernels the search may still have measured."""
+        return max(0, self.budget.kernels(len(self._twins)) - self.budget.asked)
+
+    @property
+    def search_s_left(self) -> float:
+        """Seconds that the search may still take."""
+        return self.budget.seconds_left(self._survey.wholes)
+
+    @cached_property
+    def transfers(self) -> list[Transfer]:
+        """What operators hand to each other, and what it costs to copy it, where the search places them."""
+        problem = self._problem
+        assert problem.placement is not None
+        return transfers_of(
+            problem.placement, problem.graph, self._nbytes_of, self._database, remeasure=problem.options.remeasure
+        )
+
+    def introduce(self, candidates: Iterable[CandidateKernel]) -> None:
+        """Note which candidates have equal keys: a measurement of one, also an earlier one, tells of all."""
+        for candidate in candidates:
+            key = self._problem.key_of(candidate.sub_graph, candidate.target)
+            self._twins.setdefault(key, []).append(candidate)
+            outcome = self._outcomes.get(key)
+            if outcome is not None and outcome.time is not None:
+                self._expectation.learn_measurement(candidate.target, candidate.bits, outcome.time.median_s)
+
+    def introduce_variant(self, target: Target, of: Target) -> None:
+        """Note a target that is called as another one is, but runs other code."""
+        self.overheads.setdefault(target, self.overheads[of])
+        self._expectation.introduce(target, of)
+
+    def measure(self, candidates: Sequence[CandidateKernel]) -> list[Cost]:
+        """Build and measure candidates, and learn from what comes of it."""
+        kernels = [self._problem.kernel_of(c.sub_graph, c.target) for c in candidates]
+        outcomes = self._estimator.measure(kernels, self.best_single_s)
+        for candidate, outcome in zip(candidates, outcomes, strict=True):
+            self.budget.asked += not outcome.recorded
+            self._learn(candidate.sub_graph, candidate.target, outcome)
+        return [self.measured_cost(candidate) for candidate in candidates]
+
+    def remeasure(self, kernels: Sequence[HasTarget]) -> bool:
+        """Measure kernels once more, the most expensive ones first, if there is time for it.
+
+        Returns:
+            True if any was.
+        """
+        try:
+            with self.budget.searching():
+                return self.search_s_left > 0 and self._measure_again(kernels)
+        except KeyboardInterrupt:
+            self.say("interrupted: going on with the best so far")
+            return False
+
+    def _measure_again(self, kernels: Sequence[HasTarget]) -> bool:
+        measured = [kernel for kernel in kernels if self.known_cost(kernel) not in (None, Cost.INVALID)]
+        distinct = {self._problem.key_of(c.sub_graph, c.target): c for c in measured}
+        by_cost = sorted(distinct.values(), key=lambda c: -self.measured_cost(c).seconds)[:_SECOND_LOOKS]
+        models = [self._problem.kernel_of(c.sub_graph, c.target) for c in by_cost]
+        again = self._estimator.remeasure(models, self.best_single_s)
+        for kernel, outcome in zip(by_cost, again, strict=True):
+            if outcome is not None and outcome.status is Status.WRONG:
+                self.reject(kernel)
+            elif outcome is not None:
+                self._learn(kernel.sub_graph, kernel.target, outcome)
+        return any(outcome is not None for outcome in again)
+
+    def recall(self, candidates: Iterable[CandidateKernel]) -> None:
+        """Learn what the database knows of candidates; nothing is built or measured."""
+        for candidate in candidates:
+            if self.outcome_of(candidate) is None and (known := self._session.recall(self.job(candidate))) is not None:
+                self._learn(candidate.sub_graph, candidate.target, known)
+
+    def job(self, kernel: HasTarget, target: Target | None = None) -> Job:
+        """Return the job of measuring a kernel, for its own target or another one."""
+        model, own = self._problem.kernel_of(kernel.sub_graph, kernel.target)
+        return self._estimator.job(model, target or own)
+
+    def outcome_of(self, kernel: HasTarget) -> Outcome | None:
+        """Return what came of measuring this kernel, or one of equal key, in this compilation."""
+        return self._outcomes.get(self._problem.key_of(kernel.sub_graph, kernel.target))
+
+    def measured_cost(self, candidate: HasTarget) -> Cost:
+        """Return the cost of a candidate that was measured; INVALID for all others."""
+        return self.known_cost(candidate) or Cost.INVALID
+
+    def known_cost(self, candidate: HasTarget) -> Cost | None:
+        """Return the cost of a candidate that was measured in this compilation, its error priced in, or None."""
+        outcome = self.outcome_of(candidate)
+        if (candidate.sub_graph, candidate.target) in self._rejected:
+            return Cost.INVALID
+        if outcome is None or not outcome.ok or outcome.time is None:
+            return None if outcome is None else Cost.INVALID
+        price_s = self.error_price_s * (outcome.error or 0.0) if candidate.target.is_reduced else 0.0
+        seconds = self.corrected_s(outcome.time.at(self._problem.options.percentile), candidate.sub_graph)
+        return Cost(seconds=seconds + price_s)
+
+    def corrected_s(self, seconds: float, sub_graph: SubGraph) -> float:
+        """Return what a kernel takes, by its measured or expected seconds, in view of what was learned of chains."""
+        return seconds if len(sub_graph.inside) == len(self._problem.graph) else self.correction.parts * seconds
+
+    def why_wrong(self, kernel: HasTarget) -> str | None:
+        """Return why this very kernel is wrong, and reject it; None if it is right.
+
+        What was measured may be another kernel of equal key, with other weights and on other values.
+
+        Raises:
+            ToolchainError: It could not be built or run.
+        """
+        reason = self._estimator.why_wrong(*self._problem.kernel_of(kernel.sub_graph, kernel.target))
+        if reason is not None:
+            self.reject(kernel)
+        return reason
+
+    def reject(self, kernel: HasTarget) -> None:
+        """Leave this very kernel out of every further search."""
+        self._rejected.add((kernel.sub_graph, kernel.target))
+
+    @property
+    def rejections(self) -> int:
+        """How many kernels turned out to be wrong where another of equal key was right."""
+        return len(self._rejected)
+
+    def expected_s(self, candidate: CandidateKernel) -> float:
+        """Return the expected seconds of a candidate that was not measured."""
+        return self.corrected_s(self._expectation.expected_s(candidate.target, candidate.bits), candidate.sub_graph)
+
+    def least_s(self, candidate: CandidateKernel) -> float:
+        """Return seconds that a candidate's cost cannot undercut, whichever toolchain compiles it."""
+        place, target = candidate.sub_graph, candidate.target
+        return self.corrected_s(sum(weight * line.bound_s(place, target) for line, weight in self._rooflines), place)
+
+    def launch_penalty_s(self, target: Target) -> float:
+        """Return the seconds that each kernel of a chain costs beyond its own: measured, unless the user says it."""
+        measured_s = self.overheads[target].launch_s + self.correction.chain_s
+        return self._problem.options.launch_penalties_s.get(target.toolchain, measured_s)
+
+    def _nbytes_of(self, value: ir.Value) -> int:
+        """Return the size of a value in the reference run, or as the model states it; 0 where neither tells."""
+        return value_nbytes(value, _shape_on(self._session.values, value)) or 0
+
+    def _learn(self, sub_graph: SubGraph, target: Target, outcome: Outcome) -> None:
+        key = self._problem.key_of(sub_graph, target)
+        self._outcomes[key] = outcome
+        if outcome.time is not None:
+            for bits in {sub_graph.inside.bits, *(twin.bits for twin in self._twins.get(key, ()))}:
+                self._expectation.learn_measurement(target, bits, outcome.time.median_s)
+
+
+def _shape_on(values: ValueStore, value: ir.Value) -> Sequence[int] | None:
+    """Return the shape that a value had in a reference run, or that the model states."""
+    if str(value.name) in values:
+        return values.shape(str(value.name))
+    shape = value.const_value.shape if value.const_value is not None else value.shape
+    axes = tuple(shape) if shape is not None else (None,)
+    return tuple(axis for axis in axes if isinstance(axis, int)) if all(isinstance(a, int) for a in axes) else None

@@ -1,0 +1,163 @@
+"""The beginning of a compilation: a model is read, prepared and surveyed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from collage._errors import WrongAnswer
+from collage.compiler.device_placement import prepare_and_plan_devices
+from collage.compiler.preparation import (
+    OPSET_CONVERSION,
+    Preparation,
+    PreparationDiffers,
+    Verdict,
+    preparation_fact,
+)
+from collage.compiler.problem import Problem, with_reduced_precision
+from collage.compiler.survey import Survey, survey_model
+from collage.database.database import Database
+from collage.frontend import (
+    MIN_OPSET,
+    check_given,
+    fix_lengths,
+    model_digest,
+    place_weights,
+    read_model,
+    with_lengths_of,
+    write_original,
+)
+from collage.graph import copy_model
+from collage.measure.original_model import OriginalModel
+from collage.measure.session import MeasureSession
+from collage.measure.worker_pool import Limits
+from collage.options import CompileOptions
+from collage.target import Target
+from collage.toolchains import Registry
+from collage.transform import code_digest
+from collage.workers.worker import Worker
+
+__all__ = ["measure_session", "on_given_inputs", "open_model"]
+
+Say = Callable[[str], None]
+
+LIMITS = Limits()
+"""What workers may use."""
+
+
+def open_model(
+    source: Any,
+    menu: Sequence[Target],
+    options: CompileOptions,
+    toolchains: Registry,
+    workspace: Path,
+    database: Database,
+    stack: ExitStack,
+    *,
+    workers: dict[str, Worker] | None,
+    say: Say,
+) -> tuple[Survey, MeasureSession, dict[str, Any]]:
+    """Read, prepare and survey a model; passes that change what it computes are left out.
+
+    Returns:
+        The survey, the session to be closed with ``stack``, and what the report says of the model's origin.
+    """
+    model = read_model(source)
+    facts: dict[str, Any] = {
+        "path": _told_path(source),
+        "sha256": model_digest(model),
+    }
+    original = OriginalModel(write_original(source, workspace), LIMITS, workers)
+    stack.callback(original.close)
+    model = fix_lengths(model, options.fixed)
+    options = on_given_inputs(options, model)
+    fact = preparation_fact(facts["sha256"], options, code_digest())
+    told = None if options.remeasure else database.local_fact(**fact)
+    verdict = Verdict() if told is None else Verdict(tuple(told["left_out"]), tuple(told["reasons"]))
+    while True:
+        if OPSET_CONVERSION in verdict.left_out:
+            model = fix_lengths(read_model(source, convert_opset=False), options.fixed)
+        passes = [name for name in verdict.left_out if name != OPSET_CONVERSION]
+        prepared, placement = prepare_and_plan_devices(copy_model(model), options.devices, passes)
+        if placement is not None and not options.threads:
+            options = replace(options, threads=placement.threads)
+        preparation = Preparation(original, verdict, told is not None, partial(_prepared_without, model, options))
+        with ExitStack() as attempt:
+            session = attempt.enter_context(
+                measure_session(toolchains, database, workspace, options, workers=workers, say=say)
+            )
+            if options.accuracy_budget is not None:
+                menu = with_reduced_precision(menu, session)
+            problem = Problem.of(place_weights(prepared, workspace), menu, toolchains, options, placement)
+            try:
+                survey = survey_model(problem, session, database, preparation)
+            except PreparationDiffers as found:
+                verdict = _left_out(found, verdict, model)
+                told = None
+                say(f"preparing the model without {', '.join(verdict.left_out)}")
+                continue
+            stack.push(attempt.pop_all())
+        if survey.reference.failure is None and original.failure is None:
+            database.keep_local_fact({"left_out": list(verdict.left_out), "reasons": list(verdict.reasons)}, **fact)
+        return survey, session, facts
+
+
+def measure_session(
+    toolchains: Registry,
+    database: Database,
+    workspace: Path,
+    options: CompileOptions,
+    *,
+    workers: dict[str, Worker] | None = None,
+    say: Say = lambda _: None,
+) -> MeasureSession:
+    """Return a session that builds and measures under these options."""
+    return MeasureSession(
+        toolchains,
+        database,
+        workspace,
+        threads=options.threads,
+        limits=LIMITS,
+        remeasure=options.remeasure,
+        workers=workers,
+        say=say,
+    )
+
+
+def _told_path(source: Any) -> str:
+    """Return a model's path as an artefact may tell it: nothing of the folders of this machine; empty if it has none."""
+    if not isinstance(source, str | Path):
+        return ""
+    path = Path(source)
+    return path.name if path.is_absolute() or ".." in path.parts else str(path)
+
+
+def _prepared_without(model: ir.Model, options: CompileOptions, left_out: Sequence[str]) -> ir.Model:
+    names = [name for name in left_out if name != OPSET_CONVERSION]
+    return prepare_and_plan_devices(copy_model(model), options.devices, names)[0]
+
+
+def _left_out(found: PreparationDiffers, verdict: Verdict, model: ir.Model) -> Verdict:
+    """Return what to leave out of the next preparation.
+
+    Raises:
+        WrongAnswer: Nothing is left to leave out.
+    """
+    if found.guilty:
+        return verdict.without(found.guilty, found.mismatch)
+    if OPSET_CONVERSION in verdict.left_out or model.opset_imports.get("") != MIN_OPSET:
+        raise WrongAnswer(f"reading the model changes what it computes: {found.mismatch}; please report it")
+    # What the passes changed, they changed of a converted model: they get another chance.
+    return Verdict().without((OPSET_CONVERSION,), found.mismatch)
+
+
+def on_given_inputs(options: CompileOptions, model: ir.Model) -> CompileOptions:
+    """Options with their inputs as the model takes them, from which lengths follow."""
+    given = check_given(model, options.inputs)
+    return replace(options, inputs=given, dims=with_lengths_of(model, given, options.dims))

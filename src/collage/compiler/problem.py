@@ -1,0 +1,109 @@
+"""The problem that a compilation solves: a prepared model, a menu, and what the user decided."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from collage.compiler.device_placement import DevicePlacement
+from collage.fusion import CandidateKernel
+from collage.graph import DataflowGraph, SubGraph
+from collage.measure.comparison import ComparisonPlan
+from collage.measure.estimator import model_tolerance
+from collage.measure.jobs import weight_bytes
+from collage.measure.kernel_factory import KernelMaker
+from collage.measure.session import MeasureSession
+from collage.options import CompileOptions
+from collage.system.machine import free_memory_bytes
+from collage.target import Target
+from collage.toolchains import Registry
+
+__all__ = ["Problem", "with_reduced_precision"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is to be compiled, and for what.
+
+    Attributes:
+        model: The prepared model, its large weights in one file.
+        graph: Its dataflow graph.
+        menu: The targets, preferred ones first.
+        toolchains: Where their toolchains are found.
+        options: What the user decided.
+        placement: Where operators run; None if nothing was asked for.
+        kernels: Makes the kernels of the model.
+        tolerance: Largest error of an output that counts as right.
+        strict_tolerance: The same if sums of products of bytes may not saturate.
+        comparison_plan: How long plans are compared end to end.
+    """
+
+    model: ir.Model
+    graph: DataflowGraph
+    menu: tuple[Target, ...]
+    toolchains: Registry
+    options: CompileOptions
+    placement: DevicePlacement | None
+    kernels: KernelMaker
+    tolerance: float
+    strict_tolerance: float
+    comparison_plan: ComparisonPlan
+
+    @classmethod
+    def of(
+        cls,
+        model: ir.Model,
+        menu: Sequence[Target],
+        toolchains: Registry,
+        options: CompileOptions,
+        placement: DevicePlacement | None = None,
+    ) -> Problem:
+        """Return the problem of compiling a prepared model whose weights have their place."""
+        graph = DataflowGraph(model)
+        strict = max(model_tolerance(model, saturating=False), options.accuracy_budget or 0.0)
+        return cls(
+            model,
+            graph,
+            tuple(menu),
+            toolchains,
+            options,
+            placement,
+            KernelMaker(graph),
+            strict if options.accuracy_budget else model_tolerance(model),
+            strict,
+            ComparisonPlan.of_model(weight_bytes(model), free_memory_bytes()),
+        )
+
+    @property
+    def is_placed_by_search(self) -> bool:
+        """True if the search chooses devices."""
+        return self.placement is not None and self.placement.is_free
+
+    def key_of(self, sub_graph: SubGraph, target: Target) -> tuple[Hashable, Target]:
+        """Return a key that kernels share if they cost the same: twelve equal layers are measured once."""
+        return self.kernels.signature(sub_graph), target
+
+    def kernel_of(self, sub_graph: SubGraph, target: Target) -> tuple[ir.Model, Target]:
+        """Return a kernel as a standalone model, with its target."""
+        return self.kernels.model(sub_graph, target), target
+
+    def priority(self, target: Target) -> int:
+        """Return the rank of a target on the menu, 0 first; the host comes last."""
+        return self.menu.index(target) if target in self.menu else len(self.menu)
+
+    def within_devices(self, candidates: Iterable[CandidateKernel]) -> list[CandidateKernel]:
+        """Return the candidates that one device may run, and whose target refines what is planned for every node."""
+        return list(candidates if self.placement is None else self.placement.within(candidates))
+
+
+def with_reduced_precision(menu: Sequence[Target], session: MeasureSession) -> tuple[Target, ...]:
+    """Return a menu, and then what its targets offer in coarser types that this machine computes in faster."""
+    reduced = [
+        target.with_options(precision=precision)
+        for target in menu
+        if target.option("precision") is None
+        for precision in session.availability(target).precisions
+    ]
+    return tuple(dict.fromkeys([*menu, *reduced]))

@@ -1,0 +1,336 @@
+"""The result of a compilation, and the store that keeps it: the same command again measures nothing.
+
+A result is kept under everything that it depends on: the model with its weights, the candidates that today's rules propose,
+the menu with the builds of its toolchains, this machine, the devices and the options. So compilations under other options
+share timings, and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, astuple, dataclass, fields
+from typing import Any
+
+from collage._errors import TargetError
+from collage.compiler.cost_table import CostTable
+from collage.compiler.final_comparison import FinalComparison, finalist_of
+from collage.compiler.plans import Plan, PlannedKernel, estimate_s, predicted_s
+from collage.compiler.problem import Problem
+from collage.cost.outcome import Status
+from collage.cost.statistics import Interval, Summary
+from collage.cost.workload_key import METHOD, runtime_settings
+from collage.database.database import Database
+from collage.frontend import model_digest
+from collage.fusion import CandidateKernel
+from collage.graph import ANY_VALID, IndexSet, NestedSubGraph, SubGraph
+from collage.measure.comparison import FinalistResult
+from collage.measure.session import MeasureSession
+from collage.measure.tuning_records import TuningRecords
+from collage.numerics.value_store import ValueStore
+from collage.search import SearchResult
+from collage.system.machine import this_machine
+from collage.target import HOST_TARGET, Target
+from collage.toolchains import TUNED
+
+__all__ = ["CompileResult", "ResultStore", "SearchSummary"]
+
+_FACT = "plan-1"
+_ELSEWHERE = ("db", "remeasure", "dims", "fixed", "inputs", "devices", "fusion", "launch_penalties_s")
+"""Options that do not decide which plan is found, or that another part of the key stands for."""
+
+_TUNED_OPTIONS = ("trials", "seed")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSummary:
+    """What a search did, for the report.
+
+    Attributes:
+        stopped_by: See ``SearchResult``; ``not started`` where there was nothing to search.
+        candidates: Number of candidates.
+        keys: Number of distinct kernels among them.
+        states: Covered sets settled.
+        rounds: Times that the best path was searched anew.
+        caps: Limits that were hit.
+        optimal: True if no cover by the candidates can cost less.
+        gap: Share of its cost that a better cover could save at most.
+        strategy: The name of the strategy that ran.
+    """
+
+    stopped_by: str = "not started"
+    candidates: int = 0
+    keys: int = 0
+    states: int = 0
+    rounds: int = 1
+    caps: tuple[str, ...] = ()
+    optimal: bool = False
+    gap: float | None = None
+    strategy: str = "none"
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        candidates: Iterable[CandidateKernel],
+        result: SearchResult[CandidateKernel] | None,
+        capped: Iterable[str],
+    ) -> SearchSummary:
+        """Return the summary of a search.
+
+        Args:
+            problem: The model.
+            candidates: Among which it was searched.
+            result: What came of it; None if it was not started.
+            capped: Rules that stopped at their limit while they proposed candidates.
+        """
+        candidates = list(candidates)
+        keys = {problem.key_of(candidate.sub_graph, candidate.target) for candidate in candidates}
+        capped = tuple(capped)
+        if result is None:
+            return cls(candidates=len(candidates), keys=len(keys), caps=capped)
+        found, statistics = result.partitioning, result.statistics
+        return cls(
+            result.stopped_by,
+            len(candidates),
+            len(keys),
+            statistics.states,
+            statistics.rounds,
+            (*capped, *statistics.caps),
+            found is not None and found.optimal,
+            None if found is None else found.gap,
+            result.strategy,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CompileResult:
+    """What a compilation ends with.
+
+    Attributes:
+        finals: The winner, and how the other plans compare.
+        search: What the search did.
+        estimates_s: By the name of each plan, the seconds that each of its kernels was expected to take.
+        predicted_s: By the name of each plan, the seconds that it was expected to take as a whole.
+        kernels_ok: True if every kernel of the winner was measured and is right; None if one was not measured.
+        kernels_error: Largest error of the winner's kernels, where it is known.
+        is_remembered: An earlier compilation found it.
+    """
+
+    finals: FinalComparison
+    search: SearchSummary
+    estimates_s: Mapping[str, tuple[float | None, ...]]
+    predicted_s: Mapping[str, float | None]
+    kernels_ok: bool | None = None
+    kernels_error: float | None = None
+    is_remembered: bool = False
+
+    @classmethod
+    def of(cls, problem: Problem, costs: CostTable, finals: FinalComparison, search: SearchSummary) -> CompileResult:
+        """Return the result of a comparison, with what its plans were expected to take."""
+        kernels = () if finals.plan is None else finals.plan.kernels
+        outcomes = [costs.outcome_of(kernel) for kernel in kernels]
+        known = [outcome for outcome in outcomes if outcome is not None]
+        return cls(
+            finals,
+            search,
+            {plan.name: tuple(estimate_s(costs, kernel) for kernel in plan.kernels) for plan in finals.plans},
+            {plan.name: predicted_s(problem, costs, plan) for plan in finals.plans},
+            all(outcome.ok for outcome in known) if len(known) == len(outcomes) else None,
+            max((outcome.error for outcome in known if outcome.error is not None), default=None),
+        )
+
+    @classmethod
+    def unmeasured(cls, finals: FinalComparison) -> CompileResult:
+        """Return the result where nothing could be measured."""
+        estimates: dict[str, tuple[float | None, ...]] = {p.name: (None,) * len(p.kernels) for p in finals.plans}
+        return cls(finals, SearchSummary(), estimates, {plan.name: None for plan in finals.plans})
+
+
+class ResultStore:
+    """The place of one compilation's result in the database.
+
+    Args:
+        problem: The model, the menu and the options.
+        session: Knows the builds of the toolchains, and the lengths on which kernels are timed.
+        database: Where it is kept.
+        candidates: What the fusion rules propose.
+    """
+
+    def __init__(
+        self, problem: Problem, session: MeasureSession, database: Database, candidates: Iterable[CandidateKernel]
+    ) -> None:
+        self._problem = problem
+        self._session = session
+        self._database = database
+        tuned = TuningRecords(session, database).digest if problem.options.use_tuned else None
+        self._name = {**_name_of(problem, session), "candidates": _digest_of(candidates), "tuned": tuned}
+
+    def load(self) -> CompileResult | None:
+        """Return the result of the last compilation like this one; None if there is none, or it does not fit."""
+        told = self._database.local_fact(**self._name)
+        if told is None:
+            return None
+        plans = [self._plan(each) for each in told["plans"]]
+        if None in plans:
+            return None
+        known = {plan.name: plan for plan in plans if plan is not None}
+        standings = {each["name"]: self._standing(known[each["name"]], each["standing"]) for each in told["plans"]}
+        winner = known[told["winner"]]
+        finals = FinalComparison(
+            None,
+            winner,
+            list(known.values()),
+            {name: standing for name, standing in standings.items() if standing is not None},
+            told["time"] and Summary(*told["time"]),
+            told["speedup"] and (told["speedup"][0], Interval(*told["speedup"][1:])),
+            slowdown=told["pace"],
+            additive_error=told["additive_error"],
+            rivals={name: Interval(*interval) for name, interval in told["rivals"].items() if name in known},
+        )
+        return CompileResult(
+            finals,
+            SearchSummary(**{**told["search"], "caps": tuple(told["search"]["caps"])}),
+            {each["name"]: tuple(kernel["estimate_s"] for kernel in each["kernels"]) for each in told["plans"]},
+            {each["name"]: each["predicted_s"] for each in told["plans"]},
+            told["kernels_ok"],
+            told["kernels_error"],
+            is_remembered=True,
+        )
+
+    def keep(self, result: CompileResult) -> None:
+        """Keep a result for the next compilation like this one."""
+        finals = result.finals
+        assert finals.plan is not None
+        told = {
+            "winner": finals.plan.name,
+            "plans": [self._told(result, plan) for plan in finals.plans],
+            "time": finals.time and list(astuple(finals.time)),
+            "speedup": finals.speedup and [finals.speedup[0], *finals.speedup[1].as_list()],
+            "rivals": {name: interval.as_list() for name, interval in finals.rivals.items()},
+            "pace": finals.slowdown,
+            "additive_error": finals.additive_error,
+            "kernels_ok": result.kernels_ok,
+            "kernels_error": result.kernels_error,
+            "search": {**asdict(result.search), "caps": list(result.search.caps)},
+        }
+        self._database.keep_local_fact(told, **self._name)
+
+    def _told(self, result: CompileResult, plan: Plan) -> dict[str, Any]:
+        standing = result.finals.standings.get(plan.name)
+        return {
+            "name": plan.name,
+            "single": None if plan.single is None else str(plan.single),
+            "kernels": [
+                {
+                    "target": str(kernel.target),
+                    "nodes": list(kernel.sub_graph.inside),
+                    "parts": list(map(_as_json, kernel.sub_graph.nested)),
+                    "rule": kernel.rule,
+                    "device": None if kernel.device is None else str(kernel.device),
+                    "tuned": self._tuned(kernel),
+                    "estimate_s": estimate,
+                }
+                for kernel, estimate in zip(plan.kernels, result.estimates_s[plan.name], strict=True)
+            ],
+            "predicted_s": result.predicted_s[plan.name],
+            "standing": standing
+            and [
+                standing.status.value,
+                standing.time and list(astuple(standing.time)),
+                standing.reason,
+                standing.max_abs,
+                standing.max_rel,
+                standing.paired_s,
+                standing.under_load_s,
+            ],
+        }
+
+    def _tuned(self, kernel: PlannedKernel) -> str | None:
+        """Return the records that a tuned kernel is built from."""
+        return self._problem.kernels.model(kernel.sub_graph, kernel.target).metadata_props.get(TUNED)
+
+    def _standing(self, plan: Plan, told: list[Any] | None) -> FinalistResult | None:
+        if told is None:
+            return None
+        status, time, *figures = told
+        entry = finalist_of(self._problem, self._session, plan, None)
+        return FinalistResult(entry, Status(status), time and Summary(*time), *figures)
+
+    def _plan(self, told: Mapping[str, Any]) -> Plan | None:
+        """Return a plan of this model; None if its kernels are no cover, or not for this menu and these devices."""
+        kernels = [kernel for each in told["kernels"] if (kernel := self._kernel(each)) is not None]
+        nodes = sorted(node for each in told["kernels"] for node in each["nodes"])
+        single = None if told["single"] is None else self._target(told["single"])
+        if nodes != list(range(len(self._problem.graph))) or (single is None) != (told["single"] is None):
+            return None
+        last = [kernel.sub_graph.exit.last for kernel in kernels]
+        is_whole = len(kernels) == len(told["kernels"]) and last == sorted(last)
+        return Plan(told["name"], tuple(kernels), single) if is_whole else None
+
+    def _kernel(self, told: Mapping[str, Any]) -> PlannedKernel | None:
+        target, placement, device = self._target(told["target"]), self._problem.placement, None
+        if target is None or not told["nodes"] or max(told["nodes"]) >= len(self._problem.graph):
+            return None
+        parts = [_from_json(part) for part in told["parts"]]
+        sub_graph = SubGraph(self._problem.graph, IndexSet.of(*told["nodes"]), parts)
+        if sub_graph.why_ill_formed(ANY_VALID) is not None or not sub_graph.is_admissible:
+            return None
+        if placement is not None:
+            allowed = placement.devices_for(sub_graph.nodes, target)
+            device = next((each for each in allowed if str(each) == told["device"]), None)
+            if not allowed or (device is None) != (told["device"] is None):
+                return None
+        if told["tuned"] is not None:
+            self._problem.kernels.annotate(sub_graph, target, {TUNED: told["tuned"]})
+        return PlannedKernel(sub_graph, target, told["rule"], device)
+
+    def _target(self, text: str) -> Target | None:
+        """Return the target of the menu with this text, or the tuned variant of one; None if there is none."""
+        known = {str(target): target for target in (*self._problem.menu, HOST_TARGET)}
+        if text in known:
+            return known[text]
+        try:
+            target = Target.parse(text)
+        except TargetError:
+            return None
+        options = dict(target.options)
+        tuned = {name: options.pop(name) for name in _TUNED_OPTIONS if name in options}
+        plain = Target(target.kind, target.compiler, target.libs, tuple(options.items()))
+        return known[str(plain)].with_options(**tuned) if tuned and str(plain) in known else None
+
+
+def _as_json(part: NestedSubGraph) -> dict[str, Any]:
+    return {"nodes": list(part.inside), "label": part.label, "parts": list(map(_as_json, part.nested))}
+
+
+def _from_json(told: Mapping[str, Any]) -> NestedSubGraph:
+    return NestedSubGraph(IndexSet.of(*told["nodes"]), told["label"], tuple(map(_from_json, told["parts"])))
+
+
+def _name_of(problem: Problem, session: MeasureSession) -> dict[str, Any]:
+    """Return what the result of a compilation depends on, besides its candidates."""
+    options, placement = problem.options, problem.placement
+    return {
+        "fact": _FACT,
+        "method": METHOD,
+        "model": model_digest(problem.model),
+        "menu": [[str(target), session.build_of(target)] for target in problem.menu],
+        "machine": this_machine().fingerprint,
+        "settings": runtime_settings(),
+        "devices": None if placement is None else placement.digest,
+        "tolerance": problem.tolerance,
+        "occasions": [[_shapes(problem, values), weight] for values, weight in session.occasions],
+        "options": {f.name: getattr(options, f.name) for f in fields(options) if f.name not in _ELSEWHERE},
+        "penalties": dict(options.launch_penalties_s),
+    }
+
+
+def _shapes(problem: Problem, values: ValueStore) -> list[list[int]]:
+    return [list(values.shape(str(v.name))) for v in problem.model.graph.inputs if v.name in values]
+
+
+def _digest_of(candidates: Iterable[CandidateKernel]) -> str:
+    """Return a digest of what is proposed: it tells two fusion rules apart if they propose other kernels."""
+    rows = sorted(f"{c.target} {c.bits:x} {c.sub_graph.nested}" for c in candidates)
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()

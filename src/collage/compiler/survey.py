@@ -1,0 +1,177 @@
+"""The survey of a model: its reference outputs, and what every target takes of it and how long that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from collage.compiler.preparation import Preparation, PreparationDiffers, Verdict, find_guilty
+from collage.compiler.problem import Problem
+from collage.cost.outcome import Outcome
+from collage.database.database import Database
+from collage.device import SEScope
+from collage.frontend import place_weights
+from collage.measure.baselines import Baselines, TargetBaseline, measure_baselines
+from collage.measure.check_inputs import CheckingSets, agrees_with_original, capture_checking_sets
+from collage.measure.estimator import MeasuringCostEstimator
+from collage.measure.jobs import weight_bytes
+from collage.measure.original_model import OriginalModel
+from collage.measure.session import MeasureSession
+from collage.target import HOST_TARGET, Target
+from collage.toolchains import Support
+
+__all__ = ["Reference", "Survey", "survey_model"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What outputs are compared with.
+
+    Attributes:
+        checking: The sets of inputs on which everything is checked.
+        original: The model as the user gave it; None if the prepared one is the user's own.
+        verdict: What was left out of the preparation.
+    """
+
+    checking: CheckingSets
+    original: OriginalModel | None
+    verdict: Verdict
+
+    @property
+    def failure(self) -> str | None:
+        """Why the model could not be run for reference; nothing can be measured then."""
+        return self.checking.failure
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What is known of a model before any search.
+
+    Attributes:
+        problem: The model and the menu.
+        reference: What outputs are compared with.
+        baselines: What each target takes, and how long it needs.
+    """
+
+    problem: Problem
+    reference: Reference
+    baselines: Baselines
+
+    @property
+    def wholes(self) -> list[Outcome]:
+        """The timed runs of the whole model, one for each target that takes it."""
+        return [found.whole for found in self.baselines.values() if found.whole.time is not None]
+
+    @property
+    def best_single_s(self) -> float:
+        """Seconds of the fastest target that takes the whole model, and is right; infinite if there is none."""
+        right = [whole.time.median_s for whole in self.wholes if whole.time is not None and self.is_right(whole)]
+        return min(right, default=float("inf"))
+
+    @property
+    def takers(self) -> list[Target]:
+        """The targets that can be used here and take anything."""
+        return [t for t, found in self.baselines.items() if found.availability.available and found.ranges]
+
+    @property
+    def usable(self) -> list[Target]:
+        """The targets of the menu that can be used here."""
+        return [target for target in self.problem.menu if self.baselines[target].availability.available]
+
+    def is_right(self, whole: Outcome) -> bool:
+        """Return True if the whole model on one target keeps the tolerance, or the accuracy budget."""
+        return whole.error is None or whole.error <= self.problem.tolerance
+
+    def coverage_of(self, target: Target) -> Callable[[ir.Node], Support]:
+        """Return a predicate with reasons: which nodes a target takes."""
+        support, graph = self.baselines[target].support, self.problem.graph
+        return lambda node: support.get(graph.index_of(node), Support(False, "not asked"))
+
+    def coverage_on(self, device: SEScope, target: Target) -> Callable[[ir.Node], Support]:
+        """Return the same for the nodes that a target may run on one device."""
+        placement, covers = self.problem.placement, self.coverage_of(target)
+        assert placement is not None
+
+        def ask(node: ir.Node) -> Support:
+            refusal = placement.why_not(node, device, target)
+            return covers(node) if refusal is None else Support(False, refusal)
+
+        return ask
+
+
+def survey_model(
+    problem: Problem,
+    session: MeasureSession,
+    database: Database,
+    preparation: Preparation = Preparation(),  # noqa: B008 (frozen)
+) -> Survey:
+    """Run the model once for reference, and ask every target about it.
+
+    Raises:
+        PreparationDiffers: The prepared model computes something else than the original.
+    """
+    checking: list[CheckingSets] = []
+    session.say("starting toolchains")
+    session.start_all(
+        [HOST_TARGET, *problem.menu], lambda: checking.append(_run_reference(problem, session, database, preparation))
+    )
+    _check_preparation(problem, session, preparation, checking[0])
+    reference = Reference(checking[0], preparation.original, preparation.verdict)
+    if reference.failure is not None:
+        refusal = f"not measured: {reference.failure}"
+        unmeasured = {t: TargetBaseline(t, session.availability(t), refusal=refusal) for t in problem.menu}
+        return Survey(problem, reference, unmeasured)
+    baselines = measure_baselines(
+        problem.graph,
+        problem.menu,
+        problem.toolchains,
+        problem.kernels,
+        MeasuringCostEstimator(session, weight_bytes(problem.model)),
+        session,
+        database,
+        session.say,
+    )
+    return Survey(problem, reference, baselines)
+
+
+def _run_reference(
+    problem: Problem, session: MeasureSession, database: Database, preparation: Preparation
+) -> CheckingSets:
+    """Run the model for reference, which takes only the host."""
+    session.say("running the model once for reference")
+    options = problem.options
+    return capture_checking_sets(
+        problem.model,
+        options.inputs,
+        session,
+        database,
+        seed=options.seed,
+        dims=options.dims,
+        tolerance=problem.tolerance,
+        original=preparation.original,
+        in_between=not preparation.is_compared,
+    )
+
+
+def _check_preparation(
+    problem: Problem, session: MeasureSession, preparation: Preparation, checking: CheckingSets
+) -> None:
+    """Find the passes that changed what the model computes, if any did.
+
+    Raises:
+        PreparationDiffers: The prepared model computes something else than the original.
+    """
+    mismatches, shown_on, original = checking.mismatches, checking.mismatched_on, preparation.original
+    if not mismatches or shown_on is None or original is None:
+        return
+    session.say(f"the prepared model computes something else than the original ({mismatches[0]}); looking for the pass")
+    if (reprepare := preparation.reprepare) is None:
+        raise PreparationDiffers(mismatches[0], None)
+
+    def agrees(left_out: Sequence[str]) -> bool:
+        model = place_weights(reprepare(left_out), session.workspace)
+        return agrees_with_original(model, shown_on, session, original, problem.tolerance)
+
+    raise PreparationDiffers(mismatches[0], find_guilty(agrees, preparation.verdict.left_out))

@@ -1,0 +1,203 @@
+"""The same command again gives the same plan and measures nothing; what differs from it in anything that matters is searched."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import collage
+from collage.cost.statistics import Interval
+from collage.database.database import Database
+from collage.fusion import FusionOptions, FusionStyle
+from collage.measure.comparison import Comparison, Finalist
+from collage.measure.noise_monitor import NoiseMonitor
+from tests.e2e.test_remeasure import SECONDS, NoisyMachine, compiled
+
+SEED = 7
+NOTHING_FUSED = FusionOptions(styles=dict.fromkeys(SECONDS, FusionStyle.NONE))
+
+
+class Exact(random.Random):
+    """Draws no noise."""
+
+    def lognormvariate(self, mu: float = 0.0, sigma: float = 1.0) -> float:
+        return 1.0
+
+
+class Machine(NoisyMachine):
+    """Measures exactly, and may find that plans cannot be told apart.
+
+    Attributes:
+        fields: How many plans took part in each comparison.
+        slowdown: The pace of the machine during a comparison.
+        is_tied: Every plan may be as fast as the winner.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(SEED, noise=0.0, tax=0.0)
+        self.rng = Exact()
+        self.fields: list[int] = []
+        self.slowdown, self.is_tied = 1.0, False
+        self.take_over(monkeypatch)
+        monkeypatch.setattr(NoiseMonitor, "slowdown_met", property(lambda _: self.slowdown))
+        monkeypatch.setattr(NoiseMonitor, "is_known_quiet", lambda _: self.slowdown == 1.0)
+
+    def race(self, finalists: Sequence[Finalist], *_: object, **__: object) -> Comparison:
+        found = super().race(finalists)
+        self.fields.append(len(finalists))
+        assert found.winner is not None
+        others = [each.name for each in finalists if each.name != found.winner.finalist.name]
+        rivals = {name: Interval(0.9, 1.1) for name in others[:1]} if self.is_tied else {}
+        return Comparison(found.winner, None, None, found.standings, rivals)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def kernels(executable: collage.Executable) -> list[tuple[str, Sequence[str]]]:
+    return [(kernel["target"], kernel["nodes"]) for kernel in executable.report["kernels"]]
+
+
+def without_search(report: dict[str, Any]) -> dict[str, Any]:
+    """Everything else, but for the numbers that names of kernels may end with."""
+    kernels = [{name: part for name, part in kernel.items() if name != "name"} for kernel in report["kernels"]]
+    return {name: part for name, part in report.items() if name != "search"} | {"kernels": kernels}
+
+
+def test_the_same_command_says_the_same_and_measures_nothing(machine: Machine, tmp_path: Path) -> None:
+    first = compiled(tmp_path, machine.operators, finals=True).report
+    done = machine.looks.total(), machine.races, machine.reckonings
+    second = compiled(tmp_path, machine.operators, finals=True).report
+    assert (machine.looks.total(), machine.races, machine.reckonings) == done
+    assert without_search(dict(second)) == without_search(dict(first))
+    counted = {"built", "measured", "measured_again", "cache_hits", "raced", "wall_s"}
+    assert {k: v for k, v in second["search"].items() if k not in counted} == {
+        k: v for k, v in first["search"].items() if k not in counted
+    }
+    assert not second["search"]["raced"]
+
+
+def test_what_was_compiled_under_other_options_changes_nothing(machine: Machine, tmp_path: Path) -> None:
+    for folder in ("cold", "warm"):
+        (tmp_path / folder).mkdir()
+    cold = compiled(tmp_path / "cold", machine.operators, fusion=NOTHING_FUSED)
+    free = compiled(tmp_path / "warm", machine.operators)
+    warm = compiled(tmp_path / "warm", machine.operators, fusion=NOTHING_FUSED)
+    assert free.report["search"]["candidates"] != cold.report["search"]["candidates"]
+    assert kernels(warm) == kernels(cold)
+    assert [kernel["rule"] for kernel in warm.report["kernels"]] == [k["rule"] for k in cold.report["kernels"]]
+    assert warm.report["search"]["candidates"] == cold.report["search"]["candidates"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"finalists": 1}, {"min_gain": 0.5}, {"search": "exhaustive"}, {"launch_penalties_s": {"left": 1.0}}]
+)
+def test_other_options_are_another_command(machine: Machine, tmp_path: Path, options: dict[str, Any]) -> None:
+    compiled(tmp_path, machine.operators, finals=True)
+    assert compiled(tmp_path, machine.operators, finals=True, **options).report["search"]["raced"]
+    assert not compiled(tmp_path, machine.operators, finals=True).report["search"]["raced"]
+
+
+def test_remeasure_asks_for_everything_again(machine: Machine, tmp_path: Path) -> None:
+    compiled(tmp_path, machine.operators, finals=True)
+    looks, races = machine.looks.total(), machine.races
+    assert compiled(tmp_path, machine.operators, finals=True, remeasure=True).report["search"]["raced"]
+    assert machine.looks.total() > looks
+    assert machine.races > races
+
+
+def test_a_choice_within_noise_on_a_disturbed_machine_is_compared_again_once_it_is_calm(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.slowdown, machine.is_tied = 1.4, True
+    first = compiled(tmp_path, machine.operators, finals=True)
+    races, looks = machine.races, machine.looks.total()
+    assert len(first.report["finalists"]) > 3
+    assert kernels(compiled(tmp_path, machine.operators, finals=True)) == kernels(first)
+    assert machine.races == races, "the machine is still disturbed"
+
+    machine.slowdown = 1.0
+    second = compiled(tmp_path, machine.operators, finals=True).report
+    assert second["search"]["raced"]
+    assert (machine.races, machine.looks.total()) == (races + 1, looks)
+    assert machine.fields[-1] <= 3, "the winner, what it could not be told from, and the best single"
+    assert len(second["finalists"]) == len(first.report["finalists"])
+
+    third = compiled(tmp_path, machine.operators, finals=True).report
+    assert machine.races == races + 1, "a calm machine said so"
+    assert [kernel["nodes"] for kernel in third["kernels"]] == [kernel["nodes"] for kernel in second["kernels"]]
+
+
+@pytest.mark.parametrize(("slowdown", "is_tied"), [(1.4, False), (1.0, True)])
+def test_what_was_beyond_doubt_or_chosen_on_a_calm_machine_stands(
+    machine: Machine, tmp_path: Path, slowdown: float, is_tied: bool
+) -> None:
+    machine.slowdown, machine.is_tied = slowdown, is_tied
+    compiled(tmp_path, machine.operators, finals=True)
+    machine.slowdown = 1.0
+    assert not compiled(tmp_path, machine.operators, finals=True).report["search"]["raced"]
+
+
+def test_what_is_wrong_now_is_searched_anew(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compiled(tmp_path, machine.operators, finals=True)
+    monkeypatch.setattr("collage.compiler.final_comparison.why_wrong", lambda *_: "differs")
+    second = compiled(tmp_path, machine.operators, finals=True)
+    assert second.report["search"]["raced"]
+    assert second.report["search"]["measured"] == 0
+    assert kernels(second) == kernels(first)
+
+
+def _drop_a_kernel(plan: dict[str, Any]) -> None:
+    plan["kernels"] = plan["kernels"][1:]
+
+
+def _overlap(plan: dict[str, Any]) -> None:
+    plan["kernels"] = [*plan["kernels"], plan["kernels"][0]]
+
+
+def _another_graph(plan: dict[str, Any]) -> None:
+    plan["kernels"][0]["nodes"] = [1000]
+
+
+def _another_target(plan: dict[str, Any]) -> None:
+    plan["kernels"][0]["target"] = "llvm -compiler=elsewhere"
+
+
+def _no_target(plan: dict[str, Any]) -> None:
+    plan["kernels"][0]["target"] = "; nothing"
+
+
+def _parts_outside(plan: dict[str, Any]) -> None:
+    kernel = plan["kernels"][0]
+    inner = {"nodes": [99], "label": "inner", "parts": []}
+    kernel["parts"] = [{"nodes": kernel["nodes"][:1], "label": "outer", "parts": [inner]}]
+
+
+def _another_device(plan: dict[str, Any]) -> None:
+    plan["single"] = "cuda"
+
+
+@pytest.mark.parametrize(
+    "damage", [_drop_a_kernel, _overlap, _another_graph, _another_target, _no_target, _parts_outside, _another_device]
+)
+def test_a_damaged_result_is_as_good_as_none(
+    machine: Machine, tmp_path: Path, damage: Callable[[dict[str, Any]], None]
+) -> None:
+    first = compiled(tmp_path, machine.operators, finals=True)
+    with Database(str(tmp_path / "db.sqlite")) as database:
+        ((name, value),) = database.facts("plan-1")
+        damaged = copy.deepcopy(value)
+        damage(damaged["plans"][0])
+        database.keep_fact(damaged, **name)
+    second = compiled(tmp_path, machine.operators, finals=True)
+    assert second.report["search"]["raced"]
+    assert second.report["search"]["measured"] == 0
+    assert kernels(second) == kernels(first)
+    assert not compiled(tmp_path, machine.operators, finals=True).report["search"]["raced"]

@@ -1,0 +1,59 @@
+"""The cost table of a problem whose kernels nothing has measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper
+
+from collage.compiler.cost_table import CostTable
+from collage.compiler.opening import measure_session
+from collage.compiler.preparation import Verdict
+from collage.compiler.problem import Problem
+from collage.compiler.survey import Reference, Survey
+from collage.cost.cost import Cost
+from collage.database.database import Database
+from collage.fusion import CandidateKernel
+from collage.graph import IndexSet, SubGraph
+from collage.measure.check_inputs import CheckingSets
+from collage.options import CompileOptions
+from collage.target import Target
+from collage.testing import FakeToolchain
+from collage.toolchains import Registry
+
+
+def chain(length: int) -> ir.Model:
+    """Of operators that all differ."""
+    nodes = [helper.make_node("LeakyRelu", [f"v{i}"], [f"v{i + 1}"], alpha=0.01 * i) for i in range(length)]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("v0", f"v{length}")]
+    return ir.serde.deserialize_model(helper.make_model(helper.make_graph(nodes, "chain", ports[:1], ports[1:])))
+
+
+@pytest.mark.parametrize(("length", "keys", "allowed"), [(0, 0, 80), (4, 10, 14), (20, 210, 23), (60, 1830, 80)])
+def test_a_search_may_ask_for_a_ninth_of_all_kernels(length: int, keys: int, allowed: int, tmp_path: Path) -> None:
+    target = Target.parse("llvm -compiler=fake")
+    toolchains = Registry(())
+    toolchains.add(FakeToolchain())
+    spec: Any = None
+    with Database(str(tmp_path / "t.sqlite")) as database:
+        for options, expected in ((CompileOptions(), allowed), (CompileOptions(measure_budget=3), 3)):
+            problem = Problem.of(chain(max(1, length)), [target], toolchains, options)
+            survey = Survey(problem, Reference(CheckingSets(), None, Verdict()), {})
+            with measure_session(toolchains, database, tmp_path, options) as session:
+                costs = CostTable(problem, survey, session, database)
+            candidates = [
+                CandidateKernel(SubGraph(problem.graph, IndexSet.range(first, end)), target, spec, ("all",))
+                for end in range(length + 1)
+                for first in range(end)
+            ]
+            assert len({problem.key_of(c.sub_graph, c.target) for c in candidates}) == keys
+            costs.introduce([*candidates, *candidates])
+            assert costs.kernels_left == expected
+            assert all(costs.known_cost(candidate) is None for candidate in candidates)
+            for candidate in candidates[:1]:
+                costs.reject(candidate)
+                assert costs.known_cost(candidate) == Cost.INVALID
+                assert costs.rejections == 1
