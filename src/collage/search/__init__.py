@@ -42,8 +42,6 @@ from collage.search._values import (
     SearchStatistics,
 )
 
-"""The former name of `SearchResult`."""
-
 __all__ = [
     "STRATEGY_GROUP",
     "Candidate",

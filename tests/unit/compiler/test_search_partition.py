@@ -1,4 +1,4 @@
-"""The strategy's view of a session: what it may measure, and what an interrupt does."""
+"""The view that strategies have of costs and limits: what they may measure, and what an interrupt does."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Span = tuple[int, int]
 
 
 class FakeSession:
-    """A session over a chain of operators, whose kernels cost what is given; its user interrupts it after some kernels."""
+    """A chain of operators as a problem, with the costs of its kernels; the user interrupts after some kernels."""
 
     def __init__(self, costs: dict[Span, float], patience: int = 99, kernels: int = 99, **options: Any) -> None:
-        self.graph, self.placement, self.batch_size = chain(), None, 2
+        self.graph, self.is_placed_by_search, self.batch_size = chain(), False, 2
         defaults = {"search": "fast", "strategy": "lazy", "proves": False, "min_gain": 0.0}
         self.options = SimpleNamespace(**{**defaults, **options})
         self.budget = SimpleNamespace(searching=nullcontext)
@@ -81,7 +81,7 @@ ALL = {(start, stop): 1.0 + 0.5 * (stop - start) for start in range(COUNT) for s
 
 def run(session: FakeSession) -> Any:
     view: Any = session
-    return search_partition(view, session.index())
+    return search_partition(view, view, session.index())
 
 
 @pytest.mark.parametrize("strategy", ["lazy", "exhaustive", "wide"])
