@@ -15,7 +15,7 @@ from collage.device import SEScope
 from collage.frontend import place_weights
 from collage.measure.baselines import Baselines, TargetBaseline, measure_baselines
 from collage.measure.check_inputs import CheckingSets, agrees_with_original, capture_checking_sets
-from collage.measure.estimator import MeasuringCostEstimator
+from collage.measure.estimator import MeasuringCostEstimator, model_tolerance
 from collage.measure.jobs import weight_bytes
 from collage.measure.original_model import OriginalModel
 from collage.measure.session import MeasureSession
@@ -149,7 +149,7 @@ def _run_reference(
         database,
         seed=options.seed,
         dims=options.dims,
-        tolerance=problem.tolerance,
+        tolerance=model_tolerance(problem.model, saturating=False),
         original=preparation.original,
         in_between=not preparation.is_compared,
     )
@@ -172,6 +172,8 @@ def _check_preparation(
 
     def agrees(left_out: Sequence[str]) -> bool:
         model = place_weights(reprepare(left_out), session.workspace)
-        return agrees_with_original(model, shown_on, session, original, problem.tolerance)
+        return agrees_with_original(
+            model, shown_on, session, original, model_tolerance(problem.model, saturating=False)
+        )
 
     raise PreparationDiffers(mismatches[0], find_guilty(agrees, preparation.verdict.left_out))
