@@ -335,25 +335,12 @@ class MeasureSession:
         return dict(found or {})
 
     def capture(self, model: ir.Model, target: Target, values: ValueStore) -> None:
-        """Runs a model once on the inputs that a value store holds, and adds all its outputs to the store.
+        """Run a model once on the inputs that a value store holds, and add all its outputs to the store.
 
         Raises:
             ToolchainError: It could not be run.
         """
-        file = self._builds.write(model)
-        with build_lock():
-            self._crew.call(
-                target,
-                "capture",
-                self._limits.compile_s + self._limits.run_s,
-                kernel=file,
-                target=str(target),
-                workspace=str(self.workspace),
-                values=str(values.folder),
-                inputs=[str(value.name) for value in model.graph.inputs],
-            )
-        self._builds.relieve(model)
-        values.reload()
+        self._run_on(values, model, target, "capture")
 
     def mark_unstable(self, model: ir.Model, target: Target, values: ValueStore, tolerance: float) -> None:
         """Run a model with rounding errors on stored inputs, and mark there which elements change; see ``unstable``.
@@ -361,18 +348,22 @@ class MeasureSession:
         Raises:
             ToolchainError: It could not be run.
         """
+        self._run_on(values, model, target, "mark_unstable", tolerance=tolerance)
+
+    def _run_on(self, values: ValueStore, model: ir.Model, target: Target, job: str, **more: Any) -> None:
+        """Have a worker do a job with a model and a store of its inputs."""
         file = self._builds.write(model)
         with build_lock():
             self._crew.call(
                 target,
-                "mark_unstable",
+                job,
                 self._limits.compile_s + self._limits.run_s,
                 kernel=file,
                 target=str(target),
                 workspace=str(self.workspace),
                 values=str(values.folder),
                 inputs=[str(value.name) for value in model.graph.inputs],
-                tolerance=tolerance,
+                **more,
             )
         self._builds.relieve(model)
         values.reload()
