@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 import collage
 from collage._errors import NothingCanRun
-from collage.compiler import session
+from collage.compiler import opening
 from collage.database.database import Database
 from collage.database.queries import listing
 from collage.measure.worker_pool import Limits
@@ -61,7 +61,7 @@ def in_parent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def limit_to(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     limits = Limits(start_s=seconds, compile_s=seconds, try_s=seconds, run_s=seconds, memory_bytes=3 << 30)
-    monkeypatch.setattr(session, "LIMITS", limits)
+    monkeypatch.setattr(opening, "LIMITS", limits)
 
 
 @pytest.fixture(scope="module")

@@ -204,7 +204,7 @@ UNRUNNABLE = [
         "node 'mm' (MatMul) is given shapes that do not fit",
     ),
     (
-        "g (float[2,9] a, int64[2] s) => (float[P,Q] y) { [one] z = Reshape <allowzero = 1> (a, s) y = Relu(z) }",
+        "g (float[4,9] a, int64[2] s) => (float[P,Q] y) { t = Mul (s, s) [one] z = Reshape <allowzero = 1> (a, t) y = Relu(z) }",
         ("-t", "onnxruntime"),
         5,
         "node 'one' (Reshape)",

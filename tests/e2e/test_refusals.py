@@ -18,7 +18,7 @@ from collage.toolchains import Availability, Registry, registry
 HEADER = '<ir_version: 10, opset_import: ["": 20]>'
 CHAIN = "(float[2,4] x) => (float[2,4] y) { [neg] h = Neg(x) [relu] y = Relu(h) }"
 VIEWS = "(float[2,4] x) => (float[4,2] y) { s = Constant <value = int64[2] {4, 2}> () y = Reshape(x, s) }"
-RESHAPE = "(float[2,9] x, int64[2] s) => (float[P,Q] y) { [one] z = Reshape <allowzero = 1> (x, s) y = Relu(z) }"
+RESHAPE = "(float[4,9] x, int64[2] s) => (float[P,Q] y) { t = Mul(s, s) [one] z = Reshape <allowzero = 1> (x, t) y = Relu(z) }"
 
 
 class Absent(FakeToolchain):
@@ -88,10 +88,10 @@ def test_the_host_is_a_target_where_it_is_named(tmp_path: Path) -> None:
 def test_inputs_that_cannot_be_made_up_are_asked_for(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"node 'one' \(Reshape\).*--input x=FILE.npy.*--dim NAME=LENGTH"):
         compiled(RESHAPE, tmp_path)
-    given = {"s": np.array([6, 3])}
+    given = {"s": np.array([3, 2])}
     executable = compiled(RESHAPE, tmp_path, inputs=given)
-    assert executable.run({"x": np.ones((2, 9), np.float32), **given})["y"].shape == (6, 3)
-    wrong = {"x": np.ones((2, 9), np.float32), "s": np.array([4, 4])}
+    assert executable.run({"x": np.ones((4, 9), np.float32), **given})["y"].shape == (9, 4)
+    wrong = {"x": np.ones((4, 9), np.float32), "s": np.array([4, 4])}
     with pytest.raises(ModelError) as refusal:
         compiled(RESHAPE, tmp_path, inputs=wrong)
     assert "made up" not in str(refusal.value)

@@ -38,7 +38,7 @@ def check_reference(survey: Survey, session: MeasureSession) -> None:
         ModelError: Its own runtime cannot run it either, or shapes do not fit whatever it is given.
         NothingCanRun: It has operators that nothing here knows, or its process ended.
     """
-    if survey.reference.failure is None:
+    if survey.reference.failure is None or not len(survey.problem.graph):
         return
     values = session.values
     if (misfit := shape_misfit(survey.problem.model)) is not None:

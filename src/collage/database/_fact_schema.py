@@ -131,6 +131,7 @@ _SEARCH: Mapping[str, Callable[[Any], bool]] = {
     "caps": lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
     "optimal": lambda value: isinstance(value, bool),
     "gap": _is_finite_or_none,
+    "strategy": lambda value: isinstance(value, str),
 }
 
 _RESULT: Mapping[str, Callable[[Any], bool]] = {
