@@ -9,7 +9,14 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-PATHS_ARE_CHECKED = ["CONTRIBUTING.md", "SECURITY.md", "docs/security.md", "docs/stability.md", "docs/style.md"]
+PATHS_ARE_CHECKED = [
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs/security.md",
+    "docs/stability.md",
+    "docs/style.md",
+]
 
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#([^)]*))?\)")
 PATH = re.compile(r"`((?:src|tests|docs)/[\w./-]+|[\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|md|toml|txt|yml)))`")
