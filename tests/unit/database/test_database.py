@@ -386,6 +386,7 @@ RESULT = {
         "caps": ["states"],
         "optimal": False,
         "gap": 0.5,
+        "strategy": "lazy",
     },
 }
 FORMS = [
