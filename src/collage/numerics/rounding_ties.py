@@ -18,7 +18,7 @@ import onnx_ir as ir
 from collage.graph import OpKind, constant_tensor, is_view, op_kind, used_values
 from collage.numerics.compare import largest_magnitude
 
-__all__ = ["Decision", "after_decisions", "close_decisions", "followers", "only_moves"]
+__all__ = ["Decision", "after_decisions", "close_decisions", "followers"]
 
 Array = np.ndarray[Any, Any]
 ValueOf = Callable[[ir.Value], Array | None]
@@ -115,14 +115,14 @@ def _is_computed(value: ir.Value | None) -> bool:
     ):
         return False
     node = value.producer()
-    while node is not None and only_moves(node):
+    while node is not None and _only_moves(node):
         # Where several are joined, the first with a producer stands for all of them.
         value = next((v for v in node.inputs if v is not None and v.producer() is not None), None)
         node = None if value is None else value.producer()
     return node is not None
 
 
-def only_moves(node: ir.Node) -> bool:
+def _only_moves(node: ir.Node) -> bool:
     """Return whether an operator moves elements and computes none."""
     moves = op_kind(node) is OpKind.INJECTIVE or is_view(node)
     return moves and (node.domain != "" or node.op_type not in _COMPUTE_AND_MOVE)
