@@ -256,7 +256,8 @@ def with_copies(layers: Sequence[Layer]) -> list[Layer]:
     result: list[Layer] = []
     copied: dict[str, str] = {}
     for layer in layers:
-        if layer.kind not in _OWN_MEMORY:
+        # Arithmetic with a number, unlike that of two tensors, is done in place.
+        if layer.kind not in _OWN_MEMORY or (layer.kind == "BinaryOp" and len(layer.inputs) == 1):
             for name in given.intersection(layer.inputs) - copied.keys():
                 copied[name] = f"{name}copy"
                 result.append(Layer("DeepCopy", (name,), (copied[name],)))

@@ -277,8 +277,9 @@ def _positions(op: Operator, transform: str, size: int, results: int, scale: flo
         return (places + 0.5) / scale - 0.5
     if transform == "asymmetric":
         return places / scale
-    if transform == "align_corners" and results > 1:
-        return places * (size - 1) / (results - 1)
+    if transform == "align_corners" and scale * size > 1:
+        # The length that ONNX means is not rounded to the whole number that there is.
+        return places * (size - 1) / (scale * size - 1)
     raise op.refuse(f"with {transform} to {results} elements is not translated")
 
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["NcnnToolchain"]
 
 _OPTIONS: OptionValues = {"threads": None, "precision": ("f32", "bf16")}
+_OLDEST = 13
+"""The operator set from which on attributes and inputs are those that the translation reads."""
 _NATIVE = ("avx512_bf16", "amx_bf16")
 """Instruction sets, by /proc/cpuinfo's names, without which bfloat16 is emulated."""
 
@@ -79,6 +81,8 @@ class NcnnToolchain(ToolchainBase):
         """Write the layers and weights, and have ncnn read them."""
         check_options(target, _OPTIONS)
         name = kernel_name(kernel)
+        if (opset := kernel.graph.opset_imports.get("", _OLDEST)) < _OLDEST:
+            raise Unsupported(f"ncnn is given operators as of operator set {_OLDEST}, not {opset}")
         try:
             network = lowered(_recognised(kernel).graph)
         except (TypeError, ValueError) as error:
