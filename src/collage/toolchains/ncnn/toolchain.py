@@ -149,12 +149,12 @@ class _Net:
     def __init__(self, target: Target, options: LoadOptions) -> None:
         self.ncnn = _import(options.exclusive)
         self._threads = load_threads(target, options) or usable_cores()
-        # Memory of the network's own would be copied once more when a result leaves it.
-        self._memory = self.ncnn.PoolAllocator(), self.ncnn.PoolAllocator()
+        # A result in memory of the network's own would be copied once more when it leaves it. What the network itself holds
+        # must not lie in here: it may end last.
+        self._results, self._scratch = self.ncnn.PoolAllocator(), self.ncnn.PoolAllocator()
         self.net = self.ncnn.Net()
         settings = self.net.opt
         settings.num_threads = self._threads
-        settings.blob_allocator, settings.workspace_allocator = self._memory
         settings.use_vulkan_compute = False
         settings.use_packing_layout = True
         for name in ("fp16_packed", "fp16_storage", "fp16_arithmetic", "int8_inference"):
@@ -171,6 +171,8 @@ class _Net:
         """Provide what one run is asked of."""
         with _team.of(self._threads):
             extractor = self.net.create_extractor()
+            extractor.set_blob_allocator(self._results)
+            extractor.set_workspace_allocator(self._scratch)
             try:
                 yield extractor
             finally:
