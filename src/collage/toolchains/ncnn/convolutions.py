@@ -23,7 +23,7 @@ def _conv(op: Operator) -> Sequence[Blob]:
     bias = op.weight(2, "a bias") if op.has(2) else None
     dims = len(x) - 2
     _refuse_rank(op, x, w, dims)
-    group = op.int("group", 1)
+    group = op.whole("group", 1)
     channels, results = x[1], w.shape[0]
     if group < 1 or w.shape[1] * group != channels or results % group:
         raise op.refuse(f"has weights of shape {list(w.shape)} for {channels} channels in {group} groups")
@@ -56,7 +56,7 @@ def _conv_transpose(op: Operator) -> Sequence[Blob]:
     bias = op.weight(2, "a bias") if op.has(2) else None
     dims = len(x) - 2
     _refuse_rank(op, x, w, dims)
-    group = op.int("group", 1)
+    group = op.whole("group", 1)
     channels, each = x[1], w.shape[1]
     results = each * group
     if group < 1 or w.shape[0] != channels or channels % group:
@@ -65,7 +65,7 @@ def _conv_transpose(op: Operator) -> Sequence[Blob]:
         raise op.refuse(f"needs a bias of {results} numbers")
     kernel = w.shape[2:]
     strides, dilations = _each(op, "strides", dims), _each(op, "dilations", dims)
-    extra = op.ints("output_padding") or [0] * dims
+    extra = op.wholes("output_padding") or [0] * dims
     if len(extra) != dims or min(extra) < 0 or max(extra) > _MOST:
         raise op.refuse(f"has output_padding {extra}")
     whole = [
@@ -105,10 +105,10 @@ def _matmul(op: Operator) -> Sequence[Blob]:
 
 def _gemm(op: Operator) -> Sequence[Blob]:
     w = op.weight(1, "weights")
-    if len(op.shape(0)) != 2 or w.ndim != 2 or op.int("transA", 0):
+    if len(op.shape(0)) != 2 or w.ndim != 2 or op.whole("transA", 0):
         raise op.refuse("needs a first operand that is not transposed")
-    w = w if op.int("transB", 0) else w.T
-    alpha, beta = op.float("alpha", 1.0), op.float("beta", 1.0)
+    w = w if op.whole("transB", 0) else w.T
+    alpha, beta = op.number("alpha", 1.0), op.number("beta", 1.0)
     bias = None
     if op.has(2):
         c = op.weight(2, "a third operand")
@@ -122,7 +122,7 @@ def _product(op: Operator, w: np.ndarray, bias: np.ndarray | None, out: tuple[in
     """Multiply rows of the first operand with the transpose of a matrix."""
     a = op.shape(0)
     rows, (results, length) = math.prod(a[:-1]), w.shape
-    if not a or a[-1] != length or out != (*a[:-1], results) or bias is not None and bias.shape != (results,):
+    if not a or a[-1] != length or out != (*a[:-1], results) or not _is_vector(bias, results):
         raise op.refuse(f"of shapes {list(a)} and {list(w.shape[::-1])} makes {list(out)}")
     if rows == 1:
         parameters: dict[int, Parameter] = {0: results, 1: int(bias is not None), 2: w.size}
@@ -140,7 +140,7 @@ def _refuse_rank(op: Operator, x: tuple[int, ...], w: np.ndarray, dims: int) -> 
         raise op.refuse(f"has a batch of {x[0]}, and ncnn computes one image at a time")
     if w.size == 0 or w.size > _LARGEST or max(w.shape[2:]) > _MOST:
         raise op.refuse(f"has weights of shape {list(w.shape)}")
-    declared = op.ints("kernel_shape")
+    declared = op.wholes("kernel_shape")
     if declared and tuple(declared) != w.shape[2:]:
         raise op.refuse(f"has kernel_shape {declared} for weights of shape {list(w.shape)}")
 
@@ -155,7 +155,7 @@ def _is_vector(bias: np.ndarray | None, length: int) -> bool:
 
 
 def _each(op: Operator, name: str, dims: int) -> list[int]:
-    values = op.ints(name) or [1] * dims
+    values = op.wholes(name) or [1] * dims
     if len(values) != dims or min(values) < 1 or max(values) > _MOST:
         raise op.refuse(f"has {name} {values}")
     return values
@@ -177,7 +177,7 @@ def window_pads(
             begins.append(less if mode == "SAME_UPPER" else more)
             ends.append(more if mode == "SAME_UPPER" else less)
         return begins + ends
-    pads = op.ints("pads") or [0] * 2 * dims
+    pads = op.wholes("pads") or [0] * 2 * dims
     # Negative numbers have meanings of their own in ncnn.
     if mode != "NOTSET" or len(pads) != 2 * dims or min(pads) < 0 or max(pads) > _MOST:
         raise op.refuse(f"has auto_pad {mode} and pads {pads}")
@@ -187,7 +187,7 @@ def window_pads(
 def _cut(op: Operator, whole: Sequence[int], out: Sequence[int]) -> list[int]:
     """Return what a transposed convolution cuts off, beginnings first."""
     dims, mode = len(whole), op.text("auto_pad", "NOTSET")
-    wanted = op.ints("output_shape")
+    wanted = op.wholes("output_shape")
     if wanted or mode in ("SAME_UPPER", "SAME_LOWER"):
         if len(wanted or out) != dims:
             raise op.refuse(f"has output_shape {wanted}")
@@ -195,7 +195,7 @@ def _cut(op: Operator, whole: Sequence[int], out: Sequence[int]) -> list[int]:
         less, more = [total // 2 for total in totals], [total - total // 2 for total in totals]
         pads = less + more if mode == "SAME_UPPER" else more + less
     else:
-        pads = op.ints("pads") or [0] * 2 * dims
+        pads = op.wholes("pads") or [0] * 2 * dims
         if mode == "VALID":
             pads = [0] * 2 * dims
     if len(pads) != 2 * dims or min(pads) < 0 or max(pads) > _MOST:

@@ -25,26 +25,26 @@ def _plain(kind: str, parameters: Mapping[int, Parameter], op: Operator) -> Sequ
 
 
 def _leaky_relu(op: Operator) -> Sequence[Blob]:
-    return _plain("ReLU", {0: op.float("alpha", 0.01)}, op)
+    return _plain("ReLU", {0: op.number("alpha", 0.01)}, op)
 
 
 def _elu(op: Operator) -> Sequence[Blob]:
-    return _plain("ELU", {0: op.float("alpha", 1.0)}, op)
+    return _plain("ELU", {0: op.number("alpha", 1.0)}, op)
 
 
 def _selu(op: Operator) -> Sequence[Blob]:
     parameters = {
-        0: op.float("alpha", 1.67326319217681884765625),
-        1: op.float("gamma", 1.05070102214813232421875),
+        0: op.number("alpha", 1.67326319217681884765625),
+        1: op.number("gamma", 1.05070102214813232421875),
     }
     return _plain("SELU", parameters, op)
 
 
 def _hard_sigmoid(op: Operator) -> Sequence[Blob]:
-    alpha = op.float("alpha", 0.2)
+    alpha = op.number("alpha", 0.2)
     if alpha <= 0:
         raise op.refuse(f"has alpha {alpha}")
-    return _plain("HardSigmoid", {0: alpha, 1: op.float("beta", 0.5)}, op)
+    return _plain("HardSigmoid", {0: alpha, 1: op.number("beta", 0.5)}, op)
 
 
 def _gelu(op: Operator) -> Sequence[Blob]:
@@ -52,8 +52,8 @@ def _gelu(op: Operator) -> Sequence[Blob]:
 
 
 def _swish(op: Operator) -> Sequence[Blob]:
-    if op.float("alpha", 1.0) != 1.0:
-        raise op.refuse(f"has alpha {op.float('alpha', 1.0)}")
+    if op.number("alpha", 1.0) != 1.0:
+        raise op.refuse(f"has alpha {op.number('alpha', 1.0)}")
     return _plain("Swish", {}, op)
 
 
@@ -87,13 +87,12 @@ def _limit(op: Operator, i: int) -> float | None:
     if array is None or array.size != 1 or array.dtype != np.float32 or np.isnan(array).any():
         raise op.refuse("needs constant limits")
     value = float(array.reshape(-1)[0])
-    return value if np.isfinite(value) else _no_limit(op, i, value)
-
-
-def _no_limit(op: Operator, i: int, value: float) -> None:
-    """Take an infinite limit for none, if it is on its own side."""
+    if np.isfinite(value):
+        return value
+    # An infinite limit on its own side is none.
     if (value < 0) != (i == 1):
         raise op.refuse(f"has the limit {value}")
+    return None
 
 
 def _binary(op: Operator) -> Sequence[Blob]:

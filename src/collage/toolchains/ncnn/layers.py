@@ -216,7 +216,7 @@ def _gate(
 def _activated(layers: Sequence[Layer], uses: Mapping[str, int]) -> list[Layer]:
     """Join convolutions with the activation that alone reads them."""
     result: list[Layer] = []
-    place = {}
+    place: dict[str, int] = {}
     for layer in layers:
         code = _activation(layer)
         at = place.get(layer.inputs[0]) if layer.inputs else None
@@ -278,9 +278,7 @@ def with_splits(layers: Sequence[Layer], outputs: Sequence[str]) -> tuple[list[L
     """
     layers = _needed(layers, outputs)
     uses = Counter([*(name for layer in layers for name in layer.inputs), *outputs])
-    parts = {
-        name: iter([f"{name}s{i}" for i in range(count)] if count > 1 else [name]) for name, count in uses.items()
-    }
+    parts = {name: iter([f"{name}s{i}" for i in range(count)] if count > 1 else [name]) for name, count in uses.items()}
     result: list[Layer] = []
     for layer in layers:
         result.append(replace(layer, inputs=tuple(next(parts[name]) for name in layer.inputs)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -32,7 +32,7 @@ _DIGITS = 1e-5
 def _kept(op: Operator) -> Sequence[Blob]:
     """Return the operand: only its shape changes, which ncnn is told where it is read."""
     op.one_result()
-    blob = op.read()
+    blob = op.read() if op.constant(0) is not None else op.as_it_is()
     if math.prod(op.out_shape()) != math.prod(blob.shape):
         raise op.refuse(f"makes {list(op.out_shape())} of {list(op.shape())}")
     return [blob]
@@ -47,7 +47,7 @@ def _dropout(op: Operator) -> Sequence[Blob]:
 
 def _transpose(op: Operator) -> Sequence[Blob]:
     shape = op.shape()
-    order = op.ints("perm") or list(range(len(shape)))[::-1]
+    order = op.wholes("perm") or list(range(len(shape)))[::-1]
     if sorted(order) != list(range(len(shape))):
         raise op.refuse(f"has perm {order}")
     if (shuffled := _pixels(op, shape, order)) is not None:
@@ -83,7 +83,10 @@ def _pixels(op: Operator, shape: Sequence[int], order: Sequence[int]) -> Blob | 
     """Return the pixels of a transpose that is the middle of a written-out DepthToSpace, None if it is not one."""
     if len(shape) != 6 or shape[0] != 1:
         return None
-    modes = {(0, 1, 4, 2, 5, 3): (0, 1, (2, 3)), (0, 3, 4, 1, 5, 2): (1, 3, (1, 2))}
+    modes: dict[tuple[int, ...], tuple[int, int, tuple[int, int]]] = {
+        (0, 1, 4, 2, 5, 3): (0, 1, (2, 3)),
+        (0, 3, 4, 1, 5, 2): (1, 3, (1, 2)),
+    }
     if tuple(order) not in modes:
         return None
     mode, channel, blocks = modes[tuple(order)]
@@ -95,7 +98,7 @@ def _pixels(op: Operator, shape: Sequence[int], order: Sequence[int]) -> Blob | 
 
 
 def _depth_to_space(op: Operator) -> Sequence[Blob]:
-    x, out, block = op.shape(), op.out_shape(), op.int("blocksize", 0)
+    x, out, block = op.shape(), op.out_shape(), op.whole("blocksize", 0)
     if len(x) != 4 or x[0] != 1 or block < 1 or x[1] % block**2:
         raise op.refuse(f"of {list(x)} with blocks of {block} is not one image")
     mode = int(op.text("mode", "DCR") == "DCR")
@@ -103,7 +106,7 @@ def _depth_to_space(op: Operator) -> Sequence[Blob]:
 
 
 def _space_to_depth(op: Operator) -> Sequence[Blob]:
-    x, out, block = op.shape(), op.out_shape(), op.int("blocksize", 0)
+    x, out, block = op.shape(), op.out_shape(), op.whole("blocksize", 0)
     if len(x) != 4 or x[0] != 1 or block < 1 or x[2] % block or x[3] % block:
         raise op.refuse(f"of {list(x)} with blocks of {block} is not one image")
     if op.text("mode", "DCR") != "DCR":
@@ -221,8 +224,10 @@ def _resize(op: Operator) -> Sequence[Blob]:
         raise op.refuse(f"of {list(shape)} to {list(out)} is not of one image")
     mode, transform = op.text("mode", "nearest"), op.text("coordinate_transformation_mode", "half_pixel")
     policy = op.text("keep_aspect_ratio_policy", "stretch")
-    if op.int("antialias", 0) or policy != "stretch" or mode not in _LEAST:
-        raise op.refuse(f"in mode {mode} with antialias {op.int('antialias', 0)} and policy {policy} is not translated")
+    if op.whole("antialias", 0) or policy != "stretch" or mode not in _LEAST:
+        raise op.refuse(
+            f"in mode {mode} with antialias {op.whole('antialias', 0)} and policy {policy} is not translated"
+        )
     scales = _scales(op, shape, out)
     positions = [_positions(op, transform, shape[i], out[i], scales[i]) for i in (2, 3)]
     parameters: dict[int, Parameter] = {0: 1, 3: out[2], 4: out[3]}
@@ -235,16 +240,14 @@ def _resize(op: Operator) -> Sequence[Blob]:
     else:
         if min(shape[2:]) < _LEAST[mode]:
             raise op.refuse(f"in mode {mode} of {list(shape)} reads beyond the image in ncnn")
-        if mode == "cubic" and (op.float("cubic_coeff_a", -0.75) != -0.75 or op.int("exclude_outside", 0)):
+        if mode == "cubic" and (op.number("cubic_coeff_a", -0.75) != -0.75 or op.whole("exclude_outside", 0)):
             raise op.refuse("has other cubic coefficients than ncnn")
         corners = transform == "align_corners"
         for i, wanted in zip((2, 3), positions, strict=True):
             places = np.arange(out[i], dtype=np.float64)
             if corners and out[i] < 2:
                 raise op.refuse("to one element divides by zero in ncnn")
-            ours = (
-                places * (shape[i] - 1) / (out[i] - 1) if corners else (places + 0.5) * (shape[i] / out[i]) - 0.5
-            )
+            ours = places * (shape[i] - 1) / (out[i] - 1) if corners else (places + 0.5) * (shape[i] / out[i]) - 0.5
             if np.abs(np.clip(ours, 0, shape[i] - 1) - np.clip(wanted, 0, shape[i] - 1)).max() > _DIGITS:
                 raise op.refuse("places pixels elsewhere than ncnn")
         parameters |= {0: 2 if mode == "linear" else 3, 6: int(corners)}
@@ -253,12 +256,12 @@ def _resize(op: Operator) -> Sequence[Blob]:
 
 def _scales(op: Operator, shape: Sequence[int], out: Sequence[int]) -> list[float]:
     """Return factors by axis: those that the operator names, or those of the sizes."""
-    axes = [axis % len(shape) for axis in op.ints("axes")] or list(range(len(shape)))
+    axes = [axis % len(shape) for axis in op.wholes("axes")] or list(range(len(shape)))
     found = [1.0] * len(shape)
     for axis in axes:
         found[axis] = out[axis] / shape[axis]
     given = op.constant(2) if op.has(2) else None
-    if op.has(2) and given is None or op.has(3) and op.constant(3) is None:
+    if (op.has(2) and given is None) or (op.has(3) and op.constant(3) is None):
         raise op.refuse("needs constant scales or sizes")
     if given is not None and given.size:
         if given.size != len(axes):
@@ -285,11 +288,11 @@ def _positions(op: Operator, transform: str, size: int, results: int, scale: flo
 
 def _rounded(op: Operator, positions: np.ndarray, size: int, scale: float) -> np.ndarray:
     """Return the number of the nearest element at each position."""
-    modes = {
+    modes: dict[str, Callable[[np.ndarray], np.ndarray]] = {
         "round_prefer_floor": lambda x: np.ceil(x - 0.5),
         "round_prefer_ceil": lambda x: np.floor(x + 0.5),
-        "floor": np.floor,
-        "ceil": np.ceil,
+        "floor": lambda x: np.floor(x),
+        "ceil": lambda x: np.ceil(x),
     }
     mode = op.text("nearest_mode", "round_prefer_floor")
     if mode not in modes:
@@ -298,7 +301,7 @@ def _rounded(op: Operator, positions: np.ndarray, size: int, scale: float) -> np
     lower, upper = (modes[mode](positions + shift) for shift in (-_DIGITS, _DIGITS))
     if not np.array_equal(lower, upper) and scale % 1 and (1 / scale) % 1:
         raise op.refuse("has positions on the border between two neighbours")
-    return np.clip(modes[mode](positions), 0, size - 1)
+    return np.asarray(np.clip(modes[mode](positions), 0, size - 1))
 
 
 LOWERINGS: Mapping[str, Lowering] = {

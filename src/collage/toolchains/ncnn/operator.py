@@ -117,10 +117,15 @@ class Operator:
             if array.size > _MOST_HELD:
                 raise self.refuse(f"has a constant operand of {array.size} elements, which ncnn copies in each run")
             return self.network.constant(array, wanted)
+        return self.network.reshaped(self.as_it_is(i), wanted)
+
+    def as_it_is(self, i: int = 0) -> Blob:
+        """Return an input in whatever shape its blob has: one with as many elements."""
+        value = self.value(i)
         blob = self._blobs.get(value)
         if blob is None:
             raise self.refuse(f"reads {value.name!r}, which is not a tensor of float32")
-        return self.network.reshaped(blob, wanted)
+        return blob
 
     def add(
         self,
@@ -136,21 +141,21 @@ class Operator:
 
     def axis(self, default: int, rank: int) -> int:
         """Return the attribute ``axis`` counted from the front."""
-        axis = self.int("axis", default)
+        axis = self.whole("axis", default)
         if not -rank <= axis < rank:
             raise self.refuse(f"has axis {axis} of {rank} dimensions")
         return axis % rank
 
-    def int(self, name: str, default: int) -> int:
+    def whole(self, name: str, default: int) -> int:
         """Return an attribute."""
         found = self.node.attributes.get_int(name)
         return default if found is None else int(found)
 
-    def ints(self, name: str) -> list[int]:
+    def wholes(self, name: str) -> list[int]:
         """Return an attribute, an empty list if it is not there."""
         return [int(x) for x in self.node.attributes.get_ints(name) or ()]
 
-    def float(self, name: str, default: float) -> float:
+    def number(self, name: str, default: float) -> float:
         """Return an attribute, which must be finite."""
         found = self.node.attributes.get_float(name)
         value = default if found is None else float(found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -85,8 +86,11 @@ class NcnnToolchain(ToolchainBase):
             raise Unsupported(f"ncnn is given operators as of operator set {_OLDEST}, not {opset}")
         try:
             network = lowered(_recognised(kernel).graph)
+            shapes = [shape_of(value) for value in kernel.graph.outputs]
         except (TypeError, ValueError) as error:
             raise Unsupported(f"ncnn: an operator is not as ONNX defines it: {one_line(error)}") from error
+        if [math.prod(shape) for shape in shapes] != [math.prod(blob.shape) for blob in network.outputs]:
+            raise Unsupported(f"ncnn makes results of shapes other than {[list(shape) for shape in shapes]}")
         files = f"{name}.ncnn.param", f"{name}.ncnn.bin"
         (workspace / files[0]).write_text(param_text(network.layers))
         with (workspace / files[1]).open("wb") as file:
@@ -101,7 +105,7 @@ class NcnnToolchain(ToolchainBase):
             metadata={
                 "inputs": [None if blob is None else [blob.name, list(blob.shape)] for blob in network.inputs],
                 "outputs": [[blob.name, list(blob.shape)] for blob in network.outputs],
-                "shapes": [list(shape_of(value)) for value in kernel.graph.outputs],
+                "shapes": [list(shape) for shape in shapes],
             },
         )
 
@@ -221,8 +225,8 @@ def _import(exclusive: bool = False) -> Any:
 
 
 def _recognised(kernel: ir.Model) -> ir.Model:
-    """Return a kernel in which GELU and layer normalisation are one operator each, as ncnn has them."""
-    from collage.transform import PassContext, RecogniseGelu, RecogniseLayerNorm, Sequential
+    """Return a kernel in which GELU is one operator, as ncnn has it."""
+    from collage.transform import PassContext, RecogniseGelu
 
     with PassContext(opt_level=3):
-        return Sequential([RecogniseGelu(), RecogniseLayerNorm()])(kernel)
+        return RecogniseGelu()(kernel)
