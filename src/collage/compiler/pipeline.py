@@ -37,6 +37,7 @@ from collage.compiler.refusals import check_chosen, check_menu, check_reference,
 from collage.compiler.report import compile_report
 from collage.compiler.result_store import CompileResult, ResultStore, SearchSummary
 from collage.compiler.survey import Survey
+from collage.compiler.thread_counts import with_one_thread
 from collage.cost.outcome import Status
 from collage.database.database import Database
 from collage.frontend import (
@@ -119,6 +120,8 @@ def compile(
         check_reference(survey, session)
         if survey.reference.failure is None:
             check_menu(survey, session)
+            if targets is None:
+                survey = with_one_thread(survey, session, database)
             result = _plan(survey, session, database)
         elif survey.reference.checking.lacks_inputs and survey.problem.options.finals:
             raise NothingCanRun(survey.reference.failure)
