@@ -22,7 +22,7 @@ __all__ = ["with_one_thread"]
 
 _SMALL_S = 0.003
 """A model that takes longer gains more by a second core than it loses by waking it."""
-_NEAR = 1.1
+_NEAR = 1.25
 """Two timings that were not taken in turns differ by as much on a shared machine. The final comparison decides between them."""
 _HOPEFUL = 3.0
 """A toolchain that takes so many times the fastest one's time does not become the fastest by another number of threads."""
