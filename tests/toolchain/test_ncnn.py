@@ -140,7 +140,7 @@ def test_winograd_rounds_within_the_tolerance(size: int, channels: int, results:
 
 @pytest.mark.parametrize("channels", [1, 3, 4, 8, 16, 20])
 @pytest.mark.parametrize(
-    ("kind", "ceil"), itertools.product(["MaxPool", "AveragePool", "AveragePool count_include_pad = 1,"], [0, 1])
+    ("kind", "ceil"), [*itertools.product(["MaxPool", "AveragePool", "AveragePool count_include_pad = 1,"], [0, 1])]
 )
 @pytest.mark.parametrize(("window", "stride", "pads"), [(2, 2, 0), (3, 2, 1), (3, 1, 1), (3, 3, 0), (5, 3, 2)])
 def test_pools_of_all_forms(
