@@ -265,6 +265,33 @@ def test_operators_are_refused_one_by_one() -> None:
     assert found[0].reason is not None and "batch of 2" in found[0].reason
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float x) => (float y) {y = Pad (x, two, , two)}",
+        "(float x) => (float y) {y = Slice (x, two, two, two)}",
+        "(float x) => (float y) {y = ReduceMax (x, two)}",
+        "(float[2] x) => (float[2] y) {y = Softmax <axis = 7> (x)}",
+        "(float[2] x) => (float[2] y) {y = Concat <axis = -9> (x, x)}",
+        "(float[2] x) => (float[2] y) {y = Split (x)}",
+        "(float[2] x) => (float[2] y) {y = Conv (x)}",
+        "(float[1,2,3] x) => (float[2] y) {y = MaxPool (x)}",
+        "(float[1,4,2,2] x) => (float[1,1,4,4] y) {y = DepthToSpace <blocksize = 0> (x)}",
+        "(float[1,4,2,2] x) => (float[1,4,4,4] y) {y = Resize (x, , two)}",
+        "(float[2,3] x) => (float[2,3] y) {y = Add (x, two)}",
+        "(float[2,3] x) => (float[3,2] y) {y = Transpose <perm = [0,0]> (x)}",
+    ],
+)
+def test_malformed_operators_are_right_or_refused(text: str, tmp_path: Path) -> None:
+    model = kernel("k", text, {"two": np.array([1, 1])} if "two" in text else {})
+    for node in model.graph:
+        NcnnToolchain().supports(node, TARGET)
+    try:
+        run(model, tmp_path, [numbers(*map(int, model.graph.inputs[0].shape or ()))])
+    except ToolchainError as refusal:
+        assert str(refusal) and "\n" not in str(refusal)
+
+
 def test_inputs_are_not_written_over_by_layers_in_place(tmp_path: Path) -> None:
     text = (
         "(float[1,8,6,6] x) => (float[1,8,6,6] a, float[1,288] b, float[1,8,6,6] c) "

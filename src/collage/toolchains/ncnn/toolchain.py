@@ -40,6 +40,8 @@ __all__ = ["NcnnToolchain"]
 _OPTIONS: OptionValues = {"threads": None, "precision": ("f32", "bf16")}
 _OLDEST = 13
 """The operator set from which on attributes and inputs are those that the translation reads."""
+_MALFORMED = (ArithmeticError, LookupError, OSError, TypeError, ValueError)
+"""Errors of reading an operator that is not as ONNX defines it, or of which the weights are not there."""
 _NATIVE = ("avx512_bf16", "amx_bf16")
 """Instruction sets, by /proc/cpuinfo's names, without which bfloat16 is emulated."""
 
@@ -74,7 +76,7 @@ class NcnnToolchain(ToolchainBase):
         """Return the answer of the translation itself, which needs no library."""
         try:
             reason = refuse_node(node)
-        except (OSError, TypeError, ValueError) as error:
+        except _MALFORMED as error:
             reason = f"ncnn: {node.op_type} is not as ONNX defines it: {one_line(error)}"
         return Support(reason is None, reason)
 
@@ -87,7 +89,7 @@ class NcnnToolchain(ToolchainBase):
         try:
             network = lowered(_recognised(kernel).graph)
             shapes = [shape_of(value) for value in kernel.graph.outputs]
-        except (TypeError, ValueError) as error:
+        except _MALFORMED as error:
             raise Unsupported(f"ncnn: an operator is not as ONNX defines it: {one_line(error)}") from error
         if [math.prod(shape) for shape in shapes] != [math.prod(blob.shape) for blob in network.outputs]:
             raise Unsupported(f"ncnn makes results of shapes other than {[list(shape) for shape in shapes]}")
