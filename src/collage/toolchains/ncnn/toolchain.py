@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collage._errors import CompileError, ToolchainError, Unsupported
-from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions, OptionValues, Support
 from collage.toolchains.ncnn.layers import param_text, weight_bytes
@@ -42,8 +41,6 @@ _OLDEST = 13
 """The operator set from which on attributes and inputs are those that the translation reads."""
 _MALFORMED = (ArithmeticError, LookupError, OSError, TypeError, ValueError)
 """Errors of reading an operator that is not as ONNX defines it, or of which the weights are not there."""
-_NATIVE = ("avx512_bf16", "amx_bf16")
-"""Instruction sets, by /proc/cpuinfo's names, without which bfloat16 is emulated."""
 
 
 class NcnnToolchain(ToolchainBase):
@@ -64,9 +61,7 @@ class NcnnToolchain(ToolchainBase):
             return Availability(False, reason="not installed", remedy="pip install 'collage[ncnn]'")
         if (reason := import_failure("ncnn", _import)) is not None:
             return Availability(False, reason=reason, remedy="pip install --force-reinstall 'collage[ncnn]'")
-        flags = this_machine().flags
-        precisions = ("bf16",) if any(flag in flags for flag in _NATIVE) else ()
-        return Availability(True, version, f"ncnn {version}", ("CPU",), precisions=precisions)
+        return Availability(True, version, f"ncnn {version}", ("CPU",))
 
     def option_values(self, target: Target) -> OptionValues:
         """Return the values that each option takes."""
