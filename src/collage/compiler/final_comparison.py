@@ -38,7 +38,7 @@ class FinalComparison:
         time: The winner's end-to-end latency.
         speedup: Over the best single target, and its interval; None if no single target finished.
         slowdown: How many times as long as at best the machine took while they raced (see ``collage.measure.noise_monitor``).
-        additive_error: See ``collage.compiler.additivity``; None until it is judged, or if it is not known.
+        additive_error: See ``collage.compiler.additive_error``; None until it is computed, or if it is not known.
         rivals: Plans that may be as fast as the winner, by name: the interval of their time over the winner's.
         is_interrupted: The user ended the comparison.
     """

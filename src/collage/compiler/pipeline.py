@@ -25,13 +25,13 @@ from typing import Any
 
 from collage._errors import NothingCanRun, WrongAnswer
 from collage.compiler.accuracy_budget import within_budget
-from collage.compiler.additivity import PlanChecks, correct_costs, with_additive_error
+from collage.compiler.additive_error import additive_error
 from collage.compiler.autotune import autotune, known_autotuned
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import FinalComparison, choose, compare_again, lowered_again, unmeasured
 from collage.compiler.opening import open_model
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
-from collage.compiler.plans import Plan, single_plans
+from collage.compiler.plans import Plan, predicted_s, single_plans
 from collage.compiler.problem import Problem
 from collage.compiler.refusals import check_chosen, check_menu, check_reference, told_once, with_named_targets
 from collage.compiler.report import compile_report
@@ -160,7 +160,6 @@ def _searched(
     """Search for the cheapest plans, and compare them end to end with every target alone."""
     problem, tune_s = survey.problem, survey.problem.options.tune_s
     costs, records = CostTable(problem, survey, session, database), TuningRecords(session, database)
-    checks = PlanChecks(problem, costs, session)
     costs.learn()
     costs.introduce(candidates)
     candidates = CandidateKernelIndex([*candidates, *known_autotuned(problem, costs, records, candidates)])
@@ -179,11 +178,12 @@ def _searched(
                 plans = within_budget(problem, costs, session, plans, again)
             return with_named_targets(survey, [*singles, *_mixes(survey, plans, singles)])
 
-        found, finals = decide(candidates, search, finalists, partial(choose, problem, costs, session), costs, checks)
+        found, finals = decide(candidates, search, finalists, partial(choose, problem, costs, session), costs)
     else:
         finals = choose(problem, costs, session, with_named_targets(survey, singles))
     summary = SearchSummary.of(problem, candidates, found, fusion.capped)
-    return CompileResult.of(problem, costs, with_additive_error(costs, checks, finals), summary)
+    finals = replace(finals, additive_error=additive_error(finals, partial(predicted_s, problem, costs)))
+    return CompileResult.of(problem, costs, finals, summary)
 
 
 def _recalled(
@@ -262,17 +262,15 @@ def decide(
     finalists: Callable[[CandidateKernelIndex, SearchResult[CandidateKernel]], Sequence[Plan]],
     compare: Callable[[Sequence[Plan]], FinalComparison],
     costs: CostTable,
-    checks: PlanChecks,
 ) -> tuple[SearchResult[CandidateKernel], FinalComparison]:
-    """Phase 3, then the comparison; once more where it contradicts the costs that were searched with.
+    """Phase 3, then the comparison; both once more if building the finalists showed that a kernel is wrong.
 
     Args:
         index: The candidates.
-        search: Finds the cheapest cover.
+        search: Finds the cheapest partitioning.
         finalists: The plans to compare.
         compare: Runs them end to end.
-        costs: What kernels cost; corrected by what the comparison shows.
-        checks: Plans beside their kernels.
+        costs: What kernels cost; kernels that turned out to be wrong are left out of further searches.
     """
     finals, compared = None, list[Plan]()
     while True:
@@ -282,7 +280,7 @@ def decide(
             return result, finals
         rejected = costs.rejections
         finals, compared = compare(plans), list(plans)
-        if not correct_costs(costs, checks, finals) and costs.rejections == rejected:
+        if costs.rejections == rejected:
             return result, finals
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import onnx_ir as ir
 
 from collage._errors import ToolchainError
-from collage.cost.outcome import Outcome, Status, failed, merge_measurements
+from collage.cost.outcome import Outcome, Status, failed
 from collage.cost.statistics import Summary, summarise, weighted_mean
 from collage.cost.workload_key import WorkloadKey, runtime_settings
 from collage.database.database import Database
@@ -83,7 +83,6 @@ class MeasureSession:
         self._limits = limits = limits or Limits()
         self.say = say
         self._session: dict[str, Outcome] = {}
-        self._seen_twice: set[str] = set()
         self._crew = WorkerPool(toolchains, database, limits, forgive=remeasure, workers=workers, say=say)
         self.counters = Counters()
         self._builds = Builds(self._crew, workspace, self.counters, threads=threads, limits=limits, say=say)
@@ -169,42 +168,31 @@ class MeasureSession:
             self._builds.tidy()
         return [outcomes[key.digest] for key in keys]
 
-    def remeasure(self, jobs: Sequence[Job]) -> list[Outcome | None]:
-        """Measures kernels once more that this session measured, and that much depends on.
+    def measure_again(self, job: Job) -> Outcome | None:
+        """Measure a kernel that this session measured once more; of two latencies the lower one is kept.
 
         Returns:
-            What to believe of each from now on, see ``merge_measurements``; None of what cannot be looked at again: the
-            database knew it, it was seen twice, or it did not run.
+            What is known of the kernel from now on; None if it was not measured by this session, or did not run.
         """
-        outcomes: list[Outcome | None] = []
-        for job in jobs:
-            key = self.key(job)
-            first = self._session.get(key.digest)
-            again = first is not None and first.ok and not first.recorded and key.digest not in self._seen_twice
-            outcomes.append(self._measure_again(key, job, first) if again and first is not None else None)
+        key = self.key(job)
+        first = self._session.get(key.digest)
+        if first is None or first.time is None or first.recorded:
+            return None
+        self.say(f"measuring {job.kernel.graph.name} on {job.target.short} again")
+        try:
+            made = self._builds.compiled(job.kernel, job.target)
+            with measurement_lock():
+                again = self._measure(job, made, first.build_s)
+        except ToolchainError:
+            return None  # It was built before, and by a sound toolchain will be again.
+        finally:
             self._builds.relieve(job.kernel)
-        return outcomes
-
-    def alone(self, job: Job) -> Callable[[], float]:
-        """Times a kernel for one burst whenever it is called, as ``measure`` does, but at whatever pace the machine has.
-
-        Returns:
-            A function that returns seconds: the median, and over all occasions their mean by weight.
-
-        Raises:
-            ToolchainError: It could not be built.
-        """
-        told = self._checked(job, self._builds.compiled(job.kernel, job.target))
-        plan = self._sampling_plan(job)
-
-        def seconds() -> float:
-            found = [
-                weight * statistics.median(self._burst(job, told, values, plan))
-                for values, weight in self._distinct_occasions(job)
-            ]
-            return math.fsum(found)
-
-        return seconds
+        if again.status is not Status.OK or again.time is None:
+            return again
+        best = min(first, again, key=lambda outcome: outcome.cost)
+        self._session[key.digest] = best
+        self._database.record(key, best)
+        return best
 
     def recall(self, job: Job) -> Outcome | None:
         """What is known of a kernel without building or measuring it, or None."""
@@ -398,23 +386,6 @@ class MeasureSession:
             except Quarantined as error:
                 return failed(error, made.build_s)
         self.counters.measured += 1
-        self._database.record(key, outcome)
-        return outcome
-
-    def _measure_again(self, key: WorkloadKey, job: Job, first: Outcome) -> Outcome | None:
-        self._seen_twice.add(key.digest)
-        self.say(f"measuring {job.kernel.graph.name} on {job.target.short} again")
-        try:
-            made = self._builds.compiled(job.kernel, job.target)
-            with measurement_lock():
-                outcome = self._measure(job, made, first.build_s)
-        except ToolchainError:
-            return None  # It was built before, and by a sound toolchain will be again.
-        self.counters.again += 1
-        if outcome.status is Status.WRONG:
-            return outcome  # With the weights of this kernel; another of equal key was right.
-        outcome = merge_measurements(first, outcome)
-        self._session[key.digest] = outcome
         self._database.record(key, outcome)
         return outcome
 
