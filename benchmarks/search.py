@@ -29,7 +29,6 @@ only figures with the same database are comparable.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -58,7 +57,6 @@ from collage.database.queries import listing
 from collage.frontend import place_weights, read_model
 from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport
 from collage.graph import SubGraph
-from collage.measure.noise_monitor import PATIENCE_VARIABLE
 from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
 from collage.search import Partitioning, SearchResult
@@ -227,7 +225,6 @@ def main() -> None:
         models = [(model.name, model.path) for model in chosen_models(options)]
         _drawn_costs.run(DRAWN[options.costs], [*models, *synthetic], options.seed)
     elif options.costs == "everything":
-        os.environ.setdefault(PATIENCE_VARIABLE, "1200")
         options.state.mkdir(parents=True, exist_ok=True)
         print("model              mode             keys   meas.  share   plan, µs    loss  single, µs")
         for model in chosen_models(options):

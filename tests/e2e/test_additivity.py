@@ -31,7 +31,9 @@ def test_a_chain_that_costs_more_than_its_kernels_says_so_and_loses_only_if_it_i
     toolchains.add(TaxedToolchain("second", {"Relu": 6.0, "Tanh": 1.0}))
     report = collage.compile(model, ["first", "second"], toolchains=toolchains, workers=LENT).report
     kernels = [(kernel["target"], len(kernel["nodes"])) for kernel in report["kernels"]]
-    assert kernels == [("llvm -compiler=first", 2), ("llvm -compiler=second", 4)], "the best of fewer kernels is a finalist"
+    assert kernels == [("llvm -compiler=first", 2), ("llvm -compiler=second", 4)], (
+        "the best of fewer kernels is a finalist"
+    )
     assert report["speedup_vs_best_single"] > 1.0
     assert 0.15 < report["additive_error"] < 0.55, "4 of 19 ms are not in the kernels"
 

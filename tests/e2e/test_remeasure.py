@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from collage.cost.statistics import Summary
 from collage.database.database import Database
 from collage.measure.comparison import Comparison, Finalist, FinalistResult
 from collage.measure.jobs import Job
-from collage.measure.noise_monitor import PATIENCE_VARIABLE
 from collage.measure.session import MeasureSession
 from collage.runtime import Recipe
 from collage.target import Target
@@ -68,7 +67,6 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
     monkeypatch.setattr(MeasureSession, "_measure", lambda *args: clock.measure(*args))
-    monkeypatch.setenv(PATIENCE_VARIABLE, "0")
     return clock
 
 
@@ -105,7 +103,9 @@ def test_a_machine_that_was_slow_for_a_while_is_forgiven(clock: Clock, tmp_path:
     clock.first["left", "Neg Relu"] = clock.first["right", "Neg Relu"] = 1.7
     executable = compiled(tmp_path)
     singles = [row["measured_us"]["median"] for row in executable.report["singles"]]
-    assert singles == pytest.approx([1_600_100, 4_740_100]), "whole models are measured twice, and the faster run counts"
+    assert singles == pytest.approx([1_600_100, 4_740_100]), (
+        "whole models are measured twice, and the faster run counts"
+    )
     assert plan(executable) == BEST
 
 
@@ -152,7 +152,6 @@ class NoisyMachine:
         monkeypatch.setattr("collage.compiler.final_comparison.finalist_of", self.finalist)
         monkeypatch.setattr("collage.compiler.final_comparison.compare_end_to_end", self.race)
         monkeypatch.setattr("collage.compiler.final_comparison.why_wrong", lambda *_: None)
-        monkeypatch.setenv(PATIENCE_VARIABLE, "0")
 
     def seconds(self, target: Target, nodes: Iterable[ir.Node]) -> float:
         return 0.2 + sum(self.costs.get(target.toolchain, {}).get(node.op_type, 0.0) for node in nodes)

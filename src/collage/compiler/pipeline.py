@@ -58,6 +58,7 @@ from collage.measure.tuning_records import TuningRecords
 from collage.options import CompileOptions
 from collage.runtime import Executable, Recipe
 from collage.search import SearchResult
+from collage.system.load import is_busy
 from collage.system.scratch import make_scratch, scratch
 from collage.target import HOST_TARGET, TargetLike
 from collage.toolchains import Registry, choose_menu, registry
@@ -197,7 +198,7 @@ def _recalled(
     finals = lowered_again(problem, session, known.finals)
     if finals is None:
         return None
-    if not finals.is_in_doubt or not session.noise_monitor.is_known_quiet():
+    if not finals.is_in_doubt or is_busy():
         return replace(known, finals=finals)
     again = compare_again(problem, session, finals)
     if again is finals:

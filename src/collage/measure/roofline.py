@@ -1,6 +1,7 @@
 """A time that no kernel can undercut on this machine: the roofline, with every benefit of doubt on the fast side.
 
-These are *proof* bounds: with them the lazy search can state how far its result is from the optimum at most. They are sound as long as a toolchain
+These are *proof* bounds: with them the lazy search can state how far its result is from the optimum at most.
+They are sound as long as a toolchain
 
 * does the multiplications of a product or convolution, less what Winograd's algorithm saves (a factor of 5, that of
   F(6x6, 3x3), at most), and

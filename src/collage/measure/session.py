@@ -7,8 +7,6 @@ is built, by other tuners neither. Everything that was ever measured comes from 
 from __future__ import annotations
 
 import dataclasses
-import math
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,9 +21,8 @@ from collage.cost.workload_key import WorkloadKey, runtime_settings
 from collage.database.database import Database
 from collage.measure.builder import Builds, Built
 from collage.measure.jobs import Counters, Job, batches
-from collage.measure.noise_monitor import NoiseMonitor
 from collage.measure.quarantine import Quarantined
-from collage.measure.sampling import SamplingPlan, normalize, sample_in_bursts
+from collage.measure.sampling import SamplingPlan
 from collage.measure.worker_pool import Limits, WorkerPool
 from collage.numerics.rounding_ties import after_decisions
 from collage.numerics.value_store import ValueStore
@@ -38,15 +35,12 @@ from collage.workers.worker import Worker
 __all__ = ["MeasureSession"]
 
 _MIB = 1 << 20
-_BURST_S = 0.06
-"""Other machines on the same processors come and go within tenths of a second."""
 
 
 class MeasureSession:
     """Builds and measures kernels of one model.
 
     Attributes:
-        noise_monitor: Tells how fast the machine is just now.
         say: Told what is going on, a line at a time.
         values: The model's inputs and intermediate values, at its most frequent lengths.
         occasions: All on which kernels are timed, with their shares of all runs; the first is ``values``.
@@ -86,7 +80,6 @@ class MeasureSession:
         self._crew = WorkerPool(toolchains, database, limits, forgive=remeasure, workers=workers, say=say)
         self.counters = Counters()
         self._builds = Builds(self._crew, workspace, self.counters, threads=threads, limits=limits, say=say)
-        self.noise_monitor = NoiseMonitor(database, say)
         self._verified: set[tuple[str, str]] = set()
         self.values = ValueStore(workspace / "values")
         self.occasions = [(self.values, 1.0)]
@@ -101,7 +94,6 @@ class MeasureSession:
 
     def close(self) -> None:
         """Ends all workers, unless they were lent."""
-        self.noise_monitor.close()
         self._crew.close()
 
     @property
@@ -241,7 +233,6 @@ class MeasureSession:
         try:
             made = self._builds.compiled(kernel, target)
             with measurement_lock():
-                before = self._slowdown(target)
                 found: Mapping[str, float] = self._crew.call(
                     target,
                     "overheads",
@@ -252,10 +243,9 @@ class MeasureSession:
                     threads=self.threads,
                     cores=self.cores,
                 )
-                slowdown = math.sqrt(before * self._slowdown(target))
         except ToolchainError:
             return {"dispatch_s": 0.0, "launch_s": 0.0}
-        return {name: normalize(seconds, slowdown) for name, seconds in found.items()}
+        return found
 
     def can_tune(self, target: Target) -> bool:
         """Whether a target's toolchain finds faster code by trying."""
@@ -412,27 +402,23 @@ class MeasureSession:
         return Outcome(Status.OK, None, time, found["error"], build_s)
 
     def _time(self, job: Job, told: Mapping[str, Any]) -> Summary:
-        """How long a kernel takes on this machine while it is calm: the mean of all occasions by their weight."""
+        """Return how long a kernel takes: the mean of all occasions by their weight."""
+        kernel = {name: told[name] for name in ("compiled", "target", "workspace", "threads", "inputs")}
         parts = []
         for values, weight in self._distinct_occasions(job):
             # What is hopeless on one occasion is so on all of them.
-            plan = dataclasses.replace(self._sampling_plan(job), abandon_above_s=min(job.abandon_above_s / weight, 1e9))
-            burst, slowdown = partial(self._burst, job, told, values), partial(self._slowdown, job.target)
-            parts.append((summarise(sample_in_bursts(burst, slowdown, plan)), weight))
+            abandon_above_s = min(job.abandon_above_s / weight, 1e9)
+            plan = SamplingPlan(job.context_bytes // _MIB * _MIB, self.cores, abandon_above_s=abandon_above_s)
+            samples = self._crew.call(
+                job.target,
+                "sample",
+                self._limits.run_s,
+                **kernel,
+                values=str(values.folder),
+                plan=dataclasses.asdict(plan),
+            )
+            parts.append((summarise(samples), weight))
         return weighted_mean(parts)
-
-    def _sampling_plan(self, job: Job) -> SamplingPlan:
-        plan = SamplingPlan(job.context_bytes // _MIB * _MIB, cores=self.cores)
-        return dataclasses.replace(plan, burst_s=_BURST_S) if _is_on_processors(job.target) else plan
-
-    def _burst(self, job: Job, told: Mapping[str, Any], values: ValueStore, plan: SamplingPlan) -> list[float]:
-        """Seconds of each timed run of a kernel on one occasion, in one burst."""
-        kernel = {name: told[name] for name in ("compiled", "target", "workspace", "threads", "inputs")}
-        on, as_json = str(values.folder), dataclasses.asdict(plan)
-        found: list[float] = self._crew.call(
-            job.target, "sample", self._limits.run_s, **kernel, values=on, plan=as_json
-        )
-        return found
 
     def _distinct_occasions(self, job: Job) -> list[tuple[ValueStore, float]]:
         """Those that differ for a kernel: where none of its lengths is symbolic, all are one."""
@@ -442,10 +428,6 @@ class MeasureSession:
             first, share = met.get(shapes, (values, 0.0))
             met[shapes] = first, share + weight
         return list(met.values())
-
-    def _slowdown(self, target: Target) -> float:
-        """How many times as long as at best the processors take; 1 for targets that run elsewhere."""
-        return self.noise_monitor.slowdown() if _is_on_processors(target) else 1.0
 
     def _checked(self, job: Job, compiled: dict[str, Any]) -> dict[str, Any]:
         """What a worker has to be told to run a kernel on the model's values, and to check it."""
@@ -473,7 +455,3 @@ def _shapes(job: Job, values: ValueStore) -> str:
     if all(value.shape is not None and value.shape.is_static() for value in outputs):
         return told(job.inputs)
     return f"{told(job.inputs)} -> {told(job.outputs)}"
-
-
-def _is_on_processors(target: Target) -> bool:
-    return target.kind == "llvm"
