@@ -1,4 +1,4 @@
-"""The finals: whole executables against each other, end to end, taking turns (design section 4, step 5).
+"""The finals: whole executables against each other, end to end, taking turns.
 
 Every contestant lives in a process of its own, which loads only the runtimes that it uses, so that a crash costs a
 contestant and nobody is slowed by a neighbour that it would not have. They run in turns, in blocks short enough for slow
