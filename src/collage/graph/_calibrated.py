@@ -13,6 +13,7 @@ __all__ = [
     "VALUE_RANGE",
     "copy_range",
     "drop_precisions",
+    "keep_in_float",
     "set_value_range",
     "stays_float",
     "value_range",
@@ -55,6 +56,11 @@ def copy_range(old: ir.Value, new: ir.Value) -> None:
 def stays_float(node: ir.Node) -> bool:
     """Return True if a node is to stay in float32 inside a kernel of 8 bits."""
     return node.metadata_props.get(NODE_PRECISION) == _FLOAT
+
+
+def keep_in_float(node: ir.Node) -> None:
+    """Note that a node is to stay in float32 inside a kernel of 8 bits."""
+    node.metadata_props[NODE_PRECISION] = _FLOAT
 
 
 def drop_precisions(model: ir.Model) -> None:
