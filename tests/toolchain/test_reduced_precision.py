@@ -19,7 +19,7 @@ from collage.graph import NODE_PRECISION
 from collage.target import Target
 from collage.testing._toolchain_case import with_weights_in_file
 from collage.testing._toolchain_kernels import KernelCase, kernel
-from collage.toolchains import LoadOptions, Toolchain
+from collage.toolchains import Compiled, LoadOptions, Toolchain
 from collage.toolchains.onnxruntime.toolchain import OnnxRuntimeToolchain
 from collage.toolchains.openvino.toolchain import OpenVinoToolchain
 
@@ -91,26 +91,47 @@ def test_int8_is_right_within_its_steps(name: str, toolchain: Toolchain, tmp_pat
         assert 0 < error(y, wanted) < 6e-2
 
 
-def operators_that_ran(path: Path) -> Counter[str]:
-    """What ONNX Runtime makes of a model."""
+def operators_that_ran(compiled: Compiled, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """What ONNX Runtime makes of a kernel when the toolchain loads it."""
     import onnxruntime as ort
 
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.optimized_model_filepath = str(path.with_suffix(".optimised"))
-    ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return Counter(node.op_type for node in onnx.load(path.with_suffix(".optimised")).graph.node)
+    made = type(ort.SessionOptions())
+    kept = folder / "optimised.onnx"
+
+    def options() -> Any:
+        result = made()
+        result.optimized_model_filepath = str(kept)
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ort, "SessionOptions", options)
+        ORT.load(compiled, at(ORT, "int8"), folder, LoadOptions(1))
+    return Counter(node.op_type for node in onnx.load(kept).graph.node)
 
 
-def test_onnxruntime_computes_a_network_in_integers(tmp_path: Path) -> None:
+def test_onnxruntime_computes_a_network_in_integers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, weights, feeds = MODELS["cnn"]
     model = calibrated(kernel("k", text, weights), [feeds], tmp_path)
     compiled = ORT.compile(model, at(ORT, "int8"), tmp_path)
-    ran = operators_that_ran(tmp_path / compiled.files[0])
+    ran = operators_that_ran(compiled, tmp_path, monkeypatch)
     assert ran["QLinearConv"] == 5 and ran["Conv"] == 0
     assert ran["QLinearAdd"] == ran["QLinearMul"] == ran["QLinearSigmoid"] == ran["QLinearGlobalAveragePool"] == 1
     assert ran["QGemm"] == 1
     assert ran["QuantizeLinear"] == 1 and ran["DequantizeLinear"] == 0
+
+
+def test_onnxruntime_computes_products_with_a_bias_beside_them_in_integers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """(float[1,8,64] x) => (float[1,8,64] y) {
+        n = LayerNormalization (x, b) m = MatMul (n, w) a = Add (m, b) y = Add (a, n)
+    }"""
+    feeds = {"x": numbers(1, 8, 64)}
+    weights = {"w": numbers(64, 64, seed=1), "b": numbers(64, seed=2)}
+    model = calibrated(kernel("k", text, weights), [feeds], tmp_path)
+    ran = operators_that_ran(ORT.compile(model, at(ORT, "int8"), tmp_path), tmp_path, monkeypatch)
+    assert ran["MatMulIntegerToFloat"] == ran["QuantizeLinear"] == 1
+    assert ran["DequantizeLinear"] == ran["Gemm"] == ran["MatMul"] == 0
 
 
 def test_openvino_computes_a_network_in_integers(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions
 from collage.toolchains.onnxruntime import cuda as onnxruntime_cuda
-from collage.toolchains.onnxruntime.reduced import REDUCED, save_reduced
+from collage.toolchains.onnxruntime.reduced import REDUCED, UNWANTED_OPTIMISERS, save_reduced
 from collage.toolchains.sdk.import_probe import import_failure
 from collage.toolchains.sdk.in_place import InPlaceKernelBase, layouts_of
 from collage.toolchains.sdk.model_files import (
@@ -377,7 +377,8 @@ def _session(path: Path, target: Target, options: Any) -> Any:
         raise TargetError(f"target {str(target)!r}: this build of onnxruntime has no {provider}")
     refusals = (errors.NotImplemented, errors.InvalidGraph, errors.InvalidArgument, errors.Fail)
     try:
-        session = ort.InferenceSession(path, options, providers=[provider])
+        unwanted = UNWANTED_OPTIMISERS if target.option("precision") == "int8" else []
+        session = ort.InferenceSession(path, options, providers=[provider], disabled_optimizers=unwanted)
     except refusals as error:
         raise Unsupported(f"onnxruntime: {one_line(error)}") from error
     except Exception as error:
