@@ -15,6 +15,7 @@ from tests.calibrated import calibrated
 from tests.unit.toolchains.test_int8_model import CNN, CNN_WEIGHTS, PERCEPTRON, PERCEPTRON_WEIGHTS, numbers
 
 from collage._errors import TargetError, Unsupported
+from collage.frontend import place_weights, read_model
 from collage.graph import NODE_PRECISION
 from collage.target import Target
 from collage.testing._toolchain_case import with_weights_in_file
@@ -22,7 +23,12 @@ from collage.testing._toolchain_kernels import KernelCase, kernel
 from collage.toolchains import Compiled, LoadOptions, Toolchain
 from collage.toolchains.onnxruntime.toolchain import OnnxRuntimeToolchain
 from collage.toolchains.openvino.toolchain import OpenVinoToolchain
+from collage.transform import prepare
 
+ZOO = Path(__file__).parents[2] / ".cache" / "zoo"
+ZOO_MODELS = sorted(path.parent.name for path in ZOO.glob("*/model.onnx"))
+REFUSED = {"llama_f16": "profits", "quantised": "already"}
+"""Models of the zoo that int8 leaves alone, and a word of the reason."""
 ORT, OPENVINO = OnnxRuntimeToolchain(), OpenVinoToolchain()
 BOTH = pytest.mark.parametrize("toolchain", [ORT, OPENVINO], ids=["onnxruntime", "openvino"])
 
@@ -243,3 +249,26 @@ def test_artefacts_of_the_dynamic_int8_that_was_called_int8_still_load(tmp_path:
     (new,) = ORT.load(compiled, at(ORT, "int8-dynamic"), tmp_path, LoadOptions(1))([x])
     (old,) = ORT.load(compiled, at(ORT, "int8"), tmp_path, LoadOptions(1))([x])
     np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.slow
+@BOTH
+@pytest.mark.parametrize("name", ZOO_MODELS)
+def test_models_of_the_zoo_are_recognisable_in_int8(name: str, toolchain: Toolchain, tmp_path: Path) -> None:
+    with np.load(ZOO / name / "inputs.npz") as arrays:
+        feeds = dict(arrays)
+    model = calibrated(place_weights(prepare(read_model(ZOO / name / "model.onnx")), tmp_path), [feeds], tmp_path)
+    model.graph.name = "k"
+    if name in REFUSED:
+        with pytest.raises(Unsupported, match=REFUSED[name]):
+            toolchain.compile(model, at(toolchain, "int8"), tmp_path)
+        return
+    try:
+        exact = run(toolchain, model, "f32", tmp_path, feeds)
+    except Unsupported as refusal:
+        pytest.skip(str(refusal))
+    for y, wanted in zip(run(toolchain, model, "int8", tmp_path, feeds), exact, strict=True):
+        assert y.dtype == wanted.dtype
+        if wanted.dtype.kind == "f" and y.shape == wanted.shape:
+            distance = float(np.linalg.norm(y - wanted) / max(float(np.linalg.norm(wanted)), 1e-9))
+            assert distance < 0.5
