@@ -396,3 +396,62 @@ def test_weights_have_seven_bits_where_sums_would_saturate(tmp_path: Path, monke
         values = in_int8(model, WHOLE).graph.initializers.values()
         bytes_ = [v.const_value.numpy() for v in values if v.dtype == ir.DataType.INT8 and v.const_value.size > 8]
         assert [int(np.abs(array).max()) for array in bytes_] == [limit, limit]
+
+
+LAYERS = {
+    "Conv": "Conv (%a, w)",
+    "Biased": "Conv <pads = [1,1,1,1]> (%a, v, b)",
+    "Relu": "Relu (%a)",
+    "Clip": "Clip (%a, low, high)",
+    "Add": "Add (%a, %b)",
+    "Constant": "Add (%a, row)",
+    "Mul": "Mul (%a, gate)",
+    "Sigmoid": "Sigmoid (%a)",
+    "MaxPool": "MaxPool <kernel_shape = [3,3], pads = [1,1,1,1]> (%a)",
+    "Transpose": "Transpose <perm = [0,1,3,2]> (%a)",
+    "Reshape": "Reshape (%a, shape)",
+    "Tanh": "Tanh (%a)",
+    "MatMul": "MatMul (%a, square)",
+}
+LAYER_WEIGHTS = {
+    "w": numbers(3, 3, 1, 1) / 2,
+    "v": numbers(3, 3, 3, 3, seed=1) / 4,
+    "b": numbers(3, seed=2),
+    "low": np.array(-1, np.float32),
+    "high": np.array(2, np.float32),
+    "row": numbers(1, 3, 1, 1, seed=3),
+    "gate": np.array([0.5], np.float32),
+    "shape": np.array([1, 3, 4, 4]),
+    "square": numbers(4, 4, seed=4) / 2,
+}
+
+
+@STYLES
+@pytest.mark.parametrize("hostile", [False, True])
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_random_networks(data: st.DataObject, hostile: bool, style: Int8Style, tmp_path_factory: Any) -> None:
+    lines, names = [], ["x"]
+    for i in range(data.draw(st.integers(2, 9))):
+        layer = LAYERS[data.draw(st.sampled_from(sorted(LAYERS)))]
+        pick = st.sampled_from(names[-3:])
+        lines.append(f"n{i} = {layer.replace('%a', data.draw(pick)).replace('%b', data.draw(pick))}")
+        names.append(f"n{i}")
+    outputs = data.draw(st.sets(st.sampled_from(names[1:]), max_size=2)) | {names[-1]}
+    listed = ", ".join(f"float[1,3,4,4] {name}" for name in sorted(outputs))
+    x = numbers(1, 3, 4, 4, seed=5)
+    model = ready(
+        f"(float[1,3,4,4] x) => ({listed}) {{{' '.join(lines)}}}", LAYER_WEIGHTS, tmp_path_factory.mktemp("k"), x=x
+    )
+    if hostile:
+        for value in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs)):
+            if data.draw(st.booleans()):
+                value.metadata_props[VALUE_RANGE] = data.draw(st.sampled_from(HOSTILE))
+    try:
+        made = in_int8(model, style)
+    except Unsupported:
+        return
+    for found, exact in zip(run(made, x=x), run(model, x=x), strict=True):
+        assert found.shape == exact.shape and np.isfinite(found).all()
+        distance = float(np.linalg.norm(found - exact) / max(float(np.linalg.norm(exact)), 1e-6))
+        assert distance < 0.15
