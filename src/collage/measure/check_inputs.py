@@ -34,6 +34,7 @@ from collage.frontend import (
 from collage.graph import structural_hash
 from collage.measure.original_model import Mismatch, OriginalModel
 from collage.measure.reference_run import (
+    MadeUp,
     Make,
     UntakenInputs,
     believe_values,
@@ -72,6 +73,7 @@ class CheckingSets:
         probes: Kinds of probing inputs that the model takes.
         lacks_inputs: It cannot be run because it fails on inputs that were made up; given ones may do.
         notes: What a user should know of inputs that were made up.
+        made: Inputs that the model takes, and what makes more of their kind; None if it could not be run.
     """
 
     failure: str | None = None
@@ -80,6 +82,7 @@ class CheckingSets:
     probes: tuple[str, ...] = ()
     lacks_inputs: bool = False
     notes: tuple[str, ...] = ()
+    made: MadeUp | None = None
 
 
 class _Differs(Exception):
@@ -204,7 +207,7 @@ def capture_checking_sets(
         return CheckingSets(str(error), lacks_inputs=isinstance(error, UntakenInputs))
     except _Differs as found:
         return CheckingSets(None, tuple(found.mismatches), found.values)
-    return CheckingSets(probes=probes, notes=_guesses(model, made.inputs, given))
+    return CheckingSets(probes=probes, notes=_guesses(model, made.inputs, given), made=made)
 
 
 def _guesses(model: ir.Model, inputs: Mapping[str, Any], given: Collection[str]) -> tuple[str, ...]:
