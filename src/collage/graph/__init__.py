@@ -8,6 +8,7 @@ into local functions of a new model.
 from collage.graph._calibrated import (
     NODE_PRECISION,
     VALUE_RANGE,
+    drop_precisions,
     keep_in_float,
     set_value_range,
     stays_float,
@@ -54,6 +55,7 @@ __all__ = [
     "clone_node",
     "constant_tensor",
     "copy_model",
+    "drop_precisions",
     "extract",
     "first_bit",
     "hash_bits",

@@ -7,7 +7,16 @@ from collections.abc import Hashable, Mapping
 import onnx_ir as ir
 
 from collage.device import RESULT_SE_SCOPE, SEScope
-from collage.graph import DataflowGraph, IndexSet, NameSupply, SubGraph, extract, keep_in_float, structural_hash
+from collage.graph import (
+    DataflowGraph,
+    IndexSet,
+    NameSupply,
+    SubGraph,
+    drop_precisions,
+    extract,
+    keep_in_float,
+    structural_hash,
+)
 from collage.target import Target
 
 __all__ = ["KernelMaker", "kernel_attributes", "kernel_name"]
@@ -37,6 +46,8 @@ class KernelMaker:
         key = (sub_graph, str(target))
         if key not in self._made:
             model = extract(self.graph, sub_graph, self._names.fresh(kernel_name(sub_graph, target)))
+            if not target.is_reduced:
+                drop_precisions(model)
             if self._properties:
                 model.metadata_props.update(self._properties.get((self.signature(sub_graph), str(target)), {}))
             in_float = self._in_float.get(str(target), 0)
