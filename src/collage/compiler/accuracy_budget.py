@@ -8,6 +8,7 @@ Lagrangian relaxation of the shortest path under a second, additive constraint).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 
 from collage._errors import ToolchainError
@@ -25,6 +26,8 @@ _STEPS = 8
 """Prices that are tried; each costs a search among what is mostly known, and one run of the plan that it finds."""
 _RAISE = 8.0
 _CHECK_S = 300.0
+_SLOWER = 1.15
+"""A reduced plan that is expected to take so many times as long as another one is not judged."""
 
 
 def within_budget(
@@ -87,22 +90,42 @@ def _at_a_price(
     return kept
 
 
-def judged(problem: Problem, session: MeasureSession, precision: Precision | None, plans: Sequence[Plan]) -> list[Plan]:
+def judged(
+    problem: Problem,
+    session: MeasureSession,
+    precision: Precision | None,
+    plans: Sequence[Plan],
+    seconds: Callable[[Plan], float | None] = lambda _: None,
+) -> list[Plan]:
     """Return the plans that keep every limit on judging samples; those of the model's own precision always do.
 
-    Refused targets that take the whole model are noted in ``precision``, with the reason.
+    Reduced plans that are clearly slower than one that is returned are left out. Refused targets that take the whole model are
+    noted in ``precision``, with the reason.
+
+    Args:
+        problem: The model.
+        session: Builds kernels.
+        precision: Has the judging samples.
+        plans: The plans, in the order in which they are returned.
+        seconds: The time that a plan is expected to take, if it is known.
     """
-    kept = []
-    for plan in plans:
-        reason = None
-        if precision is not None and _is_reduced(plan):
-            session.say(f"judging {plan.name}")
-            reason = judge_plan(problem, session, precision, plan).reason
-            if reason is not None and plan.single is not None:
-                precision.refusals[str(plan.single)] = reason
+    expected_s = {plan.name: seconds(plan) or 0.0 for plan in plans}
+    exact_s = [expected_s[plan.name] for plan in plans if not _is_reduced(plan) and expected_s[plan.name]]
+    best_s, kept = min(exact_s, default=math.inf), set[str]()
+    for plan in sorted(plans, key=lambda plan: expected_s[plan.name]):
+        if precision is None or not _is_reduced(plan):
+            kept.add(plan.name)
+            continue
+        if expected_s[plan.name] > _SLOWER * best_s:
+            continue
+        session.say(f"judging {plan.name}")
+        reason = judge_plan(problem, session, precision, plan).reason
         if reason is None:
-            kept.append(plan)
-    return kept
+            kept.add(plan.name)
+            best_s = min(best_s, expected_s[plan.name] or best_s)
+        elif plan.single is not None:
+            precision.refusals[str(plan.single)] = reason
+    return [plan for plan in plans if plan.name in kept]
 
 
 def judge_plan(

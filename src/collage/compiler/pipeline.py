@@ -31,7 +31,7 @@ from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import FinalComparison, choose, compare_again, lowered_again, unmeasured
 from collage.compiler.opening import open_model
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
-from collage.compiler.plans import Plan, single_plans
+from collage.compiler.plans import Plan, predicted_s, single_plans
 from collage.compiler.precision_borders import around_sensitive
 from collage.compiler.precision_front import find_front
 from collage.compiler.precision_report import precision_facts
@@ -178,6 +178,8 @@ def _searched(
         candidates, _ = search(candidates)
         candidates = autotune(problem, costs, records, candidates)
     singles, found = single_plans(problem, survey), None
+    expected_s = partial(predicted_s, problem, costs)
+    judge = partial(judged, problem, session, survey.precision, seconds=expected_s)
     if len(survey.takers) > 1 or problem.placement is not None or tune_s or costs.has_variants:
         compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say)
 
@@ -187,12 +189,11 @@ def _searched(
                 again = partial(searched_again, problem, costs, index)
                 plans = within_budget(problem, costs, session, survey.precision, plans, again)
             mixes = _mixes(survey, plans, singles)
-            return with_named_targets(survey, judged(problem, session, survey.precision, [*singles, *mixes]))
+            return with_named_targets(survey, judge([*singles, *mixes]))
 
         found, finals = decide(candidates, search, finalists, partial(choose, problem, costs, session), costs, checks)
     else:
-        named = with_named_targets(survey, judged(problem, session, survey.precision, singles))
-        finals = choose(problem, costs, session, named)
+        finals = choose(problem, costs, session, with_named_targets(survey, judge(singles)))
     if survey.precision is not None and problem.options.front:
         again = partial(searched_again, problem, costs, candidates)
         survey.precision.front = find_front(survey, session, costs, finals, again)

@@ -39,7 +39,7 @@ def around_sensitive(survey: Survey, specs: Sequence[FusionSpec]) -> list[Candid
             found += [
                 CandidateKernel(sub_graph, target, spec, (_RULE,))
                 for target in spec.targets
-                if (target.option("precision") == "int8") != is_sensitive
+                if target.is_calibrated != is_sensitive
                 and all(survey.coverage_of(target)(node).ok for node in sub_graph.nodes)
             ]
     return found

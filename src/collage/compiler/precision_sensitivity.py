@@ -113,7 +113,7 @@ def add_variants(
 
 
 def _quantising(menu: Iterable[Target]) -> list[Target]:
-    return [target for target in menu if target.option("precision") == "int8" and target.option(EXEMPT) is None]
+    return [target for target in menu if target.is_calibrated and target.option(EXEMPT) is None]
 
 
 def _is_hopeful(problem: Problem, baselines: Baselines, target: Target) -> bool:
@@ -125,7 +125,7 @@ def _is_hopeful(problem: Problem, baselines: Baselines, target: Target) -> bool:
     others = [
         found.whole.time.median_s
         for other, found in baselines.items()
-        if found.whole.time is not None and other.option("precision") != "int8" and (found.whole.error or 0.0) <= budget
+        if found.whole.time is not None and not other.is_calibrated and (found.whole.error or 0.0) <= budget
     ]
     return whole.time.median_s < min(others, default=math.inf)
 

@@ -153,7 +153,7 @@ class Precision:
 
 def needs_ranges(menu: Sequence[Target]) -> bool:
     """Return True if a target quantises statically."""
-    return any(target.option("precision") == "int8" for target in menu)
+    return any(target.is_calibrated for target in menu)
 
 
 def with_limits(options: CompileOptions) -> CompileOptions:

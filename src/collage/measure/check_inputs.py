@@ -47,7 +47,7 @@ from collage.measure.unstable_elements import capture_unstable
 from collage.numerics.compare import compare, tolerance_of
 from collage.numerics.nan_check import nonfinite_elements
 from collage.numerics.rounding_ties import after_decisions
-from collage.numerics.value_store import ValueStore, probe_folder, probe_of
+from collage.numerics.value_store import HARDER, ValueStore, probe_folder, probe_of
 from collage.target import HOST_TARGET
 
 __all__ = ["CheckingSets", "agrees_with_original", "capture_checking_sets"]
@@ -321,7 +321,7 @@ def _capture_others(
 ) -> None:
     """A second set of inputs to check kernels on; where the model refuses all, or makes less sense of them, one has to do."""
     most = nonfinite_elements(model, measure_session.values)
-    folder = measure_session.values.folder.with_name("other_values")
+    folder = measure_session.values.folder.with_name(HARDER)
     for inputs in candidates:
         values = ValueStore(folder)
         try:
