@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +36,18 @@ class PlanService:
         self._executable = Executable(Recipe.from_json(recipe), Path(workspace), toolchains=toolchains)
         self._inputs = [port.name for port in self._executable.inputs]
 
-    def outputs(self, values: str, into: str) -> list[str]:
-        """Answer the inputs in a store, and put the outputs into another store; return their names.
+    def answer(self, values: Sequence[str], into: Sequence[str]) -> None:
+        """Answer the inputs in each of several stores, and put the outputs into others.
 
         Raises:
             CompileError: A kernel failed, and the host stood in for it.
         """
-        store, answers = ValueStore(Path(values)), ValueStore(Path(into))
-        noted = len(self._executable.notes)
-        found = self._executable.run({name: np.array(store.get(name)) for name in self._inputs if name in store})
-        if len(self._executable.notes) > noted:
-            raise CompileError(self._executable.notes[-1])
-        for name, value in found.items():
-            answers.put(name, value)
-        answers.flush()
-        return list(answers)
+        for source, goal in zip(values, into, strict=True):
+            store, answers = ValueStore(Path(source)), ValueStore(Path(goal))
+            noted = len(self._executable.notes)
+            found = self._executable.run({name: np.array(store.get(name)) for name in self._inputs if name in store})
+            if len(self._executable.notes) > noted:
+                raise CompileError(self._executable.notes[-1])
+            for name, value in found.items():
+                answers.put(name, value)
+            answers.flush()

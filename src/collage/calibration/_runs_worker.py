@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +52,14 @@ class RunsService:
                 elements += value.size
         return [outside, elements]
 
-    def outputs(self, values: str, into: str) -> list[str]:
-        """Run the model on the inputs in a store, and put its outputs into another store; return their names."""
-        _, found = self._run(values)
-        store = ValueStore(Path(into))
-        for name in self._model.outputs:
-            store.put(name, found.get(name))
-        store.flush()
-        return list(store)
+    def answer(self, values: Sequence[str], into: Sequence[str]) -> None:
+        """Run the model on the inputs in each of several stores, and put the outputs into others."""
+        for source, goal in zip(values, into, strict=True):
+            _, found = self._run(source)
+            store = ValueStore(Path(goal))
+            for name in self._model.outputs:
+                store.put(name, found.get(name))
+            store.flush()
 
     def _run(self, values: str) -> tuple[dict[str, Any], dict[str, Any]]:
         store = ValueStore(Path(values))

@@ -28,9 +28,10 @@ _FIRST_METRIC_S = 30.0
 """Seconds for the call that imports what the user's module imports."""
 _RUN_S = 180.0
 _MOST_KEPT_BYTES = 4 << 30
-_MOST_REFERENCE_S = 90.0
-_LEAST = 16
-"""So many samples are judged however long they take."""
+_MOST_S = 60.0
+"""Seconds after which no further samples are looked at."""
+_CHUNK = 16
+"""So many samples are answered with one call; these are judged however long they take."""
 
 
 class Judge:
@@ -38,7 +39,7 @@ class Judge:
 
     Args:
         data: The samples.
-        original: A worker whose service has ``outputs(values, into)``: the model that is right.
+        original: A worker whose service has ``answer(values, into)``: the model that is right.
         metrics: What to compare by.
         folder: Where inputs and answers lie meanwhile.
     """
@@ -49,7 +50,6 @@ class Judge:
         self._original = original
         self._folder = folder
         self._kept_bytes = 0
-        self._spent_s = 0.0
         self._own_scores: dict[tuple[str, int], float] = {}
         self._functions = {
             metric.name: Worker(_METRIC, {"module": metric.module, "function": metric.function, "paths": _paths()})
@@ -81,8 +81,8 @@ class Judge:
         """Return the drop on each sample, by metric.
 
         Args:
-            answers: A worker whose service has ``outputs(values, into)``.
-            indices: Samples. If the original takes long, the last ones are left out.
+            answers: A worker whose service has ``answer(values, into)``.
+            indices: Samples. If they take long, the last ones are left out.
             metrics: What to compare by, instead of the judge's own.
 
         Raises:
@@ -91,36 +91,50 @@ class Judge:
         """
         metrics = self.metrics if metrics is None else metrics
         found: dict[str, list[float]] = {metric.name: [] for metric in metrics}
-        for number, index in enumerate(indices):
-            if self.is_spent(number, index):
+        started = time.monotonic()
+        for start in range(0, len(indices), _CHUNK):
+            if start and time.monotonic() - started > _MOST_S:
                 break
-            sample = self._data.read(index)
-            asked = put_values(self._folder / "asked", sample.feeds)
-            answers.call("outputs", _RUN_S, values=str(asked.folder), into=str(self._empty("answer")))
-            expected = self.expected(index, asked)
-            for metric in metrics:
-                found[metric.name].append(self._drop(metric, sample, index, expected))
+            self._clear()
+            chunk = [(index, self._data.read(index)) for index in indices[start : start + _CHUNK]]
+            asked = [
+                str(put_values(self._folder / f"asked_{i}", sample.feeds).folder) for i, (_, sample) in enumerate(chunk)
+            ]
+            self._answer_originally([index for index, _ in chunk], asked)
+            places = [self._folder / f"answer_{i}" for i in range(len(chunk))]
+            answers.call("answer", _CHUNK * _RUN_S, values=asked, into=[str(place) for place in places])
+            for place, (index, sample) in zip(places, chunk, strict=True):
+                for metric in metrics:
+                    found[metric.name].append(self._drop(metric, sample, index, ValueStore(place)))
         return found
 
-    def is_spent(self, number: int, index: int) -> bool:
-        """Return True if enough samples were looked at for the time and the disk that a further one would take."""
-        is_known = (self._folder / f"expected_{index}").exists()
-        is_over = self._spent_s > _MOST_REFERENCE_S or self._kept_bytes > _MOST_KEPT_BYTES
-        return number >= _LEAST and is_over and not is_known
+    def _answer_originally(self, indices: Sequence[int], asked: Sequence[str]) -> None:
+        """Have the original answer the samples that it has not answered yet; its answers are kept, up to a size."""
+        fresh = [
+            (values, place)
+            for index, values in zip(indices, asked, strict=True)
+            if not (place := self._expected_at(index)).exists()
+        ]
+        if not fresh:
+            return
+        values, places = zip(*fresh, strict=True)
+        self._original.call("answer", _CHUNK * _RUN_S, values=list(values), into=[str(place) for place in places])
+        self._kept_bytes += sum(store.nbytes(name) for store in map(ValueStore, places) for name in store)
 
-    def expected(self, index: int, asked: ValueStore) -> ValueStore:
-        """Return what the original answers to a sample whose inputs are in a store."""
-        store = ValueStore(self._folder / f"expected_{index}")
-        if not list(store):
-            started = time.monotonic()
-            self._original.call("outputs", _RUN_S, values=str(asked.folder), into=str(store.folder))
-            self._spent_s += time.monotonic() - started
-            store.reload()
-            self._kept_bytes += sum(store.nbytes(name) for name in store)
-        return store
+    def _expected_at(self, index: int) -> Path:
+        return self._folder / f"expected_{index}"
 
-    def _drop(self, metric: Metric, sample: Sample, index: int, expected: ValueStore) -> float:
-        answer = ValueStore(self._folder / "answer")
+    def _clear(self) -> None:
+        """Remove inputs and answers of the last samples, and what the original answered if it is too much."""
+        kinds = ["asked_*", "answer_*"]
+        if self._kept_bytes > _MOST_KEPT_BYTES:
+            kinds, self._kept_bytes = [*kinds, "expected_*"], 0
+        for kind in kinds:
+            for folder in self._folder.glob(kind):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _drop(self, metric: Metric, sample: Sample, index: int, answer: ValueStore) -> float:
+        expected = ValueStore(self._expected_at(index))
         if not isinstance(metric, PythonMetric):
             try:
                 return metric.drop(_arrays(answer), _arrays(expected), sample.label)
@@ -144,11 +158,6 @@ class Judge:
         except ToolchainError as error:
             raise UsageError(f"metric {metric.name}, on {sample.name}: {error}") from error
         return score
-
-    def _empty(self, name: str) -> Path:
-        folder = self._folder / name
-        shutil.rmtree(folder, ignore_errors=True)
-        return folder
 
 
 def _arrays(store: ValueStore) -> Mapping[str, np.ndarray[Any, Any]]:

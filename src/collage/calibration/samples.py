@@ -68,7 +68,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Which samples serve which purpose, by index.
+    """The samples that serve each purpose, by index.
 
     Attributes:
         calibrate: Ranges come from these.

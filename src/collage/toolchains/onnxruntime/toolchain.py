@@ -49,7 +49,7 @@ __all__ = ["OnnxRuntimeToolchain", "from_ort", "narrow_type", "to_ort"]
 
 _LEVELS = {"0": "ORT_DISABLE_ALL", "1": "ORT_ENABLE_BASIC", "2": "ORT_ENABLE_EXTENDED", "3": "ORT_ENABLE_ALL"}
 _OPTIONS: dict[str, OptionValues] = {
-    "llvm": {"threads": None, "precision": ("f32", *REDUCED), "opt-level": tuple(_LEVELS)},
+    "llvm": {"threads": None, "precision": ("f32", *REDUCED), "exempt": None, "opt-level": tuple(_LEVELS)},
     "cuda": onnxruntime_cuda.OPTIONS,
 }
 _PROVIDERS = {"llvm": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
@@ -76,6 +76,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
         "precision": "f32; int8: calibrated 8-bit integers in convolutions, matrix products and what lies between; "
         "int8-dynamic: matrix products in 8-bit integers, no calibration; w8 or w4: weights of matrix products of few rows "
         "in 8 or 4 bits (default f32); on CUDA f32, tf32 or f16",
+        "exempt": "with int8: how many of the model's most sensitive parts stay in float32; set by the search",
         "opt-level": "0 as written, 1 basic, 2 extended, 3 all graph optimisations (default 3)",
     }
 

@@ -52,7 +52,11 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenVinoToolchain"]
 
-_OPTIONS: OptionValues = {"threads": None, "precision": ("f32", "bf16", "f16", "int8", *NARROW_BITS)}
+_OPTIONS: OptionValues = {
+    "threads": None,
+    "precision": ("f32", "bf16", "f16", "int8", *NARROW_BITS),
+    "exempt": None,
+}
 _NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16")}
 """Instruction sets, by /proc/cpuinfo's names, without which a precision is emulated, and slower than f32."""
 _INT8 = Int8Style(
@@ -94,6 +98,7 @@ class OpenVinoToolchain(ToolchainBase):
         "precision": "f32, bf16 or f16: the type that floating-point operators may compute in; int8: calibrated 8-bit "
         "integers in convolutions, matrix products and what lies between; w8 or w4: weights of matrix products of few rows "
         "in 8 or 4 bits (default f32)",
+        "exempt": "with int8: how many of the model's most sensitive parts stay in float32; set by the search",
     }
 
     def availability(self) -> Availability:
