@@ -18,7 +18,7 @@ many of them were built and timed. A small model has few keys, of which some mus
 the whole model, and one operator of each type where a toolchain tells nothing.
 
 ``everything`` measures every key of a model first (``--search exhaustive``), those of the cheapest plans twice as a compilation
-does, and has races wait for a calm machine as long as it takes. Then it searches in the other modes, replayed from that one
+does. Then it searches in the other modes, replayed from that one
 database. Plans are compared by the costs that all know. The proof mode must end with the cheapest plan; what the fast mode
 loses is printed. The cheapest of very many measured sums is partly cheap by luck. So at last the plan of each mode and the
 best single are run end to end, taking turns: these lines tell what was really lost, and what a compilation would return,
@@ -96,8 +96,6 @@ def compare(model: Model, menu: Sequence[str], state: Path) -> None:
     with session(path, db, menu, mode="exhaustive") as opened:
         index = proposed(opened)
         best = search_partition(opened.problem, opened.costs, index).partitioning
-        while best is not None and opened.costs.remeasure(best.candidates):
-            best = search_partition(opened.problem, opened.costs, index).partitioning
         if best is None:
             print(f"{name:<18} nothing covers it")
             return

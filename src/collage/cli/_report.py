@@ -62,7 +62,17 @@ def print_report(report: Mapping[str, Any]) -> None:
             "end to end (* is returned)", ("", "kernels", "ms, predicted", "ms", "ratio", ""), rows_, right=(1, 2, 3, 4)
         )
     )
+    if report.get("front"):
+        console.print(_front(report["front"]))
     console.print(_summary(report), highlight=False)
+
+
+def _front(points: Sequence[Mapping[str, Any]]) -> Any:
+    rows = [
+        (f"{p['budget']:.0e}" if p["budget"] else "exact", f"{p['error']:.1e}", f"{p['time_ms']:.3f}", p["plan"])
+        for p in points
+    ]
+    return _table("time against error", ("budget", "largest error", "ms", "kernels"), rows, right=(1, 2))
 
 
 def _single_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,6 +87,7 @@ def _summary(report: Mapping[str, Any]) -> str:
         lines.append(
             f"{report['speedup_vs_best_single']:.3f}x the best single toolchain (95 % interval {low:.3f} to {high:.3f})"
         )
+    lines += report.get("precision", {}).get("summary", ())
     lines += _tie(report["finalists"])
     if report["additive_error"] is not None:
         lines.append(_additive(report))

@@ -95,7 +95,9 @@ def _single(survey: Survey, finals: FinalComparison, target: Target) -> dict[str
             "reason": standing.reason,
         }
     reason = outcome.reason
-    if outcome.ok and not survey.is_right(outcome):
+    if survey.precision is not None and str(target) in survey.precision.refusals:
+        row["status"], reason = Status.WRONG.value, survey.precision.refusals[str(target)]
+    elif outcome.ok and not survey.is_right(outcome):
         row["status"] = Status.WRONG.value
         reason = (
             f"differs by {outcome.error:.1e} of the largest output, more than {survey.problem.tolerance:.0e}; "

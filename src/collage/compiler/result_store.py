@@ -36,7 +36,7 @@ from collage.toolchains import TUNED
 __all__ = ["CompileResult", "ResultStore", "SearchSummary"]
 
 _FACT = "plan-1"
-_ELSEWHERE = ("db", "remeasure", "dims", "fixed", "inputs", "devices", "fusion", "launch_penalties_s")
+_ELSEWHERE = ("db", "remeasure", "dims", "fixed", "inputs", "data", "devices", "fusion", "launch_penalties_s")
 """Options that do not decide which plan is found, or that another part of the key stands for."""
 
 _TUNED_OPTIONS = ("trials", "seed")
@@ -321,6 +321,7 @@ def _name_of(problem: Problem, session: MeasureSession) -> dict[str, Any]:
         "occasions": [[_shapes(problem, values), weight] for values, weight in session.occasions],
         "options": {f.name: getattr(options, f.name) for f in fields(options) if f.name not in _ELSEWHERE},
         "penalties": dict(options.launch_penalties_s),
+        "data": None if options.data is None else options.data.digest,
     }
 
 

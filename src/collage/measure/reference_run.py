@@ -73,6 +73,12 @@ class MadeUp:
     inputs: Mapping[str, Any]
     floats: Floats
 
+    def reseeded(self, seed: int) -> Make:
+        """Return what makes other inputs of the same distribution."""
+        assert isinstance(self.make, partial)
+        model, _ = self.make.args
+        return partial(self.make.func, model, seed, **self.make.keywords)
+
 
 def capture_made_up(
     model: ir.Model,
