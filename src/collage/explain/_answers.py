@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from collage.explain._record import ChosenKernel, TargetAnswer, TriedKernel
-from collage.explain._text import columns, first_of, limit_words, ms, outcome_words, printable, short
+from collage.explain._text import columns, counted, first_of, limit_words, ms, outcome_words, printable, short
 
 __all__ = ["KernelExplanation", "NodeExplanation", "RunnerUp", "TargetExplanation"]
 
@@ -139,8 +139,10 @@ class TargetExplanation:
             reason = f": {answer.reason}" if answer.reason else ""
             lines.append(f"whole model: {answer.whole.value}{time}{reason}")
         if answer is not None and answer.is_available:
-            lines.append(f"takes {len(answer.takes)} operators")
-            lines += [f"refuses {len(nodes)} operators: {reason}" for reason, nodes in answer.refuses.items()]
+            lines.append(f"takes {counted(len(answer.takes), 'operator')}")
+            lines += [
+                f"refuses {counted(len(nodes), 'operator')}: {reason}" for reason, nodes in answer.refuses.items()
+            ]
         for title, rows in (("nearest to being chosen", self.chances), ("wrong or failed", self.wrong)):
             told = [(self.labels[str(row.nodes)], outcome_words(row), limit_words(row)) for row in rows]
             lines += (

@@ -23,7 +23,7 @@ from collage.explain._record import (
     TriedPlan,
     TriedRecord,
 )
-from collage.explain._text import border_line, columns, first_of, label, ms, printable, short, toolchain_of
+from collage.explain._text import border_line, columns, counted, first_of, label, ms, printable, short, toolchain_of
 
 __all__ = ["Explanation", "as_plain"]
 
@@ -139,7 +139,7 @@ class Explanation:
 
     def __str__(self) -> str:
         predicted = "" if self.predicted_us is None else f", predicted {ms(self.predicted_us)} ms"
-        lines = [f"{self.plan}: {len(self.kernels)} kernels{predicted}"]
+        lines = [f"{self.plan}: {counted(len(self.kernels), 'kernel')}{predicted}"]
         head = ("kernel", "operators", "target", "ms", "share", "stays up to", "the same operators elsewhere, ms")
         lines += first_of(columns([head, *(kernel.cells() for kernel in self.kernels)]), _SHOWN_KERNELS, "kernels")
         if self.borders:
@@ -167,8 +167,8 @@ class Explanation:
 def _lost_cells(plan: TriedPlan) -> tuple[str, ...]:
     predicted = f"predicted {ms(plan.predicted_us)}" if plan.predicted_us is not None else ""
     measured = f"ran {ms(plan.measured_us)} ms" if plan.measured_us is not None else plan.status
-    differs = f"{len(plan.differs)} operators in other kernels" if plan.differs.ranges else ""
-    return short(plan.name), f"{plan.kernels} kernels", predicted, measured, plan.reason or differs
+    differs = f"{counted(len(plan.differs), 'operator')} in other kernels" if plan.differs.ranges else ""
+    return short(plan.name), counted(plan.kernels, "kernel"), predicted, measured, plan.reason or differs
 
 
 def as_plain(value: Any) -> Any:
@@ -249,11 +249,9 @@ def _target(record: TriedRecord, target: str) -> TargetExplanation:
     counts = Counter(row.status.value for row in rows)
     chosen = tuple(kernel for kernel in record.kernels if kernel.kernel.target == target)
     nodes_chosen = {kernel.kernel.nodes for kernel in chosen}
-    hoped = [row for row in rows if row.time_us and row.limit_us is not None and row.nodes not in nodes_chosen]
-    hoped.sort(key=lambda row: (row.time_us or 0.0) / max(row.limit_us or 0.0, 1e-9))
+    chances = _chances(record, [row for row in rows if row.nodes not in nodes_chosen])
     wrong = tuple(row for row in rows if row.status in _WRONG_ENDS)
     refused = tuple(row for row in rows if row.status is KernelStatus.REFUSED)
-    chances = tuple(hoped[:_SHOWN_CHANCES])
     shown = [*chances, *wrong, *refused, *(kernel.kernel for kernel in chosen)]
     labels = {str(row.nodes): label(record, row.nodes) for row in shown}
     why_not = _why_not(record, answer, rows, chosen, chances)
@@ -275,20 +273,47 @@ def _why_not(
         return f"it runs {len(chosen)} of {len(record.kernels)} kernels, {count} of {len(record.op_types)} operators"
     if answer is not None and not answer.is_available:
         return f"it cannot be used here: {answer.reason}"
-    if chances and (best := chances[0]).time_us and best.limit_us is not None:
-        told = "took" if best.is_measured else "is expected to take"
-        if best.time_us < best.limit_us:
-            return (
-                f"a plan with it is predicted to be faster than the returned one, and was not: {label(record, best.nodes)} "
-                f"{told} {best.time_us:.1f} µs, and less than {best.limit_us:.1f} µs was called for"
-            )
-        need = f"{best.time_us / best.limit_us:.2f} times as fast" if best.limit_us > 0 else "free"
-        return (
-            f"it is too slow: its best chance is {label(record, best.nodes)}, which {told} {best.time_us:.1f} µs and would "
-            f"have to take less than {best.limit_us:.1f} µs, so be {need}"
-        )
+    if told := "; ".join(filter(None, (_nearest(record, chances), _most_hopeful(record, chances)))):
+        return told
     reasons = Counter(row.reason for row in rows if row.reason)
     reasons.update({} if answer is None else {reason: len(nodes) for reason, nodes in answer.refuses.items()})
     if reasons:
         return f"nothing of it could be used: {reasons.most_common(1)[0][0]}"
     return "the record does not tell"
+
+
+def _chances(record: TriedRecord, rows: Iterable[TriedKernel]) -> tuple[TriedKernel, ...]:
+    """Return the few candidates that came nearest to being chosen: measured ones first, equal ones once."""
+    near = [row for row in rows if row.time_us and row.limit_us is not None]
+    near.sort(key=lambda row: (not row.is_measured, (row.time_us or 0.0) / max(row.limit_us or 0.0, 1e-9)))
+    distinct = {(label(record, row.nodes), row.time_us, row.status): row for row in reversed(near)}
+    return tuple(reversed(distinct.values()))[:_SHOWN_CHANCES]
+
+
+def _nearest(record: TriedRecord, chances: Iterable[TriedKernel]) -> str:
+    """Return how far the nearest measured candidate was from being chosen; empty if none was measured."""
+    best = next((row for row in chances if row.is_measured), None)
+    if best is None or best.time_us is None or best.limit_us is None:
+        return ""
+    expected = " by the expected times of other kernels" if best.limit_is_expected else ""
+    took = f"its nearest kernel is {label(record, best.nodes)}, which took {ms(best.time_us)} ms"
+    if best.limit_us <= 0:
+        return f"{took} and would not be chosen if it took no time"
+    if best.time_us < best.limit_us:
+        return f"{took}: a plan with it is predicted to be faster than the returned one{expected}, and was not returned"
+    return (
+        f"{took} and would have to take less than {ms(best.limit_us)} ms{expected}, so be "
+        f"{best.time_us / best.limit_us:.2f} times as fast"
+    )
+
+
+def _most_hopeful(record: TriedRecord, chances: Iterable[TriedKernel]) -> str:
+    """Return what the most hopeful candidate that was not measured promised; empty if none promised a gain."""
+    gains = [
+        (row.limit_us - row.time_us, row) for row in chances if row.limit_us and row.time_us and not row.is_measured
+    ]
+    gain_us, row = max(gains, key=lambda pair: pair[0], default=(0.0, None))
+    if row is None or gain_us <= 0 or not record.predicted_us:
+        return ""
+    share = gain_us / record.predicted_us
+    return f"of those not measured, {label(record, row.nodes)} promised most: {share:.1%} of the plan"

@@ -12,6 +12,7 @@ from collage.target import Target
 __all__ = [
     "border_line",
     "columns",
+    "counted",
     "first_of",
     "label",
     "limit_words",
@@ -28,6 +29,11 @@ _WIDEST = 60
 def printable(text: str) -> str:
     """Return text without what would command the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with a noun: ``1 kernel``, ``2 kernels``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def short(target: str) -> str:

@@ -81,12 +81,12 @@ def test_an_author_learns_why_not_what_was_wrong_and_what_it_would_have_to_cost(
     (acme,) = explanation.target("acme")
     assert acme.counts == {"wrong": 1, "failed": 1, "measured": 1}
     assert acme.why_not == (
-        "it is too slow: its best chance is Resize, Add, which took 130.0 µs and would have to take less than 100.0 µs, "
-        "so be 1.30 times as fast; 2 of its kernels were wrong or failed"
+        "its nearest kernel is Resize, Add, which took 0.130 ms and would have to take less than 0.100 ms by the expected "
+        "times of other kernels, so be 1.30 times as fast; 2 of its kernels were wrong or failed"
     )
     assert [row.reason for row in acme.wrong] == ["differs by 4.5e-01", "crash: signal 11"]
     text = str(acme)
-    assert "takes 3 operators" in text and "refuses 1 operators: takes no Conv" in text
+    assert "takes 3 operators" in text and "refuses 1 operator: takes no Conv" in text
     assert "wrong: differs by 4.5e-01" in text and "below 0.100 ms, by expected times" in text
 
 
@@ -169,3 +169,17 @@ def test_explaining_imports_neither_the_compiler_nor_onnx() -> None:
         "import collage.explain, sys; print([m for m in ('collage.compiler', 'onnx_ir', 'onnx') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_most_hopeful_kernel_is_named_with_its_promise() -> None:
+    hope = row(range(1), ACME, KernelStatus.PREDICTED, time_us=1.0, limit_us=6.05)
+    record = replace(full_record(), tried=(hope, *full_record().tried))
+    (acme,) = Explanation.of(record).target("acme")
+    assert "of those not measured, Conv promised most: 1.0% of the plan" in acme.why_not
+
+
+def test_equal_candidates_are_shown_once_and_a_hopeless_one_is_told_so() -> None:
+    rows = tuple(row(range(i, i + 1), ACME, time_us=5.0, limit_us=0.0) for i in (0, 0, 0))
+    (acme,) = Explanation.of(replace(full_record(), tried=rows)).target("acme")
+    assert len(acme.chances) == 1
+    assert acme.why_not == "its nearest kernel is Conv, which took 0.0050 ms and would not be chosen if it took no time"
