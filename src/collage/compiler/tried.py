@@ -105,7 +105,7 @@ def renamed(record: TriedRecord, problem: Problem, finals: FinalComparison) -> T
     assert plan is not None and recipe is not None
     names = [kernel.name for kernel in recipe.kernels]
     record = replace(record, names=tuple(str(node.name) for node in problem.graph.nodes))
-    wanted = [(NodeRanges.of(place.sub_graph.inside), str(place.target)) for place in plan.kernels]
+    wanted = [(NodeRanges.from_bits(place.sub_graph.inside.bits), str(place.target)) for place in plan.kernels]
     if wanted == [(chosen.kernel.nodes, chosen.kernel.target) for chosen in record.kernels]:
         new = {chosen.name: name for chosen, name in zip(record.kernels, names, strict=True)}
         return replace(
@@ -149,6 +149,7 @@ class _Collector:
     session: MeasureSession
     costs: CostTable | None
     rows: dict[_Key, TriedKernel] = field(default_factory=dict)
+    refused: dict[Target, int] = field(default_factory=dict)
 
     def add_candidates(self, plan: Plan) -> None:
         """Add the kernels of the plan, what the search looked at, whole models, and runner-ups of the plan."""
@@ -170,7 +171,7 @@ class _Collector:
         if (sub_graph, target) in self.rows:
             return
         candidate = CandidateKernel(sub_graph, target, _RUNNER_UP, (rule,))
-        nodes = NodeRanges.of(sub_graph.inside)
+        nodes = NodeRanges.from_bits(sub_graph.inside.bits)
         if self.costs is not None:
             outcome = self.costs.outcome_of(candidate) or outcome
         if outcome is None:
@@ -213,13 +214,14 @@ class _Collector:
         found = self.survey.baselines[target]
         if not found.availability.available:
             return found.availability.reason or "not available"
-        for i in sub_graph.inside:
-            support = found.support.get(i)
-            if support is not None and not support.ok:
-                node = self.problem.graph.node(i)
-                told = in_short(support.reason or "not taken", self.session.workspace)
-                return told if len(sub_graph.inside) == 1 else f"{node.name} ({node.op_type}): {told}"
-        return None
+        if target not in self.refused:
+            self.refused[target] = sum(1 << i for i, support in found.support.items() if not support.ok)
+        first = IndexSet(sub_graph.inside.bits & self.refused[target]).first
+        if first < 0:
+            return None
+        node = self.problem.graph.node(first)
+        told = in_short(found.support[first].reason or "not taken", self.session.workspace)
+        return told if len(sub_graph.inside) == 1 else f"{node.name} ({node.op_type}): {told}"
 
     def launch_s(self, place: PlannedKernel | CandidateKernel) -> float:
         """Return what a kernel costs beyond its own time in a chain."""

@@ -137,6 +137,10 @@ class Explanation:
         names = (field.name for field in dataclasses.fields(self))
         return {name: as_plain(getattr(self, name)) for name in names if name != "record"}
 
+    @property
+    def _returned_us(self) -> float | None:
+        return next((plan.measured_us for plan in self.record.plans if plan.is_returned), None)
+
     def __str__(self) -> str:
         predicted = "" if self.predicted_us is None else f", predicted {ms(self.predicted_us)} ms"
         lines = [f"{self.plan}: {counted(len(self.kernels), 'kernel')}{predicted}"]
@@ -149,7 +153,7 @@ class Explanation:
                 *first_of([border_line(each) for each in self.borders], _SHOWN_BORDERS, "borders"),
             ]
         if self.lost:
-            lines += ["", "plans that lost:", *columns(_lost_cells(plan) for plan in self.lost)]
+            lines += ["", "plans that lost:", *columns(_lost_cells(plan, self._returned_us) for plan in self.lost)]
         if self.targets:
             told = [
                 (short(answer.target), target.why_not)
@@ -164,9 +168,11 @@ class Explanation:
         return printable("\n".join(lines))
 
 
-def _lost_cells(plan: TriedPlan) -> tuple[str, ...]:
+def _lost_cells(plan: TriedPlan, returned_us: float | None) -> tuple[str, ...]:
     predicted = f"predicted {ms(plan.predicted_us)}" if plan.predicted_us is not None else ""
     measured = f"ran {ms(plan.measured_us)} ms" if plan.measured_us is not None else plan.status
+    if plan.measured_us is not None and returned_us:
+        measured += f" ({plan.measured_us / returned_us - 1.0:+.1%})"
     differs = f"{counted(len(plan.differs), 'operator')} in other kernels" if plan.differs.ranges else ""
     return short(plan.name), counted(plan.kernels, "kernel"), predicted, measured, plan.reason or differs
 

@@ -17,6 +17,7 @@ def test_ranges_hold_what_they_were_made_of(indices: set[int]) -> None:
     assert list(nodes) == sorted(indices)
     assert len(nodes) == len(indices)
     assert all((i in nodes) == (i in indices) for i in range(62))
+    assert NodeRanges.from_bits(sum(1 << i for i in indices)) == nodes
     if indices:
         assert (nodes.first, nodes.last) == (min(indices), max(indices))
         assert NodeRanges.parse(str(nodes), 61) == nodes
