@@ -189,9 +189,8 @@ def raced(
     """
     track.session.close()
     plan = ComparisonPlan(choosing_rounds=(), reporting_rounds=rounds, legs=_LEGS, abandon_ratio=abandon_ratio)
-    when_quiet, tolerance = track.session.noise_monitor.samples, model_tolerance(track.model)
     began = time.monotonic()
-    result = compare_end_to_end(finalists, tolerance, plan, say, winner=winner, when_quiet=when_quiet)
+    result = compare_end_to_end(finalists, model_tolerance(track.model), plan, say, winner=winner)
     return result, time.monotonic() - began
 
 
