@@ -56,6 +56,7 @@ from collage.measure.process_compat import ProcessCompatibility
 from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
 from collage.options import CompileOptions
+from collage.report import Report
 from collage.runtime import Executable, Recipe
 from collage.search import SearchResult
 from collage.system.scratch import make_scratch, scratch
@@ -131,7 +132,7 @@ def compile(
         facts["nodes"] = len(survey.problem.graph)
         report = compile_report(survey, session, facts, result, time.monotonic() - started)
         report["warnings"] = [*survey.reference.checking.notes, *report["warnings"]]
-        recipe = replace(finals.recipe, model=facts, report=report)
+        recipe = replace(finals.recipe, model=facts, report=Report.from_json(report))
         return _settle(recipe, workspace, toolchains)
 
 
