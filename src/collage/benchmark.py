@@ -113,7 +113,7 @@ def bench(
             standings[vendor.name] = None
             finalists.append(replace(vendor, arguments={**vendor.arguments, "compiled": compiled.as_json()}))
         measure_session.close()
-        plan = ComparisonPlan(choosing_rounds=(), reporting_rounds=rounds, legs=_LEGS, abandon_ratio=20.0)
+        plan = ComparisonPlan(reporting_rounds=rounds, legs=_LEGS, abandon_ratio=20.0)
         result = compare_end_to_end(
             finalists,
             model_tolerance(original_model),

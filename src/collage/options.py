@@ -63,6 +63,8 @@ class CompileOptions:
             is what annotations in the model say, if there are any.
         allow_host: Let the host run the whole model, unoptimised, where no target of the menu runs any of it. Otherwise that
             is refused.
+        baseline: What the user has, and gains are told over: the original file on ``onnxruntime`` with its defaults,
+            the original model on another target, or ``none``.
     """
 
     threads: int = 0
@@ -87,6 +89,7 @@ class CompileOptions:
     seed: int = 0
     devices: str | Path | DeviceRequests | None = None
     allow_host: bool = False
+    baseline: str = "onnxruntime"
 
     def __post_init__(self) -> None:
         if self.dims:

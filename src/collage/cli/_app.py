@@ -6,6 +6,7 @@ import io
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -166,6 +167,13 @@ def compile_(
     allow_host: Annotated[
         bool, typer.Option("--allow-host", help="Let the host run it all, unoptimised, where no target runs any of it.")
     ] = False,
+    baseline: Annotated[
+        str,
+        typer.Option(
+            metavar="T",
+            help="What you have, to tell gains over: the original file on onnxruntime, another target, or none.",
+        ),
+    ] = "onnxruntime",
     json: Json = False,
 ) -> None:
     """Compiles a model."""
@@ -195,19 +203,20 @@ def compile_(
         remeasure=remeasure,
         devices=devices,
         allow_host=allow_host,
+        baseline=baseline,
     )
     with progress(quiet=False) as say:
         executable = compile(model, target or None, options=options, say=say)
         say(f"writing {output}")
         executable.save(output, recipe_only=recipe_only)
     # Imports and writing are time that the user waits, too.
-    counted = {**executable.report["search"], "wall_s": time.monotonic() - began}
-    report = {**executable.report, "machine_drift": None, "search": counted, "artefact": str(output)}
+    searched = replace(executable.report.search, wall_s=time.monotonic() - began)
+    report = replace(executable.report, search=searched)
     if json:
-        print_json(report)
+        print_json({**report.as_json(with_old_keys=True), "artefact": str(output)})
     else:
-        print_report(report)
-    if report["numerics"]["ok"] is False:
+        print_report(report, str(output))
+    if report.numerics.ok is False:
         raise typer.Exit(4)
 
 

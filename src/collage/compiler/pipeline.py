@@ -28,7 +28,14 @@ from collage.compiler.accuracy_budget import within_budget
 from collage.compiler.additivity import PlanChecks, correct_costs, with_additive_error
 from collage.compiler.autotune import autotune, known_autotuned
 from collage.compiler.cost_table import CostTable
-from collage.compiler.final_comparison import FinalComparison, choose, compare_again, lowered_again, unmeasured
+from collage.compiler.final_comparison import (
+    FinalComparison,
+    baseline_of,
+    choose,
+    compare_again,
+    lowered_again,
+    unmeasured,
+)
 from collage.compiler.opening import open_model
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
 from collage.compiler.plans import Plan, single_plans
@@ -56,7 +63,6 @@ from collage.measure.process_compat import ProcessCompatibility
 from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
 from collage.options import CompileOptions
-from collage.report import Report
 from collage.runtime import Executable, Recipe
 from collage.search import SearchResult
 from collage.system.scratch import make_scratch, scratch
@@ -108,6 +114,8 @@ def compile(
     options = options or CompileOptions()
     toolchains = toolchains or registry()
     menu = choose_menu(targets, toolchains)
+    if options.baseline not in ("none", "onnxruntime"):
+        toolchains.parse_targets([options.baseline])  # Says what is wrong with it.
     started = time.monotonic()
     say("reading the model")
     source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
@@ -130,9 +138,9 @@ def compile(
             raise _nothing_finished(finals)
         check_chosen(survey, session, finals)
         facts["nodes"] = len(survey.problem.graph)
-        report = compile_report(survey, session, facts, result, time.monotonic() - started)
-        report["warnings"] = [*survey.reference.checking.notes, *report["warnings"]]
-        recipe = replace(finals.recipe, model=facts, report=Report.from_json(report))
+        took_s = time.monotonic() - started
+        report = compile_report(survey, session, facts, result, took_s, is_named=targets is not None)
+        recipe = replace(finals.recipe, model=facts, report=report)
         return _settle(recipe, workspace, toolchains)
 
 
@@ -143,7 +151,7 @@ def _plan(survey: Survey, session: MeasureSession, database: Database) -> Compil
     candidates = collect(problem, gather_specs(survey), fusion)
     store = ResultStore(problem, session, database, candidates)
     known = None if problem.options.remeasure or problem.options.tune_s else store.load()
-    if known is not None and (holds := _recalled(problem, session, known, store)) is not None:
+    if known is not None and (holds := _recalled(survey, session, known, store)) is not None:
         return holds
     result = _searched(survey, session, database, candidates, fusion)
     if result.finals.recipe is not None and not _is_unfinished(problem.options, result):
@@ -169,6 +177,7 @@ def _searched(
     if tune_s:
         candidates, _ = search(candidates)
         candidates = autotune(problem, costs, records, candidates)
+    choose_ = partial(choose, problem, costs, session, baseline=baseline_of(survey, session))
     singles, found = single_plans(problem, survey), None
     if len(survey.takers) > 1 or problem.placement is not None or tune_s or costs.has_variants:
         compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say)
@@ -180,27 +189,28 @@ def _searched(
                 plans = within_budget(problem, costs, session, plans, again)
             return with_named_targets(survey, [*singles, *_mixes(survey, plans, singles)])
 
-        found, finals = decide(candidates, search, finalists, partial(choose, problem, costs, session), costs, checks)
+        found, finals = decide(candidates, search, finalists, choose_, costs, checks)
     else:
-        finals = choose(problem, costs, session, with_named_targets(survey, singles))
+        finals = choose_(with_named_targets(survey, singles))
     summary = SearchSummary.of(problem, candidates, found, fusion.capped)
     return CompileResult.of(problem, costs, with_additive_error(costs, checks, finals), summary)
 
 
 def _recalled(
-    problem: Problem, session: MeasureSession, known: CompileResult, store: ResultStore
+    survey: Survey, session: MeasureSession, known: CompileResult, store: ResultStore
 ) -> CompileResult | None:
     """Build what an earlier compilation chose, and compare it again if it was chosen in doubt and the machine is calm.
 
     Returns:
         The result; None if what was chosen then cannot be built now, or is wrong.
     """
+    problem = survey.problem
     finals = lowered_again(problem, session, known.finals)
     if finals is None:
         return None
     if not finals.is_in_doubt or not session.noise_monitor.is_known_quiet():
         return replace(known, finals=finals)
-    again = compare_again(problem, session, finals)
+    again = compare_again(problem, session, finals, baseline_of(survey, session))
     if again is finals:
         return replace(known, finals=finals)
     result = replace(known, finals=again, is_remembered=False)

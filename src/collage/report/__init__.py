@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collage.report._codec import from_json
 from collage.report._report import Report, report_schema
 from collage.report._types import (
     SCHEMA,
@@ -45,6 +46,7 @@ __all__ = [
     "SearchFacts",
     "Times",
     "Verdict",
+    "from_json",
     "gain_lines",
     "milliseconds",
     "ratio_text",

@@ -70,13 +70,16 @@ def _gain_line(report: Report, gain: Gain, is_reduced_best: bool) -> str:
 def _baseline_of(row: Row | None) -> str:
     if row is None or row.target is None:
         return "the original file"
-    return f"the original file on {short_name(row.target)} with its defaults"
+    name = short_name(row.target)
+    return f"the original file on {name} with its defaults" if row.kernels is None else f"the whole model on {name}"
 
 
 def title_of(row: Row) -> str:
     """Return the name of a row as the table has it."""
     name = short_name(row.target or row.name)
-    return f"{name}, the original file" if row.kind == "baseline" else name
+    if row.kind != "baseline":
+        return name
+    return f"{name}, {'the original file' if row.kernels is None else 'the baseline'}"
 
 
 def short_name(name: str) -> str:

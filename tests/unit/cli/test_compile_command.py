@@ -12,12 +12,13 @@ import pytest
 from collage.cli import main
 from collage.compiler import pipeline
 from collage.options import CompileOptions
+from collage.report import Numerics, Report, SearchFacts
 
 
 class Slow:
     """An executable that takes a while to write."""
 
-    report = {"search": {"wall_s": 0.0, "built": 7}, "numerics": {"ok": True}}
+    report = Report(search=SearchFacts(built=7), numerics=Numerics(ok=True))
 
     def save(self, path: Path, recipe_only: bool) -> None:
         time.sleep(0.2)
