@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from collage.measure.session import MeasureSession
 from collage.runtime import Recipe, unpack, verify
 from collage.system.scratch import scratch
 from collage.target import Target, TargetLike
-from collage.toolchains import registry
+from collage.toolchains import Registry, option_values, registry
 
 __all__ = ["bench"]
 
@@ -101,6 +101,7 @@ def bench(
         ours = {"artefact": str(artefact), **timed}
         finalists = [Finalist(OURS, "collage.measure._executable_worker:ArtefactWorker", ours, len(recipe.kernels))]
         standings: dict[str, FinalistResult | None] = {OURS: None}
+        targets = _with_defaults(targets, toolchains, measure_session)
         for number, target in enumerate(targets):
             vendor = _vendor(target, recipe.threads, original, timed)
             say(f"building the model on {target.short}")
@@ -123,13 +124,29 @@ def bench(
             when_quiet=measure_session.noise_monitor.samples,
         )
         standings.update((standing.finalist.name, standing) for standing in result.standings)
+        is_alive = result.winner is not None and result.winner.finalist.name == OURS
+        speedup = result.speedup if is_alive else None
     return {
         "schema": 1,
         "artefact": name,
-        "rows": [_row(standing) for standing in standings.values() if standing is not None],
-        "speedup_vs_best_single": result.speedup[0] if result.speedup else None,
-        "speedup_interval": result.speedup[1].as_list() if result.speedup else None,
+        "rows": [_row(standing, recipe) for standing in standings.values() if standing is not None],
+        "speedup_vs_best_single": speedup[0] if speedup else None,
+        "speedup_interval": speedup[1].as_list() if speedup else None,
     }
+
+
+def _with_defaults(
+    targets: Iterable[Target], toolchains: Registry, measure_session: MeasureSession
+) -> Sequence[Target]:
+    """Return targets, each followed by itself in the precision that its vendor takes, if that is another here."""
+    found: list[Target] = []
+    for target in targets:
+        found.append(target)
+        choices = option_values(toolchains.for_target(target), target).get("precision") or ()
+        is_open = target.option("precision") is None and "default" in choices
+        if is_open and measure_session.availability(target).precisions:
+            found.append(target.with_options(precision="default"))
+    return tuple(dict.fromkeys(found))
 
 
 def _compiled_for(model: ir.Model, recipe: Recipe) -> Lengths:
@@ -153,7 +170,10 @@ def _vendor(target: Target, threads: int, workspace: Path, timed: Mapping[str, A
         **timed,
         "threads": threads,
     }
-    return Finalist(target.short, "collage.measure._executable_worker:VendorWorker", told, incumbent=True)
+    # A coarser type that a vendor takes by itself is timed, right or wrong, and is not a single to beat.
+    is_single = target.option("precision") != "default"
+    service = "collage.measure._executable_worker:VendorWorker"
+    return Finalist(target.short, service, told, incumbent=is_single, is_candidate=is_single)
 
 
 def _original(recipe: Recipe, given: Path | None) -> ir.Model | None:
@@ -177,10 +197,16 @@ def _original(recipe: Recipe, given: Path | None) -> ir.Model | None:
     raise UsageError(f"{given} is not the model that the artefact was compiled from")
 
 
-def _row(standing: FinalistResult) -> dict[str, Any]:
+def _row(standing: FinalistResult, recipe: Recipe) -> dict[str, Any]:
     time = standing.time
+    name = standing.finalist.name
+    targets = [kernel.target for kernel in recipe.kernels] if name == OURS else [standing.finalist.arguments["target"]]
+    named = [Target.parse(target).option("precision", "f32") for target in targets]
     return {
-        "name": standing.finalist.name,
+        "name": name,
+        "precision": standing.precision or ", ".join(dict.fromkeys(filter(None, named))),
+        "ratio": standing.ratio[0] if standing.ratio else None,
+        "ratio_interval": standing.ratio[1].as_list() if standing.ratio else None,
         "median_us": time.median_s * 1e6 if time else None,
         "p10_us": time.p10_s * 1e6 if time else None,
         "p90_us": time.p90_s * 1e6 if time else None,

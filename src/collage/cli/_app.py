@@ -38,6 +38,8 @@ _INTERRUPTED = 130
 """Exit code after Ctrl-C, where there is no result yet."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every step, a line each.")]
 Targets = Annotated[
     list[str] | None,
     typer.Option(
@@ -174,6 +176,8 @@ def compile_(
             help="What you have, to tell gains over: the original file on onnxruntime, another target, or none.",
         ),
     ] = "onnxruntime",
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """Compiles a model."""
@@ -205,9 +209,9 @@ def compile_(
         allow_host=allow_host,
         baseline=baseline,
     )
-    with progress(quiet=False) as say:
-        executable = compile(model, target or None, options=options, say=say)
-        say(f"writing {output}")
+    with progress(quiet, verbose) as show:
+        executable = compile(model, target or None, options=options, progress=show)
+        show(f"writing {output}")
         executable.save(output, recipe_only=recipe_only)
     # Imports and writing are time that the user waits, too.
     searched = replace(executable.report.search, wall_s=time.monotonic() - began)
@@ -296,6 +300,8 @@ def bench(
     model: Annotated[
         Path | None, typer.Option(metavar="FILE.onnx", help="What it was compiled from, if it is not found from here.")
     ] = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """Benchmarks an artefact."""
@@ -305,7 +311,7 @@ def bench(
 
     inputs = read_arrays(read_files(input_, "--input", "NAME=FILE.npy"))
     dims = read_lengths(dim) if dim else None
-    with progress(quiet=False) as say:
+    with progress(quiet, verbose) as say:
         table = bench_(artefact, against, rounds=rounds, dims=dims, inputs=inputs, model=model, say=say)
     if json:
         print_json(table)

@@ -113,13 +113,14 @@ def print_bench(table: Mapping[str, Any]) -> None:
             _ms(row["median_us"]),
             _ms(row["p10_us"]),
             _ms(row["p90_us"]),
+            row.get("precision") or "",
             f"{row['median_us'] / best:.3f}" if row["median_us"] and best else "",
             row["reason"] or "",
         )
         for row in table["rows"]
     )
     console = _console()
-    console.print(_table("", ("", "ms", "p10", "p90", "ratio", ""), rows, right=(1, 2, 3, 4)))
+    console.print(_table("", ("", "ms", "p10", "p90", "precision", "ratio", ""), rows, right=(1, 2, 3, 5)))
     if table["speedup_vs_best_single"] is not None:
         low, high = table["speedup_interval"]
         console.print(

@@ -14,8 +14,10 @@ the model. Phases 1 and 2 are here, phase 3 is ``compiler/partition_search.py``,
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -65,6 +67,7 @@ from collage.measure.tuning_records import TuningRecords
 from collage.options import CompileOptions
 from collage.runtime import Executable, Recipe
 from collage.search import SearchResult
+from collage.system.progress import Progress, ProgressEvent
 from collage.system.scratch import make_scratch, scratch
 from collage.target import HOST_TARGET, TargetLike
 from collage.toolchains import Registry, choose_menu, registry
@@ -73,6 +76,8 @@ from collage.workers.worker import Worker
 __all__ = ["CompileOptions", "collect", "compile", "decide", "gather_specs"]
 
 Say = Callable[[str], None]
+
+_PHASES = ("read", "search", "compare")
 
 
 def compile(
@@ -85,7 +90,8 @@ def compile(
     options: CompileOptions | None = None,
     toolchains: Registry | None = None,
     workers: dict[str, Worker] | None = None,
-    say: Say = lambda _: None,
+    progress: Callable[[ProgressEvent], None] | None = None,
+    say: Say | None = None,
 ) -> Executable:
     """Compiles a model into the fastest measured mix of toolchains.
 
@@ -99,7 +105,8 @@ def compile(
         options: See ``CompileOptions``.
         toolchains: Where toolchains are found; the installed ones by default.
         workers: Worker processes to use and to leave running, for callers that compile many models.
-        say: Told what is going on, a line at a time.
+        progress: Called with an event for each step. The logger ``collage.progress`` is told in any case.
+        say: Deprecated: called with the text of each event.
 
     Returns:
         The executable. It is never slower than the fastest single target of the menu, beyond the noise that its
@@ -117,18 +124,21 @@ def compile(
     if options.baseline not in ("none", "onnxruntime"):
         toolchains.parse_targets([options.baseline])  # Says what is wrong with it.
     started = time.monotonic()
-    say("reading the model")
+    told = Progress(_callback(progress, say), _PHASES, options.time_budget_s)
+    told.enter("read")
+    told("reading the model")
     source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
         survey, session, facts = open_model(
-            source, menu, options, toolchains, workspace, database, stack, workers=workers, say=say
+            source, menu, options, toolchains, workspace, database, stack, workers=workers, say=told
         )
+        told.counts = lambda: (session.counters.measured, None)
         check_reference(survey, session)
         if survey.reference.failure is None:
             check_menu(survey, session)
-            result = _plan(survey, session, database)
+            result = _plan(survey, session, database, told)
         elif survey.reference.checking.lacks_inputs and survey.problem.options.finals:
             raise NothingCanRun(survey.reference.failure)
         else:
@@ -144,16 +154,32 @@ def compile(
         return _settle(recipe, workspace, toolchains)
 
 
-def _plan(survey: Survey, session: MeasureSession, database: Database) -> CompileResult:
+def _callback(
+    progress: Callable[[ProgressEvent], None] | None, say: Say | None
+) -> Callable[[ProgressEvent], None] | None:
+    if say is None:
+        return progress
+    warnings.warn("say= is deprecated: use progress=, or the logger collage.progress", DeprecationWarning, stacklevel=3)
+
+    def both(event: ProgressEvent) -> None:
+        say(event.text)
+        if progress is not None:
+            progress(event)
+
+    return both
+
+
+def _plan(survey: Survey, session: MeasureSession, database: Database, told: Progress) -> CompileResult:
     """Return what the last compilation like this one ended with, if it holds, or the result of a search."""
     problem, fusion = survey.problem, FusionReport()
+    told.enter("search")
     session.say("collecting candidate kernels")
     candidates = collect(problem, gather_specs(survey), fusion)
     store = ResultStore(problem, session, database, candidates)
     known = None if problem.options.remeasure or problem.options.tune_s else store.load()
     if known is not None and (holds := _recalled(survey, session, known, store)) is not None:
         return holds
-    result = _searched(survey, session, database, candidates, fusion)
+    result = _searched(survey, session, database, candidates, fusion, told)
     if result.finals.recipe is not None and not _is_unfinished(problem.options, result):
         store.keep(result)
     return result
@@ -165,6 +191,7 @@ def _searched(
     database: Database,
     candidates: CandidateKernelIndex,
     fusion: FusionReport,
+    told: Progress,
 ) -> CompileResult:
     """Search for the cheapest plans, and compare them end to end with every target alone."""
     problem, tune_s = survey.problem, survey.problem.options.tune_s
@@ -172,12 +199,20 @@ def _searched(
     checks = PlanChecks(problem, costs, session)
     costs.learn()
     costs.introduce(candidates)
+    keys = len({problem.key_of(candidate.sub_graph, candidate.target) for candidate in candidates})
+    told.counts = lambda: (session.counters.measured, min(keys, costs.budget.kernels(keys)))
     candidates = CandidateKernelIndex([*candidates, *known_autotuned(problem, costs, records, candidates)])
     search = partial(search_until_stable, problem, survey, costs, records)
     if tune_s:
         candidates, _ = search(candidates)
         candidates = autotune(problem, costs, records, candidates)
-    choose_ = partial(choose, problem, costs, session, baseline=baseline_of(survey, session))
+    if math.isfinite(survey.best_single_s):
+        told.best = f"best single {survey.best_single_s * 1e3:.3f} ms"
+
+    def choose_(plans: Sequence[Plan]) -> FinalComparison:
+        told.enter("compare")
+        return choose(problem, costs, session, plans, baseline=baseline_of(survey, session))
+
     singles, found = single_plans(problem, survey), None
     if len(survey.takers) > 1 or problem.placement is not None or tune_s or costs.has_variants:
         compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say)

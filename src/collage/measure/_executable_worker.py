@@ -174,6 +174,11 @@ class VendorWorker(_Service):
             return dict(zip(made.outputs, kernel([feeds[name] for name in made.inputs]), strict=True))
 
         super().__init__(call, made.inputs, values, weights)
+        self._precision = getattr(kernel, "precision", None)
+
+    def check(self, tolerance: float) -> dict[str, Any]:
+        """Check as every service does, and tell the type that the kernel computes in, if it says so."""
+        return {**super().check(tolerance), "precision": self._precision}
 
 
 class OriginalFileWorker(_Service):

@@ -37,6 +37,8 @@ _COPIES = 24
 _SLOW_S = 1.0
 """Models whose runs take longer are qualified by one run."""
 _TRIES = 3
+_ATTEMPTS = 2
+"""Times that the reporting phase is held at most: again if it contradicted the choice."""
 _Phase = Literal["choosing", "reporting"]
 
 
@@ -112,6 +114,7 @@ class FinalistResult:
         ratio: Time over the returned finalist's, paired by rounds, with its interval.
         rounds_s: Median latency of each round of the reporting phase.
         alone: Latency in the qualification.
+        precision: The type that it says it computes in, if it says so.
         lost: True if it was slower beyond doubt in the choosing phase, and so had no part in the reporting phase.
     """
 
@@ -125,6 +128,7 @@ class FinalistResult:
     ratio: tuple[float, Interval] | None = None
     rounds_s: tuple[float, ...] = ()
     alone: Summary | None = None
+    precision: str | None = None
     lost: bool = False
 
 
@@ -158,6 +162,7 @@ class _Runner:
     max_abs: float = 0.0
     max_rel: float = 0.0
     reason: str | None = None
+    precision: str | None = None
     block: int = 1
     alone: list[float] = field(default_factory=list)
     choosing: list[float] = field(default_factory=list)
@@ -212,11 +217,18 @@ def compare_end_to_end(
         if chosen is None:
             chosen = _choose_in_turns(track, plan, turns)
         rounds = max(plan.reporting_rounds, len(chosen.choosing)) if chosen else 0
-        track = [runner for runner in track if not runner.lost]
-        for leg in range(plan.legs if len(track) > 1 else 0):
-            track = _started_afresh(track, plan)
-            turns(track, "reporting", len(range(leg, rounds, plan.legs)))
-        return _result(runners, chosen, is_fixed=winner is not None)
+        track, first = [runner for runner in track if not runner.lost], chosen
+        for _ in range(_ATTEMPTS if len(track) > 1 else 0):
+            for runner in track:
+                runner.reporting, runner.samples = [], []
+            for leg in range(plan.legs):
+                track = _started_afresh(track, plan)
+                turns(track, "reporting", len(range(leg, rounds, plan.legs)))
+            # Rounds that contradict a choice make another one, and rounds that choose are not reported.
+            before, chosen = chosen, _confirmed(track, chosen, is_fixed=winner is not None)
+            if chosen is before:
+                break
+        return _result(runners, chosen, first)
     finally:
         for runner in runners:
             runner.worker.kill()
@@ -233,6 +245,7 @@ def why_wrong(finalist: Finalist, tolerance: float, plan: ComparisonPlan = Compa
 def _check(runner: _Runner, tolerance: float, plan: ComparisonPlan) -> None:
     found = runner.worker.call("check", plan.timeout_s, tolerance=tolerance)
     runner.max_abs, runner.max_rel, runner.reason = found["max_abs"], found["max_rel"], found["reason"]
+    runner.precision = found.get("precision")
     if runner.reason and runner.finalist.is_candidate:
         runner.status = Status.WRONG
 
@@ -366,20 +379,23 @@ def _guard(runner: _Runner, action: Callable[[], Any]) -> None:
         runner.status, runner.reason = outcome.status, outcome.reason
 
 
-def _result(runners: Sequence[_Runner], chosen: _Runner | None, *, is_fixed: bool) -> Comparison:
-    """Return the results; a choice that the reporting phase contradicts is made again from that phase."""
-    alive = [runner for runner in runners if runner.status is Status.OK]
-    alive = [runner for runner in alive if runner.reporting] or [runner for runner in alive if runner is chosen]
+def _confirmed(track: Sequence[_Runner], chosen: _Runner | None, *, is_fixed: bool) -> _Runner | None:
+    """Return the choice, or what the reporting phase chooses if that contradicts it or it died."""
+    candidates = [r for r in track if r.status is Status.OK and r.finalist.is_candidate]
+    if chosen in candidates and (is_fixed or not _is_contradicted(chosen, candidates)):
+        return chosen
+    return _choose(candidates)
+
+
+def _result(runners: Sequence[_Runner], winner: _Runner | None, first: _Runner | None) -> Comparison:
+    alive = [runner for runner in runners if runner.status is Status.OK and runner.reporting]
     candidates = [runner for runner in alive if runner.finalist.is_candidate]
     singles = [runner for runner in alive if runner.finalist.incumbent]
-    winner = chosen
-    if chosen not in alive or (not is_fixed and _is_contradicted(chosen, candidates)):
-        winner = _choose(candidates)
-    if winner is None:
+    if winner is None or winner.status is not Status.OK:
         return Comparison(None, None, None, [_standing(runner) for runner in runners])
     results = {runner.finalist.name: _standing(runner, winner) for runner in runners}
     best = min(singles, key=lambda runner: runner.over(winner)[0], default=None) if winner.reporting else None
-    overruled = chosen.finalist.name if chosen is not None and chosen is not winner else None
+    overruled = first.finalist.name if first is not None and first is not winner else None
     return Comparison(
         results[winner.finalist.name],
         None if best is None else results[best.finalist.name],
@@ -396,15 +412,16 @@ def _result(runners: Sequence[_Runner], chosen: _Runner | None, *, is_fixed: boo
 
 def _is_contradicted(chosen: _Runner | None, candidates: Sequence[_Runner]) -> bool:
     """Return True if a candidate is faster beyond doubt, or a mix is not faster than a single toolchain beyond doubt."""
-    if chosen is None or len(candidates) <= 1:
-        return chosen is None
+    if chosen is None:
+        return True
     singles = [] if chosen.finalist.incumbent else [runner for runner in candidates if runner.finalist.incumbent]
     return any(o.beats(chosen) for o in candidates) or not all(chosen.beats(single) for single in singles)
 
 
 def _standing(runner: _Runner, winner: _Runner | None = None) -> FinalistResult:
     errors = runner.max_abs, runner.max_rel
-    result = FinalistResult(runner.finalist, runner.status, None, runner.reason, *errors, lost=runner.lost)
+    result = FinalistResult(runner.finalist, runner.status, None, runner.reason, *errors)
+    result = replace(result, precision=runner.precision, lost=runner.lost)
     if runner.status is not Status.OK:
         return result
     result = replace(result, alone=summarise(runner.alone))

@@ -29,7 +29,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[CompileOptions]:
     """The options of each compilation; none takes place."""
     told: list[CompileOptions] = []
 
-    def compile_(model: Any, targets: Any, *, options: CompileOptions, say: Any) -> Slow:
+    def compile_(model: Any, targets: Any, *, options: CompileOptions, progress: Any) -> Slow:
         told.append(options)
         return Slow()
 

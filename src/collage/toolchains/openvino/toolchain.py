@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenVinoToolchain"]
 
-_OPTIONS: OptionValues = {"threads": None, "precision": ("f32", "bf16", "f16")}
+_OPTIONS: OptionValues = {"threads": None, "precision": ("f32", "bf16", "f16", "default")}
 _NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16")}
 """Instruction sets, by /proc/cpuinfo's names, without which a precision is emulated, and slower than f32."""
 _AS_INT32 = tuple(dtype.name.lower() for dtype in WIDE)
@@ -79,7 +79,8 @@ class OpenVinoToolchain(ToolchainBase):
     reads_contributed = True
     options = {
         "threads": "number of threads (default: one for each physical core)",
-        "precision": "f32, bf16 or f16: the type that floating-point operators may compute in (default f32)",
+        "precision": "f32, bf16 or f16: the type that floating-point operators may compute in (default f32); "
+        "default: what OpenVINO takes by itself on this machine",
     }
 
     def availability(self) -> Availability:
@@ -192,6 +193,7 @@ class _Request:
         from openvino._pyopenvino import InferRequest
 
         self.tensor = OvTensor
+        self.precision: str = model.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         self.request = model.create_infer_request()
         self._infer = functools.partial(InferRequest.infer, self.request, {})
         self._threads = threads
@@ -255,6 +257,7 @@ class _RequestKernel:
 
     def __init__(self, request: _Request) -> None:
         self._request = request
+        self.precision = request.precision
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         self._request.read(inputs)
@@ -267,6 +270,7 @@ class _InPlaceRequestKernel(InPlaceKernelBase):
     def __init__(self, request: _Request, layouts: Sequence[Layout]) -> None:
         super().__init__(layouts)
         self._request = request
+        self.precision = request.precision
 
     def run_into(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         self._request.read(inputs)
@@ -295,7 +299,9 @@ def _check(target: Target) -> None:
 def _config(target: Target, options: LoadOptions) -> dict[str, Any]:
     """Properties for the plugin: its best settings for latency, in the precision that was asked for."""
     precision = target.option("precision") or "f32"
-    config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
+    config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
+    if precision != "default":
+        config["INFERENCE_PRECISION_HINT"] = precision
     if precision == "f32":
         config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
     if threads := load_threads(target, options):
