@@ -22,6 +22,7 @@ from collage.report._types import (
 from collage.report._words import (
     COLUMNS,
     gain_lines,
+    html_of,
     milliseconds,
     ratio_text,
     short_name,
@@ -48,6 +49,7 @@ __all__ = [
     "Verdict",
     "from_json",
     "gain_lines",
+    "html_of",
     "milliseconds",
     "ratio_text",
     "report_schema",

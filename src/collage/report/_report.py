@@ -9,6 +9,7 @@ from typing import Any
 from collage.report._codec import check_bounds, from_json, json_schema, to_json
 from collage.report._schema_1 import old_keys, upgraded
 from collage.report._types import SCHEMA, Gain, ReportValues
+from collage.report._words import html_of
 
 __all__ = ["Report", "report_schema"]
 
@@ -58,6 +59,15 @@ class Report(ReportValues, Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.as_json(with_old_keys=True))
+
+    def __repr__(self) -> str:
+        """Return the returned row and the gains as one line; ``as_json`` has all of it."""
+        gains = [f"{gain.ratio.value:.3f}x {gain.over.replace('_', ' ')}" for gain in self.gains]
+        return f"<collage.Report: {'; '.join([ascii(self.winner), *gains])}>"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict, which notebooks show in place of ``repr``."""
+        return html_of(self)
 
     def __bool__(self) -> bool:
         """Return False for the report of an artefact that has none."""

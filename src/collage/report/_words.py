@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator, Mapping, Sequence
 
 from collage._errors import TargetError
-from collage.report._report import Report
-from collage.report._types import Gain, Ratio, Row, Verdict
+from collage.report._types import Gain, Ratio, ReportValues, Row, Verdict
 from collage.target import Target
 
-__all__ = ["COLUMNS", "gain_lines", "milliseconds", "ratio_text", "short_name", "table_rows", "title_of", "verdict_of"]
+__all__ = [
+    "COLUMNS",
+    "gain_lines",
+    "html_of",
+    "milliseconds",
+    "ratio_text",
+    "short_name",
+    "table_rows",
+    "title_of",
+    "verdict_of",
+]
 
 COLUMNS = ("", "kernels", "precision", "ms", "ratio (95 % interval)", "")
 """Heads of the columns of ``table_rows``."""
@@ -42,7 +52,7 @@ _OVER: Mapping[str, str] = {
 }
 
 
-def gain_lines(report: Report) -> list[str]:
+def gain_lines(report: ReportValues) -> list[str]:
     """Return a sentence for each gain: over what the user has, the best single toolchain, and the best of the menu."""
     gains = report.gains
     lines = [_gain_line(report, gain, any(other.over == "best_of_menu" for other in gains)) for gain in gains]
@@ -53,7 +63,7 @@ def gain_lines(report: Report) -> list[str]:
     return lines
 
 
-def _gain_line(report: Report, gain: Gain, is_reduced_best: bool) -> str:
+def _gain_line(report: ReportValues, gain: Gain, is_reduced_best: bool) -> str:
     row = report.row(gain.row)
     name = short_name(gain.row) if row is None else title_of(row)
     at = " at the model's own precision" if gain.over == "best_single" and is_reduced_best else ""
@@ -90,7 +100,7 @@ def short_name(name: str) -> str:
         return name
 
 
-def verdict_of(report: Report, row: Row) -> str:
+def verdict_of(report: ReportValues, row: Row) -> str:
     """Return the words on a row: the reason why it is returned or not."""
     words = _WORDS[row.verdict]
     returned = report.returned
@@ -106,7 +116,7 @@ def verdict_of(report: Report, row: Row) -> str:
     return f"{words}: {reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 1] + '…'}"
 
 
-def table_rows(report: Report) -> Iterator[Sequence[str]]:
+def table_rows(report: ReportValues) -> Iterator[Sequence[str]]:
     """Return the cells of every row of the comparison, under ``COLUMNS``."""
     for row in report.rows:
         yield (
@@ -134,3 +144,18 @@ def _shows_side(value: float, digits: int) -> bool:
 def milliseconds(us: float | None) -> str:
     """Return µs as ms, and nothing for None."""
     return "" if us is None else f"{us / 1e3:.3f}"
+
+
+def html_of(report: ReportValues) -> str:
+    """Return the gains and the table as HTML, whose texts are escaped."""
+    lines = "<br>".join(html.escape(_printable(line)) for line in gain_lines(report))
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in COLUMNS)
+    rows = [
+        "<tr>" + "".join(f"<td>{html.escape(_printable(cell))}</td>" for cell in cells) + "</tr>"
+        for cells in table_rows(report)
+    ]
+    return f"<p>{lines}</p><table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

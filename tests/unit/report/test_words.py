@@ -116,3 +116,14 @@ def test_every_number_on_the_page_follows_from_the_json(rows: list[Row]) -> None
         digits = len(text.partition(".")[2])
         half = 0.50001 * 10.0**-digits
         assert any(abs(float(text) - each) <= half or abs(float(text) - each / 1e3) <= half for each in known), text
+
+
+def test_a_report_shows_itself_and_nothing_of_a_model_is_markup() -> None:
+    assert repr(sample()) == "<collage.Report: 'mix 1'; 2.000x baseline; 1.500x best single; 1.100x best of menu>"
+    shown = sample()._repr_html_()
+    assert all(line in shown.replace("&#x27;", "'") for line in gain_lines(sample()))
+    assert shown.count("<tr>") == 1 + len(sample().rows)
+    hostile = Row("<script>", "mix", "wrong", reason="<img onerror=1>\x1b[2J")
+    page = Report(winner="<script>\n", rows=(hostile,))._repr_html_()
+    assert "<script" not in page and "<img" not in page and "\x1b" not in page
+    assert repr(Report(winner="a\x1b[2J")).isprintable()
