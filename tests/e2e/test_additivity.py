@@ -36,7 +36,6 @@ def test_a_contradicted_sum_is_corrected_and_searched_again(model: Path) -> None
     assert kernels == [("llvm -compiler=first", 2), ("llvm -compiler=second", 4)]
     assert report["speedup_vs_best_single"] > 1.0
     assert abs(report["additive_error"]) < 0.25
-    assert 0.0 <= report["machine_drift"] < 0.5  # A pace above 2 is none.
 
     said.clear()
     again = collage.compile(model, ["first", "second"], toolchains=toolchains, workers=LENT, say=said.append).report
@@ -45,7 +44,6 @@ def test_a_contradicted_sum_is_corrected_and_searched_again(model: Path) -> None
     assert not again["search"]["raced"]
     assert not any("searching again" in line for line in said)
     assert again["additive_error"] == report["additive_error"]
-    assert again["machine_drift"] == report["machine_drift"]
 
 
 def test_a_time_budget_leaves_the_search_what_the_finals_do_not_need(model: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from collage._errors import CollageError, ModelError, UsageError
+from collage._errors import CollageError, ModelError, UsageError, WrongAnswer
 from collage._version import __version__
 from collage.cli._arguments import read_dims, read_files, read_lengths, read_seconds
 from collage.cli._console import print_json, printable, progress
@@ -211,17 +211,19 @@ def compile_(
     )
     with progress(quiet, verbose) as show:
         executable = compile(model, target or None, options=options, progress=show)
-        show(f"writing {output}")
-        executable.save(output, recipe_only=recipe_only)
+        is_right = executable.report.numerics.ok is not False
+        if is_right:  # No artefact is written by a failure.
+            show(f"writing {output}")
+            executable.save(output, recipe_only=recipe_only)
     # Imports and writing are time that the user waits, too.
     searched = replace(executable.report.search, wall_s=time.monotonic() - began)
     report = replace(executable.report, search=searched)
     if json:
-        print_json({**report.as_json(with_old_keys=True), "artefact": str(output)})
+        print_json({**report.as_json(with_old_keys=True), "artefact": str(output) if is_right else None})
     else:
-        print_report(report, str(output))
-    if report.numerics.ok is False:
-        raise typer.Exit(4)
+        print_report(report, str(output) if is_right else None)
+    if not is_right:
+        raise WrongAnswer("a kernel of the plan computes wrongly; nothing is written")
 
 
 @app.command(

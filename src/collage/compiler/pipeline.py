@@ -211,7 +211,8 @@ def _searched(
 
     def choose_(plans: Sequence[Plan]) -> FinalComparison:
         told.enter("compare")
-        return choose(problem, costs, session, plans, baseline=baseline_of(survey, session))
+        hurried = _hurried(problem, told.left_s)
+        return choose(hurried, costs, session, plans, baseline=baseline_of(survey, session))
 
     singles, found = single_plans(problem, survey), None
     if len(survey.takers) > 1 or problem.placement is not None or tune_s or costs.has_variants:
@@ -229,6 +230,14 @@ def _searched(
         finals = choose_(with_named_targets(survey, singles))
     summary = SearchSummary.of(problem, candidates, found, fusion.capped)
     return CompileResult.of(problem, costs, with_additive_error(costs, checks, finals), summary)
+
+
+def _hurried(problem: Problem, left_s: float | None) -> Problem:
+    """Return a problem whose comparison fits what is left of the time budget: a third each to load, choose and report."""
+    plan = problem.comparison_plan
+    if left_s is None or left_s / 3 >= plan.phase_s:
+        return problem
+    return replace(problem, comparison_plan=replace(plan, phase_s=left_s / 3))
 
 
 def _recalled(

@@ -306,7 +306,7 @@ class ReportValues:
         overruled: Name of the row that was chosen before the reporting phase, if that phase contradicted the choice.
         kernels: Kernels of the returned plan, in the order in which they run.
         estimate_us: Predicted time of the returned plan.
-        additive_error: Measured over predicted time of the returned plan, relative to that of the best single, less 1.
+        additive_error: Share of the returned plan's time by which its kernels do not add up to it.
         search: The work of the search.
         numerics: The correctness of the returned plan.
         warnings: Sentences for the user.

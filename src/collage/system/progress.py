@@ -83,14 +83,18 @@ class Progress:
         self.counts: Callable[[], tuple[int, int | None]] = lambda: (0, None)
         self.best = ""
 
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that are left of the time budget; None if there is none."""
+        return None if self._budget_s is None else max(0.0, self._budget_s - (time.monotonic() - self._began))
+
     def enter(self, title: str) -> None:
         """Begin the phase of this title, unless a later one has begun."""
         self._phase = max(self._phase, self._phases.index(title) + 1)
 
     def __call__(self, text: str) -> None:
         """Tell of one step."""
-        elapsed_s = time.monotonic() - self._began
-        left_s = None if self._budget_s is None else max(0.0, self._budget_s - elapsed_s)
+        elapsed_s, left_s = time.monotonic() - self._began, self.left_s
         title = self._phases[self._phase - 1] if self._phase else ""
         event = ProgressEvent(text, self._phase, len(self._phases), title, elapsed_s, left_s, *self.counts(), self.best)
         _LOGGER.info("%s", event)

@@ -22,6 +22,7 @@ class Slow:
 
     def save(self, path: Path, recipe_only: bool) -> None:
         time.sleep(0.2)
+        path.mkdir()
 
 
 @pytest.fixture
@@ -48,13 +49,27 @@ def test_the_time_is_that_which_the_user_waits(
     assert search["built"] == 7
 
 
+def test_no_artefact_is_written_of_a_plan_that_is_wrong(
+    asked: list[CompileOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for ok, code in ((True, 0), (None, 0), (False, 4)):
+        monkeypatch.setattr(Slow, "report", Report(numerics=Numerics(ok=ok)))
+        path = tmp_path / f"{ok}.collage"
+        with pytest.raises(SystemExit) as stop:
+            main(["compile", "m.onnx", "-o", str(path), "--json", "-q"])
+        said = capsys.readouterr()
+        assert stop.value.code == code and path.exists() == (code == 0)
+        assert json.loads(said.out)["artefact"] == (None if code else str(path))
+        assert ("nothing is written" in said.err) == bool(code)
+
+
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
         ([], {"percentile": 50, "search": "fast", "allow_host": False}),
         (
-            ["--percentile", "90", "--search", "proof", "--allow-host"],
-            {"percentile": 90, "search": "proof", "allow_host": True},
+            ["--percentile", "90", "--search", "proof", "--allow-host", "--baseline", "none", "-v"],
+            {"percentile": 90, "search": "proof", "allow_host": True, "baseline": "none"},
         ),
     ],
 )
