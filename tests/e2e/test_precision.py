@@ -168,7 +168,7 @@ def test_one_sample_is_taken_and_the_report_says_that_it_is_too_few(chain: Path,
 def test_a_front_is_time_against_error(chain: Path, rough: Registry) -> None:
     options = collage.CompileOptions(front=True, accuracy_budget=0.1)
     report = collage.compile(chain, "rough", options=options, toolchains=rough, workers=LENT).report
-    front = report["front"]
+    front = report["front"]["points"]
     assert [point["budget"] for point in front] == sorted(point["budget"] for point in front)
     assert front[0]["error"] == 0
     assert front[-1]["time_ms"] < 0.6 * front[0]["time_ms"]
