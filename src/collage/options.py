@@ -90,7 +90,7 @@ class CompileOptions:
     front: bool = False
     measure_budget: int | None = None
     remeasure: bool = False
-    finalists: int = 2
+    finalists: int = 4
     finals: bool = True
     min_gain: float = 0.02
     fusion: FusionOptions | None = None

@@ -100,9 +100,9 @@ def _summary(report: Mapping[str, Any]) -> str:
         lines += _lengths(report, numerics)
     lines.append(
         f"{counted(search['candidates'], 'candidate')}, {search['keys']} distinct; {search['built']} built, {search['measured']} "
-        f"measured ({search['measured_again']} twice), {search['cache_hits']} known; {search['wall_s']:.1f} s"
+        f"measured, {search['cache_hits']} known; {search['wall_s']:.1f} s"
     )
-    if not (search["measured"] or search["measured_again"] or search["raced"]):
+    if not (search["measured"] or search["raced"]):
         lines.append("nothing was measured: every timing was known")
     lines += [f"warning: {warning}" for warning in report["warnings"]]
     if report.get("artefact"):
@@ -146,15 +146,12 @@ def _shapes(inputs: Mapping[str, Sequence[int]]) -> str:
 
 
 def _additive(report: Mapping[str, Any]) -> str:
-    """What the kernels add up to, and how far off that is; what the machine is off by itself is told apart."""
-    drift = report.get("machine_drift")  # Reports of artefacts made before it was told do not have it.
-    machine = f" (the machine itself: {drift:+.1%})" if drift is not None else ""
+    """Say what the kernels add up to, and how far off that is."""
     if report["estimate_us"] is None:
-        return f"its kernels were not measured by themselves{machine}"
+        return "its kernels were not measured by themselves"
     if len(report["kernels"]) == 1:
-        return f"measured by itself {_ms(report['estimate_us'])} ms{machine}"
-    error = f"additive error {report['additive_error']:+.1%}"
-    return f"kernels add up to {_ms(report['estimate_us'])} ms on a calm machine{machine}; {error}"
+        return f"measured by itself {_ms(report['estimate_us'])} ms"
+    return f"kernels add up to {_ms(report['estimate_us'])} ms; additive error {report['additive_error']:+.1%}"
 
 
 def print_outputs(outputs: Sequence[Mapping[str, Any]]) -> None:

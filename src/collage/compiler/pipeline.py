@@ -25,7 +25,7 @@ from typing import Any
 
 from collage._errors import NothingCanRun, WrongAnswer
 from collage.compiler.accuracy_budget import judged, within_budget
-from collage.compiler.additivity import PlanChecks, correct_costs, with_additive_error
+from collage.compiler.additive_error import additive_error
 from collage.compiler.autotune import autotune, known_autotuned
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import FinalComparison, choose, compare_again, lowered_again, unmeasured
@@ -61,6 +61,7 @@ from collage.measure.tuning_records import TuningRecords
 from collage.options import CompileOptions
 from collage.runtime import Executable, Recipe
 from collage.search import SearchResult
+from collage.system.load import is_busy
 from collage.system.scratch import make_scratch, scratch
 from collage.target import HOST_TARGET, TargetLike
 from collage.toolchains import Registry, choose_menu, registry
@@ -169,7 +170,6 @@ def _searched(
     """Search for the cheapest plans, and compare them end to end with every target alone."""
     problem, tune_s = survey.problem, survey.problem.options.tune_s
     costs, records = CostTable(problem, survey, session, database), TuningRecords(session, database)
-    checks = PlanChecks(problem, costs, session)
     costs.learn()
     costs.introduce(candidates)
     candidates = CandidateKernelIndex([*candidates, *known_autotuned(problem, costs, records, candidates)])
@@ -191,14 +191,15 @@ def _searched(
             mixes = _mixes(survey, plans, singles)
             return with_named_targets(survey, judge([*singles, *mixes]))
 
-        found, finals = decide(candidates, search, finalists, partial(choose, problem, costs, session), costs, checks)
+        found, finals = decide(candidates, search, finalists, partial(choose, problem, costs, session), costs)
     else:
         finals = choose(problem, costs, session, with_named_targets(survey, judge(singles)))
     if survey.precision is not None and problem.options.front:
         again = partial(searched_again, problem, costs, candidates)
         survey.precision.front = find_front(survey, session, costs, finals, again)
     summary = SearchSummary.of(problem, candidates, found, fusion.capped)
-    return CompileResult.of(problem, costs, with_additive_error(costs, checks, finals), summary)
+    finals = replace(finals, additive_error=additive_error(finals, partial(predicted_s, problem, costs)))
+    return CompileResult.of(problem, costs, finals, summary)
 
 
 def _recalled(
@@ -213,7 +214,7 @@ def _recalled(
     finals = lowered_again(problem, session, known.finals)
     if finals is None or finals.plan is None or not judged(problem, session, survey.precision, [finals.plan]):
         return None
-    if not finals.is_in_doubt or not session.noise_monitor.is_known_quiet():
+    if not finals.is_in_doubt or is_busy():
         return replace(known, finals=finals)
     again = compare_again(problem, session, finals)
     if again is finals:
@@ -278,17 +279,15 @@ def decide(
     finalists: Callable[[CandidateKernelIndex, SearchResult[CandidateKernel]], Sequence[Plan]],
     compare: Callable[[Sequence[Plan]], FinalComparison],
     costs: CostTable,
-    checks: PlanChecks,
 ) -> tuple[SearchResult[CandidateKernel], FinalComparison]:
-    """Phase 3, then the comparison; once more where it contradicts the costs that were searched with.
+    """Phase 3, then the comparison; both once more if building the finalists showed that a kernel is wrong.
 
     Args:
         index: The candidates.
-        search: Finds the cheapest cover.
+        search: Finds the cheapest partitioning.
         finalists: The plans to compare.
         compare: Runs them end to end.
-        costs: What kernels cost; corrected by what the comparison shows.
-        checks: Plans beside their kernels.
+        costs: What kernels cost; kernels that turned out to be wrong are left out of further searches.
     """
     finals, compared = None, list[Plan]()
     while True:
@@ -298,7 +297,7 @@ def decide(
             return result, finals
         rejected = costs.rejections
         finals, compared = compare(plans), list(plans)
-        if not correct_costs(costs, checks, finals) and costs.rejections == rejected:
+        if costs.rejections == rejected:
             return result, finals
 
 

@@ -184,7 +184,6 @@ class ResultStore:
             {name: standing for name, standing in standings.items() if standing is not None},
             told["time"] and Summary(*told["time"]),
             told["speedup"] and (told["speedup"][0], Interval(*told["speedup"][1:])),
-            slowdown=told["pace"],
             additive_error=told["additive_error"],
             rivals={name: Interval(*interval) for name, interval in told["rivals"].items() if name in known},
         )
@@ -208,7 +207,6 @@ class ResultStore:
             "time": finals.time and list(astuple(finals.time)),
             "speedup": finals.speedup and [finals.speedup[0], *finals.speedup[1].as_list()],
             "rivals": {name: interval.as_list() for name, interval in finals.rivals.items()},
-            "pace": finals.slowdown,
             "additive_error": finals.additive_error,
             "kernels_ok": result.kernels_ok,
             "kernels_error": result.kernels_error,

@@ -94,7 +94,7 @@ class KernelWorker:
         inputs: Sequence[str],
         plan: dict[str, Any],
     ) -> list[float]:
-        """Times a kernel on the model's real values, for one burst.
+        """Time a kernel on the model's real values.
 
         Args:
             compiled: What ``build`` returned.
