@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import collage
 from collage._errors import InputError, UsageError
-from collage.calibration import ranges
+from collage.calibration import ranges, split_samples
 from collage.compiler import precision_session
 from collage.system.machine import this_machine
 from collage.toolchains import Registry
@@ -123,6 +123,24 @@ def test_an_interrupted_calibration_goes_on_where_it_ended(convolutions: Path, m
     monkeypatch.setattr(precision_session, "collect_ranges", counted)
     collage.compile(convolutions, menu, data=images(40, seed=4), **arguments)
     assert len(fed) == 5
+
+
+@INT8
+def test_a_sample_that_the_model_does_not_run_on_is_named(tmp_path: Path) -> None:
+    weights = {"shape": np.array([2, 8], np.int64), "w": np.ones((8, 4), np.float32)}
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["r"], name="reshape"),
+        helper.make_node("MatMul", ["r", "w"], ["y"], name="product"),
+    ]
+    ports = {"x": (TensorProto.FLOAT, ["N"])}, {"y": (TensorProto.FLOAT, [2, 4])}
+    onnx.save(model_of(nodes, *ports, weights), tmp_path / "model.onnx")
+    samples = [{"x": np.arange(16, dtype=np.float32)} for _ in range(10)]
+    bad = split_samples(10).calibrate[1]
+    samples[bad] = {"x": np.arange(17, dtype=np.float32)}
+    options = collage.CompileOptions(accuracy_budget=BUDGET)
+    menu = ["onnxruntime -precision=int8"]
+    with pytest.raises(UsageError, match=f"cannot be run on sample {bad}: .*"):
+        collage.compile(tmp_path / "model.onnx", menu, options=options, data=samples, workers=LENT)
 
 
 @pytest.fixture(scope="module")
