@@ -37,8 +37,10 @@ from collage.compiler.refusals import check_chosen, check_menu, check_reference,
 from collage.compiler.report import compile_report
 from collage.compiler.result_store import CompileResult, ResultStore, SearchSummary
 from collage.compiler.survey import Survey
+from collage.compiler.tried import record_of_trials, renamed
 from collage.cost.outcome import Status
 from collage.database.database import Database
+from collage.explain import write_record
 from collage.frontend import (
     as_onnx,
 )
@@ -123,7 +125,9 @@ def compile(
         elif survey.reference.checking.lacks_inputs and survey.problem.options.finals:
             raise NothingCanRun(survey.reference.failure)
         else:
-            result = CompileResult.unmeasured(unmeasured(survey.problem, survey, session))
+            finals = unmeasured(survey.problem, survey, session)
+            tried = record_of_trials(survey.problem, survey, session, finals)
+            result = replace(CompileResult.unmeasured(finals), tried=tried)
         finals = result.finals
         if finals.recipe is None:
             raise _nothing_finished(finals)
@@ -132,6 +136,8 @@ def compile(
         report = compile_report(survey, session, facts, result, time.monotonic() - started)
         report["warnings"] = [*survey.reference.checking.notes, *report["warnings"]]
         recipe = replace(finals.recipe, model=facts, report=report)
+        if result.tried is not None:
+            write_record(renamed(result.tried, survey.problem, recipe), workspace)
         return _settle(recipe, workspace, toolchains)
 
 
@@ -183,7 +189,11 @@ def _searched(
     else:
         finals = choose(problem, costs, session, with_named_targets(survey, singles))
     summary = SearchSummary.of(problem, candidates, found, fusion.capped)
-    return CompileResult.of(problem, costs, with_additive_error(costs, checks, finals), summary)
+    result = CompileResult.of(problem, costs, with_additive_error(costs, checks, finals), summary)
+    if finals.recipe is None:
+        return result
+    tried = record_of_trials(problem, survey, session, finals, costs=costs, found=found, fusion=fusion)
+    return replace(result, tried=tried)
 
 
 def _recalled(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from typing import Any
 
 from collage._errors import TargetError
@@ -21,6 +21,7 @@ from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
 from collage.cost.workload_key import METHOD, runtime_settings
 from collage.database.database import Database
+from collage.explain import TriedRecord, as_json, from_json
 from collage.frontend import model_digest
 from collage.fusion import CandidateKernel
 from collage.graph import ANY_VALID, IndexSet, NestedSubGraph, SubGraph
@@ -115,6 +116,7 @@ class CompileResult:
         kernels_ok: True if every kernel of the winner was measured and is right; None if one was not measured.
         kernels_error: Largest error of the winner's kernels, where it is known.
         is_remembered: An earlier compilation found it.
+        tried: The record of what was tried; None if an earlier version kept the result without one.
     """
 
     finals: FinalComparison
@@ -124,6 +126,7 @@ class CompileResult:
     kernels_ok: bool | None = None
     kernels_error: float | None = None
     is_remembered: bool = False
+    tried: TriedRecord | None = None
 
     @classmethod
     def of(cls, problem: Problem, costs: CostTable, finals: FinalComparison, search: SearchSummary) -> CompileResult:
@@ -196,6 +199,7 @@ class ResultStore:
             told["kernels_ok"],
             told["kernels_error"],
             is_remembered=True,
+            tried=None if told.get("tried") is None else from_json(told["tried"]),
         )
 
     def keep(self, result: CompileResult) -> None:
@@ -213,6 +217,7 @@ class ResultStore:
             "kernels_ok": result.kernels_ok,
             "kernels_error": result.kernels_error,
             "search": {**asdict(result.search), "caps": list(result.search.caps)},
+            "tried": None if result.tried is None else as_json(replace(result.tried, names=())),
         }
         self._database.keep_local_fact(told, **self._name)
 
