@@ -16,6 +16,8 @@ from collage._version import __version__
 from collage.cli._arguments import read_dims, read_files, read_lengths, read_seconds
 from collage.cli._console import print_json, printable, progress
 from collage.cli._db import db as db_commands
+from collage.cli._page import HELP as REPORT_HELP
+from collage.cli._page import report as report_command
 from collage.cli._toolchain import toolchain as toolchain_commands
 
 __all__ = ["app", "main"]
@@ -32,6 +34,7 @@ app = typer.Typer(
 
 app.add_typer(db_commands)
 app.add_typer(toolchain_commands)
+app.command("report", help=REPORT_HELP)(report_command)
 
 _INTERRUPTED = 130
 """Exit code after Ctrl-C, where there is no result yet."""

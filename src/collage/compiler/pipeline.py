@@ -29,6 +29,7 @@ from collage.compiler.additivity import PlanChecks, correct_costs, with_additive
 from collage.compiler.autotune import autotune, known_autotuned
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import FinalComparison, choose, compare_again, lowered_again, unmeasured
+from collage.compiler.kernel_metadata import write_metadata
 from collage.compiler.opening import open_model
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
 from collage.compiler.plans import Plan, single_plans
@@ -138,6 +139,7 @@ def compile(
         recipe = replace(finals.recipe, model=facts, report=report)
         if result.tried is not None:
             write_record(renamed(result.tried, survey.problem, recipe), workspace)
+        write_metadata(workspace / recipe.model_file, {row["name"]: row["estimate_us"] for row in report["kernels"]})
         return _settle(recipe, workspace, toolchains)
 
 

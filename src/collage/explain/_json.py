@@ -78,7 +78,7 @@ def read_record(folder: Path) -> TriedRecord | None:
 
 def trimmed(record: TriedRecord, room: int = _TABLE_BYTES) -> TriedRecord:
     """Return the record with as many candidate kernels as there is room for, the first ones; the rest is counted."""
-    kept, used, dropped = [], 0, dict(record.dropped)
+    kept, used, dropped = list[TriedKernel](), 0, dict(record.dropped)
     for row in record.tried:
         used += 48 + len(str(row.nodes)) + len(row.reason[:_TEXT]) // 4
         if used <= room and len(kept) < _MOST_ROWS:

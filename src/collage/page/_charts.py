@@ -187,7 +187,9 @@ def _whole_ticks(count: int) -> list[int]:
 
 
 def _grid_y(axis: _Axis, unit: str) -> Markup:
-    lines = [tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=axis.at(v), y2=axis.at(v), class_="grid") for v in axis.ticks()]
+    lines = [
+        tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=axis.at(v), y2=axis.at(v), class_="grid") for v in axis.ticks()
+    ]
     texts = [tag("text", f"{v:g}", x=_LEFT - 6, y=axis.at(v) + 4, text_anchor="end") for v in axis.ticks()]
     return tag("g", lines, texts, tag("text", unit, x=4, y=_TOP + 4), class_="axis")
 

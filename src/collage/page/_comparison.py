@@ -72,9 +72,14 @@ def front_section(contents: PageContents) -> Markup:
     return tag(
         "section",
         tag("h2", "Time against error"),
-        tag("p", "Each point is the fastest plan found within one accuracy budget. Lower is faster, further left is nearer."),
+        tag(
+            "p",
+            "Each point is the fastest plan found within one accuracy budget. Lower is faster, further left is nearer.",
+        ),
         tag("figure", front_chart(points, told)),
-        table("Plans of the front", ("budget", "time", "error", "95 % interval of the error"), cells, numbers=(1, 2, 3)),
+        table(
+            "Plans of the front", ("budget", "time", "error", "95 % interval of the error"), cells, numbers=(1, 2, 3)
+        ),
         id="front",
     )
 
@@ -150,7 +155,9 @@ def _points(front: Mapping[str, Any]) -> list[FrontPoint]:
         if error is None or time_ms is None:
             continue
         ends = each.get("error_interval")
-        low, high = (_number(end) for end in ends) if isinstance(ends, list | tuple) and len(ends) == 2 else (None, None)
+        low, high = (
+            (_number(end) for end in ends) if isinstance(ends, list | tuple) and len(ends) == 2 else (None, None)
+        )
         budget = _number(each.get("budget"))
         label = str(each.get("plan", "")) if budget is None else f"budget {budget:g}"
         bounds = (error if low is None else low, error if high is None else high)

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from collage._errors import ArtefactError, CollageError, UsageError
 from collage.explain import TriedRecord, read_record
-from collage.graph import COMPOSITE, kernels_of
+from collage.graph import kernels_of, operators_of
 from collage.report import Report
 from collage.runtime import Port, Recipe, unpack, verify
 from collage.system.scratch import scratch
@@ -196,11 +196,15 @@ def _kernels(recipe: Recipe, report: Report, folder: Path) -> tuple[KernelView, 
     views = []
     for number, (record, time) in enumerate(zip(recipe.kernels, times, strict=True), 1):
         row, call = rows.get(record.name), calls.get(record.name)
-        nodes = [] if call is None else _flat(model, call.function)
+        nodes = [] if call is None else operators_of(model, call.function)
         names = [str(node.name or "") for node in nodes]
         if row is not None and len(row.nodes) == len(nodes):
             names = list(row.nodes)  # Kernels that are alike share a function, whose names are those of the first.
-        known = {} if call is None else {str(value.name): value for value in (*call.node.inputs, *call.node.outputs) if value}
+        known = (
+            {}
+            if call is None
+            else {str(value.name): value for value in (*call.node.inputs, *call.node.outputs) if value}
+        )
         views.append(
             KernelView(
                 number=number,
@@ -216,18 +220,6 @@ def _kernels(recipe: Recipe, report: Report, folder: Path) -> tuple[KernelView, 
             )
         )
     return tuple(views)
-
-
-def _flat(model: ir.Model, function: ir.Function) -> list[ir.Node]:
-    """Return the operators of a function; functions of labelled parts are opened, constants are left out."""
-    nodes: list[ir.Node] = []
-    for node in function:
-        part = model.functions.get(node.op_identifier())
-        if part is not None and COMPOSITE in part.metadata_props:
-            nodes += _flat(model, part)
-        elif (node.domain, node.op_type) != ("", "Constant"):
-            nodes.append(node)
-    return nodes
 
 
 def _operator(node: ir.Node, name: str) -> Operator:

@@ -59,7 +59,9 @@ def search_section(contents: PageContents) -> Markup:
         left = ", ".join(f"{number:,} {status}" for status, number in record.dropped.items())
         facts.append(("not in the record for lack of room", left))
     notes = () if record is None else record.notes
-    return _section("search", "The search", join(_list(facts), tag("ul", [tag("li", n) for n in notes]) if notes else ""))
+    return _section(
+        "search", "The search", join(_list(facts), tag("ul", [tag("li", n) for n in notes]) if notes else "")
+    )
 
 
 def machine_section(contents: PageContents) -> Markup:

@@ -91,9 +91,7 @@ def lay_out(count: int, wires: Sequence[tuple[int, int]], size: Size) -> Layout:
         for place, item in enumerate(row):
             x = left + place * (size.width + size.gap_x)
             boxes[item] = Box(x, _MARGIN + number * (size.height + size.gap_y), number, place == 0)
-    paths = tuple(
-        _path(boxes[a], boxes[b], lane, gutter, size) for (a, b), lane in zip(wires, lanes, strict=True)
-    )
+    paths = tuple(_path(boxes[a], boxes[b], lane, gutter, size) for (a, b), lane in zip(wires, lanes, strict=True))
     height = 2 * _MARGIN + len(rows) * size.height + max(0, len(rows) - 1) * size.gap_y
     return Layout(tuple(boxes[item] for item in range(count)), paths, gutter + inner + _MARGIN, height)
 
@@ -129,14 +127,15 @@ def _lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
     passing = [i for i, (top, bottom) in enumerate(spans) if bottom - top > 1]
     for i in sorted(passing, key=lambda i: (spans[i][1] - spans[i][0], spans[i])):
         top, bottom = spans[i]
-        for lane, others in enumerate(taken):
-            # Wires from one box to several, or from several to one, may share a lane.
-            if all(bottom <= other[0] or other[1] <= top or top == other[0] for other in others[-_MOST_LANES:]):
-                break
-        else:
-            lane = min(len(taken), _MOST_LANES - 1)
-            if lane == len(taken):
-                taken.append([])
+        # Wires from one box to several may share a lane. The look back is bounded, so that the work stays linear.
+        free = (
+            lane
+            for lane, others in enumerate(taken)
+            if all(bottom <= other[0] or other[1] <= top or top == other[0] for other in others[-_MOST_LANES:])
+        )
+        lane = next(free, min(len(taken), _MOST_LANES - 1))
+        if lane == len(taken):
+            taken.append([])
         taken[lane].append(spans[i])
         lanes[i] = lane
     return lanes

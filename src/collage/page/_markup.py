@@ -38,18 +38,18 @@ def join(*parts: str | Iterable[str]) -> Markup:
     return Markup("".join(each if isinstance(each, Markup) else html.escape(clean(each)) for each in flat))
 
 
-def tag(name: str, *parts: str | Iterable[str], **attributes: str | float | bool | None) -> Markup:
+def tag(element: str, /, *parts: str | Iterable[str], **attributes: str | float | bool | None) -> Markup:
     """Return an element.
 
     Args:
-        name: Its name.
+        element: Its name.
         parts: Its contents: texts, which are escaped, and markup.
         attributes: Its attributes. A trailing underscore is dropped, others become hyphens. None and False leave an
             attribute out, True gives it no value.
     """
     written = "".join(_attribute(key, value) for key, value in attributes.items() if value is not None)
-    opening = f"<{name}{written}>"
-    return Markup(opening if name in _VOID else f"{opening}{join(*parts)}</{name}>")
+    opening = f"<{element}{written}>"
+    return Markup(opening if element in _VOID else f"{opening}{join(*parts)}</{element}>")
 
 
 def _attribute(key: str, value: str | float | bool) -> str:

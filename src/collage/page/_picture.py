@@ -140,7 +140,7 @@ def _kernel(contents: PageContents, kernel: KernelView, box: Box, has_links: boo
             tag("rect", x=box.x + 18, y=box.y + height - 8, width=max(room * share, 1), height=4, rx=2, class_="fill"),
         ]
     is_heaviest = kernel.number == _heaviest(contents)
-    group = tag("g", parts, class_=f"kernel {colour_of(contents, kernel.target)}", data_heaviest=is_heaviest)
+    group = tag("g", parts, class_=f"kernel {colour_of(contents, kernel.target)}", data_heaviest="true" if is_heaviest else None)
     if not has_links:
         return group
     label = f"Kernel {kernel.number} of {len(contents.kernels)}, {kernel.name} on {short(kernel.target)}: {told}"
@@ -165,9 +165,7 @@ def _port(box: Box, values: Sequence[Value], noun: str) -> Markup:
     )
 
 
-def _wire(
-    layout: Layout, number: int, pair: tuple[int, int], values: Sequence[Value], first: int, last: int
-) -> Markup:
+def _wire(layout: Layout, number: int, pair: tuple[int, int], values: Sequence[Value], first: int, last: int) -> Markup:
     a, b = (item - first + 1 if first <= item < last else None for item in pair)
     told = "\n".join(f"{value.name}: {value.type}" for value in values[:8])
     return tag(

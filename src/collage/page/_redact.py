@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from collage.graph import known_operators
-from collage.page._contents import KernelView, Operator, PageContents
+from collage.page._contents import KernelView, Operator, PageContents, Value
 from collage.report import ModelFacts
 from collage.target import Target
 
@@ -25,6 +25,8 @@ _TOKEN = re.compile(r"\S+")
 _PARTS = re.compile(r"[^A-Za-z0-9]+")
 _SHORTEST_PART = 4
 _HIDDEN = "…"
+_AXIS = re.compile(r"[^\W\d]\w*")
+_PUNCTUATION = ".,:;!?()[]{}<>=\"'`"
 
 
 def redacted(contents: PageContents) -> PageContents:
@@ -54,6 +56,7 @@ class _Names:
     def __init__(self, contents: PageContents) -> None:
         self._safe = {text: text for text in _safe_texts(contents)}
         self._op_types: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
         self._new: dict[str, str] = {}
         for name in _names_of(contents):
             if name and name not in self._safe:
@@ -77,7 +80,8 @@ class _Names:
         walked = self.walk(dataclasses.replace(kernel, name="", operators=()))
         toolchain = Target.parse(kernel.target).toolchain
         operators = tuple(
-            Operator(self.text(each.name), self.op_type(each.op_type), self.walk(each.outputs)) for each in kernel.operators
+            Operator(self.text(each.name), self.op_type(each.op_type), self.walk(each.outputs))
+            for each in kernel.operators
         )
         return dataclasses.replace(walked, name=f"{toolchain}_{kernel.number:02}", operators=operators)
 
@@ -97,6 +101,9 @@ class _Names:
         if isinstance(value, str):
             # An enumeration of texts is a value of this package.
             return self.text(value) if type(value) is str else value
+        if isinstance(value, Value):
+            head, bracket, axes = value.type.partition("[")
+            return Value(self.text(value.name), head + bracket + _AXIS.sub(lambda axis: self.text(axis[0]), axes))
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
             changed = {name: self._field(name, each) for name, each in fields.items()}
@@ -114,22 +121,21 @@ class _Names:
 
     def text(self, text: str) -> str:
         """Return a text without names."""
-        if (found := self._safe.get(text, self._new.get(text))) is not None:
-            return found
-        if text.endswith(_HIDDEN):  # What was cut off may be half of a name.
-            text = text.rpartition(" ")[0]
-        return _TOKEN.sub(self._token, _QUOTED.sub(_HIDDEN, text))
+        found = self._safe.get(text, self._new.get(text, self._texts.get(text)))
+        if found is None:
+            # The last word of a text that was cut off may be half of a name.
+            whole = text.rpartition(" ")[0] if text.endswith(_HIDDEN) else text
+            found = self._texts[text] = _TOKEN.sub(self._token, _QUOTED.sub(_HIDDEN, whole))
+        return found
 
     def _token(self, match: re.Match[str]) -> str:
         token = match[0]
         if token in self._safe:
             return self._safe[token]
-        plain = _PARTS.sub("_", token).strip("_").lower()
-        if token in self._new or "/" in token or "\\" in token:
-            return _HIDDEN
-        pieces = plain.split("_")
-        is_secret = plain in self._secrets or any(piece in self._secrets for piece in pieces)
-        return _HIDDEN if is_secret or any(secret in plain for secret in self._secrets) else token
+        core, plain = token.strip(_PUNCTUATION), _PARTS.sub("_", token).strip("_").lower()
+        is_name = core in self._new and not core.isdigit()
+        is_path = "/" in token or "\\" in token
+        return _HIDDEN if is_name or is_path or any(secret in plain for secret in self._secrets) else token
 
 
 def _safe_texts(contents: PageContents) -> Iterable[str]:
@@ -155,7 +161,7 @@ def _names_of(contents: PageContents) -> Iterable[str]:
                 yield operator.op_type
     for value in values:
         yield value.name
-        yield from (axis for axis in re.findall(r"[^\W\d]\w*", value.type.partition("[")[2]))
+        yield from _AXIS.findall(value.type.partition("[")[2])
     yield from report.dims
     yield report.model.path
     yield report.model.sha256

@@ -10,7 +10,11 @@ __all__ = ["table"]
 
 
 def table(
-    caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = (), class_: str | None = None
+    caption: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numbers: Sequence[int] = (),
+    class_: str | None = None,
 ) -> Markup:
     """Return a table that scrolls by itself if it is wider than the page.
 
@@ -30,7 +34,5 @@ def table(
         )
         for row in rows
     ]
-    whole = tag(
-        "table", tag("caption", caption), tag("thead", tag("tr", heads)), tag("tbody", body), class_=class_
-    )
+    whole = tag("table", tag("caption", caption), tag("thead", tag("tr", heads)), tag("tbody", body), class_=class_)
     return tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption)

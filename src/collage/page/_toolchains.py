@@ -25,7 +25,9 @@ def toolchains_section(contents: PageContents) -> Markup:
     if not contents.kernels:
         return join()
     record = contents.record
-    parts = [_used(contents)] if record is None else [_matrix(contents, record), _same_operators(record), _answers(record)]
+    parts = (
+        [_used(contents)] if record is None else [_matrix(contents, record), _same_operators(record), _answers(record)]
+    )
     return tag("section", tag("h2", "Toolchains and operators"), *parts, id="toolchains")
 
 

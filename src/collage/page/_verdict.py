@@ -33,11 +33,15 @@ def verdict_section(contents: PageContents) -> Markup:
     )
 
 
-def compared(ratio: Ratio) -> str:
-    """Return a ratio as a comparison, which says no more than its interval: ``1.29 times as fast``."""
+def compared(ratio: Ratio, other: str) -> str:
+    """Return a ratio as a comparison with something, which claims no more than its interval."""
     if ratio.low <= 1.0 <= ratio.high:
-        return "As fast"
-    return f"{ratio.value:.2f} times as fast" if ratio.low > 1.0 else f"{1 / ratio.value:.2f} times as slow"
+        return f"As fast as {other}, within doubt"
+    return (
+        f"{ratio.value:.2f} times as fast as {other}"
+        if ratio.low > 1.0
+        else f"{1 / ratio.value:.2f} times as slow as {other}"
+    )
 
 
 def _gained(contents: PageContents) -> Markup:
@@ -50,7 +54,7 @@ def _gained(contents: PageContents) -> Markup:
     first = gains[0]
     columns = ("compared with", "times as fast", "95 % interval", "")
     return join(
-        tag("p", tag("strong", f"{compared(first.ratio)} as {_OVER[first.over]}"), class_="headline"),
+        tag("p", tag("strong", compared(first.ratio, _OVER[first.over])), class_="headline"),
         _answers(contents, first.ratio),
         tag(
             "table",
@@ -78,7 +82,8 @@ def _answers(contents: PageContents, ratio: Ratio | None) -> Markup:
     by_what = f"{counted(len(contents.kernels), 'kernel')} on {', '.join(told)}." if told else "Nothing is left to run."
     error = numerics.max_rel_error
     checked = {
-        True: "Outputs agree with the reference" + ("." if error is None else f" to {error:.0e} of the largest output."),
+        True: "Outputs agree with the reference"
+        + ("." if error is None else f" to {error:.0e} of the largest output."),
         False: "Outputs differ from the reference by more than is allowed.",
         None: "Outputs were not checked.",
     }[numerics.ok]
@@ -170,11 +175,19 @@ def _how_sure(contents: PageContents) -> Markup:
         lines.append(("warn", "Outputs: no difference from a reference is recorded."))
     if machine.cpu:
         cores = f", {counted(machine.cores, 'processor')}" if machine.cores else ""
-        lines.append(("ok", f"Valid for this machine: {machine.cpu}{cores}. Other machines need a compilation of their own."))
+        lines.append(
+            ("ok", f"Valid for this machine: {machine.cpu}{cores}. Other machines need a compilation of their own.")
+        )
     lines += [("warn", warning[:1].upper() + warning[1:]) for warning in (*report.warnings, *contents.notes)]
     words = {"ok": ("✓", "Good: "), "warn": ("!", "Warning: ")}
     items = [
-        tag("li", tag("span", words[kind][0], class_="sign", aria_hidden="true"), _hidden(words[kind][1]), text, class_=kind)
+        tag(
+            "li",
+            tag("span", words[kind][0], class_="sign", aria_hidden="true"),
+            _hidden(words[kind][1]),
+            text,
+            class_=kind,
+        )
         for kind, text in lines
     ]
     return tag("div", tag("h2", "How sure"), tag("ul", items, class_="sure"))

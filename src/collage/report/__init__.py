@@ -1,0 +1,56 @@
+"""The report of a compilation: values, JSON, and its presentation."""
+
+from __future__ import annotations
+
+from collage.report._report import Report, report_schema
+from collage.report._types import (
+    SCHEMA,
+    Gain,
+    KernelRow,
+    Machine,
+    ModelFacts,
+    Numerics,
+    Occasion,
+    Ratio,
+    ReferenceFacts,
+    Row,
+    SearchFacts,
+    Times,
+    Verdict,
+)
+from collage.report._words import (
+    COLUMNS,
+    gain_lines,
+    milliseconds,
+    ratio_text,
+    short_name,
+    table_rows,
+    title_of,
+    verdict_of,
+)
+
+__all__ = [
+    "COLUMNS",
+    "SCHEMA",
+    "Gain",
+    "KernelRow",
+    "Machine",
+    "ModelFacts",
+    "Numerics",
+    "Occasion",
+    "Ratio",
+    "ReferenceFacts",
+    "Report",
+    "Row",
+    "SearchFacts",
+    "Times",
+    "Verdict",
+    "gain_lines",
+    "milliseconds",
+    "ratio_text",
+    "report_schema",
+    "short_name",
+    "table_rows",
+    "title_of",
+    "verdict_of",
+]
