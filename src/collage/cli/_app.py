@@ -205,7 +205,7 @@ def compile_(
         executable.save(output, recipe_only=recipe_only)
     # Imports and writing are time that the user waits, too.
     counted = {**executable.report["search"], "wall_s": time.monotonic() - began}
-    report = {**executable.report, "search": counted, "artefact": str(output)}
+    report = {**executable.report, "machine_drift": None, "search": counted, "artefact": str(output)}
     if json:
         print_json(report)
     else:

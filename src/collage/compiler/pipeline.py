@@ -59,6 +59,7 @@ from collage.measure.process_compat import ProcessCompatibility
 from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
 from collage.options import CompileOptions
+from collage.report import Report
 from collage.runtime import Executable, Recipe
 from collage.search import SearchResult
 from collage.system.scratch import make_scratch, scratch
@@ -136,10 +137,10 @@ def compile(
         facts["nodes"] = len(survey.problem.graph)
         report = compile_report(survey, session, facts, result, time.monotonic() - started)
         report["warnings"] = [*survey.reference.checking.notes, *report["warnings"]]
-        recipe = replace(finals.recipe, model=facts, report=report)
+        recipe = replace(finals.recipe, model=facts, report=Report.from_json(report))
         if result.tried is not None:
             write_record(renamed(result.tried, survey.problem, recipe), workspace)
-        write_metadata(workspace / recipe.model_file, {row["name"]: row["estimate_us"] for row in report["kernels"]})
+        write_metadata(workspace / recipe.model_file, {row.name: row.estimate_us for row in recipe.report.kernels})
         return _settle(recipe, workspace, toolchains)
 
 

@@ -7,25 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from collage.page._charts import FrontPoint, RatioScale, Series, front_chart, mark, rounds_chart
-from collage.page._contents import PageContents, short
+from collage.page._contents import PageContents
 from collage.page._markup import Markup, join, tag
 from collage.page._picture import colour_of
 from collage.page._table import table
 from collage.page._words import amount
-from collage.report import Row
+from collage.report import Row, title_of, verdict_of
 
 __all__ = ["comparison_section", "front_section"]
 
-_TOLD = {
-    "returned": "returned",
-    "baseline": "the original",
-    "slower": "slower beyond doubt",
-    "tie": "as fast within doubt, with no fewer kernels",
-    "undecided": "not told apart",
-    "over budget": "beyond the accuracy budget",
-    "too slow": "too slow to be raced",
-    "not raced": "not raced",
-}
 _MOST_SERIES = 8
 
 
@@ -43,12 +33,12 @@ def comparison_section(contents: PageContents) -> Markup:
         else "The rows of this artefact were timed, but not in common rounds: their times differ by the machine's drift too."
     )
     cells = [_cells(contents, row, scale) for row in rows]
-    columns = ("row", "kernels", "time", "ratio", "95 % interval", "", "verdict")
+    columns = ("row", "kernels", "precision", "time", "ratio", "95 % interval", "", "verdict")
     return tag(
         "section",
         tag("h2", "The comparison"),
         tag("p", intro),
-        table("Every row of the comparison", columns, cells, numbers=(1, 2, 3, 4), class_="rows"),
+        table("Every row of the comparison", columns, cells, numbers=(1, 3, 4, 5), class_="rows"),
         _rounds(contents),
         id="comparison",
     )
@@ -86,29 +76,23 @@ def front_section(contents: PageContents) -> Markup:
 
 def _cells(contents: PageContents, row: Row, scale: RatioScale) -> tuple[str, ...]:
     is_returned = row.verdict == "returned"
-    name = tag("b", _label(row)) if is_returned else _label(row)
+    name = tag("b", title_of(row)) if is_returned else title_of(row)
     time = row.time_us if row.time_us is not None else None
     alone = row.alone_us.median if row.alone_us is not None else None
     shown = amount(time) if time is not None else f"{amount(alone)} alone" if alone is not None else ""
-    told = _TOLD.get(row.verdict, row.verdict)
-    reason = f": {row.reason}" if row.reason and row.reason not in told else ""
     ratio = row.ratio
     interval = "" if ratio is None or is_returned else f"{ratio.low:.2f} to {ratio.high:.2f}"
     bar = scale.bar(ratio, f"ratio {ratio.value:.2f}, {interval}") if ratio is not None and not is_returned else ""
     return (
         join(tag("span", class_=f"swatch {_colour(contents, row)}", aria_hidden="true"), name),
         "" if row.kernels is None else str(row.kernels),
+        row.precision or "",
         shown,
         "" if ratio is None else f"{ratio.value:.2f}",
         interval,
         bar,
-        f"{told}{reason}",
+        verdict_of(contents.report, row),
     )
-
-
-def _label(row: Row) -> str:
-    name = short(row.name)
-    return f"{name} ({row.precision})" if row.precision and row.precision not in name else name
 
 
 def _colour(contents: PageContents, row: Row) -> str:
@@ -122,14 +106,14 @@ def _rounds(contents: PageContents) -> Markup:
     if not rows:
         return tag("p", "This artefact does not hold the single rounds.", class_="note")
     shown = rows[:_MOST_SERIES]
-    series = [Series(_label(row), row.rounds_us, _colour(contents, row), i) for i, row in enumerate(shown)]
+    series = [Series(title_of(row), row.rounds_us, _colour(contents, row), i) for i, row in enumerate(shown)]
     told = f"Time of {len(series)} rows in each round of the comparison"
     legend = [
         tag("li", tag("svg", mark(8, 8, each.mark), class_=f"key {each.colour}", viewBox="0 0 16 16"), each.name)
         for each in series
     ]
     count = max(len(row.rounds_us) for row in rows)
-    cells = [(_label(row), *(f"{time / 1e3:.4g}" for time in row.rounds_us)) for row in rows]
+    cells = [(title_of(row), *(f"{time / 1e3:.4g}" for time in row.rounds_us)) for row in rows]
     padded = [(*cell, *[""] * (count + 1 - len(cell))) for cell in cells]
     figures = table(
         "Median time in ms in each round",

@@ -6,19 +6,19 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import onnx_ir as ir
 
-from collage._errors import ArtefactError, CollageError, UsageError
-from collage.explain import TriedRecord, read_record
+from collage._errors import ArtefactError, UsageError
+from collage.explain import NodeRanges, TriedKernel, TriedRecord, read_record
 from collage.graph import kernels_of, operators_of
 from collage.report import Report
 from collage.runtime import Port, Recipe, unpack, verify
 from collage.system.scratch import scratch
-from collage.target import Target
 
-__all__ = ["KernelView", "Operator", "PageContents", "Value", "opened", "read_contents", "short"]
+__all__ = ["KernelView", "Operator", "PageContents", "Value", "opened", "read_contents"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class KernelView:
         return dict(Counter(operator.op_type for operator in self.operators).most_common())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PageContents:
     """All that a page shows.
 
@@ -115,10 +115,29 @@ class PageContents:
     is_redacted: bool = False
     notes: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def targets(self) -> tuple[str, ...]:
         """Targets of the menu and of the kernels, each once. Their order decides colours."""
         return tuple(dict.fromkeys((*self.report.menu, *(kernel.target for kernel in self.kernels))))
+
+    @cached_property
+    def heaviest(self) -> int:
+        """Number of the kernel that takes the longest; 0 if there is none."""
+        return max(self.kernels, key=lambda kernel: kernel.time_us or 0.0).number if self.kernels else 0
+
+    @cached_property
+    def tried(self) -> Mapping[str, tuple[TriedKernel, ...]]:
+        """By name of a kernel, the candidates of exactly its operators on other targets."""
+        if self.record is None:
+            return {}
+        by_nodes: dict[NodeRanges, list[TriedKernel]] = {}
+        for row in self.record.tried:
+            by_nodes.setdefault(row.nodes, []).append(row)
+        chosen = {kernel.name: kernel.kernel for kernel in self.record.kernels}
+        return {
+            name: tuple(row for row in by_nodes.get(own.nodes, ()) if row.target != own.target)
+            for name, own in chosen.items()
+        }
 
 
 @contextlib.contextmanager
@@ -150,12 +169,7 @@ def read_contents(folder: Path, title: str) -> PageContents:
         ArtefactError: The artefact is damaged.
     """
     recipe, _ = verify(folder)
-    notes = []
-    try:
-        report = Report.from_json(recipe.report)
-    except ValueError as error:
-        report = Report()
-        notes.append(f"its report cannot be read: {error}")
+    report, notes = recipe.report, []
     try:
         record = read_record(folder)
     except ArtefactError as error:
@@ -176,14 +190,6 @@ def read_contents(folder: Path, title: str) -> PageContents:
         record=record,
         notes=tuple(notes),
     )
-
-
-def short(target: str) -> str:
-    """Return a target as briefly as it can be written."""
-    try:
-        return Target.parse(target).short
-    except CollageError:
-        return target
 
 
 def _kernels(recipe: Recipe, report: Report, folder: Path) -> tuple[KernelView, ...]:

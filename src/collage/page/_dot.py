@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collage.page._contents import PageContents, short
+from collage.page._contents import PageContents
 from collage.page._markup import clean
 from collage.page._picture import told_operators
 from collage.page._words import amount, percent
+from collage.report import short_name
 from collage.target import HOST_TARGET
 
 __all__ = ["as_dot"]
@@ -27,7 +28,9 @@ def as_dot(contents: PageContents) -> str:
         is_host = kernel.target == str(HOST_TARGET)
         fill = _HOST if is_host else _FILLS[targets.index(kernel.target) % len(_FILLS)]
         facts = ", ".join(text for text in (amount(kernel.time_us), percent(kernel.share)) if text)
-        label = _quoted(f"{kernel.number} {kernel.name}", f"{short(kernel.target)}: {facts}", told_operators(kernel))
+        label = _quoted(
+            f"{kernel.number} {kernel.name}", f"{short_name(kernel.target)}: {facts}", told_operators(kernel)
+        )
         lines.append(f'  k{kernel.number} [label={label}, fillcolor="{fill}"];')
     places = {value.name: f"in{i}" for i, value in enumerate(contents.inputs)}
     ends = {value.name: f"out{i}" for i, value in enumerate(contents.outputs)}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from collage.page._contents import PageContents, short
+from collage.page._contents import PageContents
 from collage.page._markup import Markup, join, tag
 from collage.page._table import table
 from collage.page._words import counted
+from collage.report import short_name
 
 __all__ = ["machine_section", "numerics_section", "privacy_section", "search_section"]
 
@@ -37,7 +38,7 @@ def numerics_section(contents: PageContents) -> Markup:
     errors = table(
         "Largest difference of each row of the comparison, relative to the largest output",
         ("row", "difference"),
-        [(short(name), f"{error:.1e}") for name, error in rows],
+        [(short_name(name), f"{error:.1e}") for name, error in rows],
         numbers=(1,),
     )
     return _section("numerics", "Numerics", join(_list(facts), errors if rows else ""))
@@ -67,7 +68,7 @@ def search_section(contents: PageContents) -> Markup:
 def machine_section(contents: PageContents) -> Markup:
     """Return the machine and the versions."""
     machine = contents.report.machine
-    builds = {**contents.builds, **{short(target): build for target, build in machine.toolchains.items()}}
+    builds = {**contents.builds, **{short_name(target): build for target, build in machine.toolchains.items()}}
     facts = [
         ("processor", machine.cpu),
         ("processors used", str(machine.cores or "")),

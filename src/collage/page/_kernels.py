@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collage.explain import KernelStatus, TriedKernel
-from collage.page._contents import KernelView, PageContents, Value, short
+from collage.page._contents import KernelView, PageContents, Value
 from collage.page._markup import Markup, join, tag
 from collage.page._picture import colour_of, picture, told_operators
 from collage.page._table import table
 from collage.page._words import amount, counted, percent
+from collage.report import short_name
 
 __all__ = ["model_section"]
 
@@ -41,8 +42,7 @@ def model_section(contents: PageContents) -> Markup:
             tag("div", [_details(contents, kernel) for kernel in contents.kernels], class_="details", id="details"),
             class_="workbench",
         ),
-        tag("h3", "All kernels"),
-        _overview(contents),
+        tag("div", tag("h3", "All kernels"), _overview(contents), id="kernels"),
         id="model",
     )
 
@@ -66,7 +66,7 @@ def _overview(contents: PageContents) -> Markup:
 
 
 def _named(contents: PageContents, target: str) -> Markup:
-    return join(tag("span", class_=f"swatch {colour_of(contents, target)}", aria_hidden="true"), short(target))
+    return join(tag("span", class_=f"swatch {colour_of(contents, target)}", aria_hidden="true"), short_name(target))
 
 
 def _details(contents: PageContents, kernel: KernelView) -> Markup:
@@ -108,14 +108,10 @@ def _values(title: str, values: Sequence[Value]) -> Markup:
 
 def _runner_ups(contents: PageContents, kernel: KernelView) -> Markup:
     """Return what else was tried for exactly these operators, the fastest first."""
-    record = contents.record
-    if record is None:
+    if contents.record is None:
         return tag("p", "This artefact has no record of what else was tried.", class_="note")
-    chosen = next((each for each in record.kernels if each.name == kernel.name), None)
-    if chosen is None:
-        return join()
-    others = [row for row in record.tried if row.nodes == chosen.kernel.nodes and row.target != chosen.kernel.target]
-    rows = [_rival(contents, row, kernel.time_us) for row in sorted(others, key=_by_time)[:_MOST_RIVALS]]
+    others = sorted(contents.tried.get(kernel.name, ()), key=_by_time)
+    rows = [_rival(contents, row, kernel.time_us) for row in others[:_MOST_RIVALS]]
     if not rows:
         return tag("p", "No other toolchain was measured on exactly these operators.", class_="note")
     caption = "Runner-ups: the same operators as one kernel of another toolchain"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from collage.page._contents import KernelView, PageContents, short
+from collage.page._contents import KernelView, PageContents
 from collage.page._markup import clean
 from collage.page._picture import told_operators
 from collage.page._words import percent
+from collage.report import short_name
 
 __all__ = ["as_netron_attachment"]
 
@@ -23,7 +24,7 @@ def as_netron_attachment(contents: PageContents) -> str:
     returned = report.returned
     time = None if returned is None else (returned.measured_us or returned.alone_us)
     whole: list[tuple[str, Any]] = [] if time is None else [("time of a run in ms", round(time.median / 1e3, 6))]
-    whole += [(f"times as fast as {short(gain.row)}", round(gain.ratio.value, 4)) for gain in report.gains]
+    whole += [(f"times as fast as {short_name(gain.row)}", round(gain.ratio.value, 4)) for gain in report.gains]
     metrics += [{"kind": "model", "target": "", "name": name, "value": value} for name, value in whole]
     found = {"signature": "netron:attachment", "metadata": metadata, "metrics": metrics}
     return json.dumps(found, indent=1, allow_nan=False) + "\n"

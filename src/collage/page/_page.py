@@ -18,6 +18,9 @@ from collage.page._words import counted
 
 __all__ = ["as_html", "as_svg"]
 
+_HAS_SCRIPT = 'document.documentElement.classList.add("js");'
+"""Runs before the body is drawn, so that details of thousands of kernels are not laid out first and hidden later."""
+
 
 def as_html(contents: PageContents) -> str:
     """Return a page as HTML.
@@ -26,7 +29,7 @@ def as_html(contents: PageContents) -> str:
     """
     style, script = _resource("page.css") + _resource("picture.css"), _resource("page.js")
     policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(_HAS_SCRIPT)}' '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
     report = contents.report
@@ -41,6 +44,7 @@ def as_html(contents: PageContents) -> str:
         tag("meta", name="color-scheme", content="light dark"),
         tag("title", title),
         tag("style", Markup(style)),
+        tag("script", Markup(_HAS_SCRIPT)),
     )
     sections = (
         ("model", "Model", model_section(contents)),

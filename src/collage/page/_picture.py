@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collage.page._contents import KernelView, PageContents, Value, short
+from collage.page._contents import KernelView, PageContents, Value
 from collage.page._layout import Box, Layout, Point, Size, lay_out
 from collage.page._markup import Markup, join, tag
 from collage.page._words import amount, counted, percent
+from collage.report import short_name
 from collage.target import HOST_TARGET
 
 __all__ = ["colour_of", "picture", "time_strip", "told_operators"]
@@ -15,10 +16,12 @@ __all__ = ["colour_of", "picture", "time_strip", "told_operators"]
 _SIZE = Size(width=268.0, height=52.0, gap_x=16.0, gap_y=26.0, columns=4)
 _PORTS_SHOWN = 4
 _COLOURS = 8
+_MOST_TITLED = 500
+"""Wires up to which each one tells its values. Beyond that a page would grow for what can hardly be seen."""
 _CORNER = 6.0
 _LONGEST_LABEL = 34
 _STRIP = 40.0
-_LABELLED = (45.0, 12.0)
+_LABELLED = (45.0, 20.0)
 """Shares, in per cent, from which a part of the strip is labelled on any screen, and on wide ones only."""
 
 
@@ -35,7 +38,9 @@ def told_operators(kernel: KernelView, most: int = 3) -> str:
     counts = list(kernel.op_counts.items())
     shown = [f"{count} {op_type}" for op_type, count in counts[:most]]
     rest = sum(count for _, count in counts[most:])
-    return ", ".join([*shown, *([f"{rest} others"] if rest else [])]) or "no operators known"
+    return (
+        ", ".join([*shown, *([f"{rest} {'other' if rest == 1 else 'others'}"] if rest else [])]) or "no operators known"
+    )
 
 
 def picture(contents: PageContents, *, has_links: bool = True) -> Markup:
@@ -93,7 +98,7 @@ def time_strip(contents: PageContents) -> Markup:
         told = f"{kernel.name}: {amount(kernel.time_us)}, {percent(kernel.share)}"
         box = tag("rect", x=f"{x:.3f}%", y=0, width=f"{own:.3f}%", height=_STRIP, class_="fill")
         size = "always" if own >= _LABELLED[0] else "wide" if own >= _LABELLED[1] else None
-        label = f"{short(kernel.target)} {percent(kernel.share)}"
+        label = f"{short_name(kernel.target)} {percent(kernel.share)}"
         shown = tag("text", label, x=f"{x:.3f}%", dx=8, y=_STRIP / 2 + 5, class_=size) if size else ""
         parts.append(tag("g", tag("title", told), box, shown, class_=colour_of(contents, kernel.target)))
         x += own
@@ -127,7 +132,7 @@ def _kernel(contents: PageContents, kernel: KernelView, box: Box, has_links: boo
     facts = [amount(kernel.time_us), percent(share), counted(len(kernel.operators), "operator")]
     told = ", ".join(fact for fact in facts if fact)
     parts = [
-        tag("title", f"{kernel.name} on {short(kernel.target)}: {told}. {told_operators(kernel)}"),
+        tag("title", f"{kernel.name} on {short_name(kernel.target)}: {told}. {told_operators(kernel)}"),
         tag("rect", x=box.x, y=box.y, width=width, height=height, rx=_CORNER, class_="box"),
         tag("rect", x=box.x, y=box.y, width=8, height=height, rx=3, class_="fill"),
         tag("text", f"{kernel.number}  {_cut(kernel.name)}", x=box.x + 18, y=box.y + 20, class_="name"),
@@ -139,16 +144,14 @@ def _kernel(contents: PageContents, kernel: KernelView, box: Box, has_links: boo
             tag("rect", x=box.x + 18, y=box.y + height - 8, width=room, height=4, rx=2, class_="track"),
             tag("rect", x=box.x + 18, y=box.y + height - 8, width=max(room * share, 1), height=4, rx=2, class_="fill"),
         ]
-    is_heaviest = kernel.number == _heaviest(contents)
-    group = tag("g", parts, class_=f"kernel {colour_of(contents, kernel.target)}", data_heaviest="true" if is_heaviest else None)
+    is_heaviest = kernel.number == contents.heaviest
+    group = tag(
+        "g", parts, class_=f"kernel {colour_of(contents, kernel.target)}", data_heaviest="true" if is_heaviest else None
+    )
     if not has_links:
         return group
-    label = f"Kernel {kernel.number} of {len(contents.kernels)}, {kernel.name} on {short(kernel.target)}: {told}"
+    label = f"Kernel {kernel.number} of {len(contents.kernels)}, {kernel.name} on {short_name(kernel.target)}: {told}"
     return tag("a", group, href=f"#kernel-{kernel.number}", aria_label=label)
-
-
-def _heaviest(contents: PageContents) -> int:
-    return max(contents.kernels, key=lambda kernel: kernel.time_us or 0.0).number
 
 
 def _port(box: Box, values: Sequence[Value], noun: str) -> Markup:
@@ -170,7 +173,7 @@ def _wire(layout: Layout, number: int, pair: tuple[int, int], values: Sequence[V
     told = "\n".join(f"{value.name}: {value.type}" for value in values[:8])
     return tag(
         "path",
-        tag("title", told),
+        tag("title", told) if len(layout.paths) <= _MOST_TITLED else "",
         d=_drawn(layout.paths[number]),
         class_="wire",
         marker_end="url(#arrow)",

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from collage.explain import KernelStatus, NodeRanges, TriedKernel, TriedRecord
 from collage.graph import main_op_type
-from collage.page._contents import PageContents, short
+from collage.page._contents import PageContents
 from collage.page._markup import Markup, join, tag
 from collage.page._table import table
 from collage.page._words import amount, counted
+from collage.report import short_name
 
 __all__ = ["toolchains_section"]
 
@@ -42,7 +43,7 @@ def _used(contents: PageContents) -> Markup:
         (op_type, *(str(by_target[target][op_type] or "") for target in targets))
         for op_type, _ in total.most_common(_MOST_TYPES)
     ]
-    columns = ("operator type", *map(short, targets))
+    columns = ("operator type", *map(short_name, targets))
     note = "This artefact has no record of what was tried, so only the returned plan is shown."
     return join(
         tag("p", note, class_="note"),
@@ -89,7 +90,7 @@ def _matrix(contents: PageContents, record: TriedRecord) -> Markup:
     )
     return join(
         tag("p", note),
-        table("Operator types by toolchain", ("operator type", *map(short, targets)), rows, class_="matrix"),
+        table("Operator types by toolchain", ("operator type", *map(short_name, targets)), rows, class_="matrix"),
     )
 
 
@@ -153,7 +154,7 @@ def _same_operators(record: TriedRecord) -> Markup:
     left = len(several) - len(cells)
     more = f", and {left} more that took less" if left else ""
     caption = f"The same operators on several toolchains, each as one kernel measured alone{more}"
-    columns = ("operators", *map(short, targets))
+    columns = ("operators", *map(short_name, targets))
     return table(caption, columns, cells, numbers=range(1, len(columns)))
 
 
@@ -181,6 +182,8 @@ def _answers(record: TriedRecord) -> Markup:
         if answer.whole is KernelStatus.MEASURED:
             whole = amount(answer.whole_us)
         takes = f"{len(answer.takes)} of {len(answer.takes) + refused}" if answer.takes or refused else ""
-        rows.append((short(answer.target), whole, takes, "; ".join(text for text in (answer.reason, reasons) if text)))
+        rows.append(
+            (short_name(answer.target), whole, takes, "; ".join(text for text in (answer.reason, reasons) if text))
+        )
     columns = ("toolchain", "whole model, alone", "operators it takes", "what it says")
     return table("The answers of the toolchains of the menu", columns, rows, numbers=(1, 2))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from collage.page._contents import PageContents, short
+from collage.page._contents import PageContents
 from collage.page._markup import clean
 from collage.page._picture import told_operators
+from collage.report import short_name
 from collage.runtime import Profile
 
 __all__ = ["as_trace"]
@@ -23,7 +24,7 @@ def as_trace(contents: PageContents, profile: Profile) -> str:
     targets = dict.fromkeys(kernel.target for kernel in contents.kernels)
     rows = {target: row for row, target in enumerate(targets, 1)}
     events: list[dict[str, Any]] = [
-        {"ph": "M", "name": "thread_name", "pid": 1, "tid": row, "args": {"name": short(target)}}
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": row, "args": {"name": short_name(target)}}
         for target, row in rows.items()
     ]
     events.append({"ph": "M", "name": "process_name", "pid": 1, "args": {"name": clean(contents.title)}})

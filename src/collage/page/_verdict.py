@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from collage.page._charts import RatioScale
-from collage.page._contents import PageContents, short
+from collage.page._contents import PageContents
 from collage.page._markup import Markup, join, tag
 from collage.page._picture import colour_of, time_strip
 from collage.page._words import amount, counted, percent
-from collage.report import Gain, Ratio
+from collage.report import Gain, Ratio, Row, short_name, title_of
 
 __all__ = ["compared", "verdict_section"]
 
@@ -60,7 +60,7 @@ def _gained(contents: PageContents) -> Markup:
             "table",
             tag("caption", "Speed-up of the compiled model"),
             tag("thead", tag("tr", [tag("th", text, scope="col") for text in columns])),
-            tag("tbody", [_gain_row(gain, scale) for gain in gains]),
+            tag("tbody", [_gain_row(gain, report.row(gain.row), scale) for gain in gains]),
             class_="gains",
         ),
     )
@@ -78,7 +78,9 @@ def _answers(contents: PageContents, ratio: Ratio | None) -> Markup:
     for kernel in contents.kernels:
         before = shares.get(kernel.target, 0.0)
         shares[kernel.target] = None if before is None or kernel.share is None else before + kernel.share
-    told = [short(target) + (f" ({percent(share)} of the time)" if share else "") for target, share in shares.items()]
+    told = [
+        short_name(target) + (f" ({percent(share)} of the time)" if share else "") for target, share in shares.items()
+    ]
     by_what = f"{counted(len(contents.kernels), 'kernel')} on {', '.join(told)}." if told else "Nothing is left to run."
     error = numerics.max_rel_error
     checked = {
@@ -107,12 +109,18 @@ def _interval(ratio: Ratio) -> str:
     return f"{told} A difference is not proven." if ratio.low <= 1.0 <= ratio.high else told
 
 
-def _gain_row(gain: Gain, scale: RatioScale) -> Markup:
+def _gain_row(gain: Gain, row: Row | None, scale: RatioScale) -> Markup:
     ratio = gain.ratio
     told = f"{ratio.value:.2f} times, from {ratio.low:.2f} to {ratio.high:.2f}"
     return tag(
         "tr",
-        tag("th", _OVER[gain.over], tag("br"), tag("small", short(gain.row)), scope="row"),
+        tag(
+            "th",
+            _OVER[gain.over],
+            tag("br"),
+            tag("small", short_name(gain.row) if row is None else title_of(row)),
+            scope="row",
+        ),
         tag("td", f"{ratio.value:.2f}", class_="number big"),
         tag("td", f"{ratio.low:.2f} to {ratio.high:.2f}", class_="number"),
         tag("td", scale.bar(ratio, told), class_="bars"),
@@ -149,7 +157,7 @@ def _target_line(contents: PageContents, target: str, places: Sequence[int]) -> 
     return tag(
         "li",
         tag("span", class_=f"swatch {colour_of(contents, target)}", aria_hidden="true"),
-        tag("b", short(target)),
+        tag("b", short_name(target)),
         f": {share}{counted(len(kernels), 'kernel')}, {counted(counts.total(), 'operator')} ({types}{more})",
     )
 

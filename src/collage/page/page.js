@@ -1,10 +1,8 @@
 "use strict";
 // Shows one kernel's details at a time, marks its box and wires, and finds operators. All texts stay as they are in the page.
 (() => {
-  const root = document.documentElement;
   const details = [...document.querySelectorAll(".kernel-details")];
   if (!details.length) return;
-  root.classList.add("js");
   const isWide = () => window.matchMedia("(min-width: 900px)").matches;
   const boxes = [...document.querySelectorAll(".picture .kernel")];
   const links = boxes.map((box) => box.parentNode);
@@ -19,7 +17,7 @@
     if (number === selected) return;
     const mark = (place, on) => {
       if (place < 1) return;
-      details[place - 1].hidden = !on;
+      details[place - 1].classList.toggle("on", on);
       boxes[place - 1].classList.toggle("on", on);
       if (on) links[place - 1].setAttribute("aria-current", "true");
       else links[place - 1].removeAttribute("aria-current");
@@ -31,7 +29,6 @@
     for (const wire of wires) wire.classList.toggle("on", wire.dataset.from === text || wire.dataset.to === text);
   }
 
-  for (const each of details) each.hidden = true;
   const heaviest = boxes.findIndex((box) => box.hasAttribute("data-heaviest"));
   select(numberOf(location.hash) || heaviest + 1 || 1);
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import json
 import math
 import re
@@ -164,9 +165,8 @@ def _schema_of(form: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 def _object_schema(form: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     docstring = form.__doc__ or ""
-    told = {
-        name: " ".join(text.split()) for base in form.__mro__ for name, text in _ATTRIBUTE.findall(base.__doc__ or "")
-    }
+    texts = (inspect.cleandoc(base.__doc__ or "") for base in form.__mro__)
+    told = {name: " ".join(text.split()) for each in texts for name, text in _ATTRIBUTE.findall(each)}
     properties = {
         name: {**_schema_of(hint, definitions), **({"description": told[name]} if name in told else {})}
         for name, hint in _hints(form).items()

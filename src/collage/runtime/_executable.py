@@ -62,7 +62,7 @@ class Executable:
     Attributes:
         inputs: The model's inputs.
         outputs: The model's outputs.
-        report: The report of ``compile`` as JSON, as ``compiler/report.py`` makes it.
+        report: The report of ``compile``, see ``collage.report.Report``; an empty one if there is none.
         notes: What a user should know of how it was loaded or ran, such as kernels that were rebuilt.
     """
 
