@@ -101,6 +101,7 @@ class PageContents:
         has_weights: True if the artefact holds weights in a file of their own. The page never does.
         is_redacted: True if names are replaced.
         notes: Sentences about what could not be read.
+        artefact: Name of the artefact; empty if it is not told.
     """
 
     title: str
@@ -114,6 +115,7 @@ class PageContents:
     record: TriedRecord | None = None
     is_redacted: bool = False
     notes: tuple[str, ...] = ()
+    artefact: str = ""
 
     @cached_property
     def targets(self) -> tuple[str, ...]:
@@ -158,12 +160,12 @@ def opened(artefact: Path) -> Iterator[Path]:
         yield folder
 
 
-def read_contents(folder: Path, title: str) -> PageContents:
+def read_contents(folder: Path, name: str) -> PageContents:
     """Verify an artefact's folder and read what it tells.
 
     Args:
         folder: The folder.
-        title: The title, if the report does not name the model.
+        name: Name of the artefact.
 
     Raises:
         ArtefactError: The artefact is damaged.
@@ -179,7 +181,7 @@ def read_contents(folder: Path, title: str) -> PageContents:
     inputs = tuple(_value_of(port) for port in recipe.inputs)
     outputs = tuple(_value_of(port) for port in recipe.outputs)
     return PageContents(
-        title=Path(report.model.path).name or title,
+        title=Path(report.model.path).name or name,
         report=report,
         kernels=kernels,
         inputs=inputs,
@@ -189,6 +191,7 @@ def read_contents(folder: Path, title: str) -> PageContents:
         builds=recipe.builds,
         record=record,
         notes=tuple(notes),
+        artefact=name,
     )
 
 

@@ -35,6 +35,7 @@ def as_html(contents: PageContents) -> str:
     report = contents.report
     operators = sum(len(kernel.operators) for kernel in contents.kernels)
     version = f" by Collage {report.machine.collage}" if report.machine.collage else " by Collage"
+    name = f"{contents.artefact}, " if contents.artefact else ""
     title = f"{contents.title}: report of Collage"
     head = tag(
         "head",
@@ -61,7 +62,7 @@ def as_html(contents: PageContents) -> str:
         "body",
         tag(
             "header",
-            tag("p", f"Compiled{version}, {counted(operators, 'operator')}", class_="kicker"),
+            tag("p", f"{name}compiled{version}: {counted(operators, 'operator')}", class_="kicker"),
             tag("h1", contents.title),
             tag("nav", tag("ul", links), aria_label="Sections"),
         ),

@@ -19,7 +19,7 @@ _COLOURS = 8
 _MOST_TITLED = 500
 """Wires up to which each one tells its values. Beyond that a page would grow for what can hardly be seen."""
 _CORNER = 6.0
-_LONGEST_LABEL = 34
+_LONGEST_LABEL = 29
 _STRIP = 40.0
 _LABELLED = (45.0, 20.0)
 """Shares, in per cent, from which a part of the strip is labelled on any screen, and on wide ones only."""

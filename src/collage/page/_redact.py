@@ -39,6 +39,7 @@ def redacted(contents: PageContents) -> PageContents:
     return dataclasses.replace(
         contents,
         title="Redacted model",
+        artefact="",
         report=report,
         kernels=kernels,
         inputs=names.walk(contents.inputs),
@@ -165,7 +166,7 @@ def _names_of(contents: PageContents) -> Iterable[str]:
     yield from report.dims
     yield report.model.path
     yield report.model.sha256
-    yield contents.title
+    yield from (contents.title, contents.artefact)
     for row in report.kernels:
         yield from row.nodes
     for occasion in report.occasions:

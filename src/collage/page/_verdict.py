@@ -10,7 +10,7 @@ from collage.page._contents import PageContents
 from collage.page._markup import Markup, join, tag
 from collage.page._picture import colour_of, time_strip
 from collage.page._words import amount, counted, percent
-from collage.report import Gain, Ratio, Row, short_name, title_of
+from collage.report import Gain, Ratio, Report, short_name, title_of
 
 __all__ = ["compared", "verdict_section"]
 
@@ -49,29 +49,29 @@ def _gained(contents: PageContents) -> Markup:
     gains = report.gains
     if not gains:
         text = "No speed-up was measured: plans were not compared with each other."
-        return join(tag("p", tag("strong", text), class_="headline"), _answers(contents, None))
+        return join(tag("p", tag("strong", text), class_="headline"), _answers(contents))
     scale = RatioScale.of([gain.ratio for gain in gains])
     first = gains[0]
     columns = ("compared with", "times as fast", "95 % interval", "")
     return join(
-        tag("p", tag("strong", compared(first.ratio, _OVER[first.over])), class_="headline"),
-        _answers(contents, first.ratio),
+        tag("p", tag("strong", _headline(first, report.winner)), class_="headline"),
+        _answers(contents, first),
         tag(
             "table",
             tag("caption", "Speed-up of the compiled model"),
             tag("thead", tag("tr", [tag("th", text, scope="col") for text in columns])),
-            tag("tbody", [_gain_row(gain, report.row(gain.row), scale) for gain in gains]),
+            tag("tbody", [_gain_row(gain, report, scale) for gain in gains]),
             class_="gains",
         ),
     )
 
 
-def _answers(contents: PageContents, ratio: Ratio | None) -> Markup:
+def _answers(contents: PageContents, gain: Gain | None = None) -> Markup:
     """Return what was gained, by what, and how sure that is, in three sentences."""
     report, numerics = contents.report, contents.report.numerics
     returned = report.returned
     time = None if returned is None else (returned.measured_us or returned.alone_us)
-    gained = [] if ratio is None else [_interval(ratio)]
+    gained = [] if gain is None else [_interval(gain, report.winner)]
     if time is not None:
         gained.append(f"One run takes {amount(time.median)}.")
     shares: dict[str, float | None] = {}
@@ -102,15 +102,22 @@ def _answers(contents: PageContents, ratio: Ratio | None) -> Markup:
     )
 
 
-def _interval(ratio: Ratio) -> str:
-    if ratio.low == ratio.high == 1.0:
-        return "Nothing: it is that one that is returned."
+def _headline(gain: Gain, winner: str) -> str:
+    other = _OVER[gain.over]
+    return f"Nothing is faster than {other}, which is returned" if gain.row == winner else compared(gain.ratio, other)
+
+
+def _interval(gain: Gain, winner: str) -> str:
+    ratio = gain.ratio
+    if gain.row == winner:
+        return f"No time: {short_name(winner)} alone runs the whole model."
     told = f"{ratio.value:.2f} times, with 95 % confidence {ratio.low:.2f} to {ratio.high:.2f}."
     return f"{told} A difference is not proven." if ratio.low <= 1.0 <= ratio.high else told
 
 
-def _gain_row(gain: Gain, row: Row | None, scale: RatioScale) -> Markup:
-    ratio = gain.ratio
+def _gain_row(gain: Gain, report: Report, scale: RatioScale) -> Markup:
+    ratio, row = gain.ratio, report.row(gain.row)
+    is_returned = gain.row == report.winner
     told = f"{ratio.value:.2f} times, from {ratio.low:.2f} to {ratio.high:.2f}"
     return tag(
         "tr",
@@ -122,8 +129,8 @@ def _gain_row(gain: Gain, row: Row | None, scale: RatioScale) -> Markup:
             scope="row",
         ),
         tag("td", f"{ratio.value:.2f}", class_="number big"),
-        tag("td", f"{ratio.low:.2f} to {ratio.high:.2f}", class_="number"),
-        tag("td", scale.bar(ratio, told), class_="bars"),
+        tag("td", "returned" if is_returned else f"{ratio.low:.2f} to {ratio.high:.2f}", class_="number"),
+        tag("td", "" if is_returned else scale.bar(ratio, told), class_="bars"),
     )
 
 
