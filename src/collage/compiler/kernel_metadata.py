@@ -38,6 +38,7 @@ def write_metadata(file: Path, estimates_us: Mapping[str, float | None]) -> None
             **({"share": f"{time / total:.4f}"} if is_known and time is not None else {}),
         }
         call.node.metadata_props.update(facts)
+        noun = "operator" if operators.total() == 1 else "operators"
         took = "" if time is None else f", {time * 1e-3:.6g} ms measured alone"
-        call.node.doc_string = f"{operators.total()} operators on {facts['target']}{took}: {told}"
+        call.node.doc_string = f"{operators.total()} {noun} on {facts['target']}{took}: {told}"
     ir.save(model, file)

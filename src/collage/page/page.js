@@ -81,7 +81,7 @@
       if (isHit) first ||= place + 1;
       boxes[place].classList.toggle("dim", !isHit);
     });
-    found.textContent = wanted ? `${operators} operators in ${kernels} kernels` : "";
+    found.textContent = wanted ? `${operators} ${operators === 1 ? "operator" : "operators"} in ${kernels} ${kernels === 1 ? "kernel" : "kernels"}` : "";
     if (wanted && first) {
       select(first);
       details[first - 1].querySelector("details").open = true;

@@ -107,7 +107,7 @@ def test_an_operator_is_found_by_its_name(browser: Page, tmp_path: Path) -> None
     browser.value(
         "(() => { const f = document.getElementById('find'); f.value = 'block3/'; f.dispatchEvent(new Event('input')); })()"
     )
-    assert browser.value("document.getElementById('found').textContent") == "4 operators in 1 kernels"
+    assert browser.value("document.getElementById('found').textContent") == "4 operators in 1 kernel"
     assert browser.value("document.querySelectorAll('.picture .dim').length") == 4
     assert browser.value("document.querySelector('.picture a[aria-current]').getAttribute('href')") == "#kernel-4"
 
