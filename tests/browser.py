@@ -134,7 +134,7 @@ def chromium(program: str) -> Iterator[Page]:
         os.dup2(spare[0], 3)
         os.dup2(spare[1], 4)
 
-    with tempfile.TemporaryDirectory() as profile:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
         options += ["--disable-dev-shm-usage", "--disable-background-networking", "--remote-debugging-pipe"]
         command = [program, *options, f"--user-data-dir={profile}", "about:blank"]
