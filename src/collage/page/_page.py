@@ -18,6 +18,9 @@ from collage.page._words import counted
 
 __all__ = ["as_html", "as_svg"]
 
+_LARGE = 500
+"""Kernels from which sections are laid out only when they come into view."""
+
 _HAS_SCRIPT = 'document.documentElement.classList.add("js");'
 """Runs before the body is drawn, so that details of thousands of kernels are not laid out first and hidden later."""
 
@@ -68,6 +71,7 @@ def as_html(contents: PageContents) -> str:
         ),
         tag("main", verdict_section(contents), [section for _, _, section in sections]),
         tag("script", Markup(script)),
+        class_="large" if len(contents.kernels) > _LARGE else None,
     )
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 
