@@ -29,9 +29,11 @@ from collage.compiler.additivity import PlanChecks, correct_costs, with_additive
 from collage.compiler.autotune import autotune, known_autotuned
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import FinalComparison, choose, compare_again, lowered_again, unmeasured
+from collage.compiler.given_plan import given_plan, targets_of_plan, with_read_plan
 from collage.compiler.kernel_metadata import write_metadata
 from collage.compiler.opening import open_model
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
+from collage.compiler.planned import plan_file_of
 from collage.compiler.plans import Plan, single_plans
 from collage.compiler.problem import Problem
 from collage.compiler.refusals import check_chosen, check_menu, check_reference, told_once, with_named_targets
@@ -42,9 +44,7 @@ from collage.compiler.tried import record_of_trials, renamed
 from collage.cost.outcome import Status
 from collage.database.database import Database
 from collage.explain import write_record
-from collage.frontend import (
-    as_onnx,
-)
+from collage.frontend import as_onnx, model_digest
 from collage.fusion import (
     CandidateKernel,
     CandidateKernelIndex,
@@ -67,7 +67,7 @@ from collage.target import HOST_TARGET, TargetLike
 from collage.toolchains import Registry, choose_menu, registry
 from collage.workers.worker import Worker
 
-__all__ = ["CompileOptions", "collect", "compile", "decide", "gather_specs"]
+__all__ = ["CompileOptions", "collect", "compile", "decide", "gather_specs", "settle"]
 
 Say = Callable[[str], None]
 
@@ -110,7 +110,8 @@ def compile(
     """
     options = options or CompileOptions()
     toolchains = toolchains or registry()
-    menu = choose_menu(targets, toolchains)
+    options = with_read_plan(options)
+    menu = choose_menu(targets_of_plan(options, targets), toolchains)
     started = time.monotonic()
     say("reading the model")
     source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
@@ -123,7 +124,8 @@ def compile(
         check_reference(survey, session)
         if survey.reference.failure is None:
             check_menu(survey, session)
-            result = _plan(survey, session, database)
+            is_given = survey.problem.options.plan is not None
+            result = (given_plan if is_given else _plan)(survey, session, database)
         elif survey.reference.checking.lacks_inputs and survey.problem.options.finals:
             raise NothingCanRun(survey.reference.failure)
         else:
@@ -138,10 +140,12 @@ def compile(
         report = compile_report(survey, session, facts, result, time.monotonic() - started)
         report["warnings"] = [*survey.reference.checking.notes, *report["warnings"]]
         recipe = replace(finals.recipe, model=facts, report=Report.from_json(report))
+        if options.plan_out is not None and finals.plan is not None:
+            plan_file_of(survey.problem, finals.plan, model_digest(survey.problem.model)).save(options.plan_out)
         if result.tried is not None:
-            write_record(renamed(result.tried, survey.problem, recipe), workspace)
+            write_record(renamed(result.tried, survey.problem, finals), workspace)
         write_metadata(workspace / recipe.model_file, {row.name: row.estimate_us for row in recipe.report.kernels})
-        return _settle(recipe, workspace, toolchains)
+        return settle(recipe, workspace, toolchains)
 
 
 def _plan(survey: Survey, session: MeasureSession, database: Database) -> CompileResult:
@@ -149,6 +153,7 @@ def _plan(survey: Survey, session: MeasureSession, database: Database) -> Compil
     problem, fusion = survey.problem, FusionReport()
     session.say("collecting candidate kernels")
     candidates = collect(problem, gather_specs(survey), fusion)
+    problem.choices.check(problem.graph, candidates, survey.why_refused)
     store = ResultStore(problem, session, database, candidates)
     known = None if problem.options.remeasure or problem.options.tune_s else store.load()
     if known is not None and (holds := _recalled(problem, session, known, store)) is not None:
@@ -177,8 +182,8 @@ def _searched(
     if tune_s:
         candidates, _ = search(candidates)
         candidates = autotune(problem, costs, records, candidates)
-    singles, found = single_plans(problem, survey), None
-    if len(survey.takers) > 1 or problem.placement is not None or tune_s or costs.has_variants:
+    singles, found = [plan for plan in single_plans(problem, survey) if _is_allowed(problem, plan)], None
+    if len(survey.takers) > 1 or problem.choices or problem.placement is not None or tune_s or costs.has_variants:
         compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say)
 
         def finalists(index: CandidateKernelIndex, result: SearchResult[CandidateKernel]) -> Sequence[Plan]:
@@ -305,6 +310,10 @@ def _mixes(survey: Survey, plans: Sequence[Plan], singles: Sequence[Plan]) -> li
     return [replace(plan, name=f"mix {i}") for i, plan in enumerate(mixes[: survey.problem.options.finalists], 1)]
 
 
+def _is_allowed(problem: Problem, plan: Plan) -> bool:
+    return all(problem.choices.allows(place.sub_graph, place.target) for place in plan.kernels)
+
+
 def _is_among(plans: Sequence[Plan], plan: Plan) -> bool:
     return any(plan.same_kernels(one) for one in plans)
 
@@ -324,8 +333,8 @@ def _nothing_finished(finals: FinalComparison) -> Exception:
     return NothingCanRun(f"nothing can run the model: {reasons}")
 
 
-def _settle(recipe: Recipe, workspace: Path, toolchains: Registry) -> Executable:
-    """Moves an executable's files out of the workspace, which goes away with everything else in it."""
+def settle(recipe: Recipe, workspace: Path, toolchains: Registry) -> Executable:
+    """Return an executable whose files are moved out of the workspace, which goes away with everything else in it."""
     home = make_scratch()
     for name in recipe.files_with_weights(workspace):
         shutil.move(workspace / name, home / name)

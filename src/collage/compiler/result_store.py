@@ -37,7 +37,19 @@ from collage.toolchains import TUNED
 __all__ = ["CompileResult", "ResultStore", "SearchSummary"]
 
 _FACT = "plan-1"
-_ELSEWHERE = ("db", "remeasure", "dims", "fixed", "inputs", "devices", "fusion", "launch_penalties_s")
+_TRIED_FACT = "tried-1"
+_ELSEWHERE = (
+    "db",
+    "remeasure",
+    "dims",
+    "fixed",
+    "inputs",
+    "devices",
+    "fusion",
+    "launch_penalties_s",
+    "plan",
+    "plan_out",
+)
 """Options that do not decide which plan is found, or that another part of the key stands for."""
 
 _TUNED_OPTIONS = ("trials", "seed")
@@ -199,7 +211,7 @@ class ResultStore:
             told["kernels_ok"],
             told["kernels_error"],
             is_remembered=True,
-            tried=None if told.get("tried") is None else from_json(told["tried"]),
+            tried=self._tried(),
         )
 
     def keep(self, result: CompileResult) -> None:
@@ -217,9 +229,19 @@ class ResultStore:
             "kernels_ok": result.kernels_ok,
             "kernels_error": result.kernels_error,
             "search": {**asdict(result.search), "caps": list(result.search.caps)},
-            "tried": None if result.tried is None else as_json(replace(result.tried, names=())),
         }
         self._database.keep_local_fact(told, **self._name)
+        if result.tried is not None:
+            tried = as_json(replace(result.tried, names=()))
+            self._database.keep_local_fact(tried, **{**self._name, "fact": _TRIED_FACT})
+
+    def _tried(self) -> TriedRecord | None:
+        """Return the record of what was tried, without names; None if there is none, or it cannot be read."""
+        told = self._database.local_fact(**{**self._name, "fact": _TRIED_FACT})
+        try:
+            return None if told is None else from_json(told)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
 
     def _told(self, result: CompileResult, plan: Plan) -> dict[str, Any]:
         standing = result.finals.standings.get(plan.name)

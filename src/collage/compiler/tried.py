@@ -28,7 +28,6 @@ from collage.explain import (
 from collage.fusion import CandidateKernel, FusionReport, FusionSpec, UnionFusionRule
 from collage.graph import IndexSet, SubGraph, value_nbytes
 from collage.measure.session import MeasureSession
-from collage.runtime import Recipe
 from collage.search import SearchResult
 from collage.target import Target
 
@@ -100,14 +99,37 @@ def record_of_trials(
     )
 
 
-def renamed(record: TriedRecord, problem: Problem, recipe: Recipe) -> TriedRecord:
-    """Return an earlier record with the names that operators and kernels have now."""
-    names = {old.name: new.name for old, new in zip(record.kernels, recipe.kernels, strict=False)}
+def renamed(record: TriedRecord, problem: Problem, finals: FinalComparison) -> TriedRecord:
+    """Return an earlier record with the names that operators and kernels have now, and with the plan that is returned now."""
+    plan, recipe = finals.plan, finals.recipe
+    assert plan is not None and recipe is not None
+    names = [kernel.name for kernel in recipe.kernels]
+    record = replace(record, names=tuple(str(node.name) for node in problem.graph.nodes))
+    wanted = [(NodeRanges.from_bits(place.sub_graph.inside.bits), str(place.target)) for place in plan.kernels]
+    if wanted == [(chosen.kernel.nodes, chosen.kernel.target) for chosen in record.kernels]:
+        new = {chosen.name: name for chosen, name in zip(record.kernels, names, strict=True)}
+        return replace(
+            record,
+            kernels=tuple(replace(chosen, name=new[chosen.name]) for chosen in record.kernels),
+            borders=tuple(
+                replace(border, before=new[border.before], after=new[border.after]) for border in record.borders
+            ),
+        )
+    # Plans were compared again, and another one won.
+    known = {(row.nodes, row.target): row for row in record.tried}
+    unknown = [TriedKernel(nodes, target, KernelStatus.NOT_MEASURED) for nodes, target in wanted]
+    rows = [known.get(key, row) for key, row in zip(wanted, unknown, strict=True)]
     return replace(
         record,
-        names=tuple(str(node.name) for node in problem.graph.nodes),
-        kernels=tuple(replace(kernel, name=names[kernel.name]) for kernel in record.kernels),
-        borders=tuple(replace(b, before=names[b.before], after=names[b.after]) for b in record.borders),
+        plan=plan.name,
+        predicted_us=next((each.predicted_us for each in record.plans if each.name == plan.name), None),
+        kernels=tuple(ChosenKernel(name, row) for name, row in zip(names, rows, strict=True)),
+        borders=(),
+        plans=tuple(replace(each, is_returned=each.name == plan.name) for each in record.plans),
+        notes=(
+            *record.notes,
+            "plans were compared again: borders are not known, and limits are those of the plan before",
+        ),
     )
 
 
@@ -127,6 +149,7 @@ class _Collector:
     session: MeasureSession
     costs: CostTable | None
     rows: dict[_Key, TriedKernel] = field(default_factory=dict)
+    refused: dict[Target, int] = field(default_factory=dict)
 
     def add_candidates(self, plan: Plan) -> None:
         """Add the kernels of the plan, what the search looked at, whole models, and runner-ups of the plan."""
@@ -148,7 +171,7 @@ class _Collector:
         if (sub_graph, target) in self.rows:
             return
         candidate = CandidateKernel(sub_graph, target, _RUNNER_UP, (rule,))
-        nodes = NodeRanges.of(sub_graph.inside)
+        nodes = NodeRanges.from_bits(sub_graph.inside.bits)
         if self.costs is not None:
             outcome = self.costs.outcome_of(candidate) or outcome
         if outcome is None:
@@ -191,13 +214,14 @@ class _Collector:
         found = self.survey.baselines[target]
         if not found.availability.available:
             return found.availability.reason or "not available"
-        for i in sub_graph.inside:
-            support = found.support.get(i)
-            if support is not None and not support.ok:
-                node = self.problem.graph.node(i)
-                told = in_short(support.reason or "not taken", self.session.workspace)
-                return told if len(sub_graph.inside) == 1 else f"{node.name} ({node.op_type}): {told}"
-        return None
+        if target not in self.refused:
+            self.refused[target] = sum(1 << i for i, support in found.support.items() if not support.ok)
+        first = IndexSet(sub_graph.inside.bits & self.refused[target]).first
+        if first < 0:
+            return None
+        node = self.problem.graph.node(first)
+        told = in_short(found.support[first].reason or "not taken", self.session.workspace)
+        return told if len(sub_graph.inside) == 1 else f"{node.name} ({node.op_type}): {told}"
 
     def launch_s(self, place: PlannedKernel | CandidateKernel) -> float:
         """Return what a kernel costs beyond its own time in a chain."""
@@ -209,25 +233,36 @@ class _Collector:
             return self.rows
         n, rows = len(self.problem.graph), self.rows
         keys, prices = list(rows), [self._price(key) for key in rows]
-        rests = cheapest_rests(n, prices)
-        if rests is None:  # Too many: those that were built are what a user asks about first.
-            built = [i for i, key in enumerate(keys) if rows[key].status is not KernelStatus.PREDICTED]
-            keys, prices = [keys[i] for i in built], [prices[i] for i in built]
-            rests = cheapest_rests(n, prices) or []
-        chosen = {_key(place) for place in plan.kernels}
-        totals = [rest.plus(Rest(price.seconds, price.is_expected)) for rest, price in zip(rests, prices, strict=False)]
-        for key, rest in zip(keys, rests, strict=False):
-            row, launch_s = rows[key], self._launch_of(key)
-            if key in chosen and row.time_us is not None:
-                first = 1 << key[0].inside.first
-                others = [t for k, t in zip(keys, totals, strict=False) if k != key and k[0].inside.bits & first]
-                rest = min(others, key=lambda total: total.seconds, default=Rest())
-                limit_s = row.time_us * 1e-6 + rest.seconds - predicted
-            else:
-                limit_s = predicted - rest.seconds - launch_s
+        certain = [replace(price, seconds=math.inf) if price.is_expected else price for price in prices]
+        measured, hoped = cheapest_rests(n, certain), cheapest_rests(n, prices)
+        nothing = [Rest()] * len(keys)
+        for key, sure, maybe in zip(keys, measured or nothing, hoped or nothing, strict=True):
+            rest = sure if math.isfinite(sure.seconds) else maybe
+            limit_s = predicted - rest.seconds - self._launch_of(key)
             if math.isfinite(limit_s):
-                rows[key] = replace(row, limit_us=max(0.0, limit_s) * 1e6, limit_is_expected=rest.is_expected)
+                rows[key] = replace(rows[key], limit_us=max(0.0, limit_s) * 1e6, limit_is_expected=rest.is_expected)
+        totals = [price.seconds + rest.seconds for price, rest in zip(certain, measured or nothing, strict=True)]
+        self._price_chosen(plan, predicted, dict(zip(keys, totals, strict=True)))
         return rows
+
+    def _price_chosen(self, plan: Plan, predicted: float, totals: Mapping[_Key, float]) -> None:
+        """Give kernels of the plan the time up to which no other plan of measured kernels is cheaper.
+
+        Args:
+            plan: The plan.
+            predicted: Its predicted seconds.
+            totals: By candidate, the seconds of the cheapest plan of measured kernels with it.
+        """
+        holding: dict[int, list[_Key]] = {}
+        for key, total in totals.items():
+            for i in key[0].inside if math.isfinite(total) else ():
+                holding.setdefault(i, []).append(key)
+        for key in map(_key, plan.kernels):
+            others = [totals[other] for other in holding.get(key[0].inside.first, ()) if other != key]
+            row, slack_s = self.rows[key], min(others, default=math.inf) - predicted
+            is_known = row.time_us is not None and math.isfinite(slack_s)
+            limit_us = max(0.0, (row.time_us or 0.0) + 1e6 * slack_s) if is_known else None
+            self.rows[key] = replace(row, limit_us=limit_us, limit_is_expected=False)
 
     def _launch_of(self, key: _Key) -> float:
         sub_graph, target = key

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ _MOST_ROWS = 20_000
 _MOST_LISTED = 20_000
 """Kernels, borders, plans, targets and notes of a record, and reasons of a target."""
 _MOST_VALUES = 8
+_SMALLEST, _LARGEST = 1e-9, 1e15
+"""Of numbers, so that no ratio of two is beyond what a float holds. Smaller ones count as zero."""
 
 
 def write_record(record: TriedRecord, folder: Path) -> None:
@@ -78,7 +80,8 @@ def read_record(folder: Path) -> TriedRecord | None:
 
 def trimmed(record: TriedRecord, room: int = _TABLE_BYTES) -> TriedRecord:
     """Return the record with as many candidate kernels as there is room for, the first ones; the rest is counted."""
-    kept, used, dropped = list[TriedKernel](), 0, dict(record.dropped)
+    kept: list[TriedKernel] = []
+    used, dropped = 0, dict(record.dropped)
     for row in record.tried:
         used += 48 + len(str(row.nodes)) + len(row.reason[:_TEXT]) // 4
         if used <= room and len(kept) < _MOST_ROWS:
@@ -109,14 +112,14 @@ def as_json(record: TriedRecord) -> dict[str, Any]:
         ],
         "borders": [
             {
-                **{name: getattr(border, name) for name in Border.__slots__},
+                **{field.name: getattr(border, field.name) for field in fields(border)},
                 "values": [_short(name) for name in border.values[:_MOST_VALUES]],
             }
             for border in record.borders[:_MOST_LISTED]
         ],
         "plans": [
             {
-                **{name: getattr(plan, name) for name in TriedPlan.__slots__},
+                **{field.name: getattr(plan, field.name) for field in fields(plan)},
                 "targets": list(plan.targets),
                 "reason": _short(plan.reason),
                 "differs": str(plan.differs),
@@ -165,20 +168,23 @@ def from_json(data: Mapping[str, Any]) -> TriedRecord:
         raise ValueError(f"{len(names)} names of {count} operators")
     reader = _Reader(texts, count)
     dropped = {_text(KernelStatus(status).value): _count(n) for status, n in dict(data["dropped"]).items()}
+    chosen = tuple(
+        ChosenKernel(
+            _text(each["name"]),
+            reader.row(each["kernel"]),
+            _known(each["launch_us"]),
+            None if each["device"] is None else _text(each["device"]),
+        )
+        for each in _list(data["kernels"])
+    )
+    if sum(len(kernel.kernel.nodes) for kernel in chosen) > count:
+        raise ValueError("kernels of the plan share operators")
     return TriedRecord(
         tuple(names),
         tuple(types),
         _text(data["plan"]),
         _number(data["predicted_us"]),
-        tuple(
-            ChosenKernel(
-                _text(each["name"]),
-                reader.row(each["kernel"]),
-                _known(each["launch_us"]),
-                None if each["device"] is None else _text(each["device"]),
-            )
-            for each in _list(data["kernels"])
-        ),
+        chosen,
         tuple(map(_border, _list(data["borders"]))),
         tuple(map(reader.plan, _list(data["plans"]))),
         tuple(map(reader.answer, _list(data["targets"]))),
@@ -295,7 +301,7 @@ def _border(told: Any) -> Border:
         _text(told["joined_target"]),
         _number(told["joined_us"]),
         _flag(told["joined_is_measured"]),
-        _number(told["saves_us"], least=-math.inf),
+        _number(told["saves_us"], least=-_LARGEST),
     )
 
 
@@ -327,9 +333,9 @@ def _count(data: Any, most: int = MAX_BYTES) -> int:
 def _number(data: Any, least: float = 0.0) -> float | None:
     if data is None:
         return None
-    if type(data) not in (int, float) or not math.isfinite(data) or data < least:
-        raise ValueError(f"{str(data)[:80]!r} is not a number of at least {least:g}")
-    return float(data)
+    if type(data) not in (int, float) or not least <= data <= _LARGEST:
+        raise ValueError(f"{str(data)[:80]!r} is not a number from {least:g} to {_LARGEST:g}")
+    return float(data) if abs(data) >= _SMALLEST else 0.0
 
 
 def _known(data: Any) -> float:

@@ -33,6 +33,19 @@ class NodeRanges:
         return cls(tuple(ranges))
 
     @classmethod
+    def from_bits(cls, bits: int) -> NodeRanges:
+        """Return the set of the indices whose bits are set, in time that grows with the number of ranges only."""
+        ranges: list[tuple[int, int]] = []
+        begin = 0
+        while bits:
+            skipped = (bits & -bits).bit_length() - 1
+            bits >>= skipped
+            length = (~bits & (bits + 1)).bit_length() - 1
+            ranges.append((begin + skipped, begin + skipped + length - 1))
+            begin, bits = begin + skipped + length, bits >> length
+        return cls(tuple(ranges))
+
+    @classmethod
     def parse(cls, text: str, count: int) -> NodeRanges:
         """Read what ``str`` prints, such as ``0-26,30``.
 

@@ -45,8 +45,9 @@ class TriedKernel:
         build_s: Seconds that building took.
         is_recorded: True if the timing comes from the database.
         limit_us: The time below which the cheapest plan with it would be predicted to beat the returned plan. For a kernel
-            of the returned plan: the time up to which no plan without it is predicted to be cheaper. None if not known.
-        limit_is_expected: True if the other plan has kernels that were not measured, whose expected time counts.
+            of the returned plan: the time up to which no plan of measured kernels without it is predicted to be cheaper.
+            None if not known.
+        limit_is_expected: True if no other plan was measured through, so that expected times count.
     """
 
     nodes: NodeRanges

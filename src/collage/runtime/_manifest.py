@@ -22,7 +22,7 @@ from collage.target import Target
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["MANIFEST", "SCHEMAS", "machine_facts", "manifest_of", "read_inputs", "verify"]
+__all__ = ["MANIFEST", "SCHEMAS", "machine_facts", "manifest_of", "read_inputs", "read_recipe", "verify"]
 
 MANIFEST = "manifest.json"
 
@@ -113,6 +113,25 @@ def read_inputs(artefact: Path) -> Sequence[Port] | None:
         return _understood(_read(artefact), artefact)[0].inputs
     except (ArtefactError, OSError):
         return None
+
+
+def read_recipe(folder: Path, file: str) -> Recipe:
+    """Return the recipe of an artefact's folder, of which no file is verified but one that may be missing.
+
+    Raises:
+        ArtefactError: The manifest cannot be read, or the file is not the one that it lists.
+    """
+    recipe, _, listed = _understood(_read(folder), folder)
+    path = folder / file
+    if file in listed:
+        digest, size = listed[file]
+        if path.is_symlink() or not path.is_file() or path.stat().st_size != size:
+            raise ArtefactError(f"{path} is missing, is no plain file, or has another size than the manifest says")
+        if _sha256(path) != digest:
+            raise ArtefactError(f"{path} was changed: its SHA-256 is not the manifest's")
+    elif path.exists():
+        raise ArtefactError(f"{folder} holds {file!r}, which its manifest does not list")
+    return recipe
 
 
 def _understood(
