@@ -65,7 +65,7 @@ def as_html(contents: PageContents) -> str:
         "body",
         tag(
             "header",
-            tag("p", f"{name}compiled{version}: {counted(operators, 'operator')}", class_="kicker"),
+            tag("p", f"{name}{counted(operators, 'operator')}, compiled{version}", class_="kicker"),
             tag("h1", contents.title),
             tag("nav", tag("ul", links), aria_label="Sections"),
         ),

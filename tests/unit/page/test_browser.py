@@ -127,5 +127,7 @@ def test_it_prints(browser: Page, tmp_path: Path) -> None:
     browser.call("Emulation.setEmulatedMedia", media="print")
     assert browser.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert browser.value("getComputedStyle(document.querySelector('nav')).display") == "none"
+    browser.call("Emulation.setDeviceMetricsOverride", width=718, height=1000, deviceScaleFactor=1, mobile=False)
+    assert browser.value("document.documentElement.scrollWidth") <= 718  # A4 less its margins.
     browser.call("Emulation.setEmulatedMedia", media="screen")
     assert browser.errors == []
