@@ -85,6 +85,7 @@ class FrontPoint:
         low: Lower end of the error's interval; the error itself if that is not known.
         high: Upper end.
         is_returned: True for the returned plan.
+        plan: Its kernels in a few words.
     """
 
     label: str
@@ -93,6 +94,7 @@ class FrontPoint:
     low: float
     high: float
     is_returned: bool = False
+    plan: str = ""
 
 
 def rounds_chart(series: Sequence[Series], told: str) -> Markup:

@@ -47,7 +47,7 @@ def comparison_section(contents: PageContents) -> Markup:
 def front_section(contents: PageContents) -> Markup:
     """Return the plot of time against error; nothing if the report has no front."""
     points = _points(contents.report.front)
-    if len(points) < 1:
+    if not points:
         return join()
     told = f"Time of {len(points)} plans against their error; the returned one is filled"
     cells = [
@@ -56,6 +56,7 @@ def front_section(contents: PageContents) -> Markup:
             amount(point.time_us),
             f"{point.error:.2e}",
             f"{point.low:.1e} to {point.high:.1e}" if point.low != point.high else "",
+            point.plan,
         )
         for point in points
     ]
@@ -68,7 +69,10 @@ def front_section(contents: PageContents) -> Markup:
         ),
         tag("figure", front_chart(points, told)),
         table(
-            "Plans of the front", ("budget", "time", "error", "95 % interval of the error"), cells, numbers=(1, 2, 3)
+            "Plans of the front",
+            ("budget", "time", "error", "95 % interval of the error", "kernels"),
+            cells,
+            numbers=(1, 2, 3),
         ),
         id="front",
     )
@@ -128,24 +132,26 @@ def _rounds(contents: PageContents) -> Markup:
     )
 
 
-def _points(front: Mapping[str, Any]) -> list[FrontPoint]:
-    """Return the points of a front; entries without a time and an error are left out."""
+def _points(front: Any) -> list[FrontPoint]:
+    """Return the points of a front; entries without a time and an error are left out.
+
+    The form of this section of a report is free, so nothing is taken for granted: it is a list, or a mapping that holds one.
+    """
+    lists = [front, *front.values()] if isinstance(front, Mapping) else [front]
+    entries = next((each for each in lists if isinstance(each, list | tuple)), ())
     found = []
-    entries = front.get("points", ())
-    for each in entries if isinstance(entries, list | tuple) else ():
+    for each in entries:
         if not isinstance(each, Mapping):
             continue
         error, time_ms = _number(each.get("error")), _number(each.get("time_ms"))
         if error is None or time_ms is None:
             continue
-        ends = each.get("error_interval")
-        low, high = (
-            (_number(end) for end in ends) if isinstance(ends, list | tuple) and len(ends) == 2 else (None, None)
-        )
-        budget = _number(each.get("budget"))
-        label = str(each.get("plan", "")) if budget is None else f"budget {budget:g}"
+        ends, budget, plan = each.get("error_interval"), _number(each.get("budget")), each.get("plan")
+        low, high = map(_number, ends) if isinstance(ends, list | tuple) and len(ends) == 2 else (None, None)
+        label = "" if budget is None else f"budget {budget:g}" if budget else "exact"
         bounds = (error if low is None else low, error if high is None else high)
-        found.append(FrontPoint(label, time_ms * 1e3, error, *bounds, each.get("is_returned") is True))
+        told = plan if isinstance(plan, str) else ""
+        found.append(FrontPoint(label or told, time_ms * 1e3, error, *bounds, each.get("is_returned") is True, told))
     return found
 
 

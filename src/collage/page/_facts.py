@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from collage.page._contents import PageContents
 from collage.page._markup import Markup, join, tag
@@ -41,7 +43,30 @@ def numerics_section(contents: PageContents) -> Markup:
         [(short_name(name), f"{error:.1e}") for name, error in rows],
         numbers=(1,),
     )
-    return _section("numerics", "Numerics", join(_list(facts), errors if rows else ""))
+    return _section(
+        "numerics", "Numerics", join(_list(facts), errors if rows else "", _precision(contents.report.precision))
+    )
+
+
+def _precision(section: Mapping[str, Any]) -> Markup:
+    """Return what the report tells of reduced precision. The form of this section is free, so only texts are taken."""
+    told = section.get("summary")
+    lines = [told] if isinstance(told, str) else [each for each in told or () if isinstance(each, str)]
+    rows = []
+    kernels = section.get("kernels")
+    for each in kernels if isinstance(kernels, list | tuple) else ():
+        if not isinstance(each, Mapping):
+            continue
+        error = each.get("own_error")
+        known = f"{error:.1e}" if isinstance(error, float) and math.isfinite(error) else ""
+        rows.append((str(each.get("name", "")), str(each.get("precision", "")), known))
+    if not lines and not rows:
+        return join()
+    return join(
+        tag("h3", "Reduced precision"),
+        tag("ul", [tag("li", line) for line in lines]) if lines else "",
+        table("Precision of each kernel", ("kernel", "precision", "its own error"), rows, numbers=(2,)) if rows else "",
+    )
 
 
 def search_section(contents: PageContents) -> Markup:

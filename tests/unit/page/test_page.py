@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Any
 
 import pytest
 from tests.unit.page.made_up import contents
@@ -130,6 +131,56 @@ def test_a_model_without_operators_makes_a_page() -> None:
 def test_a_model_of_3000_operators_stays_small() -> None:
     assert len(as_html(contents(3, 1000)).encode()) < 3e6
     assert len(as_html(contents(3000, 1)).encode()) < 10e6
+
+
+POINTS = [
+    {"budget": 0.0, "error": 2e-6, "error_interval": [1e-6, 4e-6], "time_ms": 10.0, "plan": "3 x openvino"},
+    {
+        "budget": 0.01,
+        "error": 3e-3,
+        "error_interval": [2e-3, 5e-3],
+        "time_ms": 6.1,
+        "plan": "2 x openvino -precision=bf16",
+    },
+    {"budget": 0.05, "error": 0, "error_interval": None, "time_ms": 4, "plan": None},
+]
+
+
+@pytest.mark.parametrize("front", [{"points": POINTS}, POINTS, {"budgets": 3, "found": POINTS}])
+def test_the_front_is_a_plot_and_a_table(front: Any) -> None:
+    page = contents()
+    html = as_html(dataclasses.replace(page, report=dataclasses.replace(page.report, front=front)))
+    section = html[html.index('id="front"') : html.index('id="toolchains"')]
+    assert section.count('class="middle"') == 3
+    told = text_of(section)
+    assert "budget 0.01 6.1 ms 3.00e-03 2.0e-03 to 5.0e-03 2 x openvino -precision=bf16" in told
+    assert "exact 10 ms 2.00e-06" in told
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        {},
+        [],
+        {"points": 3},
+        {"points": [1, None, {}]},
+        [{"error": "x", "time_ms": 1}],
+        [{"error": -1.0, "time_ms": 1.0}],
+    ],
+)
+def test_a_front_that_makes_no_sense_is_left_out(front: Any) -> None:
+    page = contents()
+    assert 'id="front"' not in as_html(dataclasses.replace(page, report=dataclasses.replace(page.report, front=front)))
+
+
+def test_reduced_precision_is_told_kernel_by_kernel() -> None:
+    page = contents()
+    section = {
+        "summary": ["2 of 3 kernels compute in bf16"],
+        "kernels": [{"name": "k", "precision": "bf16", "own_error": 0.0031, "in_float": None}, 7],
+    }
+    told = text_of(as_html(dataclasses.replace(page, report=dataclasses.replace(page.report, precision=section))))
+    assert "2 of 3 kernels compute in bf16" in told and "k bf16 3.1e-03" in told
 
 
 def test_the_picture_is_a_file_of_its_own() -> None:
