@@ -162,3 +162,11 @@ def test_a_hostile_record_with_a_right_digest_is_refused_when_it_is_asked(
         main(["explain", str(artefact)])
     assert stop.value.code == 5
     assert "is not a record" in capsys.readouterr().err
+
+
+def test_a_candidate_that_the_user_forbade_has_no_limit_but_the_reason(measured: list[str], tmp_path: Path) -> None:
+    explanation = compiled(tmp_path, WORKERS, forbid=("left:n0",)).explain()
+    whole = next(row for row in explanation.record.tried if len(row.nodes) == 8 and row.target == LEFT)
+    assert whole.limit_us is None and "forbidden" in whole.reason
+    assert "forbidden" in str(explanation.node("n0", "left"))
+    assert all(kernel.chosen.kernel.limit_us != whole.time_us for kernel in explanation.kernels)

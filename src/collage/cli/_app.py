@@ -384,7 +384,7 @@ def compare(
     fail_below: Annotated[
         float | None, typer.Option(metavar="X", min=0.0, help="Exit with 6 where B is less than X times as fast as A.")
     ] = None,
-    rounds: Annotated[int, typer.Option(min=3, help="Rounds; each artefact has one turn in each.")] = 15,
+    rounds: Annotated[int, typer.Option(min=6, help="Rounds; each artefact has one turn in each.")] = 15,
     dim: Occasions = None,
     input_: Inputs = None,
     json: Json = False,
@@ -397,7 +397,7 @@ def compare(
     inputs = read_arrays(read_files(input_, "--input", "NAME=FILE.npy"))
     dims = read_lengths(dim) if dim else None
     with progress(quiet=False) as say:
-        found = compare_artefacts(a, b, model, rounds=rounds, dims=dims, inputs=inputs, say=say)
+        found = compare_artefacts(a, b, model, rounds=rounds, doubt_below=fail_below, dims=dims, inputs=inputs, say=say)
     if code := show_comparison(found, fail_below, json=json):
         raise typer.Exit(code)
 

@@ -35,6 +35,7 @@ __all__ = ["record_of_trials", "renamed"]
 
 _RUNNER_UP = FusionSpec("runner-up", UnionFusionRule(()), ())
 _MOST_VALUES = 8
+_NOT_ALLOWED = "it was not to be chosen: forced to another target, or forbidden"
 _INTEREST = {
     KernelStatus.WRONG: 0,
     KernelStatus.FAILED: 0,
@@ -239,7 +240,9 @@ class _Collector:
         for key, sure, maybe in zip(keys, measured or nothing, hoped or nothing, strict=True):
             rest = sure if math.isfinite(sure.seconds) else maybe
             limit_s = predicted - rest.seconds - self._launch_of(key)
-            if math.isfinite(limit_s):
+            if not self.problem.choices.allows(*key):
+                rows[key] = replace(rows[key], reason=rows[key].reason or _NOT_ALLOWED)
+            elif math.isfinite(limit_s):
                 rows[key] = replace(rows[key], limit_us=max(0.0, limit_s) * 1e6, limit_is_expected=rest.is_expected)
         totals = [price.seconds + rest.seconds for price, rest in zip(certain, measured or nothing, strict=True)]
         self._price_chosen(plan, predicted, dict(zip(keys, totals, strict=True)))
@@ -271,6 +274,8 @@ class _Collector:
 
     def _price(self, key: _Key) -> Priced:
         sub_graph, target = key
+        if not self.problem.choices.allows(sub_graph, target):
+            return Priced(sub_graph.inside.bits, math.inf)
         assert self.costs is not None
         row, candidate = self.rows[key], CandidateKernel(sub_graph, target, _RUNNER_UP, ())
         if row.status is KernelStatus.MEASURED:

@@ -71,7 +71,8 @@ def outcome_words(row: TriedKernel) -> str:
     """Return the outcome of a candidate in words: its time and interval, or its status with the reason."""
     if row.is_measured:
         interval = f" [{ms(row.low_us)}, {ms(row.high_us)}]" if row.low_us is not None else ""
-        return f"{ms(row.time_us)} ms{interval}" + (", known before" if row.is_recorded else "")
+        known = ", known before" if row.is_recorded else ""
+        return f"{ms(row.time_us)} ms{interval}{known}" + (f"; {row.reason}" if row.reason else "")
     if row.status is KernelStatus.PREDICTED:
         return f"not measured; expected {ms(row.time_us)} ms"
     return f"{row.status.value}: {row.reason}" if row.reason else row.status.value

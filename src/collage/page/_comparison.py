@@ -24,7 +24,7 @@ def comparison_section(contents: PageContents) -> Markup:
     rows = contents.report.rows
     if not rows:
         return join()
-    ratios = [row.ratio for row in rows if row.ratio is not None]
+    ratios = [row.ratio for row in rows if row.ratio is not None and row.name != contents.report.winner]
     scale = RatioScale.of(ratios)
     intro = (
         "All rows of the reporting phase ran in turns, each in a process of its own. The ratio is the time of a row over "

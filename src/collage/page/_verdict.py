@@ -103,14 +103,15 @@ def _answers(contents: PageContents, gain: Gain | None = None) -> Markup:
 
 
 def _headline(gain: Gain, winner: str) -> str:
-    other = _OVER[gain.over]
-    return f"Nothing is faster than {other}, which is returned" if gain.row == winner else compared(gain.ratio, other)
+    if gain.row == winner:
+        return f"{short_name(winner)} alone is returned: no plan was faster"
+    return compared(gain.ratio, _OVER[gain.over])
 
 
 def _interval(gain: Gain, winner: str) -> str:
     ratio = gain.ratio
     if gain.row == winner:
-        return f"No time: {short_name(winner)} alone runs the whole model."
+        return f"Nothing over {_OVER[gain.over]}, which is what is returned."
     told = f"{ratio.value:.2f} times, with 95 % confidence {ratio.low:.2f} to {ratio.high:.2f}."
     return f"{told} A difference is not proven." if ratio.low <= 1.0 <= ratio.high else told
 
