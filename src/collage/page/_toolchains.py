@@ -182,8 +182,7 @@ def _answers(record: TriedRecord) -> Markup:
         if answer.whole is KernelStatus.MEASURED:
             whole = amount(answer.whole_us)
         takes = f"{len(answer.takes)} of {len(answer.takes) + refused}" if answer.takes or refused else ""
-        rows.append(
-            (short_name(answer.target), whole, takes, "; ".join(text for text in (answer.reason, reasons) if text))
-        )
+        told = reasons if answer.reason in answer.refuses else "; ".join(filter(None, (answer.reason, reasons)))
+        rows.append((short_name(answer.target), whole, takes, told))
     columns = ("toolchain", "whole model, alone", "operators it takes", "what it says")
     return table("The answers of the toolchains of the menu", columns, rows, numbers=(1, 2))

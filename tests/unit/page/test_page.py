@@ -8,6 +8,7 @@ import pytest
 from tests.unit.page.made_up import contents
 from tests.unit.page.test_markup import Reader
 
+from collage.explain import NodeRanges
 from collage.page import as_html, as_svg
 from collage.page._words import amount, counted, percent
 from collage.report import Ratio, Report
@@ -46,6 +47,26 @@ def test_the_headline_claims_no_more_than_the_interval(ratio: Ratio, told: str) 
     html = as_html(dataclasses.replace(page, report=dataclasses.replace(page.report, rows=rows)))
     headline = re.search(r'class="headline"><strong>(.*?)</strong>', html)
     assert headline is not None and headline[1] == told
+
+
+def test_a_single_toolchain_that_is_returned_is_not_a_gain_over_itself() -> None:
+    page = contents()
+    rows = tuple(row for row in page.report.rows if row.kind != "baseline" and row.name != "mix 1")
+    own = dataclasses.replace(rows[0], verdict="returned", ratio=Ratio(1, 1, 1))
+    report = dataclasses.replace(page.report, rows=(own, *rows[1:]), winner=own.name)
+    told = text_of(as_html(dataclasses.replace(page, report=report)))
+    assert "openvino alone is returned: no plan was faster" in told
+    assert "Nothing over the best single toolchain, which is what is returned." in told
+    assert "timed, but not in common rounds" in told
+
+
+def test_a_reason_of_a_toolchain_is_told_once() -> None:
+    page = contents()
+    assert page.record is not None
+    reason = "there is no kernel for that"
+    first = dataclasses.replace(page.record.targets[0], reason=reason, refuses={reason: NodeRanges(((0, 1),))})
+    record = dataclasses.replace(page.record, targets=(first, *page.record.targets[1:]))
+    assert text_of(as_html(dataclasses.replace(page, record=record))).count(reason) == 1
 
 
 def test_nothing_of_the_model_becomes_markup() -> None:
