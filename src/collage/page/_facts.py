@@ -10,7 +10,7 @@ from collage.page._contents import PageContents
 from collage.page._markup import Markup, join, tag
 from collage.page._table import table
 from collage.page._words import counted
-from collage.report import short_name
+from collage.report import short_name, title_of
 
 __all__ = ["machine_section", "numerics_section", "privacy_section", "search_section"]
 
@@ -36,11 +36,11 @@ def numerics_section(contents: PageContents) -> Markup:
         ("timed on", "; ".join(f"{_shapes(o.inputs.items())} ({o.weight:.0%})" for o in contents.report.occasions)),
         ("checked at other lengths", "; ".join(_shapes(each.items()) for each in numerics.other_lengths or ())),
     ]
-    rows = [(row.name, row.max_rel_error) for row in contents.report.rows if row.max_rel_error is not None]
+    rows = [(title_of(row), row.max_rel_error) for row in contents.report.rows if row.max_rel_error is not None]
     errors = table(
         "Largest difference of each row of the comparison, relative to the largest output",
         ("row", "difference"),
-        [(short_name(name), f"{error:.1e}") for name, error in rows],
+        [(title, f"{error:.1e}") for title, error in rows],
         numbers=(1,),
     )
     return _section(
