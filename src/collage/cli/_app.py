@@ -18,6 +18,8 @@ from collage.cli._arguments import read_dims, read_files, read_lengths, read_sec
 from collage.cli._config import apply_config
 from collage.cli._console import print_json, printable, progress
 from collage.cli._db import db as db_commands
+from collage.cli._page import HELP as REPORT_HELP
+from collage.cli._page import report as report_command
 from collage.cli._toolchain import toolchain as toolchain_commands
 
 __all__ = ["app", "main"]
@@ -34,6 +36,7 @@ app = typer.Typer(
 
 app.add_typer(db_commands)
 app.add_typer(toolchain_commands)
+app.command("report", help=REPORT_HELP)(report_command)
 
 _INTERRUPTED = 130
 """Exit code after Ctrl-C, where there is no result yet."""

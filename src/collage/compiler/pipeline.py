@@ -39,6 +39,7 @@ from collage.compiler.final_comparison import (
     unmeasured,
 )
 from collage.compiler.given_plan import given_plan, targets_of_plan, with_read_plan
+from collage.compiler.kernel_metadata import write_metadata
 from collage.compiler.opening import open_model
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
 from collage.compiler.planned import plan_file_of
@@ -172,6 +173,7 @@ def compile(
             plan_file_of(survey.problem, finals.plan, model_digest(survey.problem.model)).save(options.plan_out)
         if result.tried is not None:
             write_record(renamed(result.tried, survey.problem, finals), workspace)
+        write_metadata(workspace / recipe.model_file, {row.name: row.estimate_us for row in recipe.report.kernels})
         return settle(recipe, workspace, toolchains)
 
 
