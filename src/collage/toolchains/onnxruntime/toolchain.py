@@ -128,10 +128,6 @@ class OnnxRuntimeToolchain(ToolchainBase):
         if target.kind == "cuda":
             return onnxruntime_cuda.load_kernel(compiled, target, workspace)
         _check(target)
-        # Needed below. Imported between a session's making and its first run it costs each run up to 8 %, measured again and
-        # again on a super-resolution model; as much memory allocated there costs nothing, and why is not known.
-        import onnx_ir  # noqa: F401
-
         with started_meanwhile() as started:
             session = _session(workspace / compiled.metadata["model"], target, _session_options(target, options))
         # Those that it starts with its vendor's defaults know their places.
@@ -308,7 +304,9 @@ def _unpacked(data: Tensor, bits: int, count: int) -> Tensor:
 @functools.cache
 def narrow_type(name: str) -> ir.DataType | None:
     """Return the type behind ONNX Runtime's name for it if NumPy has no such type, else None."""
-    import onnx_ir as ir
+    if not name.startswith("tensor(") or name == "tensor(string)" or _numpy_name(name) is not None:
+        return None
+    import onnx_ir as ir  # Late: it takes 70 MB, which most kernels do not need.
 
     inner = name.removeprefix("tensor(").removesuffix(")").upper()
     dtype = ir.DataType.__members__.get(inner)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from collage._errors import CompileError, TargetError, Unsupported
+from collage.system import machine
 from collage.toolchains._contract import Support
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def load_threads(target: Target, options: LoadOptions) -> int:
 
 def usable_cores() -> int:
     """Physical cores that this process may use: what toolchains take by default."""
-    return min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
+    return min(psutil.cpu_count(logical=False) or 1, machine.usable_cores())
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
