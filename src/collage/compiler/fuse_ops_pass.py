@@ -40,7 +40,7 @@ class CollageFuseOps(ModulePass):
     """The four phases as a pass: sub-graphs of the model become functions, each for the target that runs it best.
 
     Does nothing unless the context's ``collage.enable_collage`` is set, and nothing to a model that it was applied to
-    before. Specification 003.
+    before.
 
     Args:
         targets: The menu; None is what ``choose_menu`` says.
