@@ -93,3 +93,10 @@ def test_without_the_libraries_that_read_models_only_trusted_artefacts_load(
     with pytest.raises(ArtefactError, match="trusted=True"):
         collage.load(folder / "m.collage")
     assert_right(collage.load(folder / "m.collage", trusted=True))
+
+
+def test_the_names_of_precisions_are_those_that_can_be_made() -> None:
+    from collage.toolchains.onnxruntime.precisions import REDUCED
+    from collage.toolchains.sdk.narrow_weights import NARROW_BITS
+
+    assert REDUCED == ("int8", "int8-dynamic", *NARROW_BITS)

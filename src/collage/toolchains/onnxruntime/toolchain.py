@@ -25,7 +25,7 @@ from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions
 from collage.toolchains.onnxruntime import cuda as onnxruntime_cuda
-from collage.toolchains.onnxruntime.reduced import REDUCED, UNWANTED_OPTIMISERS, save_reduced
+from collage.toolchains.onnxruntime.precisions import REDUCED, UNWANTED_OPTIMISERS
 from collage.toolchains.sdk.import_probe import import_failure
 from collage.toolchains.sdk.in_place import InPlaceKernelBase, layouts_of
 from collage.toolchains.sdk.model_files import (
@@ -113,6 +113,8 @@ class OnnxRuntimeToolchain(ToolchainBase):
         if target.kind == "cuda":
             return onnxruntime_cuda.compile_kernel(kernel, target, workspace, self.availability_of(target))
         _check(target)
+        from collage.toolchains.onnxruntime.reduced import save_reduced  # late: it reads models
+
         files = save_reduced(kernel, target, workspace) if target.is_reduced else save_kernel(kernel, workspace)
         options = _session_options(target, LoadOptions(threads=1))
         options.graph_optimization_level = _level("0")
