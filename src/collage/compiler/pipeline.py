@@ -29,8 +29,10 @@ from collage.compiler.additive_error import additive_error
 from collage.compiler.autotune import autotune, known_autotuned
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import FinalComparison, choose, compare_again, lowered_again, unmeasured
+from collage.compiler.given_plan import given_plan, targets_of_plan, with_read_plan
 from collage.compiler.opening import open_model
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
+from collage.compiler.planned import plan_file_of
 from collage.compiler.plans import Plan, predicted_s, single_plans
 from collage.compiler.precision_borders import around_sensitive
 from collage.compiler.precision_front import find_front
@@ -40,11 +42,12 @@ from collage.compiler.refusals import check_chosen, check_menu, check_reference,
 from collage.compiler.report import compile_report
 from collage.compiler.result_store import CompileResult, ResultStore, SearchSummary
 from collage.compiler.survey import Survey
+from collage.compiler.thread_counts import with_one_thread
+from collage.compiler.tried import record_of_trials, renamed
 from collage.cost.outcome import Status
 from collage.database.database import Database
-from collage.frontend import (
-    as_onnx,
-)
+from collage.explain import write_record
+from collage.frontend import as_onnx, model_digest
 from collage.fusion import (
     CandidateKernel,
     CandidateKernelIndex,
@@ -67,7 +70,7 @@ from collage.target import HOST_TARGET, TargetLike
 from collage.toolchains import Registry, choose_menu, registry
 from collage.workers.worker import Worker
 
-__all__ = ["CompileOptions", "collect", "compile", "decide", "gather_specs"]
+__all__ = ["CompileOptions", "collect", "compile", "decide", "gather_specs", "settle"]
 
 Say = Callable[[str], None]
 
@@ -113,7 +116,8 @@ def compile(
     options = options or CompileOptions()
     options = options if data is None else replace(options, data=data)
     toolchains = toolchains or registry()
-    menu = choose_menu(targets, toolchains)
+    options = with_read_plan(options)
+    menu = choose_menu(targets_of_plan(options, targets), toolchains)
     started = time.monotonic()
     say("reading the model")
     source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
@@ -126,11 +130,16 @@ def compile(
         check_reference(survey, session)
         if survey.reference.failure is None:
             check_menu(survey, session)
-            result = _plan(survey, session, database)
+            is_given = survey.problem.options.plan is not None
+            if targets is None and not is_given:
+                survey = with_one_thread(survey, session, database)
+            result = (given_plan if is_given else _plan)(survey, session, database)
         elif survey.reference.checking.lacks_inputs and survey.problem.options.finals:
             raise NothingCanRun(survey.reference.failure)
         else:
-            result = CompileResult.unmeasured(unmeasured(survey.problem, survey, session))
+            finals = unmeasured(survey.problem, survey, session)
+            tried = record_of_trials(survey.problem, survey, session, finals)
+            result = replace(CompileResult.unmeasured(finals), tried=tried)
         finals = result.finals
         if finals.recipe is None:
             raise _nothing_finished(finals)
@@ -140,7 +149,11 @@ def compile(
         report |= precision_facts(survey, session, finals)
         report["warnings"] = [*survey.reference.checking.notes, *report["warnings"]]
         recipe = replace(finals.recipe, model=facts, report=report)
-        return _settle(recipe, workspace, toolchains)
+        if options.plan_out is not None and finals.plan is not None:
+            plan_file_of(survey.problem, finals.plan, model_digest(survey.problem.model)).save(options.plan_out)
+        if result.tried is not None:
+            write_record(renamed(result.tried, survey.problem, finals), workspace)
+        return settle(recipe, workspace, toolchains)
 
 
 def _plan(survey: Survey, session: MeasureSession, database: Database) -> CompileResult:
@@ -148,7 +161,9 @@ def _plan(survey: Survey, session: MeasureSession, database: Database) -> Compil
     problem, fusion = survey.problem, FusionReport()
     session.say("collecting candidate kernels")
     specs = gather_specs(survey)
-    candidates = CandidateKernelIndex([*collect(problem, specs, fusion), *around_sensitive(survey, specs)])
+    sensitive = problem.choices.within(around_sensitive(survey, specs))
+    candidates = CandidateKernelIndex([*collect(problem, specs, fusion), *sensitive])
+    problem.choices.check(problem.graph, candidates, survey.why_refused)
     store = ResultStore(problem, session, database, candidates)
     options = problem.options
     known = None if options.remeasure or options.tune_s or options.front else store.load()
@@ -177,10 +192,10 @@ def _searched(
     if tune_s:
         candidates, _ = search(candidates)
         candidates = autotune(problem, costs, records, candidates)
-    singles, found = single_plans(problem, survey), None
+    singles, found = [plan for plan in single_plans(problem, survey) if _is_allowed(problem, plan)], None
     expected_s = partial(predicted_s, problem, costs)
     judge = partial(judged, problem, session, survey.precision, seconds=expected_s)
-    if len(survey.takers) > 1 or problem.placement is not None or tune_s or costs.has_variants:
+    if len(survey.takers) > 1 or problem.choices or problem.placement is not None or tune_s or costs.has_variants:
         compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say)
 
         def finalists(index: CandidateKernelIndex, result: SearchResult[CandidateKernel]) -> Sequence[Plan]:
@@ -199,7 +214,11 @@ def _searched(
         survey.precision.front = find_front(survey, session, costs, finals, again)
     summary = SearchSummary.of(problem, candidates, found, fusion.capped)
     finals = replace(finals, additive_error=additive_error(finals, partial(predicted_s, problem, costs)))
-    return CompileResult.of(problem, costs, finals, summary)
+    result = CompileResult.of(problem, costs, finals, summary)
+    if finals.recipe is None:
+        return result
+    tried = record_of_trials(problem, survey, session, finals, costs=costs, found=found, fusion=fusion)
+    return replace(result, tried=tried)
 
 
 def _recalled(
@@ -307,6 +326,10 @@ def _mixes(survey: Survey, plans: Sequence[Plan], singles: Sequence[Plan]) -> li
     return [replace(plan, name=f"mix {i}") for i, plan in enumerate(mixes[: survey.problem.options.finalists], 1)]
 
 
+def _is_allowed(problem: Problem, plan: Plan) -> bool:
+    return all(problem.choices.allows(place.sub_graph, place.target) for place in plan.kernels)
+
+
 def _is_among(plans: Sequence[Plan], plan: Plan) -> bool:
     return any(plan.same_kernels(one) for one in plans)
 
@@ -326,8 +349,8 @@ def _nothing_finished(finals: FinalComparison) -> Exception:
     return NothingCanRun(f"nothing can run the model: {reasons}")
 
 
-def _settle(recipe: Recipe, workspace: Path, toolchains: Registry) -> Executable:
-    """Moves an executable's files out of the workspace, which goes away with everything else in it."""
+def settle(recipe: Recipe, workspace: Path, toolchains: Registry) -> Executable:
+    """Return an executable whose files are moved out of the workspace, which goes away with everything else in it."""
     home = make_scratch()
     for name in recipe.files_with_weights(workspace):
         shutil.move(workspace / name, home / name)

@@ -99,4 +99,4 @@ def test_the_names_of_precisions_are_those_that_can_be_made() -> None:
     from collage.toolchains.onnxruntime.precisions import REDUCED
     from collage.toolchains.sdk.narrow_weights import NARROW_BITS
 
-    assert REDUCED == ("int8", "int8-dynamic", *NARROW_BITS)
+    assert ("int8", "int8-dynamic", *NARROW_BITS) == REDUCED

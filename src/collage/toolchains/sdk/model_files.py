@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from collage._errors import CompileError, TargetError, Unsupported
-from collage.system import machine
+from collage.system.machine import thread_count
+from collage.system.machine import usable_cores as usable_processors
 from collage.toolchains._contract import Support
 
 if TYPE_CHECKING:
@@ -161,13 +162,17 @@ def support_of(
 
 
 def load_threads(target: Target, options: LoadOptions) -> int:
-    """Threads that a kernel is to use: the target's own number, else what the loader asks for, else 0."""
-    return int(target.option("threads") or options.threads)
+    """Return the threads that a kernel is to use.
+
+    It is the target's own number, or else what the loader asks for, or else what a container leaves work for. 0 is the
+    toolchain's default for the whole machine.
+    """
+    return int(target.option("threads") or options.threads) or thread_count()
 
 
 def usable_cores() -> int:
     """Physical cores that this process may use: what toolchains take by default."""
-    return min(psutil.cpu_count(logical=False) or 1, machine.usable_cores())
+    return min(psutil.cpu_count(logical=False) or 1, usable_processors())
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:
