@@ -75,7 +75,8 @@ def compare_artefacts(
             if again.speedup is not None and again.speedup[1].high > result.speedup[1].high:
                 result = again
         plan = _plan_changes(recipe_a, folder_a, recipe_b, folder_b)
-    rows = {standing.finalist.name: row_of(standing) for standing in result.standings}
+    recipes = {_BEFORE: recipe_a, _AFTER: recipe_b}
+    rows = {each.finalist.name: row_of(each, recipes[each.finalist.name]) for each in result.standings}
     is_fair = all(row["median_us"] is not None for row in rows.values()) and result.speedup is not None
     return {
         "schema": 1,

@@ -34,7 +34,7 @@ from collage.measure.session import MeasureSession
 from collage.runtime import Recipe, unpack, verify
 from collage.system.scratch import scratch
 from collage.target import Target, TargetLike
-from collage.toolchains import registry
+from collage.toolchains import Registry, option_values, registry
 
 __all__ = ["Track", "artefact_on", "bench", "open_track", "opened", "raced", "row_of"]
 
@@ -80,6 +80,7 @@ def bench(
         track = open_track(stack, workspace, recipe, folder, model, dims, inputs, say)
         finalists = [artefact_on(track, OURS, folder, recipe)]
         standings: dict[str, FinalistResult | None] = {OURS: None}
+        targets = _with_defaults(targets, toolchains, track.session)
         for number, target in enumerate(targets):
             vendor = _vendor(target, recipe.threads, track.session.workspace, track.timed)
             say(f"building the model on {target.short}")
@@ -93,12 +94,14 @@ def bench(
             finalists.append(replace(vendor, arguments={**vendor.arguments, "compiled": compiled.as_json()}))
         result, duration_s = raced(track, finalists, rounds, OURS, say)
         standings.update((standing.finalist.name, standing) for standing in result.standings)
+        is_alive = result.winner is not None and result.winner.finalist.name == OURS
+        speedup = result.speedup if is_alive else None
     return {
         "schema": 1,
         "artefact": str(artefact),
-        "rows": [row_of(standing) for standing in standings.values() if standing is not None],
-        "speedup_vs_best_single": result.speedup[0] if result.speedup else None,
-        "speedup_interval": result.speedup[1].as_list() if result.speedup else None,
+        "rows": [row_of(standing, recipe) for standing in standings.values() if standing is not None],
+        "speedup_vs_best_single": speedup[0] if speedup else None,
+        "speedup_interval": speedup[1].as_list() if speedup else None,
         "rounds": rounds,
         "duration_s": duration_s,
         "environment": describe_environment(),
@@ -188,10 +191,24 @@ def raced(
         The comparison, in which ``winner`` counts as the winner whatever its time, and the seconds that it took.
     """
     track.session.close()
-    plan = ComparisonPlan(choosing_rounds=(), reporting_rounds=rounds, legs=_LEGS, abandon_ratio=abandon_ratio)
+    plan = ComparisonPlan(reporting_rounds=rounds, legs=_LEGS, abandon_ratio=abandon_ratio)
     began = time.monotonic()
     result = compare_end_to_end(finalists, model_tolerance(track.model), plan, say, winner=winner)
     return result, time.monotonic() - began
+
+
+def _with_defaults(
+    targets: Iterable[Target], toolchains: Registry, measure_session: MeasureSession
+) -> Sequence[Target]:
+    """Return targets, each followed by itself in the precision that its vendor takes, if that is another here."""
+    found: list[Target] = []
+    for target in targets:
+        found.append(target)
+        choices = option_values(toolchains.for_target(target), target).get("precision") or ()
+        is_open = target.option("precision") is None and "default" in choices
+        if is_open and measure_session.availability(target).precisions:
+            found.append(target.with_options(precision="default"))
+    return tuple(dict.fromkeys(found))
 
 
 def _compiled_for(model: ir.Model, recipe: Recipe) -> Lengths:
@@ -215,7 +232,10 @@ def _vendor(target: Target, threads: int, workspace: Path, timed: Mapping[str, A
         **timed,
         "threads": threads,
     }
-    return Finalist(target.short, "collage.measure._executable_worker:VendorWorker", told, incumbent=True)
+    # A coarser type that a vendor takes by itself is timed, right or wrong, and is not a single to beat.
+    is_single = target.option("precision") != "default"
+    service = "collage.measure._executable_worker:VendorWorker"
+    return Finalist(target.short, service, told, incumbent=is_single, is_candidate=is_single)
 
 
 def _original(recipe: Recipe, given: Path | None) -> ir.Model | None:
@@ -239,11 +259,18 @@ def _original(recipe: Recipe, given: Path | None) -> ir.Model | None:
     raise UsageError(f"{given} is not the model that the artefact was compiled from")
 
 
-def row_of(standing: FinalistResult) -> dict[str, Any]:
-    """Return how a contestant did as JSON values, times in µs."""
+def row_of(standing: FinalistResult, recipe: Recipe) -> dict[str, Any]:
+    """Return how a contestant did as JSON values, times in µs; ``recipe`` is that of the artefact, if it is one."""
     time = standing.time
+    name = standing.finalist.name
+    target = standing.finalist.arguments.get("target")
+    targets = [kernel.target for kernel in recipe.kernels] if target is None else [str(target)]
+    named = [Target.parse(target).option("precision", "f32") for target in targets]
     return {
-        "name": standing.finalist.name,
+        "name": name,
+        "precision": standing.precision or ", ".join(dict.fromkeys(filter(None, named))),
+        "ratio": standing.ratio[0] if standing.ratio else None,
+        "ratio_interval": standing.ratio[1].as_list() if standing.ratio else None,
         "median_us": time.median_s * 1e6 if time else None,
         "p10_us": time.p10_s * 1e6 if time else None,
         "p90_us": time.p90_s * 1e6 if time else None,

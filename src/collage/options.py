@@ -75,6 +75,8 @@ class CompileOptions:
         forbid: Operators that a target may not run, as ``"openvino:TopK"``.
         allow_host: Let the host run the whole model, unoptimised, where no target of the menu runs any of it. Otherwise that
             is refused.
+        baseline: What the user has, and gains are told over: the original file on ``onnxruntime`` with its defaults,
+            the original model on another target, or ``none``.
     """
 
     threads: int = 0
@@ -107,6 +109,7 @@ class CompileOptions:
     force: tuple[str, ...] = ()
     forbid: tuple[str, ...] = ()
     allow_host: bool = False
+    baseline: str = "onnxruntime"
 
     def __post_init__(self) -> None:
         if self.dims:

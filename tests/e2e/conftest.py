@@ -27,7 +27,7 @@ class _ShortRaces(ComparisonPlan):
     """Races as users hold them take longer; what wins here wins by more than a longer look could tell."""
 
     block_s: float = 0.05
-    choosing_rounds: tuple[int, ...] = (7, 15)
+    most_rounds: int = 15
     reporting_rounds: int = 7
 
 

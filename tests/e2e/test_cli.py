@@ -51,7 +51,7 @@ def test_compile_prints_one_json_document(artefact: tuple[Path, dict]) -> None:
     assert path.is_dir()
     assert {
         "schema", "model", "kernels", "estimate_us", "measured_us", "singles", "speedup_vs_best_single",
-        "speedup_interval", "additive_error", "search", "numerics",
+        "speedup_interval", "additive_error", "rows", "gains", "search", "numerics",
     } <= set(report)  # fmt: skip
     assert report["model"]["nodes"] == 7
     assert len(report["model"]["sha256"]) == 64
@@ -82,7 +82,9 @@ def test_bench_races_against_every_single_on_given_inputs(artefact: tuple[Path, 
     done = run("bench", artefact[0], "--rounds", "3", "--json", "--input", f"x={tmp_path / 'x.npy'}")
     assert done.returncode == 0, done.stderr
     table = json.loads(done.stdout)
-    assert [row["name"] for row in table["rows"]] == ["collage", *MENU]
+    names = [row["name"] for row in table["rows"]]
+    assert [name for name in names if "default" not in name] == ["collage", *MENU]
+    assert all(row["precision"] for row in table["rows"])
     assert all(set(row) >= {"name", "median_us", "p10_us", "p90_us"} for row in table["rows"])
     low, high = table["speedup_interval"]
     assert low <= table["speedup_vs_best_single"] <= high

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import collage
 from collage._errors import InputError, UsageError
-from collage.calibration import ranges
+from collage.calibration import ranges, split_samples
 from collage.compiler import precision_session
 from collage.system.machine import this_machine
 from collage.toolchains import Registry
@@ -125,6 +125,24 @@ def test_an_interrupted_calibration_goes_on_where_it_ended(convolutions: Path, m
     assert len(fed) == 5
 
 
+@INT8
+def test_a_sample_that_the_model_does_not_run_on_is_named(tmp_path: Path) -> None:
+    weights = {"shape": np.array([2, 8], np.int64), "w": np.ones((8, 4), np.float32)}
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["r"], name="reshape"),
+        helper.make_node("MatMul", ["r", "w"], ["y"], name="product"),
+    ]
+    ports = {"x": (TensorProto.FLOAT, ["N"])}, {"y": (TensorProto.FLOAT, [2, 4])}
+    onnx.save(model_of(nodes, *ports, weights), tmp_path / "model.onnx")
+    samples = [{"x": np.arange(16, dtype=np.float32)} for _ in range(10)]
+    bad = split_samples(10).calibrate[1]
+    samples[bad] = {"x": np.arange(17, dtype=np.float32)}
+    options = collage.CompileOptions(accuracy_budget=BUDGET)
+    menu = ["onnxruntime -precision=int8"]
+    with pytest.raises(UsageError, match=f"cannot be run on sample {bad}: .*"):
+        collage.compile(tmp_path / "model.onnx", menu, options=options, data=samples, workers=LENT)
+
+
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     operators = ["Relu", "Neg", "Tanh", "Abs"]
@@ -168,7 +186,7 @@ def test_one_sample_is_taken_and_the_report_says_that_it_is_too_few(chain: Path,
 def test_a_front_is_time_against_error(chain: Path, rough: Registry) -> None:
     options = collage.CompileOptions(front=True, accuracy_budget=0.1)
     report = collage.compile(chain, "rough", options=options, toolchains=rough, workers=LENT).report
-    front = report["front"]
+    front = report["front"]["points"]
     assert [point["budget"] for point in front] == sorted(point["budget"] for point in front)
     assert front[0]["error"] == 0
     assert front[-1]["time_ms"] < 0.6 * front[0]["time_ms"]

@@ -6,6 +6,7 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from collage.compiler.final_comparison import finalist_of
 from collage.compiler.plans import Plan
 from collage.compiler.problem import Problem
 from collage.cost.outcome import Outcome, Status
-from collage.cost.statistics import Summary
+from collage.cost.statistics import Interval, Summary
 from collage.database.database import Database
 from collage.measure.comparison import Comparison, Finalist, FinalistResult
 from collage.measure.jobs import Job
@@ -79,7 +80,7 @@ def compiled(
     toolchains = Registry()
     for name in SECONDS:
         toolchains.add(FakeToolchain(name=name))
-    given = collage.CompileOptions(finals=finals, db=str(folder / "db.sqlite"), **options)
+    given = collage.CompileOptions(finals=finals, db=str(folder / "db.sqlite"), baseline="none", **options)
     return collage.compile(
         folder / "m.onnx", list(SECONDS), toolchains=toolchains, options=given, workers=WORKERS, say=SAID.append
     )
@@ -181,7 +182,14 @@ class NoisyMachine:
             seconds = self.plan_s(self.plans[finalist.name]) * self.rng.lognormvariate(0.0, 0.05)
             time = Summary(seconds, seconds, seconds, 9, 0.0)
             standings.append(FinalistResult(finalist, Status.OK, time, None, 0.0, 0.0))
-        return Comparison(min(standings, key=lambda s: s.time.median_s if s.time else 0.0), None, None, standings)
+        winner = min(standings, key=lambda s: s.time.median_s if s.time else 0.0)
+        assert winner.time is not None
+        for i, standing in enumerate(standings):
+            assert standing.time is not None
+            ratio = standing.time.median_s / winner.time.median_s
+            standings[i] = replace(standing, ratio=(ratio, Interval(ratio, ratio)))
+        winner = next(s for s in standings if s.finalist.name == winner.finalist.name)
+        return Comparison(winner, None, None, standings)
 
     def plan_s(self, plan: Plan) -> float:
         seconds = sum(self.seconds(kernel.target, kernel.sub_graph.nodes) for kernel in plan.kernels)

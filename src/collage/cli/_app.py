@@ -6,17 +6,20 @@ import io
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from collage._errors import CollageError, ModelError, UsageError
+from collage._errors import CollageError, ModelError, UsageError, WrongAnswer
 from collage._version import __version__
 from collage.cli._arguments import read_dims, read_files, read_lengths, read_seconds
 from collage.cli._config import apply_config
 from collage.cli._console import print_json, printable, progress
 from collage.cli._db import db as db_commands
+from collage.cli._page import HELP as REPORT_HELP
+from collage.cli._page import report as report_command
 from collage.cli._toolchain import toolchain as toolchain_commands
 
 __all__ = ["app", "main"]
@@ -33,11 +36,14 @@ app = typer.Typer(
 
 app.add_typer(db_commands)
 app.add_typer(toolchain_commands)
+app.command("report", help=REPORT_HELP)(report_command)
 
 _INTERRUPTED = 130
 """Exit code after Ctrl-C, where there is no result yet."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every step, a line each.")]
 Targets = Annotated[
     list[str] | None,
     typer.Option(
@@ -220,6 +226,15 @@ def compile_(
         bool, typer.Option("--dry-run", help="Show candidates and expected minutes; build and measure nothing.")
     ] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Explain the result, as `collage explain` does.")] = False,
+    baseline: Annotated[
+        str,
+        typer.Option(
+            metavar="T",
+            help="What you have, to tell gains over: the original file on onnxruntime, another target, or none.",
+        ),
+    ] = "onnxruntime",
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """Compiles a model."""
@@ -261,33 +276,35 @@ def compile_(
         force=tuple(force or ()),
         forbid=tuple(forbid or ()),
         allow_host=allow_host,
+        baseline=baseline,
     )
     if output is None or dry_run:
         from collage.cli._dry_run import print_dry_run
         from collage.compiler.dry_run import dry_run as look
 
-        with progress(quiet=False) as say:
-            found = look(model, target or None, options=options, say=say)
+        with progress(quiet, verbose) as show:
+            found = look(model, target or None, options=options, say=show)
         return print_json(found) if json else print_dry_run(found)
-    with progress(quiet=False) as say:
-        executable = compile(model, target or None, options=options, say=say)
-        say(f"writing {output}")
-        executable.save(output, recipe_only=recipe_only)
+    with progress(quiet, verbose) as show:
+        executable = compile(model, target or None, options=options, progress=show)
+        is_right = executable.report.numerics.ok is not False
+        if is_right:  # No artefact is written by a failure.
+            show(f"writing {output}")
+            executable.save(output, recipe_only=recipe_only)
     # Imports and writing are time that the user waits, too.
-    counted = {**executable.report["search"], "wall_s": time.monotonic() - began}
-    report = {**executable.report, "search": counted, "artefact": str(output)}
-    if explain and json:
-        report["explanation"] = executable.explain().to_json()
+    searched = replace(executable.report.search, wall_s=time.monotonic() - began)
+    report = replace(executable.report, search=searched)
     if json:
-        print_json(report)
+        told = {**report.as_json(with_old_keys=True), "artefact": str(output) if is_right else None}
+        print_json({**told, "explanation": executable.explain().to_json()} if explain else told)
     else:
-        print_report(report)
+        print_report(report, str(output) if is_right else None)
         if explain:
             from collage.cli._explain import print_explanation
 
             print_explanation(executable.explain())
-    if report["numerics"]["ok"] is False:
-        raise typer.Exit(4)
+    if not is_right:
+        raise WrongAnswer("a kernel of the plan computes wrongly; nothing is written")
 
 
 @app.command(
@@ -366,6 +383,8 @@ def bench(
     model: Annotated[
         Path | None, typer.Option(metavar="FILE.onnx", help="What it was compiled from, if it is not found from here.")
     ] = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """Benchmarks an artefact."""
@@ -375,7 +394,7 @@ def bench(
 
     inputs = read_arrays(read_files(input_, "--input", "NAME=FILE.npy"))
     dims = read_lengths(dim) if dim else None
-    with progress(quiet=False) as say:
+    with progress(quiet, verbose) as say:
         table = bench_(artefact, against, rounds=rounds, dims=dims, inputs=inputs, model=model, say=say)
     if json:
         print_json(table)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["counted", "print_json", "printable", "progress"]
+from collage.system.progress import ProgressEvent, shown
 
-_PLAIN_EVERY_S = 2.0
+__all__ = ["counted", "print_json", "printable", "progress"]
 
 
 def print_json(value: Any) -> None:
@@ -30,34 +30,32 @@ def printable(text: str) -> str:
 
 
 @contextlib.contextmanager
-def progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Gives a function that tells the user what is going on.
+def progress(quiet: bool, verbose: bool = False) -> Iterator[Callable[[object], None]]:
+    """Yield a function that shows a text or an event while the user waits.
 
-    On a terminal one line that changes, with the time since the start; elsewhere plain lines, a few seconds apart.
+    Args:
+        quiet: Show nothing.
+        verbose: Write every record of the loggers ``collage`` instead, a line each.
     """
     if quiet:
         yield lambda _: None
-    elif sys.stderr.isatty():
-        from rich.console import Console
-        from rich.markup import escape
-
-        started = time.monotonic()
-        with Console(stderr=True).status("starting") as status:
-            yield lambda text: status.update(f"{time.monotonic() - started:5.0f} s  {escape(printable(text))}")
+    elif verbose:
+        handler = logging.StreamHandler()
+        handler.setFormatter(_PrintableFormatter("[%(relativeCreated)7.0f ms] %(message)s"))
+        logger = logging.getLogger("collage")
+        level = logger.level
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+        try:
+            yield lambda event: None if isinstance(event, ProgressEvent) else logger.info("%s", event)
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
     else:
-        yield _plain_lines()
+        with shown(printable) as show:
+            yield show
 
 
-def _plain_lines() -> Callable[[str], None]:
-    started = time.monotonic()
-    last = started - _PLAIN_EVERY_S
-
-    def say(text: str) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= _PLAIN_EVERY_S:
-            last = now
-            sys.stderr.write(f"[{now - started:5.0f} s] {printable(text)}\n")
-            sys.stderr.flush()
-
-    return say
+class _PrintableFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape as escape_markup
 from rich.table import Table
 
-from collage._errors import TargetError
 from collage.cli._console import counted, printable
+from collage.report import COLUMNS, Numerics, Report, gain_lines, milliseconds, short_name, table_rows
 
 __all__ = [
     "print_bench",
@@ -32,39 +32,20 @@ _CALL_US = 20.0
 """What a run may take beside its kernels, and so by how much a single toolchain may seem faster on a small model."""
 
 
-def print_report(report: Mapping[str, Any]) -> None:
-    """What ``compile`` found."""
+def print_report(report: Report, artefact: str | None = None) -> None:
+    """Print the gains, the comparison, the kernels, and what is known of their correctness."""
     console = _console()
-    kernels = report["kernels"]
+    console.print(_escape("\n".join(gain_lines(report))), highlight=False)
+    console.print(_table("end to end (* is returned)", COLUMNS, table_rows(report), right=(1, 3, 4)))
     rows = (
-        (kernel["name"], _short(kernel["target"]), kernel["operators"], _ms(kernel["estimate_us"]))
-        for kernel in kernels
+        (kernel.name, short_name(kernel.target), kernel.operators, milliseconds(kernel.estimate_us))
+        for kernel in report.kernels
     )
     console.print(_table("kernels", ("kernel", "target", "operators", "ms, measured alone"), rows, right=(3,)))
-    finalists = sorted(
-        [*report["finalists"], *(_single_row(row) for row in report["singles"] if not row["raced"])],
-        key=lambda row: (row["measured_us"] or {}).get("median", float("inf")),
-    )
-    best = min(((row["measured_us"] or {}).get("median") or float("inf") for row in finalists), default=float("inf"))
-    rows_ = [
-        (
-            ("* " if row["name"] == report["winner"] else "  ") + _short(row["name"]),
-            str(row["kernels"] or ""),
-            _ms(row["estimate_us"]),
-            _ms(_median(row)),
-            f"{_median(row) / best:.2f}" if _median(row) else "",
-            row["reason"] or ("" if row["status"] == "ok" else row["status"]),
-        )
-        for row in finalists
-    ]
-    console.print(
-        _table(
-            "end to end (* is returned)", ("", "kernels", "ms, predicted", "ms", "ratio", ""), rows_, right=(1, 2, 3, 4)
-        )
-    )
-    if report.get("front"):
-        console.print(_front(report["front"]))
-    console.print(_summary(report), highlight=False)
+    if points := report.front.get("points"):
+        console.print(_front(points))
+    told = [*_summary(report), *([] if artefact is None else [f"written to {artefact}"])]
+    console.print(_escape("\n".join(told)), highlight=False)
 
 
 def _front(points: Sequence[Mapping[str, Any]]) -> Any:
@@ -75,83 +56,53 @@ def _front(points: Sequence[Mapping[str, Any]]) -> Any:
     return _table("time against error", ("budget", "largest error", "ms", "kernels"), rows, right=(1, 2))
 
 
-def _single_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row, "name": row["target"], "kernels": None, "estimate_us": None}
-
-
-def _summary(report: Mapping[str, Any]) -> str:
-    search, numerics = report["search"], report["numerics"]
-    lines = []
-    if report["speedup_vs_best_single"] is not None:
-        low, high = report["speedup_interval"]
+def _summary(report: Report) -> list[str]:
+    search, numerics, lines = report.search, report.numerics, [*report.precision.get("summary", ())]
+    if len(report.kernels) > 1 and report.estimate_us is not None:
+        lines.append(f"its kernels add up to {milliseconds(report.estimate_us)} ms")
+        if report.additive_error is not None:
+            lines[-1] += f"; additive error {report.additive_error:+.1%}"
+    if numerics.max_rel_error is not None and numerics.tolerance is not None:
         lines.append(
-            f"{report['speedup_vs_best_single']:.3f}x the best single toolchain (95 % interval {low:.3f} to {high:.3f})"
-        )
-    lines += report.get("precision", {}).get("summary", ())
-    lines += _tie(report["finalists"])
-    if report["additive_error"] is not None:
-        lines.append(_additive(report))
-    if numerics["max_rel_error"] is not None:
-        lines.append(
-            f"largest difference from the reference: {numerics['max_rel_error']:.1e} of the largest output "
-            f"(tolerance {numerics['tolerance']:.0e})"
+            f"largest difference from the reference: {numerics.max_rel_error:.1e} of the largest output "
+            f"(tolerance {numerics.tolerance:.0e})"
         )
         lines += _unsettled(numerics)
-        lines += _lengths(report, numerics)
+        lines += _lengths(report)
     lines.append(
-        f"{counted(search['candidates'], 'candidate')}, {search['keys']} distinct; {search['built']} built, {search['measured']} "
-        f"measured, {search['cache_hits']} known; {search['wall_s']:.1f} s"
+        f"{counted(search.candidates, 'candidate')}, {search.keys} distinct; {search.built} built, {search.measured} "
+        f"measured, {search.cache_hits} known; {search.wall_s:.1f} s"
     )
-    if not (search["measured"] or search["raced"]):
+    if not (search.measured or search.raced):
         lines.append("nothing was measured: every timing was known")
-    lines += [f"warning: {warning}" for warning in report["warnings"]]
-    if report.get("artefact"):
-        lines.append(f"written to {report['artefact']}")
-    return _escape("\n".join(lines))
+    return lines + [f"warning: {warning}" for warning in report.warnings]
 
 
-def _tie(finalists: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What those that were as fast as each other took beside a busy neighbour; nothing where none were."""
-    tied = [row for row in finalists if row.get("beside_neighbour_us") is not None]
-    told = ", ".join(f"{row['name']} {_ms(row['beside_neighbour_us'])} ms" for row in tied)
-    return [f"a tie; while others kept half of the processors busy: {told}"] if tied else []
-
-
-def _unsettled(numerics: Mapping[str, Any]) -> list[str]:
-    """Which outputs were not compared everywhere; nothing where all were."""
-    told = [f"{share * 100:.2g} % of {name}" for name, share in numerics.get("unsettled", {}).items()]
+def _unsettled(numerics: Numerics) -> list[str]:
+    """Return which outputs were not compared everywhere; nothing if all were."""
+    told = [f"{share * 100:.2g} % of {name}" for name, share in numerics.unsettled.items()]
     return [f"not compared, since rounding decides there: {', '.join(told)}"] if told else []
 
 
-def _lengths(report: Mapping[str, Any], numerics: Mapping[str, Any]) -> list[str]:
-    """At which lengths kernels were timed, if at several, and at which others checked; nothing where all are fixed."""
-    lines, occasions = [], report.get("occasions", ())  # Reports of older artefacts have none.
-    if len(occasions) > 1:
-        told = [f"{_shapes(occasion['inputs'])} ({occasion['weight']:.0%})" for occasion in occasions]
+def _lengths(report: Report) -> list[str]:
+    """Return the lengths that kernels were timed at, if several, and others that were checked; nothing if all are fixed."""
+    lines = []
+    if len(report.occasions) > 1:
+        told = [f"{_shapes(occasion.inputs)} ({occasion.weight:.0%})" for occasion in report.occasions]
         lines.append(f"all times are the mean of {', '.join(told)}")
-    lengths = numerics.get("other_lengths")
+    lengths = report.numerics.other_lengths
     if lengths is None:
         return lines
     if not lengths:
         return [*lines, "checked at these lengths only: the model takes none of the others that were tried"]
-    told = [_shapes(each) for each in ([lengths] if isinstance(lengths, dict) else lengths)]  # Older reports have one.
-    return [*lines, f"checked at other lengths too: {'; '.join(told)}"]
+    return [*lines, f"checked at other lengths too: {'; '.join(map(_shapes, lengths))}"]
 
 
 def _shapes(inputs: Mapping[str, Sequence[int]]) -> str:
     """Inputs with their shapes, the first few of them."""
-    shown = [f"{name}{shape}" for name, shape in inputs.items()]
+    shown = [f"{name}{list(shape)}" for name, shape in inputs.items()]
     more = f" and {len(shown) - _SHOWN_INPUTS} more" if len(shown) > _SHOWN_INPUTS else ""
     return ", ".join(shown[:_SHOWN_INPUTS]) + more
-
-
-def _additive(report: Mapping[str, Any]) -> str:
-    """Say what the kernels add up to, and how far off that is."""
-    if report["estimate_us"] is None:
-        return "its kernels were not measured by themselves"
-    if len(report["kernels"]) == 1:
-        return f"measured by itself {_ms(report['estimate_us'])} ms"
-    return f"kernels add up to {_ms(report['estimate_us'])} ms; additive error {report['additive_error']:+.1%}"
 
 
 def print_outputs(outputs: Sequence[Mapping[str, Any]]) -> None:
@@ -172,13 +123,14 @@ def print_bench(table: Mapping[str, Any]) -> None:
             _ms(row["median_us"]),
             _ms(row["p10_us"]),
             _ms(row["p90_us"]),
+            row.get("precision") or "",
             f"{row['median_us'] / best:.3f}" if row["median_us"] and best else "",
             row["reason"] or "",
         )
         for row in table["rows"]
     )
     console = _console()
-    console.print(_table("", ("", "ms", "p10", "p90", "ratio", ""), rows, right=(1, 2, 3, 4)))
+    console.print(_table("", ("", "ms", "p10", "p90", "precision", "ratio", ""), rows, right=(1, 2, 3, 5)))
     if table["speedup_vs_best_single"] is not None:
         low, high = table["speedup_interval"]
         console.print(
@@ -280,20 +232,6 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], ri
     for row in rows:
         table.add_row(*(_escape(str(cell)) for cell in row))
     return table
-
-
-def _short(name: str) -> str:
-    """A target as briefly as it can be written; other names as they are."""
-    from collage.target import Target
-
-    try:
-        return Target.parse(name).short
-    except TargetError:
-        return name
-
-
-def _median(row: Mapping[str, Any]) -> float:
-    return float((row["measured_us"] or {}).get("median", 0.0))
 
 
 def _ms(us: float | None) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from collage._errors import InputError, UsageError
-from collage.runtime import Executable, Port, load, read_inputs
+from collage.runtime import Executable, Port, Profile, load, read_inputs
 
-__all__ = ["read_arrays", "run_once"]
+__all__ = ["profile_of", "read_arrays", "run_once"]
 
 _LONGEST_STEM = 200
 """Bytes; file systems take 255."""
@@ -41,13 +41,7 @@ def run_once(
     if output_dir is not None:
         with _writing(output_dir):
             output_dir.mkdir(parents=True, exist_ok=True)
-    check_names(files, read_inputs(artefact))
-    feeds = read_arrays(files)
-    executable = load(artefact, rebuild=rebuild)
-    check_names(files, executable.inputs)
-    known = {port.name for port in executable.inputs}
-    if known - set(feeds):
-        feeds = {**_made_up(executable, dims), **feeds}
+    executable, feeds = _loaded(artefact, files, dims, rebuild=rebuild)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # What they say is among the notes.
         outputs = executable.run(feeds)
@@ -64,6 +58,26 @@ def run_once(
         "notes": executable.notes,
         "profile": profile,
     }
+
+
+def profile_of(artefact: Path, files: Mapping[str, str], dims: Mapping[str, int]) -> Profile:
+    """Load an artefact and time its kernels, on inputs as of ``run_once``."""
+    executable, feeds = _loaded(artefact, files, dims)
+    return executable.profile(feeds)
+
+
+def _loaded(
+    artefact: Path, files: Mapping[str, str], dims: Mapping[str, int], *, rebuild: bool = False
+) -> tuple[Executable, dict[str, Any]]:
+    """Return an executable, and a tensor for each of its inputs."""
+    check_names(files, read_inputs(artefact))
+    feeds = read_arrays(files)
+    executable = load(artefact, rebuild=rebuild)
+    check_names(files, executable.inputs)
+    known = {port.name for port in executable.inputs}
+    if known - set(feeds):
+        feeds = {**_made_up(executable, dims), **feeds}
+    return executable, feeds
 
 
 def check_names(names: Iterable[str], inputs: Sequence[Port] | None) -> None:

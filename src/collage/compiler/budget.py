@@ -64,7 +64,7 @@ class SearchBudget:
         if self._options.time_budget_s is None:
             return math.inf if self._options.proves else max(0.0, _SEARCH_S - self._searched_s)
         building_s = sum(whole.build_s for whole in singles)
-        rounds = self._race_plan.choosing_rounds[0] + self._race_plan.reporting_rounds
+        rounds = self._race_plan.rounds + self._race_plan.reporting_rounds
         running_s = rounds * sum(max(w.time.median_s, self._race_plan.block_s) for w in singles if w.time is not None)
         spent_s = time.monotonic() - self._began
         return max(0.0, self._options.time_budget_s - spent_s - 2 * (building_s + running_s))

@@ -146,7 +146,7 @@ def _seconds(problem: Problem, usable: int, kernels: int) -> tuple[float, float]
     if not options.proves and options.plan is None:
         low_s, high_s = min(low_s, _MOST_SEARCH_S), min(high_s, _MOST_SEARCH_S)
     plans = 1 if options.plan is not None else usable + options.finalists
-    rounds = plan.choosing_rounds[0] + plan.reporting_rounds
+    rounds = plan.rounds + plan.reporting_rounds
     race_s = plans * rounds * plan.block_s if options.finals and plans > 1 else 0.0
     low_s += _START_S + usable * _BASELINE_S + race_s
     high_s += _START_S * size + usable * _BASELINE_S * size * 4 + 3 * race_s + options.tune_s

@@ -18,7 +18,19 @@ from collage.measure.session import MeasureSession
 from collage.runtime import Recipe
 from collage.target import HOST_TOOLCHAIN
 
-__all__ = ["FinalComparison", "choose", "compare_again", "finalist_of", "lowered_again", "unmeasured"]
+__all__ = [
+    "BASELINE",
+    "FinalComparison",
+    "baseline_of",
+    "choose",
+    "compare_again",
+    "finalist_of",
+    "lowered_again",
+    "unmeasured",
+]
+
+BASELINE = "baseline"
+"""Name of the finalist that stands for what the user has."""
 
 _RACE = "collage.measure._executable_worker:ExecutableWorker"
 _NOISY = 1.5
@@ -39,6 +51,7 @@ class FinalComparison:
         additive_error: See ``collage.compiler.additive_error``; None until it is computed, or if it is not known.
         rivals: Plans that may be as fast as the winner, by name: the interval of their time over the winner's.
         is_interrupted: The user ended the comparison.
+        overruled: Name of the plan that was chosen first, if the reported rounds contradicted the choice.
     """
 
     recipe: Recipe | None
@@ -50,6 +63,7 @@ class FinalComparison:
     additive_error: float | None = None
     rivals: Mapping[str, Interval] = field(default_factory=dict)
     is_interrupted: bool = False
+    overruled: str | None = None
 
     @property
     def is_noisy(self) -> bool:
@@ -62,12 +76,19 @@ class FinalComparison:
         return bool(self.rivals) and self.is_noisy
 
 
-def choose(problem: Problem, costs: CostTable, session: MeasureSession, plans: Sequence[Plan]) -> FinalComparison:
-    """Compare the plans end to end, and return the winner."""
+def choose(
+    problem: Problem,
+    costs: CostTable,
+    session: MeasureSession,
+    plans: Sequence[Plan],
+    *,
+    baseline: Finalist | None = None,
+) -> FinalComparison:
+    """Compare the plans end to end, with each other and with what the user has, and return the winner."""
     if not problem.options.finals:
         return _least_predicted(problem, costs, session, plans)
     try:
-        return _compared(problem, session, plans, costs.why_wrong)
+        return _compared(problem, session, plans, costs.why_wrong, baseline)
     except KeyboardInterrupt:
         session.say("interrupted: returning the best single, as measured by itself")
         return _least_predicted(
@@ -80,9 +101,11 @@ def _compared(
     session: MeasureSession,
     plans: Sequence[Plan],
     why_wrong_kernel: Callable[[PlannedKernel], str | None] = lambda _: None,
+    baseline: Finalist | None = None,
 ) -> FinalComparison:
     recipes, failures = _built(problem, session, plans, why_wrong_kernel)
     finalists = [finalist_of(problem, session, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
+    finalists += [] if baseline is None else [baseline]
     result = compare_end_to_end(finalists, problem.tolerance, problem.comparison_plan, session.say)
     standings = {**failures, **{standing.finalist.name: standing for standing in result.standings}}
     if result.winner is None:
@@ -97,6 +120,7 @@ def _compared(
         result.winner.time,
         result.speedup,
         rivals=result.rivals,
+        overruled=result.overruled,
     )
 
 
@@ -119,7 +143,9 @@ def lowered_again(problem: Problem, session: MeasureSession, finals: FinalCompar
     return replace(finals, recipe=recipe)
 
 
-def compare_again(problem: Problem, session: MeasureSession, finals: FinalComparison) -> FinalComparison:
+def compare_again(
+    problem: Problem, session: MeasureSession, finals: FinalComparison, baseline: Finalist | None = None
+) -> FinalComparison:
     """Compare an earlier winner with its rivals and the best single target once more.
 
     Returns:
@@ -129,7 +155,7 @@ def compare_again(problem: Problem, session: MeasureSession, finals: FinalCompar
     names = {finals.plan.name, *finals.rivals, *_best_single(finals)}
     session.say("comparing plans again that a disturbed machine could not tell apart")
     try:
-        found = _compared(problem, session, [plan for plan in finals.plans if plan.name in names])
+        found = _compared(problem, session, [plan for plan in finals.plans if plan.name in names], baseline=baseline)
     except KeyboardInterrupt:
         session.say("interrupted: returning what was chosen before")
         return finals
@@ -138,18 +164,23 @@ def compare_again(problem: Problem, session: MeasureSession, finals: FinalCompar
     additive_error = finals.additive_error if found.plan.name == finals.plan.name else None
     if len(found.plan.kernels) == 1:
         additive_error = 0.0
-    standings = {**finals.standings, **found.standings}
+    # Figures of another comparison may not stand beside these.
+    earlier = {name: replace(standing, **_NO_FIGURES) for name, standing in finals.standings.items()}
+    standings = {**earlier, **found.standings}
     return replace(found, plans=finals.plans, standings=standings, additive_error=additive_error)
+
+
+_NO_FIGURES: dict[str, Any] = {"time": None, "paired_s": None, "ratio": None, "rounds_s": (), "lost": True}
 
 
 def _best_single(finals: FinalComparison) -> list[str]:
     """Return the name of the fastest plan that is one target alone, if any finished."""
     timed = [
-        (standing.paired_s or standing.time.median_s, plan.name)
+        (standing.ratio[0], plan.name)
         for plan in finals.plans
         if plan.single is not None
         and (standing := finals.standings.get(plan.name)) is not None
-        and standing.time is not None
+        and standing.ratio is not None
     ]
     return [min(timed)[1]] if timed else []
 
@@ -230,4 +261,37 @@ def finalist_of(problem: Problem, session: MeasureSession, plan: Plan, recipe: R
             "lengths": [str(folder) for folder in session.length_folders],
             "factories": factories,
         }
-    return Finalist(plan.name, _RACE, arguments, len(plan.kernels), incumbent=plan.single is not None)
+    is_reduced = any(target.is_reduced for target in plan.targets)
+    is_single = plan.single is not None
+    return Finalist(plan.name, _RACE, arguments, len(plan.kernels), incumbent=is_single, is_reduced=is_reduced)
+
+
+def baseline_of(survey: Survey, session: MeasureSession) -> Finalist | None:
+    """Return the baseline: the original file on ONNX Runtime with its defaults, or the whole model on a named target.
+
+    Raises:
+        UsageError: The named target does not exist.
+    """
+    wanted, original, problem = survey.problem.options.baseline, survey.reference.original, survey.problem
+    if wanted == "none" or original is None or not problem.options.finals:
+        return None
+    shared = {"values": session.value_folders, "weights": session.weights, "threads": session.threads}
+    if wanted == "onnxruntime":
+        service = "collage.measure._executable_worker:OriginalFileWorker"
+        return Finalist(BASELINE, service, {"path": str(original.path), **shared}, is_candidate=False)
+    (target,) = problem.toolchains.parse_targets([wanted])
+    try:
+        compiled = session.build(problem.kernels.model((1 << len(problem.graph)) - 1, target), target)
+    except ToolchainError as error:
+        session.say(f"the baseline cannot be built on {target.short}: {error}")
+        return None
+    factory, arguments = problem.toolchains.factory(target.toolchain)
+    told = {
+        "factory": factory,
+        "arguments": arguments,
+        "compiled": compiled.as_json(),
+        "target": str(target),
+        "workspace": str(session.workspace),
+        **shared,
+    }
+    return Finalist(BASELINE, "collage.measure._executable_worker:VendorWorker", told, is_candidate=False)

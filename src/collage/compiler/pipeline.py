@@ -14,8 +14,10 @@ the model. Phases 1 and 2 are here, phase 3 is ``compiler/partition_search.py``,
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -28,15 +30,23 @@ from collage.compiler.accuracy_budget import judged, within_budget
 from collage.compiler.additive_error import additive_error
 from collage.compiler.autotune import autotune, known_autotuned
 from collage.compiler.cost_table import CostTable
-from collage.compiler.final_comparison import FinalComparison, choose, compare_again, lowered_again, unmeasured
+from collage.compiler.final_comparison import (
+    FinalComparison,
+    baseline_of,
+    choose,
+    compare_again,
+    lowered_again,
+    unmeasured,
+)
 from collage.compiler.given_plan import given_plan, targets_of_plan, with_read_plan
+from collage.compiler.kernel_metadata import write_metadata
 from collage.compiler.opening import open_model
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
 from collage.compiler.planned import plan_file_of
 from collage.compiler.plans import Plan, predicted_s, single_plans
 from collage.compiler.precision_borders import around_sensitive
 from collage.compiler.precision_front import find_front
-from collage.compiler.precision_report import precision_facts
+from collage.compiler.precision_report import with_precision
 from collage.compiler.problem import Problem
 from collage.compiler.refusals import check_chosen, check_menu, check_reference, told_once, with_named_targets
 from collage.compiler.report import compile_report
@@ -65,6 +75,7 @@ from collage.options import CompileOptions
 from collage.runtime import Executable, Recipe
 from collage.search import SearchResult
 from collage.system.load import is_busy
+from collage.system.progress import Progress, ProgressEvent
 from collage.system.scratch import make_scratch, scratch
 from collage.target import HOST_TARGET, TargetLike
 from collage.toolchains import Registry, choose_menu, registry
@@ -73,6 +84,8 @@ from collage.workers.worker import Worker
 __all__ = ["CompileOptions", "collect", "compile", "decide", "gather_specs", "settle"]
 
 Say = Callable[[str], None]
+
+_PHASES = ("read", "search", "compare")
 
 
 def compile(
@@ -86,7 +99,8 @@ def compile(
     data: Any = None,
     toolchains: Registry | None = None,
     workers: dict[str, Worker] | None = None,
-    say: Say = lambda _: None,
+    progress: Callable[[ProgressEvent], None] | None = None,
+    say: Say | None = None,
 ) -> Executable:
     """Compiles a model into the fastest measured mix of toolchains.
 
@@ -101,7 +115,8 @@ def compile(
         data: Samples of real inputs, in place of the options' own: see ``CompileOptions.data``.
         toolchains: Where toolchains are found; the installed ones by default.
         workers: Worker processes to use and to leave running, for callers that compile many models.
-        say: Told what is going on, a line at a time.
+        progress: Called with an event for each step. The logger ``collage.progress`` is told in any case.
+        say: Deprecated: called with the text of each event.
 
     Returns:
         The executable. It is never slower than the fastest single target of the menu, beyond the noise that its
@@ -118,22 +133,27 @@ def compile(
     toolchains = toolchains or registry()
     options = with_read_plan(options)
     menu = choose_menu(targets_of_plan(options, targets), toolchains)
+    if options.baseline not in ("none", "onnxruntime"):
+        toolchains.parse_targets([options.baseline])  # Says what is wrong with it.
     started = time.monotonic()
-    say("reading the model")
+    told = Progress(_callback(progress, say), _PHASES, options.time_budget_s)
+    told.enter("read")
+    told("reading the model")
     source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
         survey, session, facts = open_model(
-            source, menu, options, toolchains, workspace, database, stack, workers=workers, say=say
+            source, menu, options, toolchains, workspace, database, stack, workers=workers, say=told
         )
+        told.counts = lambda: (session.counters.measured, None)
         check_reference(survey, session)
         if survey.reference.failure is None:
             check_menu(survey, session)
-            is_given = survey.problem.options.plan is not None
-            if targets is None and not is_given:
+            if targets is None and options.plan is None:
                 survey = with_one_thread(survey, session, database)
-            result = (given_plan if is_given else _plan)(survey, session, database)
+            is_given = options.plan is not None
+            result = given_plan(survey, session, database) if is_given else _plan(survey, session, database, told)
         elif survey.reference.checking.lacks_inputs and survey.problem.options.finals:
             raise NothingCanRun(survey.reference.failure)
         else:
@@ -145,20 +165,37 @@ def compile(
             raise _nothing_finished(finals)
         check_chosen(survey, session, finals)
         facts["nodes"] = len(survey.problem.graph)
-        report = compile_report(survey, session, facts, result, time.monotonic() - started)
-        report |= precision_facts(survey, session, finals)
-        report["warnings"] = [*survey.reference.checking.notes, *report["warnings"]]
+        took_s = time.monotonic() - started
+        report = compile_report(survey, session, facts, result, took_s, is_named=targets is not None)
+        report = with_precision(report, survey, session, finals)
         recipe = replace(finals.recipe, model=facts, report=report)
         if options.plan_out is not None and finals.plan is not None:
             plan_file_of(survey.problem, finals.plan, model_digest(survey.problem.model)).save(options.plan_out)
         if result.tried is not None:
             write_record(renamed(result.tried, survey.problem, finals), workspace)
+        write_metadata(workspace / recipe.model_file, {row.name: row.estimate_us for row in recipe.report.kernels})
         return settle(recipe, workspace, toolchains)
 
 
-def _plan(survey: Survey, session: MeasureSession, database: Database) -> CompileResult:
+def _callback(
+    progress: Callable[[ProgressEvent], None] | None, say: Say | None
+) -> Callable[[ProgressEvent], None] | None:
+    if say is None:
+        return progress
+    warnings.warn("say= is deprecated: use progress=, or the logger collage.progress", DeprecationWarning, stacklevel=3)
+
+    def both(event: ProgressEvent) -> None:
+        say(event.text)
+        if progress is not None:
+            progress(event)
+
+    return both
+
+
+def _plan(survey: Survey, session: MeasureSession, database: Database, told: Progress) -> CompileResult:
     """Return what the last compilation like this one ended with, if it holds, or the result of a search."""
     problem, fusion = survey.problem, FusionReport()
+    told.enter("search")
     session.say("collecting candidate kernels")
     specs = gather_specs(survey)
     sensitive = problem.choices.within(around_sensitive(survey, specs))
@@ -169,7 +206,7 @@ def _plan(survey: Survey, session: MeasureSession, database: Database) -> Compil
     known = None if options.remeasure or options.tune_s or options.front else store.load()
     if known is not None and (holds := _recalled(survey, session, known, store)) is not None:
         return holds
-    result = _searched(survey, session, database, candidates, fusion)
+    result = _searched(survey, session, database, candidates, fusion, told)
     if result.finals.recipe is not None and not _is_unfinished(problem.options, result):
         store.keep(result)
     return result
@@ -181,17 +218,28 @@ def _searched(
     database: Database,
     candidates: CandidateKernelIndex,
     fusion: FusionReport,
+    told: Progress,
 ) -> CompileResult:
     """Search for the cheapest plans, and compare them end to end with every target alone."""
     problem, tune_s = survey.problem, survey.problem.options.tune_s
     costs, records = CostTable(problem, survey, session, database), TuningRecords(session, database)
     costs.learn()
     costs.introduce(candidates)
+    keys = len({problem.key_of(candidate.sub_graph, candidate.target) for candidate in candidates})
+    told.counts = lambda: (session.counters.measured, min(keys, costs.budget.kernels(keys)))
     candidates = CandidateKernelIndex([*candidates, *known_autotuned(problem, costs, records, candidates)])
     search = partial(search_until_stable, problem, survey, costs, records)
     if tune_s:
         candidates, _ = search(candidates)
         candidates = autotune(problem, costs, records, candidates)
+    if math.isfinite(survey.best_single_s):
+        told.best = f"best single {survey.best_single_s * 1e3:.3f} ms"
+
+    def choose_(plans: Sequence[Plan]) -> FinalComparison:
+        told.enter("compare")
+        hurried = _hurried(problem, told.left_s)
+        return choose(hurried, costs, session, plans, baseline=baseline_of(survey, session))
+
     singles, found = [plan for plan in single_plans(problem, survey) if _is_allowed(problem, plan)], None
     expected_s = partial(predicted_s, problem, costs)
     judge = partial(judged, problem, session, survey.precision, seconds=expected_s)
@@ -206,9 +254,9 @@ def _searched(
             mixes = _mixes(survey, plans, singles)
             return with_named_targets(survey, judge([*singles, *mixes]))
 
-        found, finals = decide(candidates, search, finalists, partial(choose, problem, costs, session), costs)
+        found, finals = decide(candidates, search, finalists, choose_, costs)
     else:
-        finals = choose(problem, costs, session, with_named_targets(survey, judge(singles)))
+        finals = choose_(with_named_targets(survey, judge(singles)))
     if survey.precision is not None and problem.options.front:
         again = partial(searched_again, problem, costs, candidates)
         survey.precision.front = find_front(survey, session, costs, finals, again)
@@ -219,6 +267,14 @@ def _searched(
         return result
     tried = record_of_trials(problem, survey, session, finals, costs=costs, found=found, fusion=fusion)
     return replace(result, tried=tried)
+
+
+def _hurried(problem: Problem, left_s: float | None) -> Problem:
+    """Return a problem whose comparison fits what is left of the time budget: a third each to load, choose and report."""
+    plan = problem.comparison_plan
+    if left_s is None or left_s / 3 >= plan.phase_s:
+        return problem
+    return replace(problem, comparison_plan=replace(plan, phase_s=left_s / 3))
 
 
 def _recalled(
@@ -235,7 +291,7 @@ def _recalled(
         return None
     if not finals.is_in_doubt or is_busy():
         return replace(known, finals=finals)
-    again = compare_again(problem, session, finals)
+    again = compare_again(problem, session, finals, baseline_of(survey, session))
     if again is finals:
         return replace(known, finals=finals)
     result = replace(known, finals=again, is_remembered=False)

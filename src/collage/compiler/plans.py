@@ -17,7 +17,7 @@ from collage.compiler.survey import Survey
 from collage.device import SEScope
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, KernelSpec, SubGraph, partition
-from collage.measure.kernel_factory import kernel_attributes
+from collage.measure.kernel_factory import kernel_attributes, plan_kernel_name
 from collage.measure.session import MeasureSession
 from collage.runtime import KernelRecord, Port, Recipe
 from collage.search import Partitioning, copies_of, makespan_s
@@ -188,10 +188,11 @@ def lower(problem: Problem, session: MeasureSession, plan: Plan) -> Recipe:
     Raises:
         ToolchainError: A kernel could not be built.
     """
-    specs, records = [], []
-    for place in plan.kernels:
+    specs, records, made = [], [], [plan.name]
+    for number, place in enumerate(plan.kernels, 1):
         kernel = problem.kernels.model(place.sub_graph, place.target)
-        name = str(kernel.graph.name)
+        name = plan_kernel_name(number, len(plan.kernels), place.sub_graph, place.target)
+        made.append(str(kernel.graph.name))
         tuned = {key: text for key, text in kernel.metadata_props.items() if key == TUNED}
         placement = problem.placement
         scope = None if placement is None else placement.result_scope(place.sub_graph.nodes, place.target, place.device)
@@ -207,7 +208,7 @@ def lower(problem: Problem, session: MeasureSession, plan: Plan) -> Recipe:
             )
         )
     # Plans that differ in one kernel, or only in where kernels run, are different files of one workspace.
-    which = hashlib.sha256("\n".join([plan.name, *(record.name for record in records)]).encode()).hexdigest()[:12]
+    which = hashlib.sha256("\n".join(made).encode()).hexdigest()[:12]
     file = f"{records[0].name}_and_{len(records) - 1}_more_{which}.onnx" if records else "empty.onnx"
     model, devices = partition(problem.model, specs), None
     if problem.placement is not None:

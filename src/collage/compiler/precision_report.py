@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from collage.compiler.accuracy_budget import plan_key
@@ -17,19 +18,20 @@ from collage.graph import IndexSet
 from collage.measure.estimator import MeasuringCostEstimator
 from collage.measure.jobs import weight_bytes
 from collage.measure.session import MeasureSession
+from collage.report import Report
 from collage.target import Target
 
-__all__ = ["precision_facts"]
+__all__ = ["with_precision"]
 
 _SHOWN = 6
 _MANY_OUTSIDE = 1e-3
 
 
-def precision_facts(survey: Survey, session: MeasureSession, finals: FinalComparison) -> dict[str, Any]:
-    """Return the part ``precision`` of a report; nothing if no target of the menu is reduced."""
+def with_precision(report: Report, survey: Survey, session: MeasureSession, finals: FinalComparison) -> Report:
+    """Return a report with its parts ``precision`` and ``front``; as it was if no target of the menu is reduced."""
     precision, plan = survey.precision, finals.plan
     if precision is None or plan is None or finals.recipe is None:
-        return {}
+        return report
     verdict = precision.verdicts.get(plan_key(plan))
     kernels = [
         {
@@ -60,7 +62,7 @@ def precision_facts(survey: Survey, session: MeasureSession, finals: FinalCompar
         "refused": dict(precision.refusals),
     }
     facts["summary"] = _summary(precision, verdict, facts)
-    return {"precision": facts, **({"front": precision.front} if precision.front else {})}
+    return replace(report, precision=facts, front={"points": precision.front} if precision.front else {})
 
 
 def precision_of(target: Target) -> str:

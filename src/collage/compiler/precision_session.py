@@ -6,6 +6,7 @@ and plans are picked on them. The others judge: a plan is returned only if it ke
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
@@ -254,7 +255,11 @@ def _made_up(problem: Problem, made: MadeUp) -> tuple[CalibrationData, Split]:
 def _calibrate(
     precision: Precision, problem: Problem, session: MeasureSession, database: Database, prepared: Path
 ) -> None:
-    """Collect ranges over the calibrating samples; what an interrupted compilation collected is not collected again."""
+    """Collect ranges over the calibrating samples; what an interrupted compilation collected is not collected again.
+
+    Raises:
+        UsageError: The model cannot be run on a sample of the user's.
+    """
     fact = {
         "fact": "ranges-1",
         "model": model_digest(problem.model),
@@ -283,11 +288,19 @@ def _calibrate(
                 f"interrupted: {ranges.samples} of {len(wanted)} calibrating samples are kept; the same command goes on there"
             )
             raise
+        except ToolchainError as error:
+            keep()
+            name = precision.data.read(wanted[ranges.samples]).name
+            if not precision.is_made_up:
+                raise UsageError(f"the model cannot be run on {name}: {error}") from error
+            session.say(f"8-bit kernels are not calibrated: the model cannot be run on {name}")
+            return
         if ranges.samples and known is None:
             keep()
         watched = precision.split.judge[:_MOST_WATCHED]
-        precision.outside = share_outside(
-            worker, (sample.feeds for sample in precision.data.samples(watched)), folder, ranges
-        )
+        with contextlib.suppress(ToolchainError):  # A sample that cannot be run is refused where plans are judged.
+            precision.outside = share_outside(
+                worker, (sample.feeds for sample in precision.data.samples(watched)), folder, ranges
+            )
     precision.ranges = ranges
     annotate_ranges(problem.model, ranges)

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from collage._version import __version__
+from collage.compiler.comparison_rows import comparison_rows, named_but_failed
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.plans import Plan, PlannedKernel
 from collage.compiler.problem import Problem
 from collage.compiler.result_store import CompileResult
 from collage.compiler.survey import Reference, Survey
-from collage.cost.outcome import Outcome, Status
-from collage.cost.statistics import Summary
+from collage.cost.outcome import Status
 from collage.frontend import lengths_as_json
 from collage.measure.comparison import FinalistResult
 from collage.measure.session import MeasureSession
 from collage.numerics.nan_check import nan_shares
 from collage.numerics.value_store import ValueStore
+from collage.report import KernelRow, ModelFacts, Numerics, Occasion, Report, SearchFacts, from_json
+from collage.report import Machine as MachineFacts
 from collage.system.machine import Machine, this_machine, thread_count
-from collage.target import HOST_TARGET, Target
+from collage.target import HOST_TARGET
 
-__all__ = ["SCHEMA", "compile_report"]
-
-SCHEMA = 1
-"""Version of the report."""
+__all__ = ["compile_report"]
 
 _VAGUE = 0.2
 _NOTEWORTHY = 1e-2
@@ -31,93 +31,78 @@ _NOTEWORTHY = 1e-2
 
 
 def compile_report(
-    survey: Survey, session: MeasureSession, model: Mapping[str, Any], result: CompileResult, wall_s: float
-) -> dict[str, Any]:
-    """The report as JSON values; seconds become µs, and what is not known is null."""
+    survey: Survey,
+    session: MeasureSession,
+    model: Mapping[str, Any],
+    result: CompileResult,
+    wall_s: float,
+    *,
+    is_named: bool = False,
+) -> Report:
+    """Return the report of a compilation; seconds become µs.
+
+    Args:
+        survey: What is known of the model.
+        session: What was measured.
+        model: The origin of the model.
+        result: What the compilation ended with.
+        wall_s: Seconds that it took.
+        is_named: True if the user named the targets of the menu.
+    """
     problem, finals = survey.problem, result.finals
     assert finals.plan is not None
     assert finals.recipe is not None
     plan = finals.plan
     standing = finals.standings.get(plan.name)
     no_numbers = nan_shares(problem.model, session.values)
-    return {
-        "schema": SCHEMA,
-        "model": dict(model),
-        "menu": [str(target) for target in problem.menu],
-        "dims": lengths_as_json({**problem.options.dims, **problem.options.fixed}),
-        "occasions": _occasions(problem, session),
-        "winner": plan.name,
-        "kernels": [
-            {
-                "name": record.name,
-                "target": record.target,
-                "nodes": [str(node.name) for node in place.sub_graph.nodes],
-                "operators": _operators(place),
-                "rule": place.rule,
-                "estimate_us": _us(seconds),
-                **({} if record.device is None else {"device": record.device}),
-            }
+    rows = comparison_rows(survey, result)
+    used = [str(target) for target in plan.targets]
+    return Report(
+        ModelFacts(**model),
+        tuple(str(target) for target in problem.menu),
+        plan.name,
+        rows,
+        finals.overruled,
+        tuple(
+            KernelRow(
+                record.name,
+                record.target,
+                _operators(place),
+                tuple(str(node.name) for node in place.sub_graph.nodes),
+                place.rule,
+                _us(seconds),
+                record.device,
+            )
             for record, place, seconds in zip(
                 finals.recipe.kernels, plan.kernels, result.estimates_s[plan.name], strict=True
             )
-        ],
-        "estimate_us": _us(result.predicted_s[plan.name]),
-        "measured_us": _times(finals.time),
-        "singles": [_single(survey, finals, target) for target in problem.menu],
-        "finalists": [_finalist(each, result.predicted_s[name]) for name, each in finals.standings.items()],
-        "speedup_vs_best_single": finals.speedup[0] if finals.speedup else None,
-        "speedup_interval": finals.speedup[1].as_list() if finals.speedup else None,
-        "additive_error": finals.additive_error,
-        "search": _search(problem, session, result, wall_s),
-        "numerics": _numerics(survey, session, result, standing, no_numbers),
-        "warnings": [
-            *_preparation(survey.reference),
-            *_left_to_the_host(survey, finals.plan),
-            *_says_little(problem, no_numbers),
-            *_saturates(problem.tolerance, problem.strict_tolerance, standing),
-            *_warnings(finals, problem.options.threads, this_machine()),
-        ],
-        **({} if problem.placement is None else {"devices": problem.placement.as_json()}),
-    }
+        ),
+        _us(result.predicted_s[plan.name]),
+        finals.additive_error,
+        from_json(SearchFacts, _search(problem, session, result, wall_s)),
+        from_json(Numerics, _numerics(survey, session, result, standing, no_numbers)),
+        tuple(
+            [
+                *survey.reference.checking.notes,
+                *_preparation(survey.reference),
+                *_left_to_the_host(survey, finals.plan),
+                *(named_but_failed(rows, used) if is_named else ()),
+                *_says_little(problem, no_numbers),
+                *_saturates(problem.tolerance, problem.strict_tolerance, standing),
+                *_warnings(finals, problem.options.threads, this_machine()),
+            ]
+        ),
+        lengths_as_json({**problem.options.dims, **problem.options.fixed}),
+        tuple(from_json(Occasion, each) for each in _occasions(problem, session)),
+        None if problem.placement is None else problem.placement.as_json(),
+        _machine(problem, session),
+    )
 
 
-def _single(survey: Survey, finals: FinalComparison, target: Target) -> dict[str, Any]:
-    """One target alone: raced if it had a chance, otherwise as it was measured by itself."""
-    outcome: Outcome = survey.baselines[target].whole
-    standing = finals.standings.get(str(target))
-    row: dict[str, Any] = {"target": str(target), "status": outcome.status.value, "raced": False}
-    if standing is not None:
-        return {
-            **row,
-            "status": standing.status.value,
-            "raced": standing.status is Status.OK,
-            "measured_us": _times(standing.time),
-            "reason": standing.reason,
-        }
-    reason = outcome.reason
-    if survey.precision is not None and str(target) in survey.precision.refusals:
-        row["status"], reason = Status.WRONG.value, survey.precision.refusals[str(target)]
-    elif outcome.ok and not survey.is_right(outcome):
-        row["status"] = Status.WRONG.value
-        reason = (
-            f"differs by {outcome.error:.1e} of the largest output, more than {survey.problem.tolerance:.0e}; "
-            "a larger accuracy budget would admit it"
-        )
-    elif outcome.ok and finals.standings:
-        reason = "too slow to be raced; timed by itself"
-    return {**row, "measured_us": _times(outcome.time), "reason": reason}
-
-
-def _finalist(standing: FinalistResult, predicted: float | None) -> dict[str, Any]:
-    return {
-        "name": standing.finalist.name,
-        "kernels": standing.finalist.kernels,
-        "status": standing.status.value,
-        "estimate_us": _us(predicted),
-        "measured_us": _times(standing.time),
-        **({} if standing.under_load_s is None else {"beside_neighbour_us": _us(standing.under_load_s)}),
-        "reason": standing.reason,
-    }
+def _machine(problem: Problem, session: MeasureSession) -> MachineFacts:
+    machine = this_machine()
+    builds = {str(target): session.build_of(target) for target in problem.menu}
+    return MachineFacts(machine.cpu, machine.cores, machine.memory_bytes, machine.system, __version__, builds)
 
 
 def _search(problem: Problem, session: MeasureSession, result: CompileResult, wall_s: float) -> dict[str, Any]:
@@ -231,7 +216,7 @@ def _left_to_the_host(survey: Survey, plan: Plan) -> list[str]:
         return []
     reasons = {target.short: survey.baselines[target].whole.reason for target in survey.problem.menu}
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
-    return [f"no target of the menu runs any of it, so the host does, unoptimised ({told})"]
+    return ["no target of the menu runs any of it, so the host does, unoptimised" + (f" ({told})" if told else "")]
 
 
 def _says_little(problem: Problem, no_numbers: Mapping[str, float]) -> list[str]:
@@ -286,12 +271,6 @@ def _operators(place: PlannedKernel) -> str:
     if len(op_types) <= 4:
         return ", ".join(op_types)
     return f"{op_types[0]} … {op_types[-1]} ({len(op_types)} operators)"
-
-
-def _times(time: Summary | None) -> dict[str, float] | None:
-    if time is None:
-        return None
-    return {"median": time.median_s * 1e6, "p10": time.p10_s * 1e6, "p90": time.p90_s * 1e6}
 
 
 def _us(seconds: float | None) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from collage._errors import TargetError
 from collage.compiler.cost_table import CostTable
-from collage.compiler.final_comparison import FinalComparison, finalist_of
+from collage.compiler.final_comparison import BASELINE, FinalComparison, finalist_of
 from collage.compiler.plans import Plan, PlannedKernel, estimate_s, predicted_s
 from collage.compiler.problem import Problem
 from collage.cost.outcome import Status
@@ -25,7 +25,7 @@ from collage.explain import TriedRecord, as_json, from_json
 from collage.frontend import model_digest
 from collage.fusion import CandidateKernel
 from collage.graph import ANY_VALID, IndexSet, NestedSubGraph, SubGraph
-from collage.measure.comparison import FinalistResult
+from collage.measure.comparison import Finalist, FinalistResult
 from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
 from collage.numerics.value_store import ValueStore
@@ -36,7 +36,7 @@ from collage.toolchains import TUNED
 
 __all__ = ["CompileResult", "ResultStore", "SearchSummary"]
 
-_FACT = "plan-1"
+_FACT = "plan-2"
 _TRIED_FACT = "tried-1"
 _ELSEWHERE = (
     "db",
@@ -191,18 +191,27 @@ class ResultStore:
         if None in plans:
             return None
         known = {plan.name: plan for plan in plans if plan is not None}
-        standings = {each["name"]: self._standing(known[each["name"]], each["standing"]) for each in told["plans"]}
+        standings = {each["name"]: each["standing"] for each in told["plans"]}
         winner = known[told["winner"]]
         finals = FinalComparison(
             None,
             winner,
             list(known.values()),
-            {name: standing for name, standing in standings.items() if standing is not None},
+            {
+                name: _standing(finalist_of(self._problem, self._session, known[name], None), standing)
+                for name, standing in standings.items()
+                if standing is not None
+            },
             told["time"] and Summary(*told["time"]),
             told["speedup"] and (told["speedup"][0], Interval(*told["speedup"][1:])),
             additive_error=told["additive_error"],
             rivals={name: Interval(*interval) for name, interval in told["rivals"].items() if name in known},
+            overruled=told["overruled"],
         )
+        if told["baseline"] is not None:
+            arguments = {"target": told["baseline"]["target"]}
+            entry = Finalist(BASELINE, "", arguments, is_candidate=False)
+            finals.standings[BASELINE] = _standing(entry, told["baseline"]["standing"])
         return CompileResult(
             finals,
             SearchSummary(**{**told["search"], "caps": tuple(told["search"]["caps"])}),
@@ -218,11 +227,15 @@ class ResultStore:
         """Keep a result for the next compilation like this one."""
         finals = result.finals
         assert finals.plan is not None
+        baseline = finals.standings.get(BASELINE)
+        target = None if baseline is None else baseline.finalist.arguments.get("target")
         told = {
             "winner": finals.plan.name,
             "plans": [self._told(result, plan) for plan in finals.plans],
             "time": finals.time and list(astuple(finals.time)),
             "speedup": finals.speedup and [finals.speedup[0], *finals.speedup[1].as_list()],
+            "overruled": finals.overruled,
+            "baseline": None if baseline is None else {"target": target, "standing": _standing_told(baseline)},
             "rivals": {name: interval.as_list() for name, interval in finals.rivals.items()},
             "additive_error": finals.additive_error,
             "kernels_ok": result.kernels_ok,
@@ -260,28 +273,12 @@ class ResultStore:
                 for kernel, estimate in zip(plan.kernels, result.estimates_s[plan.name], strict=True)
             ],
             "predicted_s": result.predicted_s[plan.name],
-            "standing": standing
-            and [
-                standing.status.value,
-                standing.time and list(astuple(standing.time)),
-                standing.reason,
-                standing.max_abs,
-                standing.max_rel,
-                standing.paired_s,
-                standing.under_load_s,
-            ],
+            "standing": None if standing is None else _standing_told(standing),
         }
 
     def _tuned(self, kernel: PlannedKernel) -> str | None:
         """Return the records that a tuned kernel is built from."""
         return self._problem.kernels.model(kernel.sub_graph, kernel.target).metadata_props.get(TUNED)
-
-    def _standing(self, plan: Plan, told: list[Any] | None) -> FinalistResult | None:
-        if told is None:
-            return None
-        status, time, *figures = told
-        entry = finalist_of(self._problem, self._session, plan, None)
-        return FinalistResult(entry, Status(status), time and Summary(*time), *figures)
 
     def _plan(self, told: Mapping[str, Any]) -> Plan | None:
         """Return a plan of this model; None if its kernels are no cover, or not for this menu and these devices."""
@@ -324,6 +321,38 @@ class ResultStore:
         tuned = {name: options.pop(name) for name in _TUNED_OPTIONS if name in options}
         plain = Target(target.kind, target.compiler, target.libs, tuple(options.items()))
         return known[str(plain)].with_options(**tuned) if tuned and str(plain) in known else None
+
+
+def _standing_told(standing: FinalistResult) -> dict[str, Any]:
+    ratio = standing.ratio
+    return {
+        "status": standing.status.value,
+        "time": standing.time and list(astuple(standing.time)),
+        "reason": standing.reason,
+        "errors": [standing.max_abs, standing.max_rel],
+        "paired_s": standing.paired_s,
+        "ratio": ratio and [ratio[0], *ratio[1].as_list()],
+        "rounds_s": list(standing.rounds_s),
+        "alone": standing.alone and list(astuple(standing.alone)),
+        "lost": standing.lost,
+    }
+
+
+def _standing(entry: Finalist, told: Mapping[str, Any]) -> FinalistResult:
+    time, alone, ratio = told["time"], told["alone"], told["ratio"]
+    return FinalistResult(
+        entry,
+        Status(told["status"]),
+        time and Summary(*time),
+        told["reason"],
+        max_abs=told["errors"][0],
+        max_rel=told["errors"][1],
+        paired_s=told["paired_s"],
+        ratio=ratio and (ratio[0], Interval(*ratio[1:])),
+        rounds_s=tuple(told["rounds_s"]),
+        alone=alone and Summary(*alone),
+        lost=told["lost"],
+    )
 
 
 def _as_json(part: NestedSubGraph) -> dict[str, Any]:

@@ -75,11 +75,7 @@ def _is_summary(value: Any) -> bool:
 
 
 def _is_standing(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) != 7:
-        return False
-    status, time_, reason, *figures = value
-    known = isinstance(status, str) and status in tuple(Status)
-    return known and _is_summary(time_) and _is_text_or_none(reason) and all(map(_is_finite_or_none, figures))
+    return _has(_STANDING, value)
 
 
 def _is_finite_or_none(value: Any) -> bool:
@@ -134,12 +130,28 @@ _SEARCH: Mapping[str, Callable[[Any], bool]] = {
     "strategy": lambda value: isinstance(value, str),
 }
 
+_STANDING: Mapping[str, Callable[[Any], bool]] = {
+    "status": lambda value: isinstance(value, str) and value in tuple(Status),
+    "time": _is_summary,
+    "reason": _is_text_or_none,
+    "errors": lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_finite_or_none, value)),
+    "paired_s": _is_finite_or_none,
+    "ratio": lambda value: value is None or _are_figures(value, 3),
+    "rounds_s": lambda value: isinstance(value, list) and all(map(is_finite, value)),
+    "alone": _is_summary,
+    "lost": lambda value: isinstance(value, bool),
+}
+
+_BASELINE: Mapping[str, Callable[[Any], bool]] = {"target": _is_text_or_none, "standing": _is_standing}
+
 _RESULT: Mapping[str, Callable[[Any], bool]] = {
     "winner": lambda value: isinstance(value, str),
     "plans": lambda value: isinstance(value, list) and all(_has(_PLAN, plan) for plan in value),
     "time": _is_summary,
     "speedup": lambda value: value is None or _are_figures(value, 3),
     "rivals": lambda value: isinstance(value, dict) and all(_are_figures(each, 2) for each in value.values()),
+    "baseline": lambda value: value is None or _has(_BASELINE, value),
+    "overruled": _is_text_or_none,
     "additive_error": lambda value: value is None or (isinstance(value, int | float) and type(value) is not bool),
     "kernels_ok": lambda value: value is None or isinstance(value, bool),
     "kernels_error": _is_finite_or_none,
@@ -200,7 +212,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "machine": lambda value: isinstance(value, dict),
     "overheads-2": _is_overheads,
     "peak-2": _is_peak,
-    "plan-1": _is_result,
+    "plan-2": _is_result,
     "preparation-1": _is_verdict_on_preparation,
     "profile": _is_profile,
     "quarantine": _is_quarantine,

@@ -21,7 +21,6 @@ from collage.frontend._proto import forget_claims, skeleton
 from collage.frontend._read import as_onnx, read_model
 from collage.frontend._sandbox import infer_shapes
 from collage.frontend._shape_profiles import Lengths, lengths_as_json, lengths_from_json, shape_profiles
-from collage.frontend._sparse_files import has_large_holes
 from collage.frontend._weights import WEIGHTS_FILE, place_weights
 from collage.frontend.contrib_ops import has_contrib_ops, is_contributed, opset_to_write_in, standard_form
 
@@ -50,7 +49,6 @@ __all__ = [
     "fix_lengths",
     "forget_claims",
     "has_contrib_ops",
-    "has_large_holes",
     "infer_shapes",
     "inferable",
     "is_contributed",

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collage._errors import ModelError
-from collage.frontend._sparse_files import has_large_holes
+from collage.system.sparse_files import has_large_holes
 
 __all__ = ["CheckedFile", "Place", "find_file"]
 

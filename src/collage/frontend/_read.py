@@ -30,10 +30,10 @@ from collage.frontend._places import Place
 from collage.frontend._proto import skeleton
 from collage.frontend._scopes import check_structure
 from collage.frontend._sparse import with_dense_constants
-from collage.frontend._sparse_files import has_large_holes
 from collage.frontend._tensors import TensorFacts
 from collage.frontend._wire_format import check_framing
 from collage.graph import copy_model
+from collage.system.sparse_files import has_large_holes
 
 if TYPE_CHECKING:
     import torch

@@ -79,8 +79,11 @@ def _limit(request_bytes: int) -> None:
 
 def _mapped_bytes() -> int:
     """What counts against the limit; the peak that ``getrusage`` tells is that of whoever started this process, too."""
-    with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (pathlib takes as long to import as all else here)
-        return int(file.read().split()[0]) * resource.getpagesize()
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (pathlib takes as long to import as all else here)
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except FileNotFoundError:  # Not Linux, and the limit of memory is not kept to there.
+        return 0
 
 
 def _allow(kind: int, most: int) -> None:

@@ -20,9 +20,9 @@ from collage.graph._dataflow_graph import KERNEL_DOMAIN, Cut, DataflowGraph, val
 from collage.graph._extract import COMPOSITE, extract, needed_functions
 from collage.graph._handle import tensor_handle
 from collage.graph._index_set import IndexSet, bits_of, first_bit, hash_bits, iterate_bits, last_bit
-from collage.graph._kernels import KernelCall, kernel_model, kernels_of
+from collage.graph._kernels import KernelCall, kernel_model, kernels_of, operators_of
 from collage.graph._names import NameSupply
-from collage.graph._op_kind import OpKind, is_view, known_operators, op_kind, register_op_kind
+from collage.graph._op_kind import OpKind, is_view, known_operators, main_op_type, op_kind, register_op_kind
 from collage.graph._partition import GLOBAL_SYMBOL, PRIMITIVE, KernelSpec, partition
 from collage.graph._quotient import NotAcyclic, quotient_order
 from collage.graph._structural_hash import structural_hash, weight_class
@@ -66,8 +66,10 @@ __all__ = [
     "kernels_of",
     "known_operators",
     "last_bit",
+    "main_op_type",
     "needed_functions",
     "op_kind",
+    "operators_of",
     "partition",
     "quotient_order",
     "register_op_kind",

@@ -13,7 +13,7 @@ from collage.graph._extract import COMPOSITE, kernel_ir_version, needed_function
 from collage.graph._partition import PRIMITIVE
 from collage.graph._traversal import constant_tensor
 
-__all__ = ["KernelCall", "kernel_model", "kernels_of"]
+__all__ = ["KernelCall", "kernel_model", "kernels_of", "operators_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,18 @@ def kernels_of(model: ir.Model, graph: ir.Graph | None = None) -> tuple[KernelCa
     """The calls of kernels in a graph of a partitioned model, in its node order; of the main graph by default."""
     calls = ((node, model.functions.get(node.op_identifier())) for node in graph or model.graph)
     return tuple(KernelCall(n, f) for n, f in calls if f is not None and PRIMITIVE in f.metadata_props)
+
+
+def operators_of(model: ir.Model, function: ir.Function) -> list[ir.Node]:
+    """Return the operators of a kernel's function; functions of labelled parts are opened, constants are left out."""
+    nodes: list[ir.Node] = []
+    for node in function:
+        part = model.functions.get(node.op_identifier())
+        if part is not None and COMPOSITE in part.metadata_props:
+            nodes += operators_of(model, part)
+        elif constant_tensor(node.outputs[0]) is None:
+            nodes.append(node)
+    return nodes
 
 
 def kernel_model(model: ir.Model, call: ir.Node, name: str) -> ir.Model:

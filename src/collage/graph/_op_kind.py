@@ -5,14 +5,15 @@ TVM calls this attribute ``TOpPattern``. The kinds are ordered: a sub-graph is a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 import onnx_ir as ir
 
 from collage.graph._traversal import bodies, constant_tensor
 
-__all__ = ["OpKind", "is_shape_operand", "is_view", "known_operators", "op_kind", "register_op_kind"]
+__all__ = ["OpKind", "is_shape_operand", "is_view", "known_operators", "main_op_type", "op_kind", "register_op_kind"]
 
 
 class OpKind(IntEnum):
@@ -135,6 +136,27 @@ def op_kind(node: ir.Node) -> OpKind:
     if kind is not OpKind.OPAQUE and (_has_data_dependent_shape(node) or any(bodies(node))):
         return OpKind.OPAQUE
     return kind
+
+
+_WORK = {
+    OpKind.OUT_ELEMWISE_FUSABLE: 3,
+    OpKind.OPAQUE: 2,
+    OpKind.COMM_REDUCE: 1,
+}
+"""Order of kinds by the work that they usually are; all others are least."""
+
+
+def main_op_type(op_types: Iterable[str]) -> str:
+    """Return the type that a kernel of such operators is called after; empty if there are none.
+
+    That is the most frequent type of those that are most work, and of several the first one.
+    """
+    counts = Counter(op_types)
+
+    def work(op_type: str) -> tuple[int, int]:
+        return _WORK.get(_TABLE.get(("", op_type), OpKind.OPAQUE), 0), counts[op_type]
+
+    return max(counts, key=work, default="")  # Of equals, `max` returns the first, and counts keep the order.
 
 
 def is_shape_operand(node: ir.Node, position: int) -> bool:

@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind
 
 from collage._errors import ModelError
 from collage.frontend._torch import quiet_export, reason_of
+from collage.integrations._graph_cache import GraphFacts
 
 __all__ = ["PureGraph", "exported_bound", "weights_of"]
 
@@ -31,11 +32,11 @@ class PureGraph:
     Args:
         graph: What Dynamo traced.
         arguments: What it is called with.
+        known: What another process found out of the same graph.
 
     Attributes:
         takes: Positions of the arguments that the program takes. The others are lengths of these.
         written: Positions of the arguments that the graph writes to.
-        program: The function: of the arguments that it takes, it returns what is written and then new outputs.
         returns: Names of what the program returns.
         unique: Names of what the program returns, each once.
         has_work: The graph computes something, rather than only making views.
@@ -44,8 +45,14 @@ class PureGraph:
         ModelError: The graph cannot be taken apart; the message says why.
     """
 
-    def __init__(self, graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        graph: torch.fx.GraphModule,
+        arguments: Sequence[Any],
+        known: GraphFacts | None = None,
+    ) -> None:
         nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        self._graph = graph
         self._fakes = [node.meta.get("example_value") for node in nodes]
         (results,) = next(node for node in graph.graph.nodes if node.op == "output").args
         self._weights = weights_of(graph, arguments)
@@ -61,22 +68,38 @@ class PureGraph:
         ]
         derived = {i for i, fake in enumerate(self._fakes) if self._is_derived(i, fake)}
         self.takes = [i for i in range(len(nodes)) if i not in derived]
-        taken = tuple(_detached(arguments[i]) for i in self.takes)
-        function = _Outputs(graph, self, len(nodes))
-        shapes = tuple(_dynamic(self._fakes[i]) for i in self.takes)
-        self.program = _export(function, taken, shapes, functional=True)
-        self._guards = _guards(self.program)
-        self.program.example_inputs = None  # They would keep weights in memory.
-        names = [spec.arg.name for spec in self.program.graph_signature.input_specs if _is_user_input(spec)]
-        self.returns = [spec.arg.name for spec in self.program.graph_signature.output_specs]
+        self._program: torch.export.ExportedProgram | None = None
+        self._guards: Any = None
+        if known is None:
+            self._export(arguments)
+        else:
+            self.returns, self.written = list(known.returns), list(known.written)
         self.unique = list(dict.fromkeys(self.returns))
-        mutated = self.program.graph_signature.user_inputs_to_mutate
-        self.written = [self.takes[names.index(name)] for name in mutated.values()]
-        if self.program.graph_signature.buffers_to_mutate:
-            raise ModelError("it writes to a constant of its own")
-        _check_deterministic(self.program)
         self.has_work = bool(self.written or self._fresh)
         self._layouts(arguments)
+
+    def program(self, arguments: Sequence[Any]) -> torch.export.ExportedProgram:
+        """Return the function: of the arguments that it takes, it returns what is written and then new outputs."""
+        if self._program is None:
+            self._export(arguments)
+        assert self._program is not None
+        return self._program
+
+    def _export(self, arguments: Sequence[Any]) -> None:
+        taken = tuple(_detached(arguments[i]) for i in self.takes)
+        function = _Outputs(self._graph, self, len(self._fakes))
+        shapes = tuple(_dynamic(self._fakes[i]) for i in self.takes)
+        program = _export(function, taken, shapes, functional=True)
+        self._guards = _guards(program)
+        program.example_inputs = None  # They would keep weights in memory.
+        names = [spec.arg.name for spec in program.graph_signature.input_specs if _is_user_input(spec)]
+        returns = [spec.arg.name for spec in program.graph_signature.output_specs]
+        mutated = program.graph_signature.user_inputs_to_mutate
+        written = [self.takes[names.index(name)] for name in mutated.values()]
+        if program.graph_signature.buffers_to_mutate:
+            raise ModelError("it writes to a constant of its own")
+        _check_deterministic(program)
+        self.returns, self.written, self._program = returns, written, program
 
     def lengths(self, arguments: Sequence[Any]) -> tuple[int, ...]:
         """Return the values of all symbols of the graph."""
@@ -88,6 +111,7 @@ class PureGraph:
 
     def allows(self, arguments: Sequence[Any]) -> bool:
         """Return if the program stands for the graph at these arguments, which it may not at every length."""
+        self.program(arguments)
         return _passes(self._guards, [arguments[i] for i in self.takes])
 
     def restored(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -254,9 +278,10 @@ class _Outputs(torch.nn.Module):  # type: ignore[misc]
 class _Bound(torch.nn.Module):  # type: ignore[misc]
     """A program some of whose arguments are constants. It returns no tensor twice, and none of its arguments."""
 
-    def __init__(self, pure: PureGraph, bound: Mapping[int, torch.Tensor]) -> None:
+    def __init__(
+        self, pure: PureGraph, program: torch.export.ExportedProgram, bound: Mapping[int, torch.Tensor]
+    ) -> None:
         super().__init__()
-        program = pure.program
         names = pure.returns
         self._chosen = [names.index(name) for name in pure.unique]
         inputs = {spec.arg.name for spec in program.graph_signature.input_specs}
@@ -310,7 +335,9 @@ def exported_bound(
     weights = {n: arguments[i] for n, i in enumerate(pure.takes) if i in bound}
     varying = [i for i in pure.takes if i not in bound]
     shapes = tuple(_dynamic(pure._fakes[i]) for i in varying)
-    program = _export(_Bound(pure, weights), tuple(_detached(arguments[i]) for i in varying), shapes)
+    program = _export(
+        _Bound(pure, pure.program(arguments), weights), tuple(_detached(arguments[i]) for i in varying), shapes
+    )
     guards = _guards(program)
     return program, lambda later: _passes(guards, [later[i] for i in varying])
 

@@ -8,14 +8,17 @@ that differ from PyTorch's. What the user asked for wrongly is raised to the cal
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 import threading
 import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +26,7 @@ import torch
 
 from collage._errors import CollageError, InputError, ModelError, UsageError, WrongAnswer
 from collage.frontend._torch import reason_of
+from collage.integrations._graph_cache import GraphCache, GraphFacts, VariantFacts, fingerprint
 from collage.integrations._torch_graph import PureGraph, exported_bound, weights_of
 from collage.numerics.compare import compare
 from collage.options import CompileOptions
@@ -55,7 +59,10 @@ _STATIC_LENGTHS = 2
 _SEEN: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
 """The lengths for which graphs of the same code, with the same weights, were compiled."""
 
-_OWN_OPTIONS = ("targets", "options", "toolchains", "workers", "say")
+_KEPT_LENGTHS = 1024
+"""Sets of lengths that the cache remembers of a graph."""
+
+_OWN_OPTIONS = ("targets", "options", "toolchains", "workers", "say", "cache_dir")
 
 
 def collage_backend(
@@ -71,7 +78,8 @@ def collage_backend(
         graph: What Dynamo traced.
         example_inputs: Its arguments, which the first call brings again.
         options: ``targets``, ``toolchains``, ``workers`` and ``say`` of ``collage.compile``, and its ``options``, or single
-            fields of these, such as ``{"targets": ["llvm"], "threads": 2}``.
+            fields of these, such as ``{"targets": ["llvm"], "threads": 2}``. ``cache_dir`` is the folder in which compiled
+            graphs are kept, ``collage/torch`` in the user's cache folder by default. None keeps nothing.
         mode: ``max-autotune`` tunes kernels for a minute.
     """
     return _Compiled(graph, options or {}, mode)
@@ -87,8 +95,9 @@ class _Variant:
         positions: Positions of the arguments whose values it has.
         bound: These arguments.
         stamps: Their versions and places in memory when it was compiled.
-        suits: Tells if it was compiled for arguments of these lengths.
+        suits: Tells if it was compiled for arguments of these lengths; None if it was loaded, and that is not known yet.
         tolerance: How far results may be from PyTorch's, relative to the largest.
+        key: Its name in the cache, None if it is not kept.
         suited: The answers of ``suits``, by lengths.
         checked: Sets of lengths at which results were compared.
     """
@@ -98,8 +107,9 @@ class _Variant:
     positions: list[int]
     bound: list[weakref.ref[torch.Tensor]]
     stamps: list[tuple[int, int]]
-    suits: Call
+    suits: Call | None
     tolerance: float
+    key: str | None = None
     suited: dict[tuple[int, ...], bool] = field(default_factory=dict)
     checked: set[tuple[int, ...]] = field(default_factory=set)
 
@@ -129,6 +139,8 @@ class _Compiled:
         self._is_left = False
         self._said: set[str] = set()
         self._pure: PureGraph | None = None
+        self._settings: dict[str, Any] = {}
+        self._graph_key: str | None = None
         self._changes: Counter[int] = Counter()
         self._variants: dict[tuple[int, ...], _Variant] = {}
 
@@ -156,9 +168,10 @@ class _Compiled:
         with self._lock:
             if self._pure is None:
                 _check_arguments(arguments)
-                _settings(*self._given)
+                self._settings = _settings(*self._given)
                 self._check_lengths(arguments)
-                self._pure = _pure(self._graph, arguments)
+                self._pure = self._known(arguments) or _pure(self._graph, arguments)
+                self._note_graph(self._pure)
             pure = self._pure
             if not pure.has_work:
                 return None
@@ -168,13 +181,53 @@ class _Compiled:
             variant = self._variant(pure, arguments)
             lengths = pure.lengths(arguments)
             if lengths not in variant.suited:
-                variant.suited[lengths] = pure.allows(arguments) and variant.suits(arguments)
+                variant.suited[lengths] = self._stands(pure, variant, arguments)
+                self._note_lengths(variant)
         if not variant.suited[lengths]:
             self._warn("what was exported does not stand for these lengths")
             return None
         computed = self._computed(pure, variant, arguments)
         self._check(pure, variant, arguments, computed)
         return pure.finish(arguments, computed)
+
+    def _stands(self, pure: PureGraph, variant: _Variant, arguments: Sequence[Any]) -> bool:
+        if not pure.allows(arguments):
+            return False
+        if variant.suits is None:
+            _, variant.suits = exported_bound(pure, arguments, variant.positions)
+        return bool(variant.suits(arguments))
+
+    @cached_property
+    def _cache(self) -> GraphCache | None:
+        folder = self._settings["cache_dir"]
+        return None if folder is None else GraphCache(folder, self._settings["targets"], self._settings["options"])
+
+    def _known(self, arguments: Sequence[Any]) -> PureGraph | None:
+        """Return the graph as an earlier process took it apart, None if none did."""
+        graph = None if self._cache is None else fingerprint(self._graph, weights_of(self._graph, arguments))
+        if self._cache is None or graph is None:
+            return None
+        self._graph_key = self._cache.graph_key(graph)
+        if (facts := self._cache.graph(self._graph_key)) is None:
+            return None
+        with suppress(CollageError, LookupError):
+            return PureGraph(self._graph, arguments, facts)
+        return None
+
+    def _note_graph(self, pure: PureGraph) -> None:
+        if self._cache is not None and self._graph_key is not None:
+            self._cache.note(self._graph_key, GraphFacts(tuple(pure.returns), tuple(pure.written)))
+
+    def _note_lengths(self, variant: _Variant) -> None:
+        if self._cache is not None and variant.key is not None:
+            suited = [lengths for lengths, answer in variant.suited.items() if answer]
+            self._cache.note(variant.key, VariantFacts(variant.tolerance, tuple(suited[:_KEPT_LENGTHS])))
+
+    def _key(self, arguments: Sequence[Any], bound: Sequence[int]) -> str | None:
+        """Return the name of the graph with some constants in the cache; None if it is not to be kept."""
+        if self._cache is None or self._graph_key is None or self._changes:
+            return None
+        return self._cache.variant_key(self._graph_key, bound, [arguments[i] for i in bound])
 
     def _variant(self, pure: PureGraph, arguments: Sequence[Any]) -> _Variant:
         bound = self._bound(pure, arguments)
@@ -205,17 +258,24 @@ class _Compiled:
         ]
 
     def _compile(self, pure: PureGraph, arguments: Sequence[Any], bound: Sequence[int]) -> _Variant:
+        # Before anything else: what is changed from here on counts as changed.
+        held = [weakref.ref(arguments[i]) for i in bound]
+        stamps = [_stamp(arguments[i]) for i in bound]
+        varying = [i for i in pure.takes if i not in bound]
+        key = self._key(arguments, bound)
+        if self._cache is not None and key is not None and (kept := self._cache.variant(key)) is not None:
+            facts, executable = kept
+            suited = dict.fromkeys(facts.suited, True)
+            return _Variant(executable, varying, list(bound), held, stamps, None, facts.tolerance, key, suited)
         # Late: PyTorch imports this module to list its backends. The compiler takes seconds to import.
         from collage.compiler.pipeline import compile
         from collage.frontend import read_model
         from collage.measure.estimator import model_tolerance
 
-        settings = _settings(*self._given)
-        stamps = [_stamp(arguments[i]) for i in bound]
+        settings = {name: value for name, value in self._settings.items() if name != "cache_dir"}
         with _progress(len(self._graph.graph.nodes), "say" in settings):
             program, suits = exported_bound(pure, arguments, bound)
             model = read_model(program)
-            varying = [i for i in pure.takes if i not in bound]
             wanted = settings.pop("options")
             try:
                 options = _with_lengths(wanted, model, [arguments[i] for i in varying])
@@ -225,9 +285,9 @@ class _Compiled:
                     raise
                 raise ModelError(f"its inputs cannot be measured with: {error}") from error
         tolerance = max(_SLACK * model_tolerance(model), options.accuracy_budget or 0)
-        return _Variant(
-            executable, varying, list(bound), [weakref.ref(arguments[i]) for i in bound], stamps, suits, tolerance
-        )
+        if self._cache is None or key is None or not self._cache.keep(key, executable):
+            key = None
+        return _Variant(executable, varying, list(bound), held, stamps, suits, tolerance, key)
 
     def _computed(self, pure: PureGraph, variant: _Variant, arguments: Sequence[Any]) -> list[torch.Tensor]:
         inputs = [arguments[i] for i in variant.varying]
@@ -305,7 +365,19 @@ def _settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
     elif mode not in (None, "default"):
         raise UsageError(f"mode {mode!r}: backend='collage' has 'default' and 'max-autotune'")
     own["targets"] = choose_menu(own.get("targets"), own.get("toolchains") or registry())
-    return {**own, "options": options}
+    folder = own.get("cache_dir", _default_cache())
+    if not isinstance(folder, str | Path | None):
+        raise UsageError(f"the option 'cache_dir' is a folder or None, not {folder!r}")
+    is_kept = folder is not None and "toolchains" not in own  # A registry of the user's own has no name.
+    return {**own, "options": options, "cache_dir": Path(folder) if is_kept and folder is not None else None}
+
+
+def _default_cache() -> Path | None:
+    """Return the folder of the user's caches; None if the user has none."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "collage" / "torch"
+    except RuntimeError:
+        return None
 
 
 def _pure(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> PureGraph:

@@ -16,9 +16,9 @@ from collage.numerics.compare import REDUCED_TOLERANCE, compare
 from collage.numerics.value_store import ValueStore, is_beyond_ranges, probe_of
 from collage.runtime import Executable, Recipe, load, same_bytes
 from collage.target import Target
-from collage.toolchains import Compiled, LoadOptions, Registry, Toolchain
+from collage.toolchains import Compiled, LoadOptions, OriginalSession, Registry, Toolchain
 
-__all__ = ["ArtefactWorker", "ExecutableWorker", "VendorWorker"]
+__all__ = ["ArtefactWorker", "ExecutableWorker", "OriginalFileWorker", "VendorWorker"]
 
 
 class _Service:
@@ -179,6 +179,28 @@ class VendorWorker(_Service):
             return dict(zip(made.outputs, kernel([feeds[name] for name in made.inputs]), strict=True))
 
         super().__init__(call, made.inputs, values, weights)
+        self._precision = getattr(kernel, "precision", None)
+
+    def check(self, tolerance: float) -> dict[str, Any]:
+        """Check as every service does, and tell the type that the kernel computes in, if it says so."""
+        return {**super().check(tolerance), "precision": self._precision}
+
+
+class OriginalFileWorker(_Service):
+    """Runs a model's file as its users do: on ONNX Runtime, with its defaults.
+
+    Args:
+        path: The file, as it was given.
+        values: See ``_Service``.
+        weights: The same.
+        threads: Threads to use; 0 is ONNX Runtime's default.
+    """
+
+    def __init__(self, path: str, values: Sequence[str], weights: Sequence[float], threads: int) -> None:
+        model = OriginalSession(Path(path), threads)
+        stores = [ValueStore(Path(folder)) for folder in values]
+        known = [name for name in model.inputs if all(name in store for store in stores)]
+        super().__init__(model.run, known, values, weights)
 
 
 def _make(factory: str, arguments: Mapping[str, Any]) -> Toolchain:

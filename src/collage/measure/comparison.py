@@ -1,53 +1,59 @@
-"""The finals: whole executables against each other, end to end, taking turns.
+"""The comparison of whole executables, end to end and in turns.
 
-Every contestant lives in a process of its own, which loads only the runtimes that it uses, so that a crash costs a
-contestant and nobody is slowed by a neighbour that it would not have. They run in turns, in blocks short enough for slow
-drifts of the machine to meet all of them alike. The rounds that choose the winner are not the rounds that are reported:
-the best of several noisy figures is too good to be true. They do not even run in the same processes, since where a process
-happens to find its memory makes it some per cent faster or slower for as long as it lives. Where contestants tie, the one wins
-that loses least beside a busy neighbour.
+Every finalist lives in a process of its own, which loads only the runtimes that it uses. So a crash costs one finalist. All
+run in turns, in blocks so short that slow drifts of the machine meet all of them alike. There are three phases:
+
+1. **qualify**: each finalist is loaded, checked and timed briefly. Those that are far too slow go no further.
+2. **choose**: the finalists run in turns until it is decided which one to return, or the time is up.
+3. **report**: new processes run again in as many turns. All figures of a report are from this phase alone, since the best
+   of several noisy figures is too good to be true. Where a process finds its memory makes it some per cent faster or slower.
+
+A plan of several kernels is returned only if it is faster than every single toolchain beyond doubt, in both phases.
 """
 
 from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from collage._errors import ToolchainError, Unsupported, WorkerDied, WorkerOutOfMemory, WorkerTimeout
-from collage.cost.outcome import Status
-from collage.cost.statistics import Interval, Summary, ratio_of_medians, summarise
-from collage.measure.noisy_neighbor import under_load
+from collage._errors import ToolchainError
+from collage.cost.outcome import Status, failed
+from collage.cost.statistics import Interval, Summary, median_interval, summarise
 from collage.workers.machine_lock import build_lock, measurement_lock
 from collage.workers.worker import Worker
 
 __all__ = ["Comparison", "ComparisonPlan", "Finalist", "FinalistResult", "compare_end_to_end", "why_wrong"]
 
-
 _LARGE_BYTES = 256 << 20
 _COPIES = 24
-"""How often a model's weights may be in memory while all contestants are: up to eight, each with what it packs them into."""
-_A_TIE = 2
-_Phase = Literal["choosing", "beside", "reporting"]
+"""Copies of a model's weights that may be in memory while all finalists are: up to eight, each with its packed weights."""
 _SLOW_S = 1.0
-"""Runs of models are not repeated for good measure from here on."""
+"""Models whose runs take longer are qualified by one run."""
+_TRIES = 3
+_ATTEMPTS = 2
+"""Times that the reporting phase is held at most: again if it contradicted the choice."""
+_Phase = Literal["choosing", "reporting"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finalist:
-    """Something that can be raced.
+    """An executable that can be compared with others.
 
     Attributes:
-        name: For people; unique.
+        name: Unique name.
         service: ``module:attribute`` of a service with ``check`` and ``run``.
         arguments: Its arguments, JSON values.
-        kernels: Number of kernels; where times cannot be told apart, fewer win.
-        incumbent: One of the single-toolchain executables, against which the speed-up is reported.
+        kernels: Number of kernels. If times cannot be told apart, the plan of the fewest is returned.
+        incumbent: True for a single toolchain.
+        is_reduced: True if it computes in a coarser type than the model says.
+        is_candidate: True if it may be returned. Others are only compared with, whether they are right or not.
     """
 
     name: str
@@ -55,40 +61,31 @@ class Finalist:
     arguments: Mapping[str, Any]
     kernels: int = 1
     incumbent: bool = False
+    is_reduced: bool = False
+    is_candidate: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPlan:
-    """How long to race.
+    """The length of a comparison.
 
     Attributes:
-        trial_rounds: After so many rounds, who was ``eliminate_ratio`` in each of them leaves the race.
-        eliminate_ratio: A contestant that takes this many times as long as the best incumbent, in the same round.
-        choosing_rounds: After how many rounds to look whether it can be told who wins. A later look is taken only
-            while a contestant with more kernels leads, but not beyond doubt. Three looks at 95 % each let a slower one win
-            in at most 5 % of races.
-        choosing_s: Seconds of running after which no further look is planned.
-        worthwhile: Share by which the leader has to lead to be worth another look; who is closer ties with it.
-        under_load_rounds: Rounds beside a busy neighbour, where contestants of equally few kernels tie; 0 is none.
-        reporting_rounds: Rounds that are reported.
-        legs: Into how many parts the reporting rounds are divided; new processes run each.
-        near: Singles up to this many times slower than the winner are reported on again.
-        block_s: Seconds that one contestant runs before the next has its turn.
-        abandon_ratio: A contestant this many times slower than the best of the first round does not run again.
+        rounds: Rounds of the choosing phase before the first look at its result.
+        most_rounds: Rounds of the choosing phase if nothing is decided before.
+        reporting_rounds: Rounds of the reporting phase; as many as the choosing phase took, if those were more.
+        phase_s: Seconds after which a phase goes on only until it has had ``rounds``.
+        legs: Number of parts of the reporting phase, each in new processes.
+        block_s: Seconds that one finalist runs before it is the next one's turn.
+        abandon_ratio: A finalist this many times slower than the best one does not qualify.
         timeout_s: Seconds that loading, checking or one block may take.
-        one_at_a_time: Whether a contestant's process is there only while it runs, for models of which several in memory
-            would be too much. Loading takes its time, so there are fewer rounds, and longer blocks.
+        one_at_a_time: True if a process lives only while it runs, for models of which several in memory are too much.
     """
 
-    trial_rounds: int = 3
-    eliminate_ratio: float = 1.1
-    choosing_rounds: tuple[int, ...] = (7, 15, 31)
-    choosing_s: float = 60.0
-    worthwhile: float = 0.005
-    under_load_rounds: int = 3
-    reporting_rounds: int = 11
+    rounds: int = 7
+    most_rounds: int = 31
+    reporting_rounds: int = 15
+    phase_s: float = 60.0
     legs: int = 1
-    near: float = 1.1
     block_s: float = 0.12
     abandon_ratio: float = 1.6
     timeout_s: float = 300.0
@@ -96,28 +93,31 @@ class ComparisonPlan:
 
     @classmethod
     def of_model(cls, weight_bytes: int, free_bytes: int = 0) -> ComparisonPlan:
-        """The plan for a model with so many bytes of weights, of which every contestant holds copies, and so much memory."""
+        """Return the plan for a model with so many bytes of weights, of which each finalist has copies, and so much memory."""
         if weight_bytes < max(_LARGE_BYTES, free_bytes // _COPIES):
             return cls()
-        return cls(choosing_rounds=(7,), under_load_rounds=0, reporting_rounds=7, block_s=0.5, one_at_a_time=True)
+        return cls(most_rounds=7, reporting_rounds=7, block_s=0.5, one_at_a_time=True)
 
 
 @dataclass(frozen=True, slots=True)
 class FinalistResult:
-    """How one contestant did.
+    """The result of one finalist.
 
     Attributes:
-        finalist: Who.
-        status: ``OK``, or why it has no time.
-        time: End-to-end latency; from the reporting rounds where it took part in them.
-        reason: One sentence, where it has no time.
+        finalist: The finalist.
+        status: ``OK``, or the reason for having no time.
+        time: Latency in the reporting phase; None if it had no part in it.
+        reason: One sentence, if it failed or is wrong.
         max_abs: Largest absolute difference from the reference outputs.
-        max_rel: The same relative to the largest output.
-        paired_s: Latency as compared, turn by turn, with the best incumbent: the median of the rounds' ratios, times what
-            that one takes. Free of the machine's drift from turn to turn; None where it was not raced against one.
-        under_load_s: Latency beside a busy neighbour; None where there was no tie to be broken.
-        p95_s: Ninety-fifth percentile of the latencies; None if it has no time.
-        p99_s: Ninety-ninth percentile; likewise.
+        max_rel: The same, relative to the largest output.
+        paired_s: Latency as compared with the returned finalist, turn by turn: free of the machine's drift.
+        ratio: Time over the returned finalist's, paired by rounds, with its interval.
+        rounds_s: Median latency of each round of the reporting phase.
+        alone: Latency in the qualification.
+        precision: The type that it says it computes in, if it says so.
+        lost: True if it was slower beyond doubt in the choosing phase, and so had no part in the reporting phase.
+        p95_s: Ninety-fifth percentile of the latencies in the reporting phase.
+        p99_s: Ninety-ninth percentile, likewise.
     """
 
     finalist: Finalist
@@ -127,22 +127,26 @@ class FinalistResult:
     max_abs: float | None = None
     max_rel: float | None = None
     paired_s: float | None = None
-    under_load_s: float | None = None
+    ratio: tuple[float, Interval] | None = None
+    rounds_s: tuple[float, ...] = ()
+    alone: Summary | None = None
+    precision: str | None = None
+    lost: bool = False
     p95_s: float | None = None
     p99_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The outcome of a race.
+    """The result of a comparison.
 
     Attributes:
-        winner: The chosen contestant's standing; None if nobody finished.
-        best_single: The fastest incumbent's standing, or None.
-        speedup: Time of the best incumbent over the winner's, and its interval.
-        standings: Everybody's, in the order given.
-        rivals: The others that may be as fast as the winner, by name: the interval of their time over the winner's
-            reaches down to 1.
+        winner: The result of the finalist to return; None if none finished.
+        best_single: The result of the fastest single toolchain, if one is known.
+        speedup: Time of the fastest single toolchain over the winner's, and its interval.
+        standings: All results, in the order given.
+        rivals: Candidates that may be as fast as the winner, by name: the interval of their time over the winner's.
+        overruled: Name of the finalist that the choosing phase chose, if the reporting phase contradicted it.
     """
 
     winner: FinalistResult | None
@@ -150,61 +154,40 @@ class Comparison:
     speedup: tuple[float, Interval] | None
     standings: Sequence[FinalistResult]
     rivals: Mapping[str, Interval] = field(default_factory=dict)
+    overruled: str | None = None
 
 
 @dataclass(slots=True)
-class _RunningFinalist:
-    """A contestant on the track."""
+class _Runner:
+    """A finalist with its process, the medians of its rounds, and all samples of the reporting phase."""
 
     finalist: Finalist
     worker: Worker
     max_abs: float = 0.0
     max_rel: float = 0.0
+    reason: str | None = None
+    precision: str | None = None
     block: int = 1
-    qualifying: list[float] = field(default_factory=list)
-    choosing: list[list[float]] = field(default_factory=list)
-    beside: list[list[float]] = field(default_factory=list)
-    reporting: list[list[float]] = field(default_factory=list)
-    failure: tuple[Status, str] | None = None
-
-    @property
-    def rounds(self) -> list[list[float]]:
-        """What is known so far; from the reporting rounds where there are any."""
-        return self.reporting or self.choosing or [self.qualifying]
+    alone: list[float] = field(default_factory=list)
+    choosing: list[float] = field(default_factory=list)
+    reporting: list[float] = field(default_factory=list)
+    samples: list[float] = field(default_factory=list)
+    status: Status = Status.OK
+    lost: bool = False
 
     @property
     def median_s(self) -> float:
-        return summarise([s for samples in self.rounds for s in samples]).median_s
+        return statistics.median(self.samples or self.choosing) if self.samples or self.choosing else min(self.alone)
 
-    @property
-    def under_load_s(self) -> float | None:
-        return summarise([s for samples in self.beside for s in samples]).median_s if self.beside else None
-
-    def standing(self, reference: _RunningFinalist | None = None) -> FinalistResult:
-        if self.failure:
-            return FinalistResult(self.finalist, self.failure[0], None, self.failure[1], self.max_abs, self.max_rel)
-        latencies = [s for samples in self.rounds for s in samples]
-        time, (p95_s, p99_s) = summarise(latencies), np.percentile(latencies, [95, 99]).tolist()
-        paired_s = None if reference is None else self.paired_s(reference)
-        return FinalistResult(
-            self.finalist, Status.OK, time, None, self.max_abs, self.max_rel, paired_s, self.under_load_s, p95_s, p99_s
-        )
-
-    def paired_s(self, reference: _RunningFinalist) -> float | None:
-        """See ``FinalistResult``; some may have run in fewer rounds than others.
-
-        The rounds of choosing and of reporting ran in different processes. Where both are known, what one took in the former
-        tells nothing of what it is compared with in the latter.
-        """
-        pairs = self.pairs_with(reference)
-        if not pairs:
-            return None
-        return ratio_of_medians([own for own, _ in pairs], [other for _, other in pairs])[0] * reference.median_s
-
-    def pairs_with(self, other: _RunningFinalist) -> list[tuple[list[float], list[float]]]:
-        """Return the rounds that both ran in the same turns: reporting ones, or else choosing ones."""
+    def over(self, other: _Runner) -> tuple[float, Interval]:
+        """Return this one's time over another's, by the rounds of the latest phase that both ran."""
         pairs = [*zip(self.reporting, other.reporting, strict=False)]
-        return pairs or [*zip(self.choosing, other.choosing, strict=False)]
+        ratios = [a / b for a, b in pairs or zip(self.choosing, other.choosing, strict=False)]
+        return statistics.median(ratios), median_interval(ratios)
+
+    def beats(self, other: _Runner) -> bool:
+        """Return True if this one is faster beyond doubt."""
+        return other is not self and other.over(self)[1].low > 1.0
 
 
 def compare_end_to_end(
@@ -215,280 +198,244 @@ def compare_end_to_end(
     *,
     winner: str | None = None,
 ) -> Comparison:
-    """Races contestants and picks the winner.
+    """Compare finalists, and choose the one to return.
 
     Args:
         finalists: At least one; more than one may be an incumbent.
-        tolerance: What the outputs may differ from the reference (see ``collage.numerics.compare``).
-        plan: How long.
-        say: Told what is going on.
-        winner: Name of the contestant that counts as the winner whatever its time: a comparison, not a choice.
+        tolerance: Largest difference of outputs from the reference (see ``collage.numerics.compare``).
+        plan: The length of the comparison.
+        say: Called with a line for each step.
+        winner: Name of the finalist that counts as the winner, whatever its time.
 
     Returns:
-        Who won, and how all did. A contestant that crashes or is wrong loses; the others go on.
+        The winner and all results. A finalist that crashes or is wrong loses, and the others go on.
     """
-    runners = [_RunningFinalist(finalist, Worker(finalist.service, dict(finalist.arguments))) for finalist in finalists]
+    runners = [_Runner(finalist, Worker(finalist.service, dict(finalist.arguments))) for finalist in finalists]
+    turns = partial(_run_rounds, plan=plan, say=say)
     try:
-        for number, runner in enumerate(runners, 1):
-            say(f"finalist {number} of {len(runners)}: {runner.finalist.name}")
-            with build_lock():
-                _guard(runner, partial(_qualify, runner, tolerance, plan))
-            _leave(runner, plan)
-        _requalify(runners, plan)
-        track, rivals = _until_decided(_with_a_chance(runners, plan.abandon_ratio), plan, say)
-        # Whoever was too slow to be raced still finishes before those that did not finish at all.
-        rivals = rivals or [runner for runner in runners if runner.failure is None]
-        if not rivals:
-            return Comparison(None, None, None, [runner.standing() for runner in runners])
-        chosen = next((r for r in track if r.finalist.name == winner), None) or _choose(rivals)
-        if winner is None:
-            chosen = _break_tie(rivals, chosen, plan, say)
-            track = _witnesses(track, chosen, plan.near)
-        for leg in range(plan.legs):
-            track = _started_afresh(track, plan)
-            rounds = len(range(leg, plan.reporting_rounds, plan.legs))
-            track = _run_rounds(track, "reporting", rounds, plan, say)
-        return _result(runners, chosen, plan, free=winner is None)
+        _qualify(runners, tolerance, plan, say)
+        track = _qualified(runners, plan.abandon_ratio)
+        chosen = next((runner for runner in track if runner.finalist.name == winner), None)
+        if chosen is None:
+            chosen = _choose_in_turns(track, plan, turns)
+        rounds = max(plan.reporting_rounds, len(chosen.choosing)) if chosen else 0
+        track, first = [runner for runner in track if not runner.lost], chosen
+        for _ in range(_ATTEMPTS if len(track) > 1 else 0):
+            for runner in track:
+                runner.reporting, runner.samples = [], []
+            for leg in range(plan.legs):
+                track = _started_afresh(track, plan)
+                turns(track, "reporting", len(range(leg, rounds, plan.legs)))
+            # Rounds that contradict a choice make another one, and rounds that choose are not reported.
+            before, chosen = chosen, _confirmed(track, chosen, is_fixed=winner is not None)
+            if chosen is before:
+                break
+        return _result(runners, chosen, first)
     finally:
         for runner in runners:
             runner.worker.kill()
 
 
 def why_wrong(finalist: Finalist, tolerance: float, plan: ComparisonPlan = ComparisonPlan()) -> str | None:
-    """Why a contestant fails, or computes something else than the reference; None if it does not."""
-    runner = _RunningFinalist(finalist, Worker(finalist.service, dict(finalist.arguments)))
+    """Return the reason that a finalist fails or computes something else than the reference; None if it does not."""
+    runner = _Runner(finalist, Worker(finalist.service, dict(finalist.arguments)))
     with runner.worker, build_lock():
         _guard(runner, partial(_check, runner, tolerance, plan))
-    return runner.failure and runner.failure[1]
+    return runner.reason
 
 
-def _check(runner: _RunningFinalist, tolerance: float, plan: ComparisonPlan) -> None:
+def _check(runner: _Runner, tolerance: float, plan: ComparisonPlan) -> None:
     found = runner.worker.call("check", plan.timeout_s, tolerance=tolerance)
-    runner.max_abs, runner.max_rel = found["max_abs"], found["max_rel"]
-    if found["reason"]:
-        runner.failure = (Status.WRONG, found["reason"])
+    runner.max_abs, runner.max_rel, runner.reason = found["max_abs"], found["max_rel"], found["reason"]
+    runner.precision = found.get("precision")
+    if runner.reason and runner.finalist.is_candidate:
+        runner.status = Status.WRONG
 
 
-def _qualify(runner: _RunningFinalist, tolerance: float, plan: ComparisonPlan) -> None:
-    """Loads, checks and times once."""
-    _check(runner, tolerance, plan)
-    if runner.failure is not None:
-        return
-    worker = runner.worker
-    once = worker.call("run", plan.timeout_s, runs=1, warm_up=0)[0]
-    runner.qualifying = worker.call("run", plan.timeout_s, runs=3, warm_up=1) if once < _SLOW_S else [once]
-    runner.block = min(max(math.ceil(plan.block_s / max(min(runner.qualifying), 1e-6)), 1), 2000)
+def _qualify(runners: Sequence[_Runner], tolerance: float, plan: ComparisonPlan, say: Callable[[str], None]) -> None:
+    """Load and check all, and time each a few times, in turns: a process that has just come up may be slow for a moment."""
 
+    def first(runner: _Runner) -> None:
+        _check(runner, tolerance, plan)
+        if runner.status is Status.OK:
+            runner.alone += runner.worker.call("run", plan.timeout_s, runs=1, warm_up=0)
 
-def _requalify(runners: Sequence[_RunningFinalist], plan: ComparisonPlan) -> None:
-    """Times once more who seems hopeless, but not by far: a process that has just come up may be slow for a moment."""
-    running = [runner for runner in runners if runner.failure is None]
-    limit_s = plan.abandon_ratio * min((runner.median_s for runner in running), default=0.0)
-    for runner in running:
-        if limit_s < runner.median_s <= plan.abandon_ratio * limit_s:
+    def again(runner: _Runner) -> None:
+        if runner.alone[0] < _SLOW_S:
+            runner.alone += runner.worker.call("run", plan.timeout_s, runs=1, warm_up=1)
+
+    for number, runner in enumerate(runners, 1):
+        say(f"finalist {number} of {len(runners)}: {runner.finalist.name}")
+        with build_lock():
+            _guard(runner, partial(first, runner))
+        _leave(runner, plan)
+    for _ in range(0 if plan.one_at_a_time else _TRIES):
+        for runner in (runner for runner in runners if runner.status is Status.OK):
             with measurement_lock():
-                _guard(runner, partial(_requalify_one, runner, plan))
-            _leave(runner, plan)
+                _guard(runner, partial(again, runner))
+    for runner in (runner for runner in runners if runner.status is Status.OK):
+        runner.block = min(max(math.ceil(plan.block_s / max(min(runner.alone), 1e-6)), 1), 2000)
 
 
-def _requalify_one(runner: _RunningFinalist, plan: ComparisonPlan) -> None:
-    samples = runner.worker.call("run", plan.timeout_s, runs=len(runner.qualifying), warm_up=1)
-    runner.qualifying = min(runner.qualifying, samples, key=lambda found: summarise(found).median_s)
+def _qualified(runners: Sequence[_Runner], abandon_ratio: float) -> list[_Runner]:
+    """Return those that are not far too slow, and those that the winner is to be compared with in any case."""
+    track = [runner for runner in runners if runner.status is Status.OK]
+    singles = [runner for runner in track if runner.finalist.incumbent]
+    own = [runner for runner in singles if not runner.finalist.is_reduced]
+    needed = [min(group, key=lambda runner: runner.median_s) for group in (singles, own) if group]
+    limit_s = abandon_ratio * min((r.median_s for r in track if r.finalist.is_candidate), default=math.inf)
+    return [r for r in track if r.median_s <= limit_s or r in needed or not r.finalist.is_candidate]
 
 
-def _with_a_chance(runners: Sequence[_RunningFinalist], abandon_ratio: float) -> list[_RunningFinalist]:
-    """Those that are not hopelessly slow; the best single is always among them, to compare with and to fall back on."""
-    track = [runner for runner in runners if runner.failure is None]
-    limit_s = abandon_ratio * min((runner.median_s for runner in track), default=0.0)
-    best = min((r for r in track if r.finalist.incumbent), key=lambda r: r.median_s, default=None)
-    return [runner for runner in track if runner.median_s <= limit_s or runner is best]
+def _choose_in_turns(track: Sequence[_Runner], plan: ComparisonPlan, turns: Callable[..., float]) -> _Runner | None:
+    """Run candidates in turns until one is the one to return beyond doubt, or the time is up."""
+    rivals = [runner for runner in track if runner.finalist.is_candidate]
+    spent_s, rounds = 0.0, plan.rounds
+    while len(rivals) > 1:
+        spent_s += turns(rivals, "choosing", rounds)
+        rivals, rounds = [runner for runner in rivals if runner.status is Status.OK], 1
+        chosen = _choose(rivals)
+        if chosen is None:
+            return None
+        for runner in rivals:
+            runner.lost = chosen.beats(runner) and not runner.finalist.incumbent
+        is_open = any(runner.median_s < chosen.median_s and not chosen.beats(runner) for runner in rivals)
+        if not is_open or len(chosen.choosing) >= plan.most_rounds or spent_s >= plan.phase_s:
+            return chosen
+        rivals = [runner for runner in rivals if not chosen.beats(runner)]
+    return rivals[0] if rivals else None
 
 
-def _until_decided(
-    track: list[_RunningFinalist], plan: ComparisonPlan, say: Callable[[str], None]
-) -> tuple[list[_RunningFinalist], list[_RunningFinalist]]:
-    """Runs the choosing rounds: as many as it takes to tell who wins, within reason.
+def _choose(candidates: Sequence[_Runner]) -> _Runner | None:
+    """Return the candidate that none is faster than beyond doubt: of several, one of the fewest kernels, the fastest of these.
 
-    Returns:
-        Who is left, and who of them ran in all rounds: among these the winner is to be chosen.
+    A mix is chosen only if it is faster than every single toolchain beyond doubt.
     """
-    rivals, retired, done = track, list[_RunningFinalist](), 0
-    looks = [look for look in plan.choosing_rounds if look > plan.trial_rounds]
-    if len(track) > 1 and looks:
-        rivals, done = _run_rounds(rivals, "choosing", plan.trial_rounds, plan, say), plan.trial_rounds
-        retired = _eliminated(rivals, plan.eliminate_ratio)
-        rivals = [runner for runner in rivals if runner not in retired]
-    for number, look in enumerate(looks if len(rivals) > 1 else ()):
-        seconds = sum(runner.block * runner.median_s for runner in rivals) * (look - done)
-        if number and seconds > plan.choosing_s:
-            break
-        rivals = _run_rounds(rivals, "choosing", look - done, plan, say)
-        done = look
-        if not (undecided := _undecided(rivals, plan.worthwhile)):
-            break
-        retired += [runner for runner in rivals if runner not in undecided]
-        rivals = undecided
-    return [*rivals, *retired], rivals
+    singles = [runner for runner in candidates if runner.finalist.incumbent]
+    fit = [r for r in candidates if r.finalist.incumbent or all(r.beats(single) for single in singles)]
+
+    def rank(runner: _Runner) -> tuple[int, int, float]:
+        return sum(other.beats(runner) for other in candidates), runner.finalist.kernels, runner.median_s
+
+    return min(fit, key=rank, default=None)
 
 
-def _eliminated(track: Sequence[_RunningFinalist], eliminate_ratio: float) -> list[_RunningFinalist]:
-    """Those that were far behind the best incumbent in every round so far: nothing that they do will let them win."""
-    best = min((runner for runner in track if runner.finalist.incumbent), key=lambda r: r.median_s, default=None)
-    if best is None:
-        return []
-    return [
-        runner
-        for runner in track
-        if runner is not best
-        and all(
-            summarise(own).median_s > eliminate_ratio * summarise(other).median_s
-            for own, other in zip(runner.choosing, best.choosing, strict=True)
-        )
-    ]
-
-
-def _undecided(track: Sequence[_RunningFinalist], worthwhile: float) -> list[_RunningFinalist]:
-    """Who would win as things are, and those that lead it, but not beyond doubt; empty if nobody does."""
-    if not track:
-        return []
-    chosen = _choose(track)
-    ahead = [runner for runner in track if runner.median_s < (1.0 - worthwhile) * chosen.median_s]
-    return [chosen, *ahead] if ahead else []
-
-
-def _witnesses(track: Sequence[_RunningFinalist], chosen: _RunningFinalist, near: float) -> list[_RunningFinalist]:
-    """The chosen one, and the singles that it has to be compared with: the best, and those near it."""
-    singles = [runner for runner in track if runner.finalist.incumbent and runner is not chosen]
-    best = min(singles, key=lambda runner: runner.median_s, default=None)
-    return [*(r for r in singles if r is best or r.median_s <= near * chosen.median_s), chosen]
-
-
-def _started_afresh(track: Sequence[_RunningFinalist], plan: ComparisonPlan) -> list[_RunningFinalist]:
-    """Gives each runner a new process; those that come up again."""
-    if plan.one_at_a_time:
-        return list(track)
-    for runner in track:
+def _started_afresh(track: Sequence[_Runner], plan: ComparisonPlan) -> list[_Runner]:
+    """Give each runner a new process, and return those that come up again."""
+    for runner in track if not plan.one_at_a_time else ():
         runner.worker.kill()
         with build_lock():
             _guard(runner, partial(runner.worker.call, "run", plan.timeout_s, runs=1, warm_up=1))
-    return [runner for runner in track if runner.failure is None]
+    return [runner for runner in track if runner.status is Status.OK]
 
 
 def _run_rounds(
-    track: list[_RunningFinalist],
+    track: Sequence[_Runner],
     phase: _Phase,
     rounds: int,
+    *,
     plan: ComparisonPlan,
     say: Callable[[str], None],
-) -> list[_RunningFinalist]:
-    order = random.Random(0)
+) -> float:
+    """Run all in turns, in another order each round; return the seconds of running."""
+    order = random.Random(sum(len(getattr(runner, phase)) for runner in track))
+    total_s, alive = 0.0, list(track)
     for number in range(rounds):
-        say(f"finals, {phase}: round {number + 1} of {rounds}, finalists: {len(track)}")
-        order.shuffle(track)
+        if number >= plan.rounds and total_s >= plan.phase_s:
+            break
+        alive = [runner for runner in alive if runner.status is Status.OK]
+        done = max((len(getattr(runner, phase)) for runner in alive), default=0)
+        say(f"comparison, {phase}: round {done + 1} of {max(rounds, plan.rounds)} or more, finalists: {len(alive)}")
+        order.shuffle(alive)
         with measurement_lock():
-            for runner in track:
+            for runner in alive:
                 _guard(runner, partial(_run_block, runner, phase, plan))
                 _leave(runner, plan)
-        track = [runner for runner in track if runner.failure is None]
-    return track
+        total_s += sum(runner.block * getattr(runner, phase)[-1] for runner in alive if runner.status is Status.OK)
+    return total_s
 
 
-def _run_block(runner: _RunningFinalist, phase: _Phase, plan: ComparisonPlan) -> None:
+def _run_block(runner: _Runner, phase: _Phase, plan: ComparisonPlan) -> None:
     # The first run of a block finds the caches of others and sleeping threads: a tenth slower or faster from turn to turn,
     # for models of 200 ms too. Where a run takes seconds, that is little, and one run more is much.
-    warm_up = 0 if min(runner.qualifying) > _SLOW_S and not plan.one_at_a_time else 1
+    warm_up = 0 if min(runner.alone) > _SLOW_S and not plan.one_at_a_time else 1
     samples = runner.worker.call("run", plan.timeout_s, runs=runner.block, warm_up=warm_up)
-    getattr(runner, phase).append(samples)
+    getattr(runner, phase).append(statistics.median(samples))
+    if phase == "reporting":
+        runner.samples += samples
 
 
-def _leave(runner: _RunningFinalist, plan: ComparisonPlan) -> None:
-    """Ends a runner's turn; the next call starts its process anew."""
+def _leave(runner: _Runner, plan: ComparisonPlan) -> None:
+    """End a runner's turn; if there is one at a time, its next call starts its process anew."""
     if plan.one_at_a_time:
         runner.worker.kill()
 
 
-def _guard(runner: _RunningFinalist, action: Callable[[], Any]) -> None:
-    """Does something with a runner; what goes wrong disqualifies it."""
+def _guard(runner: _Runner, action: Callable[[], Any]) -> None:
+    """Do something with a runner; an error of its toolchain disqualifies it."""
     try:
         action()
-    except WorkerTimeout as error:
-        runner.failure = (Status.TIMEOUT, str(error))
-    except WorkerOutOfMemory as error:
-        runner.failure = (Status.OUT_OF_MEMORY, str(error))
-    except WorkerDied as error:
-        runner.failure = (Status.CRASH, str(error))
-    except Unsupported as error:
-        runner.failure = (Status.UNSUPPORTED, str(error))
     except ToolchainError as error:
-        runner.failure = (Status.COMPILE_ERROR, str(error))
+        outcome = failed(error, 0.0)
+        runner.status, runner.reason = outcome.status, outcome.reason
 
 
-def _choose(track: Sequence[_RunningFinalist]) -> _RunningFinalist:
-    """The fastest; among those whose times cannot be told apart from its, the one with the fewest kernels."""
-    fastest = min(track, key=lambda runner: runner.median_s)
-    equals = [
-        runner for runner in track if runner is fastest or ratio_of_medians(runner.rounds, fastest.rounds)[1].low <= 1.0
-    ]
-    fewest = min(runner.finalist.kernels for runner in equals)
-    return min(
-        (runner for runner in equals if runner.finalist.kernels == fewest),
-        key=lambda runner: runner.median_s,
+def _confirmed(track: Sequence[_Runner], chosen: _Runner | None, *, is_fixed: bool) -> _Runner | None:
+    """Return the choice, or what the reporting phase chooses if that contradicts it or it died."""
+    candidates = [r for r in track if r.status is Status.OK and r.finalist.is_candidate]
+    if chosen in candidates and (is_fixed or not _is_contradicted(chosen, candidates)):
+        return chosen
+    return _choose(candidates)
+
+
+def _result(runners: Sequence[_Runner], winner: _Runner | None, first: _Runner | None) -> Comparison:
+    alive = [runner for runner in runners if runner.status is Status.OK and runner.reporting]
+    candidates = [runner for runner in alive if runner.finalist.is_candidate]
+    singles = [runner for runner in alive if runner.finalist.incumbent]
+    if winner is None or winner.status is not Status.OK:
+        return Comparison(None, None, None, [_standing(runner) for runner in runners])
+    results = {runner.finalist.name: _standing(runner, winner) for runner in runners}
+    best = min(singles, key=lambda runner: runner.over(winner)[0], default=None) if winner.reporting else None
+    overruled = first.finalist.name if first is not None and first is not winner else None
+    return Comparison(
+        results[winner.finalist.name],
+        None if best is None else results[best.finalist.name],
+        None if best is None else best.over(winner),
+        list(results.values()),
+        {
+            runner.finalist.name: interval
+            for runner in candidates
+            if runner is not winner and (interval := runner.over(winner)[1]).low <= 1.0
+        },
+        overruled,
     )
 
 
-def _break_tie(
-    rivals: Sequence[_RunningFinalist], chosen: _RunningFinalist, plan: ComparisonPlan, say: Callable[[str], None]
-) -> _RunningFinalist:
-    """Of those that are as fast as the chosen one, with as few kernels: who loses least beside a busy neighbour."""
-    limit_s = (1.0 + plan.worthwhile) * chosen.median_s
-    few = [runner for runner in rivals if runner.finalist.kernels == chosen.finalist.kernels]
-    ties = [runner for runner in few if runner.median_s <= limit_s]
-    if len(ties) < _A_TIE or not plan.under_load_rounds:
-        return chosen
-    with under_load() as is_there:
-        if is_there:
-            _run_rounds(ties, "beside", plan.under_load_rounds, plan, say)
-    alive = [runner for runner in ties if runner.failure is None]
-    return min(alive, key=lambda runner: runner.under_load_s or math.inf, default=chosen)
+def _is_contradicted(chosen: _Runner | None, candidates: Sequence[_Runner]) -> bool:
+    """Return True if a candidate is faster beyond doubt, or a mix is not faster than a single toolchain beyond doubt."""
+    if chosen is None:
+        return True
+    singles = [] if chosen.finalist.incumbent else [runner for runner in candidates if runner.finalist.incumbent]
+    return any(o.beats(chosen) for o in candidates) or not all(chosen.beats(single) for single in singles)
 
 
-def _result(
-    runners: Sequence[_RunningFinalist], chosen: _RunningFinalist, plan: ComparisonPlan, *, free: bool
-) -> Comparison:
-    """The result; a free choice that does not lead in the reporting rounds too falls back to the best single."""
-    alive = [runner for runner in runners if runner.failure is None]
-    alive = [runner for runner in alive if runner.reporting] or alive
-    best = min((r for r in alive if r.finalist.incumbent), key=lambda r: r.median_s, default=None)
-    standings = [runner.standing(best) for runner in runners]
-    if not alive:
-        return Comparison(None, None, None, standings)
-    # It may have died while being reported on: the best of those that finished takes its place.
-    winner = chosen if chosen in alive else min(alive, key=lambda r: r.median_s)
-    if best is None or not (best.reporting and winner.reporting):
-        return Comparison(winner.standing(best), None, None, standings, _rivals(runners, winner))
-    speedup = ratio_of_medians(best.reporting, winner.reporting)
-    if free and speedup[0] < _least_speedup(winner, best, plan.worthwhile):
-        winner, speedup = best, ratio_of_medians(best.reporting, best.reporting)
-    return Comparison(winner.standing(best), best.standing(best), speedup, standings, _rivals(runners, winner))
-
-
-def _rivals(runners: Sequence[_RunningFinalist], winner: _RunningFinalist) -> dict[str, Interval]:
-    """Return the finalists that may be as fast as the winner, with the interval of their time over the winner's."""
-    found = {}
-    for runner in runners:
-        pairs = runner.pairs_with(winner) if runner is not winner and runner.failure is None else []
-        if pairs:
-            interval = ratio_of_medians([own for own, _ in pairs], [other for _, other in pairs])[1]
-            if interval.low <= 1.0:
-                found[runner.finalist.name] = interval
-    return found
-
-
-def _least_speedup(winner: _RunningFinalist, best: _RunningFinalist, worthwhile: float) -> float:
-    """How far the chosen one has to lead the best single in the reporting rounds.
-
-    With more kernels, by what is worth them; a single that broke a tie need not lead, but be as good as the best.
-    """
-    if winner.finalist.kernels > best.finalist.kernels:
-        return 1.0 + worthwhile
-    return 1.0 - 2 * worthwhile if winner.finalist.incumbent and winner.under_load_s is not None else 1.0
+def _standing(runner: _Runner, winner: _Runner | None = None) -> FinalistResult:
+    errors = runner.max_abs, runner.max_rel
+    result = FinalistResult(runner.finalist, runner.status, None, runner.reason, *errors)
+    result = replace(result, precision=runner.precision, lost=runner.lost)
+    if runner.status is not Status.OK:
+        return result
+    result = replace(result, alone=summarise(runner.alone))
+    if winner is None or not (runner.reporting and winner.reporting):
+        return result
+    ratio = runner.over(winner)
+    p95_s, p99_s = np.percentile(runner.samples, [95, 99]).tolist()
+    return replace(
+        result,
+        time=summarise(runner.samples),
+        paired_s=ratio[0] * winner.median_s,
+        ratio=ratio,
+        rounds_s=tuple(runner.reporting),
+        p95_s=p95_s,
+        p99_s=p99_s,
+    )

@@ -98,7 +98,7 @@ def _save_folder(files: Sequence[Path], new: Path, path: Path) -> None:
     for file in files:
         shutil.copyfile(file, new / file.name)
     for entry in new.iterdir():
-        with entry.open("rb") as written:
+        with entry.open("r+b") as written:  # Windows flushes only what can be written to.
             os.fsync(written.fileno())
     new.chmod(0o755)
     if not path.exists():
@@ -116,6 +116,6 @@ def _exchange(new: Path, path: Path) -> bool:
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, TypeError):  # Windows has no library without a name.
         return False
     return bool(renameat2(here, os.fsencode(new), here, os.fsencode(path), exchange) == 0)

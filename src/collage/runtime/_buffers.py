@@ -15,7 +15,16 @@ import numpy as np
 
 from collage.toolchains import ALIGNMENT_BYTES, Layout, aligned_bytes, size_bytes
 
-__all__ = ["Lifetime", "OutputBuffer", "aligned_copy", "arrays_in_one_block", "pack", "same_bytes"]
+__all__ = [
+    "Lifetime",
+    "OutputBuffer",
+    "aligned_copy",
+    "arrays_in_one_block",
+    "fits",
+    "pack",
+    "same_bytes",
+    "same_place",
+]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -80,6 +89,27 @@ def same_bytes(left: Any, right: Any) -> bool:
     if left.dtype.hasobject:
         return bool(np.array_equal(left, right))
     return bool(np.array_equal(left.reshape(-1).view(np.uint8), right.reshape(-1).view(np.uint8)))
+
+
+def fits(array: Array, layout: Layout) -> bool:
+    """Return if a kernel that writes in place can write an output to an array."""
+    flags = array.flags
+    return (
+        array.shape == layout.shape
+        and array.dtype == np.dtype(layout.dtype)
+        and flags.c_contiguous
+        and flags.writeable
+        and array.ctypes.data % ALIGNMENT_BYTES == 0
+    )
+
+
+def same_place(result: Any, target: Array) -> bool:
+    """Return if a result is the array that it was to be written to, or a view of the whole of it."""
+    return result is target or (
+        isinstance(result, np.ndarray)
+        and (result.ctypes.data, result.shape, result.strides) == (target.ctypes.data, target.shape, target.strides)
+        and result.size > 0
+    )
 
 
 class OutputBuffer:

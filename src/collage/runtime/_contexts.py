@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
-from collage.runtime._executor import Executor
+from collage.runtime._executor import Executor, Targets
 
 __all__ = ["ContextPool"]
+
+T = TypeVar("T")
 
 
 class ContextPool:
@@ -20,22 +22,46 @@ class ContextPool:
     Args:
         make: Makes an executor, loading its kernels.
         limit: How many there may be.
+        is_lazy: Make the first one when it is needed.
     """
 
-    def __init__(self, make: Callable[[], Executor], limit: int) -> None:
+    def __init__(self, make: Callable[[], Executor], limit: int, *, is_lazy: bool = False) -> None:
         self._make = make
         self._limit = limit
         self._growing = threading.Lock()
         self._free: SimpleQueue[Executor] = SimpleQueue()
-        self._free.put(make())
-        self._made = 1
+        self._made = 0
+        if not is_lazy:
+            self._free.put(make())
+            self._made = 1
 
-    def run(self, values: Sequence[Any], is_empty: bool = False) -> Sequence[Any]:
-        """Runs on a context that is free; ``is_empty`` says that some input has no elements."""
+    @property
+    def is_loaded(self) -> bool:
+        """True once a context was made, or is being made."""
+        return self._made > 0 or self._growing.locked()
+
+    def run(self, values: Sequence[Any], is_empty: bool = False, targets: Targets | None = None) -> Sequence[Any]:
+        """Runs on a context that is free; ``is_empty`` says that some input has no elements. ``targets``: see ``run_to``."""
         context = self.hold()
         try:
+            if targets is not None:
+                return context.run_to(values, targets, is_empty)
             return context.run_empty(values) if is_empty else context.run(values)
         finally:
+            self._free.put(context)
+
+    def apart(self, work: Callable[[], T]) -> T:
+        """Call a function in a thread that kernels may be called from."""
+        return work()
+
+    def fill_one(self) -> None:
+        """Make the first context, unless it is there."""
+        if not self._made and (context := self._another(is_patient=True)) is not None:
+            self._free.put(context)
+
+    def fill(self) -> None:
+        """Make all the contexts that there may be, so that no later run has to."""
+        while (context := self._another(is_patient=True)) is not None:
             self._free.put(context)
 
     def hold(self) -> Executor:
@@ -49,9 +75,9 @@ class ContextPool:
         """Takes a context back."""
         self._free.put(context)
 
-    def _another(self) -> Executor | None:
-        """One more context, if there may be more; while it loads, others do better to wait for a free one."""
-        if self._made < self._limit and self._growing.acquire(blocking=False):
+    def _another(self, is_patient: bool = False) -> Executor | None:
+        """One more context, if there may be more; while it loads, others do better to wait for a free one, if there is any."""
+        if self._made < self._limit and self._growing.acquire(blocking=is_patient or not self._made):
             try:
                 if self._made < self._limit:
                     context = self._make()

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from collage._errors import UsageError
 from collage.explain import Explanation
 from collage.runtime._artefact import save
-from collage.runtime._contexts import ContextPool
 from collage.runtime._device_chain import executor_of
-from collage.runtime._executor import Executor, Step
+from collage.runtime._executor import Executor, Span, Step, written_to
 from collage.runtime._explained import explanation_of
+from collage.runtime._forks import loading_again, new_pool, note_loading, restart_in_forks
 from collage.runtime._memory import page_out
 from collage.runtime._parallel import (
     CoreSets,
@@ -28,8 +28,9 @@ from collage.runtime._parallel import (
 )
 from collage.runtime._profile import Profile
 from collage.runtime._recipe import DeviceLayout, KernelRecord, Recipe
-from collage.runtime._signature import Signature
+from collage.runtime._signature import Signature, targets_of
 from collage.runtime._summary import html_table, one_line
+from collage.system.forks import keep_for_ever
 from collage.system.machine import usable_cores
 from collage.system.scratch import remove_scratch
 from collage.target import Target
@@ -60,11 +61,13 @@ class Executable:
         contexts: How many runs may go on at once. None is as many as there are cores for the threads of their kernels:
             one where each kernel uses all cores, since two such runs at once take longer than one after the other.
         debug: Check every kernel at its border, on every call: types, shapes, layout, and that inputs are left alone.
+        is_lazy: Load no kernel before the first run, or ``warm_up``.
+        threads: Threads that kernels use; None is what the recipe says.
 
     Attributes:
         inputs: The model's inputs.
         outputs: The model's outputs.
-        report: The report of ``compile`` as JSON, as ``compiler/report.py`` makes it.
+        report: The report of ``compile``, see ``collage.report.Report``; an empty one if there is none.
         notes: What a user should know of how it was loaded or ran, such as kernels that were rebuilt.
     """
 
@@ -77,6 +80,8 @@ class Executable:
         toolchains: Registry | None = None,
         contexts: int | None = None,
         debug: bool = False,
+        is_lazy: bool = False,
+        threads: int | None = None,
     ) -> None:
         self.recipe = recipe
         self.workspace = workspace
@@ -88,21 +93,27 @@ class Executable:
         self._output_names = tuple(port.name for port in recipe.outputs)
         self._only_output = self._output_names[0] if len(self._output_names) == 1 else None
         cores = usable_cores()
-        wanted = cores if recipe.devices is not None else recipe.threads or cores
+        threads = recipe.threads if threads is None else threads
+        wanted = cores if recipe.devices is not None else threads or cores
         limit = contexts or max(1, cores // wanted)
         # A kernel alone may keep the machine to itself; with others, of the same toolchain too, it must be quiet between
         # runs: threads that spin for the last kernel take the cores from the next one.
-        options = LoadOptions(recipe.threads, exclusive=len(recipe.kernels) * limit == 1)
-        loader = _Loader(recipe, workspace, toolchains or registry(), options, self.notes, debug)
-        self._contexts = ContextPool(loader.executor, limit)
+        options = LoadOptions(threads, exclusive=len(recipe.kernels) * limit == 1)
+        self._loader = partial(_Loader, recipe, workspace, toolchains or registry(), options, self.notes, debug)
+        self._limit = limit
+        self._contexts = new_pool(self._loader().executor, limit, is_lazy=is_lazy)
+        restart_in_forks(self)
         if owns_workspace:
             weakref.finalize(self, remove_scratch, workspace)
 
-    def run(self, inputs: Inputs = ()) -> dict[str, Any]:
+    def run(self, inputs: Inputs = (), *, out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Runs the model.
 
         Args:
             inputs: Tensors by name, or in the model's order.
+            out: Arrays, or tensors of PyTorch, that outputs are written to, by name. They are returned for these outputs. A
+                kernel writes to one in place if its lengths are fixed and the memory is aligned to 64 bytes. Otherwise its
+                output is copied there. An array may be an input too, such as the cache of a decoder.
 
         Returns:
             Outputs by name, in the model's order.
@@ -112,6 +123,10 @@ class Executable:
             ToolchainError: A kernel failed, and the host could not run its operators either.
         """
         values, restore, is_empty = self._bind(inputs)
+        if out:
+            results = self._contexts.run(values, is_empty, targets_of(self.outputs, out))
+            restored = results if restore is None else map(restore, results)
+            return {**dict(zip(self._output_names, restored, strict=True)), **out}
         results = self._contexts.run(values, is_empty)
         if restore is not None:
             results = [restore(value) for value in results]
@@ -128,6 +143,36 @@ class Executable:
         """Runs the model in a thread, so that an event loop goes on meanwhile; otherwise like ``run``."""
         return await asyncio.to_thread(self.run, inputs)
 
+    def trace(
+        self, inputs: Inputs = (), *, out: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], Sequence[Span]]:
+        """Run the model once, and tell when each kernel began and ended.
+
+        Args:
+            inputs: As for ``run``.
+            out: As for ``run``. Outputs are copied there.
+
+        Returns:
+            Outputs as of ``run``, and a pair of times for each kernel of the recipe, in ns of ``time.perf_counter_ns``.
+
+        Raises:
+            InputError: A name, type or shape does not fit.
+            ToolchainError: A kernel failed, and the host could not run its operators either.
+        """
+        values, restore, _ = self._bind(inputs)
+        targets = targets_of(self.outputs, out or {})
+        results, spans = self._contexts.apart(partial(self._traced, values))
+        results = written_to(results, targets)
+        restored = results if restore is None else map(restore, results)
+        return {**dict(zip(self._output_names, restored, strict=True)), **(out or {})}, spans
+
+    def _traced(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Span]]:
+        context = self._contexts.hold()
+        try:
+            return context.trace(values)
+        finally:
+            self._contexts.release(context)
+
     def profile(self, inputs: Inputs = (), *, runs: int = 20) -> Profile:
         """Times every kernel where it stands, in whole runs of the model.
 
@@ -141,10 +186,14 @@ class Executable:
         """
         if runs < 1:
             raise UsageError(f"a profile takes at least one run, not {runs}")
+        spans, totals_ns = self._contexts.apart(partial(self._timed, inputs, -(-runs // 5) + runs))
+        return Profile.of(self.recipe.kernels, spans[-runs:], totals_ns[-runs:])
+
+    def _timed(self, inputs: Inputs, runs: int) -> tuple[list[list[Span]], list[int]]:
         context = self._contexts.hold()
         spans, totals_ns = [], []
         try:
-            for _ in range(-(-runs // 5) + runs):
+            for _ in range(runs):
                 began = time.perf_counter_ns()
                 values, _, _ = self._bind(inputs)
                 _, kernels = context.trace(values)
@@ -152,7 +201,31 @@ class Executable:
                 spans.append(kernels)
         finally:
             self._contexts.release(context)
-        return Profile.of(self.recipe.kernels, spans[-runs:], totals_ns[-runs:])
+        return spans, totals_ns
+
+    def warm_up(self, inputs: Inputs | None = None) -> None:
+        """Load the kernels of every context, so that no request waits for it: a server is ready when this returns.
+
+        Args:
+            inputs: As for ``run``. If they are given, every context runs once. Runtimes start threads and set memory aside
+                in their first run.
+
+        Raises:
+            InputError: A name, type or shape does not fit.
+            ToolchainError: A kernel cannot be loaded or run.
+        """
+        self._contexts.apart(self._contexts.fill)
+        if inputs is not None:
+            for _ in range(self._limit):  # The context that was used last is the last in the queue.
+                self.run(inputs)
+
+    def restart_in_fork(self) -> None:
+        """Load kernels anew, for a fork of the process that loaded them; called there, before anything else runs."""
+        make = self._loader().executor
+        if self._contexts.is_loaded:
+            keep_for_ever(self._contexts)
+            make = loading_again(make)
+        self._contexts = new_pool(make, self._limit, is_lazy=True)
 
     def explain(self) -> Explanation:
         """Explain the plan: its kernels and their runner-ups, what lost and by how much, and what was not measured.
@@ -210,6 +283,7 @@ class _Loader:
 
     def executor(self) -> Executor:
         """Loads every kernel anew."""
+        note_loading()
         recipe = self._recipe
         if recipe.devices is not None:
             return self._on_devices(recipe.devices)

@@ -9,13 +9,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from collage.runtime._buffers import Lifetime, OutputBuffer, arrays_in_one_block
+from collage._errors import InputError
+from collage.runtime._buffers import Lifetime, OutputBuffer, arrays_in_one_block, fits, same_place
 from collage.toolchains import AllocatingKernel, InPlaceKernel, Kernel, Layout, size_bytes
 
-__all__ = ["Executor", "Host", "Span", "Step"]
+__all__ = ["Executor", "Host", "Span", "Step", "Targets", "written_to"]
 
 Span = tuple[int, int]
 """When a step began and ended, in ns of ``time.perf_counter_ns``."""
+
+Targets = Sequence[np.ndarray[Any, Any] | None]
+"""For each output the array that it is to be written to, None if it is to have memory of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,7 @@ class Executor:
             self._template[slot[name]] = array
             self._block = array.base
         self._leaving = [(slot[name], OutputBuffer(layout).take) for name, layout in memory.leaving.items()]
+        self._written = {outputs.index(name): (slot[name], layout) for name, layout in memory.leaving.items()}
         # An output must outlive the next run, and be the caller's alone: it is copied where its memory may belong to a
         # kernel, to the caller, or to another output.
         first = {name: outputs.index(name) for name in kept}
@@ -144,6 +149,24 @@ class Executor:
             else:
                 made = self._call(position, slots)
             self._settle(position, slots, made)
+        return self._owned([slots[i] for i in self._outputs], values, self._apart)
+
+    def run_to(self, values: Sequence[Any], targets: Targets, is_empty: bool = False) -> Sequence[Any]:
+        """Run like ``run``, and write outputs to arrays of the caller: in place where a kernel can, else by copying.
+
+        Raises:
+            InputError: The shape of an output is not that of its array.
+        """
+        return written_to(self.run_empty(values) if is_empty else self._run_in_place(values, targets), targets)
+
+    def _run_in_place(self, values: Sequence[Any], targets: Targets) -> Sequence[Any]:
+        slots = self._slots(values)
+        for position, (index, layout) in self._written.items():
+            target = targets[position]
+            if target is not None and fits(target, layout) and not _shares_memory(target, self._block, values):
+                slots[index] = target
+        for position in range(len(self._steps)):
+            self._settle(position, slots, self._call(position, slots))
         return self._owned([slots[i] for i in self._outputs], values, self._apart)
 
     def trace(self, values: Sequence[Any]) -> tuple[Sequence[Any], list[Span]]:
@@ -197,6 +220,23 @@ class Executor:
                 if not made.flags.writeable or _shares_memory(made, self._block, others):
                     results[i] = made.copy()
         return results
+
+
+def written_to(results: Sequence[Any], targets: Targets) -> Sequence[Any]:
+    """Return results, and in place of some the caller's arrays, to which they are copied unless they are there.
+
+    Raises:
+        InputError: The shape of a result is not that of its array.
+    """
+    for position, target in enumerate(targets):
+        if target is None or same_place(result := results[position], target):
+            continue
+        if np.shape(result) != target.shape:
+            raise InputError(
+                f"output {position} has shape {list(np.shape(result))}, and is to be written to {list(target.shape)}"
+            )
+        np.copyto(target, result, casting="no")
+    return [result if target is None else target for result, target in zip(results, targets, strict=True)]
 
 
 class _Memory:

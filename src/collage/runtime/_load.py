@@ -11,7 +11,9 @@ from typing import Any
 
 from collage._errors import ArtefactError, UsageError
 from collage.runtime._executable import Executable
-from collage.runtime._manifest import machine_facts, verify
+from collage.runtime._machine_fit import fitting_threads
+from collage.runtime._manifest import machine_facts, verify_bytes
+from collage.runtime._model_check import ModelCheck
 from collage.runtime._recipe import KernelRecord, Recipe
 from collage.runtime._zip import unpack
 from collage.system.scratch import make_scratch, remove_scratch
@@ -28,8 +30,13 @@ def load(
     contexts: int | None = None,
     rebuild: bool = False,
     debug: bool = False,
+    lazy: bool = False,
+    trusted: bool = False,
+    threads: int | None = None,
 ) -> Executable:
     """Reads an artefact: verifies every byte, rebuilds kernels that do not fit this machine, and loads the rest.
+
+    If the processors that this process may use are fewer than the threads of the artefact, kernels use fewer threads.
 
     Args:
         path: The artefact: a folder, or a zip.
@@ -38,9 +45,13 @@ def load(
         rebuild: Build every kernel anew from the model, and load nothing that the artefact brings compiled: for
             artefacts of people whose programs you would not run.
         debug: Check every kernel at its border, on every call.
+        lazy: Load kernels at the first run, or in ``warm_up``: for servers that load before they fork.
+        trusted: Do not have the models in the artefact checked, which takes a second: for artefacts of your own. Every byte
+            is compared with its digest all the same.
+        threads: Threads of each kernel; None is what the artefact was compiled for, as far as this machine has them.
 
     Returns:
-        The executable. Its ``notes`` say what was rebuilt.
+        The executable. Its ``notes`` say what was rebuilt, and in what this machine differs from that of the compilation.
 
     Raises:
         UsageError: There is nothing at the path.
@@ -49,23 +60,40 @@ def load(
     folder, own = Path(path), None
     if contexts is not None and contexts < 1:
         raise UsageError(f"an executable needs at least one context, not {contexts}")
+    if threads is not None and threads < 1:
+        raise UsageError(f"a kernel needs at least one thread, not {threads}")
     if not folder.exists():
         raise UsageError(f"{folder} does not exist")
     if folder.is_file():
         folder = own = make_scratch()
+    check = None
     try:
         if own is not None:
             unpack(Path(path), own)
-        recipe, machine = verify(folder)
+        recipe, manifest = verify_bytes(folder)
         available = toolchains or registry()
-        reasons = _to_build(recipe, machine, available, rebuild)
+        if not trusted:
+            check = ModelCheck(folder, is_here=rebuild or not all(kernel.is_built for kernel in recipe.kernels))
+        reasons = _to_build(recipe, manifest["machine"], available, rebuild)
+        if check is not None:
+            check.finish()
         if reasons:
             own = own or _copy(folder)
             recipe = _rebuild(recipe, own, reasons, available)
+        fitting, notes = fitting_threads(recipe, manifest.get("processors"))
         executable = Executable(
-            recipe, own or folder, owns_workspace=own is not None, toolchains=available, contexts=contexts, debug=debug
+            recipe,
+            own or folder,
+            owns_workspace=own is not None,
+            toolchains=available,
+            contexts=contexts,
+            debug=debug,
+            is_lazy=lazy,
+            threads=threads or fitting,
         )
     except BaseException as error:
+        if check is not None:
+            check.cancel()
         if own is not None:
             remove_scratch(own)
         if not isinstance(error, Exception):
@@ -73,7 +101,10 @@ def load(
         # Whatever a toolchain makes of an artefact that was made by somebody else, it does not load.
         reason = " ".join(str(error).split())[:400].replace(str(folder), str(path)) or type(error).__name__
         raise ArtefactError(reason if isinstance(error, ArtefactError) else f"cannot load {path}: {reason}") from error
-    executable.notes += [f"rebuilt {name}: {reason}" for name, reason in reasons.items()]
+    executable.notes += [
+        *(f"rebuilt {name}: {reason}" for name, reason in reasons.items()),
+        *(notes if threads is None else ()),
+    ]
     return executable
 
 

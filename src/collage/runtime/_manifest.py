@@ -17,12 +17,24 @@ from collage.runtime._signature import Port
 from collage.runtime._zip import is_plain_name, unpack
 from collage.system.machine import this_machine
 from collage.system.scratch import scratch
+from collage.system.sparse_files import has_large_holes
 from collage.target import Target
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["MANIFEST", "SCHEMAS", "machine_facts", "manifest_of", "read_inputs", "read_recipe", "verify"]
+__all__ = [
+    "MANIFEST",
+    "SCHEMAS",
+    "check_models",
+    "machine_facts",
+    "manifest_of",
+    "processor_facts",
+    "read_inputs",
+    "read_recipe",
+    "verify",
+    "verify_bytes",
+]
 
 MANIFEST = "manifest.json"
 
@@ -44,6 +56,7 @@ def manifest_of(recipe: Recipe, files: Iterable[Path]) -> bytes:
         "schema": SCHEMAS[-1] if any(file.name == TRIED for file in files) else _schema_of(recipe),
         "collage": __version__,
         "machine": machine_facts(),
+        "processors": processor_facts(),
         **recipe.as_json(),
         "files": {file.name: {"sha256": _sha256(file), "bytes": file.stat().st_size} for file in files},
     }
@@ -62,20 +75,33 @@ def machine_facts() -> dict[str, str]:
     return {"system": machine.system, "isa": machine.isa}
 
 
+def processor_facts() -> dict[str, float | None]:
+    """Return ``cores`` and ``quota`` of ``Machine``, which decide how many threads are worth having."""
+    machine = this_machine()
+    return {"cores": machine.cores, "quota": machine.quota}
+
+
 def verify(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
-    """Checks an artefact's folder, every byte of it, without loading anything.
+    """Check an artefact's folder, every byte of it and every model in it, without loading anything.
 
     Returns:
-        What it consists of, and the machine that it was made on.
+        What it consists of, and the manifest.
 
     Raises:
         UsageError: There is nothing at the path.
         ArtefactError: The first thing that is wrong with it.
     """
+    recipe, manifest = verify_bytes(folder)
+    check_models(folder)
+    return recipe, manifest
+
+
+def verify_bytes(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
+    """Check an artefact's folder, every byte of it, but not what its models say; otherwise like ``verify``."""
     if not folder.exists():
         raise UsageError(f"{folder} does not exist")
     manifest = _read(folder)
-    recipe, machine, listed = _understood(manifest, folder)
+    recipe, listed = _understood(manifest, folder)
     for name in [*listed, *recipe.files]:
         if not is_plain_name(name) or name == MANIFEST:
             raise ArtefactError(f"{folder / MANIFEST} names a file {name[:80]!r}; only plain names are allowed")
@@ -92,12 +118,21 @@ def verify(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
     for name, (digest, _) in sorted(listed.items(), key=lambda item: item[1][1]):
         if _sha256(folder / name) != digest:
             raise ArtefactError(f"{folder / name} was changed: its SHA-256 is not the manifest's")
+    return recipe, manifest
+
+
+def check_models(folder: Path) -> None:
+    """Have the models of an artefact's folder pass the same checks as every model.
+
+    Raises:
+        ArtefactError: The first thing that is wrong with one.
+    """
+    recipe, listed = _understood(_read(folder), folder)
     for name in listed:
         if name.endswith(".onnx"):
             model = _verified_model(folder / name)
             if name == recipe.model_file:
                 _check_ports(recipe, model, folder)
-    return recipe, machine
 
 
 def read_inputs(artefact: Path) -> Sequence[Port] | None:
@@ -121,7 +156,7 @@ def read_recipe(folder: Path, file: str) -> Recipe:
     Raises:
         ArtefactError: The manifest cannot be read, or the file is not the one that it lists.
     """
-    recipe, _, listed = _understood(_read(folder), folder)
+    recipe, listed = _understood(_read(folder), folder)
     path = folder / file
     if file in listed:
         digest, size = listed[file]
@@ -134,9 +169,7 @@ def read_recipe(folder: Path, file: str) -> Recipe:
     return recipe
 
 
-def _understood(
-    manifest: Mapping[str, Any], folder: Path
-) -> tuple[Recipe, Mapping[str, Any], Mapping[str, tuple[str, int]]]:
+def _understood(manifest: Mapping[str, Any], folder: Path) -> tuple[Recipe, Mapping[str, tuple[str, int]]]:
     schema = manifest.get("schema")
     if type(schema) is not int or schema not in SCHEMAS:
         newest = SCHEMAS[-1]
@@ -147,12 +180,12 @@ def _understood(
     try:
         listed = {name: (str(facts["sha256"]), int(facts["bytes"])) for name, facts in manifest["files"].items()}
         recipe = Recipe.from_json(manifest)
-        machine = dict(manifest["machine"])
+        dict(manifest["machine"])
         recipe.check_wiring()
         _check_kernels(recipe)
     except (KeyError, TypeError, ValueError, AttributeError, CollageError) as error:
         raise ArtefactError(f"{folder / MANIFEST} is no manifest: {type(error).__name__}: {error}") from error
-    return recipe, machine, listed
+    return recipe, listed
 
 
 def _check_kernels(recipe: Recipe) -> None:
@@ -197,9 +230,6 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _verify_size(path: Path, size: int) -> None:
-    # Late: the frontend imports onnx_ir, which running compiled kernels does not need.
-    from collage.frontend import has_large_holes
-
     if path.is_symlink() or not path.is_file():
         raise ArtefactError(f"{path} is missing, or is no plain file")
     with path.open("rb") as file:

@@ -36,7 +36,7 @@ def page_out(folder: Path) -> None:
 def trim() -> None:
     """Hands memory that was freed back to the system, where the C library keeps it for later and can be told not to."""
     gc.collect()
-    with contextlib.suppress(AttributeError):
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # Windows has no library without a name.
         ctypes.CDLL(None).malloc_trim(0)
 
 

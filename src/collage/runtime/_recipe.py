@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from collage.explain import TRIED
+from collage.report import Report
 from collage.runtime._signature import Port
 from collage.target import Target
 from collage.toolchains import Compiled
@@ -141,7 +142,7 @@ class Recipe:
         model_file: The partitioned model, in the workspace.
         model: Facts about the original model: path, sha256, number of nodes.
         builds: Build of each toolchain used.
-        report: The report of ``compile`` as JSON, as ``compiler/report.py`` makes it.
+        report: The report of ``compile``; an empty one if there is none.
         devices: Where kernels run, if they were placed on devices.
     """
 
@@ -152,7 +153,7 @@ class Recipe:
     model_file: str
     model: Mapping[str, Any]
     builds: Mapping[str, str]
-    report: Mapping[str, Any] = field(default_factory=dict)
+    report: Report = field(default_factory=Report)
     devices: DeviceLayout | None = None
 
     @property
@@ -180,7 +181,7 @@ class Recipe:
             "outputs": [port.as_json() for port in self.outputs],
             "model_file": self.model_file,
             "kernels": [kernel.as_json() for kernel in self.kernels],
-            "report": dict(self.report),
+            "report": self.report.as_json(with_old_keys=True),
             **({} if self.devices is None else {"devices": self.devices.as_json()}),
         }
 
@@ -223,7 +224,7 @@ class Recipe:
             model_file=str(data["model_file"]),
             model=dict(data["model"]),
             builds=dict(data["toolchains"]),
-            report=dict(data["report"]),
+            report=Report.from_json(data["report"]),
             devices=None if data.get("devices") is None else DeviceLayout.from_json(data["devices"]),
         )
 

@@ -15,7 +15,7 @@ from collage.runtime._tensors import as_numpy, as_torch, is_torch
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Port", "Signature"]
+__all__ = ["Port", "Signature", "targets_of"]
 
 _MOST_KNOWN = 256
 """Combinations of inputs' shapes that are remembered to fit."""
@@ -174,6 +174,47 @@ class Signature:
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.inputs)) or "no inputs"
+
+
+def targets_of(outputs: Sequence[Port], out: Mapping[str, Any]) -> list[np.ndarray[Any, Any] | None]:
+    """Return for each output the array of the caller's that it is to be written to, or None.
+
+    Raises:
+        InputError: A name, a type or a rank does not fit, memory cannot be written to, or two outputs would share it.
+    """
+    if unknown := [name for name in out if name not in {port.name for port in outputs}]:
+        known = ", ".join(port.name for port in outputs)
+        raise InputError(f"out: there is no output {str(unknown[0])!r}; the model has {known}")
+    targets = [None if port.name not in out else _target(port, out[port.name]) for port in outputs]
+    given = [target for target in targets if target is not None]
+    for position, target in enumerate(given):
+        if any(np.may_share_memory(target, other) for other in given[:position]):
+            raise InputError("out: two outputs cannot be written to the same memory")
+    return targets
+
+
+def _target(port: Port, value: Any) -> np.ndarray[Any, Any]:
+    is_tensor = is_torch(value)
+    if not isinstance(value, np.ndarray) and not is_tensor:
+        raise InputError(f"out: output {port.name!r} is written to arrays of NumPy and tensors of PyTorch only")
+    if is_tensor and not value.is_contiguous():
+        raise InputError(f"out: the tensor for output {port.name!r} is not contiguous")
+    try:
+        array = value if not is_tensor else as_numpy(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"out: output {port.name!r}: {error}") from None
+    dtype = _numpy_dtype(port.dtype)
+    if dtype is None or array.dtype != dtype:
+        raise InputError(f"out: output {port.name!r} is {port.dtype or port.kind}, and its array is {array.dtype}")
+    if not array.flags.writeable:
+        raise InputError(f"out: the array for output {port.name!r} is read-only")
+    lengths = port.shape or ()
+    fits = port.shape is None or len(lengths) == array.ndim
+    for given, wanted in zip(array.shape, lengths, strict=False):
+        fits = fits and (not isinstance(wanted, int) or given == wanted)
+    if not fits:
+        raise InputError(f"out: output {port} does not fit into an array of shape {list(array.shape)}")
+    return array
 
 
 def _default(port: Port) -> np.ndarray[Any, Any]:

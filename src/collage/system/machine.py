@@ -94,9 +94,17 @@ def this_machine() -> Machine:
         cores=usable_cores(),
         physical_cores=physical_cores(usable_core_numbers()),
         quota=processor_quota(),
-        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        memory_bytes=_memory_bytes(),
         system=f"{platform.system()} {platform.machine()}",
     )
+
+
+def _memory_bytes() -> int:
+    if hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    import psutil  # late: systems with ``sysconf`` do without
+
+    return int(psutil.virtual_memory().total)
 
 
 def thread_count(machine: Machine | None = None, processors: int | None = None) -> int:

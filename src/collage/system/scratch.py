@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -10,9 +9,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from collage._errors import UsageError
+
+_fcntl: Any
+try:
+    import fcntl as _fcntl
+except ImportError:  # Windows: folders cannot be locked. Those of killed processes stay.
+    _fcntl = None
 
 __all__ = ["make_scratch", "remove_scratch", "scratch"]
 
@@ -22,10 +27,13 @@ _GRACE_S = 60.0
 
 
 class _Hold(NamedTuple):
-    """Whose a folder is, and the descriptor that holds its lock; the system lets go of it whatever ends the process."""
+    """The process that made a folder, and the descriptor that holds its lock, if the system knows such locks.
+
+    The system lets go of a lock whatever ends the process.
+    """
 
     process: int
-    descriptor: int
+    descriptor: int | None
 
 
 _held: dict[Path, _Hold] = {}
@@ -54,9 +62,10 @@ def make_scratch() -> Path:
     except OSError as error:
         reason = error.strerror or error
         raise UsageError(f"temporary files cannot be written: {reason}; set TMPDIR to a folder that can be") from error
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = None if _fcntl is None else os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     _held[folder] = _Hold(os.getpid(), descriptor)
-    _lock(descriptor)
+    if descriptor is not None:
+        _lock(descriptor)
     return folder
 
 
@@ -67,11 +76,14 @@ def remove_scratch(folder: Path) -> None:
         return
     if hold.process == os.getpid():
         shutil.rmtree(folder, ignore_errors=True)
-    os.close(hold.descriptor)
+    if hold.descriptor is not None:
+        os.close(hold.descriptor)
 
 
 def _sweep(parent: Path) -> None:
     """Removes this user's folders that no living process holds."""
+    if _fcntl is None:
+        return
     with os.scandir(parent) as entries:
         named = [Path(entry.path) for entry in entries if entry.name.startswith(_PREFIX)]
     for folder in named:
@@ -90,7 +102,7 @@ def _sweep(parent: Path) -> None:
 def _lock(descriptor: int) -> bool:
     """Takes the lock, if it is free, and the file system knows locks."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _fcntl.flock(descriptor, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
     except OSError:
         return False
     return True

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from collage.frontend import place_weights, read_model
 from collage.graph import DataflowGraph, IndexSet, KernelSpec, SubGraph, partition
-from collage.measure.kernel_factory import KernelMaker, kernel_attributes
+from collage.measure.kernel_factory import KernelMaker, kernel_attributes, plan_kernel_name
 from collage.runtime import Executable, KernelRecord, Port, Recipe
 from collage.system.scratch import make_scratch
 from collage.toolchains import Registry, compile_for, registry
@@ -47,12 +47,13 @@ def executable_of(
     graph = DataflowGraph(placed)
     maker = KernelMaker(graph)
     specs, records = [], []
-    for indices, alias in [(range(len(graph)), parts)] if isinstance(parts, str) else parts:
+    given = [(range(len(graph)), parts)] if isinstance(parts, str) else list(parts)
+    for number, (indices, alias) in enumerate(given, 1):
         target = available.parse_target(alias)
         sub_graph = SubGraph(graph, IndexSet.from_indices(indices))
         kernel = maker.model(sub_graph, target)
         compiled = compile_for(available.for_target(target), kernel, target, workspace)
-        name = str(kernel.graph.name)
+        name = plan_kernel_name(number, len(given), sub_graph, target)
         specs.append(KernelSpec(sub_graph, name, kernel_attributes(target, name)))
         records.append(KernelRecord(name, str(target), compiled.inputs, compiled.outputs, compiled))
     ir.save(partition(placed, specs), workspace / "model.onnx")

@@ -35,7 +35,7 @@ from collage.toolchains._contract import (
 )
 from collage.toolchains._registry import Registry, choose_menu, option_values, registry
 from collage.toolchains._revision import revision_of
-from collage.toolchains.onnxruntime.unoptimised import UnoptimisedModel
+from collage.toolchains.onnxruntime.unoptimised import OriginalSession, UnoptimisedModel
 from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES, aligned_bytes, size_bytes
 from collage.toolchains.sdk.import_probe import importing_here
 from collage.toolchains.sdk.model_files import check_options, kernel_name, load_threads, save_kernel
@@ -61,6 +61,7 @@ __all__ = [
     "Layout",
     "LoadOptions",
     "OptionValues",
+    "OriginalSession",
     "PatternEntry",
     "Profiler",
     "Recording",

@@ -12,15 +12,17 @@ import pytest
 from collage.cli import main
 from collage.compiler import pipeline
 from collage.options import CompileOptions
+from collage.report import Numerics, Report, SearchFacts
 
 
 class Slow:
     """An executable that takes a while to write."""
 
-    report = {"search": {"wall_s": 0.0, "built": 7}, "numerics": {"ok": True}}
+    report = Report(search=SearchFacts(built=7), numerics=Numerics(ok=True))
 
     def save(self, path: Path, recipe_only: bool) -> None:
         time.sleep(0.2)
+        path.mkdir()
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[CompileOptions]:
     """The options of each compilation; none takes place."""
     told: list[CompileOptions] = []
 
-    def compile_(model: Any, targets: Any, *, options: CompileOptions, say: Any) -> Slow:
+    def compile_(model: Any, targets: Any, *, options: CompileOptions, progress: Any) -> Slow:
         told.append(options)
         return Slow()
 
@@ -47,13 +49,27 @@ def test_the_time_is_that_which_the_user_waits(
     assert search["built"] == 7
 
 
+def test_no_artefact_is_written_of_a_plan_that_is_wrong(
+    asked: list[CompileOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for ok, code in ((True, 0), (None, 0), (False, 4)):
+        monkeypatch.setattr(Slow, "report", Report(numerics=Numerics(ok=ok)))
+        path = tmp_path / f"{ok}.collage"
+        with pytest.raises(SystemExit) as stop:
+            main(["compile", "m.onnx", "-o", str(path), "--json", "-q"])
+        said = capsys.readouterr()
+        assert stop.value.code == code and path.exists() == (code == 0)
+        assert json.loads(said.out)["artefact"] == (None if code else str(path))
+        assert ("nothing is written" in said.err) == bool(code)
+
+
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
         ([], {"percentile": 50, "search": "fast", "allow_host": False}),
         (
-            ["--percentile", "90", "--search", "proof", "--allow-host"],
-            {"percentile": 90, "search": "proof", "allow_host": True},
+            ["--percentile", "90", "--search", "proof", "--allow-host", "--baseline", "none", "-v"],
+            {"percentile": 90, "search": "proof", "allow_host": True, "baseline": "none"},
         ),
     ],
 )

@@ -365,7 +365,17 @@ KERNEL = {
     "tuned": None,
     "estimate_s": 1e-3,
 }
-STANDING = ["ok", SUMMARY, None, 0.0, 0.0, None, None]
+STANDING = {
+    "status": "ok",
+    "time": SUMMARY,
+    "reason": None,
+    "errors": [0.0, 1e-7],
+    "paired_s": 1e-3,
+    "ratio": [1.0, 0.9, 1.1],
+    "rounds_s": [1e-3, 1.1e-3],
+    "alone": None,
+    "lost": False,
+}
 PLAN = {"name": "a", "single": "llvm", "kernels": [KERNEL], "predicted_s": None, "standing": STANDING}
 RESULT = {
     "winner": "a",
@@ -373,6 +383,8 @@ RESULT = {
     "time": SUMMARY,
     "speedup": [1.0, 0.9, 1.1],
     "rivals": {"b": [0.99, 1.01]},
+    "overruled": None,
+    "baseline": {"target": None, "standing": STANDING},
     "additive_error": -0.1,
     "kernels_ok": None,
     "kernels_error": None,
@@ -396,7 +408,7 @@ FORMS = [
     ("quarantine", {"since_s": 1.0, "reason": "died"}, [{}, {"since_s": "x", "reason": ""}]),
     ("share-1", {"ok": False, "reason": "crash"}, [{"ok": 1}, []]),
     (
-        "plan-1",
+        "plan-2",
         RESULT,
         [
             [],
@@ -407,6 +419,8 @@ FORMS = [
             RESULT | {"time": [1]},
             RESULT | {"time": [1e-3, 0.0, 1e-3, 5, 0.0]},
             RESULT | {"speedup": [1.0]},
+            RESULT | {"baseline": {"target": None}},
+            RESULT | {"overruled": 3},
             RESULT | {"rivals": {"b": [1.0]}},
             RESULT | {"additive_error": "0"},
             RESULT | {"kernels_ok": 1},
@@ -414,7 +428,15 @@ FORMS = [
             *(RESULT | {"plans": [PLAN | change]} for change in ({"name": 3}, {"single": 3}, {"kernels": {}})),
             *(
                 RESULT | {"plans": [PLAN | {"standing": one}]}
-                for one in (["fine", None, None, None, None, None, None], [])
+                for one in (
+                    [],
+                    {},
+                    STANDING | {"status": "fine"},
+                    STANDING | {"ratio": [1.0]},
+                    STANDING | {"rounds_s": ["1"]},
+                    STANDING | {"errors": [0.0]},
+                    STANDING | {"lost": 1},
+                )
             ),
             *(
                 RESULT | {"plans": [PLAN | {"kernels": [KERNEL | change]}]}

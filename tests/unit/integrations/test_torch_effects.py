@@ -16,6 +16,7 @@ import torch
 from tests.unit.integrations.torch_modules import CASES, Broadcast, Counter, Normal, Rebound, Reshaping, Views
 
 import collage.compiler.pipeline
+from collage.integrations import torch_compile
 from collage.runtime._tensors import as_numpy
 
 
@@ -41,6 +42,7 @@ def compiled_models(monkeypatch) -> list[ir.Model]:
         return Directly(model)
 
     monkeypatch.setattr(collage.compiler.pipeline, "compile", compile)
+    monkeypatch.setattr(torch_compile, "_default_cache", lambda: None)  # ``Directly`` cannot be saved.
     torch._dynamo.reset()
     return models
 

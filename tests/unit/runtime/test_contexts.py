@@ -59,3 +59,47 @@ def test_a_run_that_raises_gives_its_context_back() -> None:
     for _ in range(3):
         with pytest.raises(ValueError):
             pool.run([1])
+
+
+class Ready(Executor):
+    def __init__(self) -> None:
+        super().__init__([], ["x"], ["x"])
+
+
+def test_a_lazy_pool_makes_its_first_context_when_it_is_needed() -> None:
+    made: list[Ready] = []
+
+    def make() -> Ready:
+        made.append(Ready())
+        return made[-1]
+
+    pool = ContextPool(make, 3, is_lazy=True)
+    assert not made and not pool.is_loaded
+    assert list(pool.run([1])) == [1]
+    assert len(made) == 1 and pool.is_loaded
+    pool.fill()
+    pool.fill()
+    assert len(made) == 3
+
+
+def test_a_lazy_pool_that_fails_to_load_fails_for_everyone_and_tries_again() -> None:
+    loading, failures = threading.Barrier(4), []
+
+    def make() -> Executor:
+        raise ValueError("no kernel")
+
+    pool = ContextPool(make, 1, is_lazy=True)
+
+    def run() -> None:
+        loading.wait()
+        try:
+            pool.run([1])
+        except ValueError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(failures) == 4

@@ -7,41 +7,54 @@ from typing import Any
 import pytest
 from tests.unit.runtime.conftest import Build
 
+from collage.report import KernelRow, Ratio, Report, Row, Times
 from collage.runtime import KernelRecord, KernelTime, Profile, Recipe
 from collage.runtime._summary import html_table, one_line
 from collage.toolchains import Compiled
 
 
-def recipe(*targets: str, report: Any = None, name: str = "collage_k") -> Recipe:
+def recipe(*targets: str, report: Report | None = None, name: str = "collage_k") -> Recipe:
     kernels = tuple(
         KernelRecord(f"{name}{i}", target, (), (), Compiled("fake", target, ("f",), (), ()))
         for i, target in enumerate(targets)
     )
-    return Recipe((), (), kernels, 0, "model.onnx", {}, {}, report or {})
+    return Recipe((), (), kernels, 0, "model.onnx", {}, {}, report or Report())
 
 
-def test_a_line_names_kernels_targets_time_and_speed_up() -> None:
-    report = {"measured_us": {"median": 4716.04}, "speedup_vs_best_single": 1.169}
+def report_of(time_us: float | None, single: float | None = None, baseline: float | None = None) -> Report:
+    times = None if time_us is None else Times(time_us, time_us, time_us)
+    rows = [Row("mix 1", "mix", "returned", measured_us=times)]
+    if single is not None:
+        rows.append(Row("llvm", "single", "slower", "llvm", ratio=Ratio(single, single, single)))
+    if baseline is not None:
+        rows.append(Row("baseline", "baseline", "baseline", ratio=Ratio(baseline, baseline, baseline)))
+    return Report(winner="mix 1", rows=tuple(rows))
+
+
+def test_a_line_names_kernels_targets_time_and_speed_ups() -> None:
+    report = report_of(4716.04, 1.169, 1.5)
     assert one_line(recipe("llvm", "llvm -compiler=openvino", "llvm", report=report)) == (
-        "3 kernels on llvm, llvm -compiler=openvino; 4.716 ms when compiled; 1.17x the best single toolchain"
+        "3 kernels on llvm, llvm -compiler=openvino; 4.716 ms when compiled; 1.50x what you had; "
+        "1.17x the best single toolchain"
     )
 
 
 def test_what_the_report_does_not_hold_is_left_out() -> None:
     assert one_line(recipe("llvm")) == "1 kernel on llvm"
     assert one_line(recipe()) == "0 kernels"
-    report = {"measured_us": None, "speedup_vs_best_single": 1.5}
+    report = report_of(None, 1.5)
     assert one_line(recipe("llvm", report=report)) == "1 kernel on llvm; 1.50x the best single toolchain"
 
 
-@pytest.mark.parametrize(
-    "value", [None, "<b>", [], {}, True, -1.0, 0, float("nan"), float("inf"), 10**400, {"median": "4"}]
-)
-def test_a_report_may_hold_anything(value: Any) -> None:
-    report = {"measured_us": value, "speedup_vs_best_single": value, "kernels": value}
-    assert one_line(recipe("llvm", report=report)) == "1 kernel on llvm"
-    html_table(recipe("llvm", report=report))
-    html_table(recipe("llvm", report={"kernels": [value], "measured_us": {"median": value}}))
+@pytest.mark.parametrize("value", [None, "<b>", [], {}, True, -1.0, float("nan"), 10**400, {"median": "4"}])
+def test_a_report_of_schema_1_may_hold_anything(value: Any) -> None:
+    for told in ({"measured_us": value, "kernels": value}, {"kernels": [value], "finalists": [value]}):
+        try:
+            report = Report.from_json(told)
+        except ValueError:
+            continue
+        assert one_line(recipe("llvm", report=report)) == "1 kernel on llvm"
+        html_table(recipe("llvm", report=report))
 
 
 def test_texts_can_neither_command_the_terminal_nor_hold_markup() -> None:
@@ -62,7 +75,8 @@ def test_many_targets_and_kernels_are_counted_not_listed() -> None:
 
 
 def test_a_table_has_a_row_for_each_kernel_with_its_own_time() -> None:
-    table = html_table(recipe("llvm", "llvm", report={"kernels": [{"estimate_us": 12.34}, {"estimate_us": None}]}))
+    report = Report(kernels=(KernelRow("k", "llvm", estimate_us=12.34), KernelRow("k", "llvm")))
+    table = html_table(recipe("llvm", "llvm", report=report))
     assert "<td>collage_k0</td><td>llvm</td><td>12.3</td>" in table
     assert "<td>collage_k1</td><td>llvm</td><td></td>" in table
 

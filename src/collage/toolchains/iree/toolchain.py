@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collage._errors import CompileError, Unsupported
+from collage.system.forks import in_forks, keep_for_ever
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, LoadOptions, Support
 from collage.toolchains.sdk.import_probe import import_failure
@@ -226,8 +227,31 @@ def _instance() -> Any:
     return rt.VmInstance()
 
 
-@functools.cache
+_devices: dict[int, Any] = {}
+
+
 def _device(threads: int) -> Any:
+    """Return the device of so many threads, one for the whole process."""
+    if threads not in _devices:
+        _devices[threads] = _make_device(threads)
+    return _devices[threads]
+
+
+def _forget_devices() -> None:
+    """Have a fork make devices of its own: those that it was born with wait for threads that it does not have."""
+    global _devices
+    if _devices:
+        from iree.runtime._binding import clear_hal_driver_cache
+
+        keep_for_ever(_devices)
+        _devices = {}
+        clear_hal_driver_cache()
+
+
+in_forks(_forget_devices)
+
+
+def _make_device(threads: int) -> Any:
     """A device of so many threads, which sleep between runs; with one, it is the caller's own.
 
     How many is told by flags of the whole process, read when a device is made. Memory of outputs that nobody holds any more

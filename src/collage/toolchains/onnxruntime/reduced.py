@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
     from collage.target import Target
 
-__all__ = ["REDUCED", "UNWANTED_OPTIMISERS", "save_reduced"]
-
-REDUCED = ("int8", "int8-dynamic", *NARROW_BITS)
-"""Values of the option ``precision`` beside f32."""
-
-UNWANTED_OPTIMISERS = ["MatMulAddFusion"]
-"""It joins products that are written for 8 bits with a bias, to something that is computed in floats only."""
+__all__ = ["save_reduced"]
 
 _STYLE = Int8Style(
     products=frozenset(("Conv", "Gemm", "MatMul")),

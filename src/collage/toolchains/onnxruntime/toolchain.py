@@ -25,7 +25,7 @@ from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions
 from collage.toolchains.onnxruntime import cuda as onnxruntime_cuda
-from collage.toolchains.onnxruntime.reduced import REDUCED, UNWANTED_OPTIMISERS, save_reduced
+from collage.toolchains.onnxruntime.precisions import REDUCED, UNWANTED_OPTIMISERS
 from collage.toolchains.sdk.import_probe import import_failure
 from collage.toolchains.sdk.in_place import InPlaceKernelBase, layouts_of
 from collage.toolchains.sdk.model_files import (
@@ -113,6 +113,8 @@ class OnnxRuntimeToolchain(ToolchainBase):
         if target.kind == "cuda":
             return onnxruntime_cuda.compile_kernel(kernel, target, workspace, self.availability_of(target))
         _check(target)
+        from collage.toolchains.onnxruntime.reduced import save_reduced  # late: it reads models
+
         files = save_reduced(kernel, target, workspace) if target.is_reduced else save_kernel(kernel, workspace)
         options = _session_options(target, LoadOptions(threads=1))
         options.graph_optimization_level = _level("0")
@@ -128,10 +130,6 @@ class OnnxRuntimeToolchain(ToolchainBase):
         if target.kind == "cuda":
             return onnxruntime_cuda.load_kernel(compiled, target, workspace)
         _check(target)
-        # Needed below. Imported between a session's making and its first run it costs each run up to 8 %, measured again and
-        # again on a super-resolution model; as much memory allocated there costs nothing, and why is not known.
-        import onnx_ir  # noqa: F401
-
         with started_meanwhile() as started:
             session = _session(workspace / compiled.metadata["model"], target, _session_options(target, options))
         # Those that it starts with its vendor's defaults know their places.
@@ -308,7 +306,9 @@ def _unpacked(data: Tensor, bits: int, count: int) -> Tensor:
 @functools.cache
 def narrow_type(name: str) -> ir.DataType | None:
     """Return the type behind ONNX Runtime's name for it if NumPy has no such type, else None."""
-    import onnx_ir as ir
+    if not name.startswith("tensor(") or name == "tensor(string)" or _numpy_name(name) is not None:
+        return None
+    import onnx_ir as ir  # Late: it takes 70 MB, which most kernels do not need.
 
     inner = name.removeprefix("tensor(").removesuffix(")").upper()
     dtype = ir.DataType.__members__.get(inner)

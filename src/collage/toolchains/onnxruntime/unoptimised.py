@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collage._errors import Unsupported
+from collage._errors import CompileError, Unsupported
 from collage.toolchains.onnxruntime.toolchain import from_ort, narrow_type, to_ort
 from collage.toolchains.sdk.model_files import one_line
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from collage.toolchains._contract import Tensor
 
-__all__ = ["UnoptimisedModel"]
+__all__ = ["OriginalSession", "UnoptimisedModel"]
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 _SILENT = 4
@@ -71,6 +71,50 @@ class UnoptimisedModel:
             return self._evaluator.run(feeds, list(dict.fromkeys(names)))
 
 
+class OriginalSession:
+    """A model file on ONNX Runtime's CPU provider with its defaults, as most users run it.
+
+    Args:
+        path: An ONNX file.
+        threads: Threads to use; 0 is ONNX Runtime's default.
+
+    Attributes:
+        inputs: Names of its inputs.
+    """
+
+    def __init__(self, path: Path, threads: int = 0) -> None:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.log_severity_level = _SILENT
+        options.intra_op_num_threads = threads
+        try:
+            self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise Unsupported(f"onnxruntime: {one_line(error)}") from error
+        self.inputs = [port.name for port in self._session.get_inputs()]
+        self._outputs = [port.name for port in self._session.get_outputs()]
+        ports = (*self._session.get_inputs(), *self._session.get_outputs())
+        self._narrow = {port.name: narrow for port in ports if (narrow := narrow_type(port.type)) is not None}
+
+    def run(self, feeds: Mapping[str, Tensor]) -> Mapping[str, Any]:
+        """Return the outputs by name, for inputs by name."""
+        try:
+            return _run_session(self._session, feeds, self._outputs, self._narrow)
+        except Exception as error:
+            raise CompileError(f"onnxruntime: {one_line(error)}") from error
+
+
+def _run_session(
+    session: Any, feeds: Mapping[str, Tensor], names: Sequence[str], narrow: Mapping[str, Any]
+) -> dict[str, Any]:
+    if narrow.keys().isdisjoint((*feeds, *names)):
+        return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+    given = {name: to_ort(x, narrow.get(name)) for name, x in feeds.items()}
+    results = session._sess.run_with_ort_values(given, names, None)
+    return {name: from_ort(value, narrow.get(name)) for name, value in zip(names, results, strict=True)}
+
+
 class _OnnxRuntime:
     """A session without graph optimisations, whose outputs are all values where ONNX Runtime takes them as outputs."""
 
@@ -99,11 +143,7 @@ class _OnnxRuntime:
         self._narrow = {port.name: narrow for port in ports if (narrow := narrow_type(port.type)) is not None}
 
     def run(self, feeds: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Any]:
-        if self._narrow.keys().isdisjoint((*feeds, *names)):
-            return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
-        given = {name: to_ort(x, self._narrow.get(name)) for name, x in feeds.items()}
-        results = self._session._sess.run_with_ort_values(given, names, None)
-        return {name: from_ort(value, self._narrow.get(name)) for name, value in zip(names, results, strict=True)}
+        return _run_session(self._session, feeds, names, self._narrow)
 
 
 class _Reference:

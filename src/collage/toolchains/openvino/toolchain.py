@@ -54,7 +54,7 @@ __all__ = ["OpenVinoToolchain"]
 
 _OPTIONS: OptionValues = {
     "threads": None,
-    "precision": ("f32", "bf16", "f16", "int8", *NARROW_BITS),
+    "precision": ("f32", "bf16", "f16", "int8", *NARROW_BITS, "default"),
     "exempt": None,
 }
 _NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16")}
@@ -97,7 +97,7 @@ class OpenVinoToolchain(ToolchainBase):
         "threads": "number of threads (default: one for each physical core)",
         "precision": "f32, bf16 or f16: the type that floating-point operators may compute in; int8: calibrated 8-bit "
         "integers in convolutions, matrix products and what lies between; w8 or w4: weights of matrix products of few rows "
-        "in 8 or 4 bits (default f32)",
+        "in 8 or 4 bits (default f32); default: what OpenVINO takes by itself on this machine",
         "exempt": "with int8: how many of the model's most sensitive parts stay in float32; set by the search",
     }
 
@@ -213,6 +213,7 @@ class _Request:
         from openvino._pyopenvino import InferRequest
 
         self.tensor = OvTensor
+        self.precision: str = model.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         self.request = model.create_infer_request()
         self._infer = functools.partial(InferRequest.infer, self.request, {})
         self._threads = threads
@@ -276,6 +277,7 @@ class _RequestKernel:
 
     def __init__(self, request: _Request) -> None:
         self._request = request
+        self.precision = request.precision
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         self._request.read(inputs)
@@ -288,6 +290,7 @@ class _InPlaceRequestKernel(InPlaceKernelBase):
     def __init__(self, request: _Request, layouts: Sequence[Layout]) -> None:
         super().__init__(layouts)
         self._request = request
+        self.precision = request.precision
 
     def run_into(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         self._request.read(inputs)
@@ -327,8 +330,10 @@ def _config(target: Target, options: LoadOptions) -> dict[str, Any]:
     """Properties for the plugin: its best settings for latency, in the precision that was asked for."""
     precision = target.option("precision") or "f32"
     floats = precision if precision in _NATIVE else "f32"
-    config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": floats}
-    if floats == "f32":
+    config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
+    if precision != "default":
+        config["INFERENCE_PRECISION_HINT"] = floats
+    if floats == "f32" and precision != "default":
         config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
     if threads := load_threads(target, options):
         config["INFERENCE_NUM_THREADS"] = threads

@@ -12,6 +12,7 @@ import psutil
 
 from collage._errors import CompileError, TargetError, Unsupported
 from collage.system.machine import thread_count
+from collage.system.machine import usable_cores as usable_processors
 from collage.toolchains._contract import Support
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def load_threads(target: Target, options: LoadOptions) -> int:
 
 def usable_cores() -> int:
     """Physical cores that this process may use: what toolchains take by default."""
-    return min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
+    return min(psutil.cpu_count(logical=False) or 1, usable_processors())
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:

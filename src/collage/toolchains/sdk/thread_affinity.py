@@ -133,6 +133,6 @@ def _current_processor() -> Callable[[], int]:
     """The C library's function that tells the processor of the calling thread; one that tells nothing where there is none."""
     try:
         found: Callable[[], int] = ctypes.PyDLL(None).sched_getcpu
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, TypeError):  # Windows has no library without a name.
         return lambda: -1
     return found

@@ -6,10 +6,14 @@ itself TVM takes every second processor for the other half of one before it, and
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
+import sys
 import threading
-from typing import Any
+from typing import Any, NoReturn
 
+from collage.system.forks import in_forks
 from collage.system.machine import usable_cores
 from collage.toolchains.sdk.thread_affinity import HelperThreads, started_meanwhile
 
@@ -54,6 +58,45 @@ class _Team(threading.local):
 
 
 _team = _Team()
+
+
+def _end_early() -> None:
+    """Have a fork end before the pool of the thread that forked does, which waits for threads that are not there.
+
+    TVM ends its pools when C++ ends the thread, after all that Python does at its end. So a fork ends with the last of that.
+    """
+    if not _team.size:
+        return
+    told: list[object] = []
+    leave = sys.exit
+
+    def noted(code: Any = None) -> NoReturn:
+        told[:] = [code]
+        leave(code)
+
+    def end() -> None:
+        atexit.unregister(end)
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(_status(told))
+
+    sys.exit = noted
+    atexit.register(end)
+
+
+def _status(told: list[object]) -> int:
+    """Return the exit status of an interpreter that ends by an exception, by ``sys.exit``, or by itself."""
+    if getattr(sys, "last_exc", getattr(sys, "last_value", None)) is not None:
+        return 1
+    code = told[0] if told else None
+    if code is None or isinstance(code, int):
+        return (code or 0) & 0xFF
+    return 1
+
+
+in_forks(_end_early)
 
 
 def _configure(count: int) -> None:

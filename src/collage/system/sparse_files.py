@@ -1,4 +1,4 @@
-"""Files that claim to be larger than what was ever written to them."""
+"""Files that claim to be larger than what was written to them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ _MOST_HOLE_BYTES = 2**28
 
 
 def has_large_holes(descriptor: int) -> bool:
-    """Whether an open file would take long to read though it takes next to no room. Its position is moved.
+    """Return if an open file would take long to read though it takes next to no room. Its position is moved.
 
-    False where the file system does not tell.
+    False if the system or the file system does not tell.
     """
+    if not hasattr(os, "SEEK_HOLE"):
+        return False
     end = os.fstat(descriptor).st_size
     position = holes = 0
     while position < end and holes <= _MOST_HOLE_BYTES:

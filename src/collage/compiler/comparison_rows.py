@@ -1,0 +1,172 @@
+"""The rows of a report: every plan, every target of the menu and the baseline, with the reason for being returned or not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from collage.compiler.final_comparison import BASELINE, FinalComparison
+from collage.compiler.plans import Plan
+from collage.compiler.result_store import CompileResult
+from collage.compiler.survey import Survey
+from collage.cost.outcome import Outcome, Status
+from collage.cost.statistics import Summary
+from collage.measure.baselines import TargetBaseline
+from collage.measure.comparison import FinalistResult
+from collage.report import Ratio, Row, Times, Verdict
+from collage.target import Target
+
+__all__ = ["comparison_rows", "named_but_failed"]
+
+_VERDICTS: Mapping[Status, Verdict] = {
+    Status.UNSUPPORTED: "refused",
+    Status.COMPILE_ERROR: "failed",
+    Status.CRASH: "crashed",
+    Status.TIMEOUT: "time-out",
+    Status.OUT_OF_MEMORY: "out of memory",
+    Status.WRONG: "wrong",
+}
+_ALWAYS_TOLD: tuple[Verdict, ...] = ("wrong", "crashed", "time-out", "out of memory")
+
+
+def comparison_rows(survey: Survey, result: CompileResult) -> tuple[Row, ...]:
+    """Return the rows in the order of their ratios; those without one come last."""
+    finals = result.finals
+    rows = [_plan_row(result, plan) for plan in finals.plans]
+    told = {row.name for row in rows}
+    rows += [_target_row(survey, finals, target) for target in survey.problem.menu if str(target) not in told]
+    rows += _baseline_row(finals)
+    return tuple(sorted(rows, key=lambda row: row.ratio.value if row.ratio else math.inf))
+
+
+def _plan_row(result: CompileResult, plan: Plan) -> Row:
+    finals, standing = result.finals, result.finals.standings.get(plan.name)
+    verdict: Verdict = "not raced" if standing is None else _verdict(standing, plan)
+    is_returned = finals.plan is not None and plan.name == finals.plan.name
+    return _with_standing(
+        Row(
+            plan.name,
+            "mix" if plan.single is None else "single",
+            "returned" if is_returned else verdict,
+            None if plan.single is None else str(plan.single),
+            len(plan.kernels),
+            _precision(plan.targets),
+            ratio=Ratio(1.0, 1.0, 1.0) if is_returned else None,
+            estimate_us=_us(result.predicted_s.get(plan.name)),
+        ),
+        standing,
+        is_returned,
+    )
+
+
+def _with_standing(row: Row, standing: FinalistResult | None, is_returned: bool = False) -> Row:
+    if standing is None:
+        return row
+    ratio = row.ratio
+    if standing.ratio is not None and not is_returned:
+        ratio = Ratio(standing.ratio[0], standing.ratio[1].low, standing.ratio[1].high)
+    return replace(
+        row,
+        ratio=ratio,
+        time_us=_us(standing.paired_s),
+        measured_us=_times(standing.time),
+        rounds_us=tuple(1e6 * seconds for seconds in standing.rounds_s),
+        alone_us=_times(standing.alone),
+        max_rel_error=standing.max_rel,
+        reason=standing.reason,
+    )
+
+
+def _verdict(standing: FinalistResult, plan: Plan) -> Verdict:
+    """Return the reason that a plan is not the returned one."""
+    if standing.status is not Status.OK:
+        is_reduced = any(target.is_reduced for target in plan.targets)
+        return "over budget" if standing.status is Status.WRONG and is_reduced else _VERDICTS[standing.status]
+    if standing.ratio is None:
+        return "slower" if standing.lost else "too slow"
+    interval = standing.ratio[1]
+    if interval.high < 1.0:
+        return "undecided"
+    return "slower" if interval.low > 1.0 else "tie"
+
+
+def _target_row(survey: Survey, finals: FinalComparison, target: Target) -> Row:
+    """Return the row of a target that was not among the plans, as it was measured alone."""
+    found = survey.baselines[target]
+    outcome, reason = _telling(found), None
+    verdict: Verdict = "not raced"
+    if not found.availability.available:
+        verdict, reason = "unavailable", found.availability.reason
+    elif not outcome.ok:
+        verdict, reason = _VERDICTS.get(outcome.status, "failed"), outcome.reason
+    elif survey.precision is not None and str(target) in survey.precision.refusals:
+        verdict, reason = "over budget", survey.precision.refusals[str(target)]
+    elif not survey.is_right(outcome):
+        verdict = "over budget" if target.is_reduced else "wrong"
+        reason = (
+            f"differs by {outcome.error:.1e} of the largest output, more than {survey.problem.tolerance:.0e}; "
+            "a larger accuracy budget would admit it"
+        )
+    elif finals.standings:
+        verdict = "too slow"
+    return Row(
+        str(target),
+        "single",
+        verdict,
+        str(target),
+        precision=_precision([target]),
+        alone_us=_times(outcome.time),
+        max_rel_error=outcome.error,
+        reason=reason,
+    )
+
+
+def _telling(found: TargetBaseline) -> Outcome:
+    """Return the outcome that says most of a target: a part that is wrong or crashes, rather than a refusal of the whole."""
+    whole = found.whole
+    if whole.status is not Status.UNSUPPORTED:
+        return whole
+    return next((each for each in found.outcomes if each.status not in (Status.OK, Status.UNSUPPORTED)), whole)
+
+
+def _baseline_row(finals: FinalComparison) -> Iterator[Row]:
+    standing = finals.standings.get(BASELINE)
+    if standing is None:
+        return
+    is_ok = standing.status is Status.OK
+    verdict: Verdict = "baseline" if is_ok else _VERDICTS[standing.status]
+    named = standing.finalist.arguments.get("target")
+    row = Row(BASELINE, "baseline", verdict, str(named or "llvm -compiler=onnxruntime"), 1 if named else None)
+    if named is not None:
+        row = replace(row, precision=_precision([Target.parse(str(named))]))
+    yield _with_standing(row, standing)
+
+
+def _precision(targets: Sequence[Target]) -> str | None:
+    """Return the coarser types that targets compute in, if any do."""
+    found = dict.fromkeys(target.option("precision") for target in targets if target.is_reduced)
+    if not found:
+        return None
+    told = ", ".join(filter(None, found))
+    return told if all(target.is_reduced for target in targets) else f"{told} in parts"
+
+
+def named_but_failed(rows: Sequence[Row], used: Sequence[str]) -> list[str]:
+    """Return a warning for each target that a user named and that failed, was wrong, or refused and is not used at all."""
+    names = {row.target: row for row in rows if row.kind == "single" and row.target is not None}
+    return [
+        f"{Target.parse(name).short}: {row.verdict}: {' '.join((row.reason or '').split())[:200]}; "
+        f"`collage explain ARTEFACT --target '{Target.parse(name).short}'` tells more"
+        for name, row in names.items()
+        if row.verdict in _ALWAYS_TOLD
+        or (row.verdict in ("refused", "failed", "unavailable") and not any(name == each for each in used))
+    ]
+
+
+def _times(time: Summary | None) -> Times | None:
+    return None if time is None else Times(time.median_s * 1e6, time.p10_s * 1e6, time.p90_s * 1e6, time.count)
+
+
+def _us(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e6

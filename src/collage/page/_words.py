@@ -1,0 +1,28 @@
+"""Numbers in words: times, shares and counts as people read them."""
+
+from __future__ import annotations
+
+__all__ = ["amount", "counted", "percent"]
+
+
+def amount(time_us: float | None) -> str:
+    """Return a time in ms, in three digits or more; short times in µs."""
+    if time_us is None:
+        return "not measured"
+    if time_us >= 1e5:
+        return f"{time_us / 1e3:.0f} ms"
+    return f"{time_us / 1e3:.3g} ms" if time_us >= 100 else f"{time_us:.3g} µs"
+
+
+def percent(share: float | None) -> str:
+    """Return a share in per cent; empty if it is not known."""
+    if share is None:
+        return ""
+    if share >= 0.095 or share == 0:
+        return f"{share:.0%}"
+    return f"{share:.1%}" if share >= 0.001 else "< 0.1%"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things in words that fit: ``1 kernel``, ``2 kernels``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,60 @@
+"""The report of a compilation: values, JSON, and its presentation."""
+
+from __future__ import annotations
+
+from collage.report._codec import from_json
+from collage.report._report import Report, report_schema
+from collage.report._types import (
+    SCHEMA,
+    Gain,
+    KernelRow,
+    Machine,
+    ModelFacts,
+    Numerics,
+    Occasion,
+    Ratio,
+    ReferenceFacts,
+    Row,
+    SearchFacts,
+    Times,
+    Verdict,
+)
+from collage.report._words import (
+    COLUMNS,
+    gain_lines,
+    html_of,
+    milliseconds,
+    ratio_text,
+    short_name,
+    table_rows,
+    title_of,
+    verdict_of,
+)
+
+__all__ = [
+    "COLUMNS",
+    "SCHEMA",
+    "Gain",
+    "KernelRow",
+    "Machine",
+    "ModelFacts",
+    "Numerics",
+    "Occasion",
+    "Ratio",
+    "ReferenceFacts",
+    "Report",
+    "Row",
+    "SearchFacts",
+    "Times",
+    "Verdict",
+    "from_json",
+    "gain_lines",
+    "html_of",
+    "milliseconds",
+    "ratio_text",
+    "report_schema",
+    "short_name",
+    "table_rows",
+    "title_of",
+    "verdict_of",
+]

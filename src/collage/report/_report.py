@@ -1,0 +1,84 @@
+"""``Report``: a compilation's report, as a value and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from collage.report._codec import check_bounds, from_json, json_schema, to_json
+from collage.report._schema_1 import old_keys, upgraded
+from collage.report._types import SCHEMA, Gain, ReportValues
+from collage.report._words import html_of
+
+__all__ = ["Report", "report_schema"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report(ReportValues, Mapping[str, Any]):
+    """The report of a compilation: the plan that was returned, its comparison with others, and how far to believe it.
+
+    A report is also a mapping with the keys of its JSON, as it was before it had attributes.
+    See ``ReportValues`` for its fields.
+    """
+
+    @classmethod
+    def from_json(cls, data: Any) -> Report:
+        """Read a report of any schema so far.
+
+        Of a newer schema only a warning is left. Unknown keys are ignored.
+
+        Raises:
+            ValueError: It is too large, or a value has a wrong type.
+        """
+        check_bounds(data)
+        if not isinstance(data, Mapping):
+            raise ValueError("a report is a JSON object")
+        schema = data.get("schema", 1)
+        if schema == 1:
+            return cls(**upgraded(data))
+        if schema != SCHEMA:
+            newer = f"its report has schema {str(schema)[:40]}, which this version does not read"
+            return cls(warnings=(newer,))
+        return from_json(cls, data)
+
+    def as_json(self, *, with_old_keys: bool = False) -> dict[str, Any]:
+        """Return JSON values, with the gains.
+
+        Args:
+            with_old_keys: Add the keys of schema 1 that are replaced.
+        """
+        found = {**to_json(self), "gains": to_json(self.gains)}
+        return {**old_keys(self), **found} if with_old_keys else found
+
+    def __getitem__(self, key: str) -> Any:
+        return self.as_json(with_old_keys=True)[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.as_json(with_old_keys=True))
+
+    def __len__(self) -> int:
+        return len(self.as_json(with_old_keys=True))
+
+    def __repr__(self) -> str:
+        """Return the returned row and the gains as one line; ``as_json`` has all of it."""
+        gains = [f"{gain.ratio.value:.3f}x {gain.over.replace('_', ' ')}" for gain in self.gains]
+        return f"<collage.Report: {'; '.join([ascii(self.winner), *gains])}>"
+
+    def _repr_html_(self) -> str:
+        """Return the verdict, which notebooks show in place of ``repr``."""
+        return html_of(self)
+
+    def __bool__(self) -> bool:
+        """Return False for the report of an artefact that has none."""
+        return self != Report()
+
+
+def report_schema() -> dict[str, Any]:
+    """Return the JSON Schema of ``Report.as_json``."""
+    schema = json_schema(Report)
+    gains = json_schema(Gain)
+    schema["$defs"].update(gains["$defs"])
+    described = {"type": "array", "items": {"$ref": "#/$defs/Gain"}, "description": "Follows from the rows."}
+    schema["$defs"]["Report"]["properties"]["gains"] = described
+    return schema

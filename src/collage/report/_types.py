@@ -1,0 +1,390 @@
+"""The report of a compilation as values, schema 2.
+
+Times are µs, as in the JSON. Seconds end at this border. A value that is not known is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+__all__ = [
+    "SCHEMA",
+    "Gain",
+    "KernelRow",
+    "Machine",
+    "ModelFacts",
+    "Numerics",
+    "Occasion",
+    "Ratio",
+    "ReferenceFacts",
+    "ReportValues",
+    "Row",
+    "RowKind",
+    "SearchFacts",
+    "Times",
+    "Verdict",
+]
+
+SCHEMA = 2
+"""Version of the report that is written."""
+
+RowKind = Literal["baseline", "single", "mix"]
+
+Verdict = Literal[
+    "returned",
+    "baseline",
+    "slower",
+    "tie",
+    "undecided",
+    "wrong",
+    "over budget",
+    "unavailable",
+    "refused",
+    "failed",
+    "crashed",
+    "time-out",
+    "out of memory",
+    "too slow",
+    "not raced",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """The origin of a model.
+
+    Attributes:
+        path: Path as it was given, without folders of this machine; empty if there was no file.
+        sha256: Digest of its contents.
+        nodes: Number of operators after preparation.
+    """
+
+    path: str = ""
+    sha256: str = ""
+    nodes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine and the versions that everything was measured with.
+
+    Attributes:
+        cpu: Name of the processor.
+        cores: Processors that the process may use.
+        memory_bytes: Physical memory.
+        system: Operating system and architecture.
+        collage: Version of Collage.
+        toolchains: Build of each toolchain of the menu, by target.
+    """
+
+    cpu: str = ""
+    cores: int = 0
+    memory_bytes: int = 0
+    system: str = ""
+    collage: str = ""
+    toolchains: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Occasion:
+    """Shapes of the inputs that kernels and plans are timed on.
+
+    Attributes:
+        weight: Share of this occasion in every time; all add up to 1.
+        inputs: Shape of each input.
+    """
+
+    weight: float
+    inputs: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """A distribution of latencies in µs.
+
+    Attributes:
+        median: The median.
+        p10: Tenth percentile.
+        p90: Ninetieth percentile.
+        count: Number of runs; None in reports of schema 1.
+    """
+
+    median: float
+    p10: float
+    p90: float
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A ratio of times with its 95 % interval.
+
+    Attributes:
+        value: Median of the ratios of the rounds.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the comparison.
+
+    Attributes:
+        name: Unique name: the target, ``mix 1``, or the name of the baseline.
+        kind: ``baseline`` is what the user had. ``single`` is one toolchain alone. ``mix`` is any other plan.
+        verdict: The reason why it is returned or not, in one word.
+        target: The target, if it is one alone.
+        kernels: Number of kernels; None if there is no plan.
+        precision: The coarser type that it computes in, such as ``bf16``; None is the model's own precision.
+        ratio: Time over that of the returned row, paired by rounds of the reporting phase; None if it was not in them.
+        time_us: Time of the returned row times ``ratio``: free of the machine's drift between rounds.
+        measured_us: Latencies in the reporting phase.
+        rounds_us: Median latency in each round of the reporting phase, in the order of time.
+        alone_us: Latencies outside the comparison, as timed alone. They are not comparable with the other columns.
+        estimate_us: Predicted time.
+        max_rel_error: Largest difference of an output from the reference, relative to the largest magnitude.
+        reason: One sentence, if it has no time or is wrong.
+    """
+
+    name: str
+    kind: RowKind
+    verdict: Verdict
+    target: str | None = None
+    kernels: int | None = None
+    precision: str | None = None
+    ratio: Ratio | None = None
+    time_us: float | None = None
+    measured_us: Times | None = None
+    rounds_us: tuple[float, ...] = ()
+    alone_us: Times | None = None
+    estimate_us: float | None = None
+    max_rel_error: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A speed-up of the returned plan.
+
+    Attributes:
+        over: The role of the row that it is compared with.
+        row: Name of that row.
+        ratio: Time of that row over the time of the returned one.
+    """
+
+    over: Literal["baseline", "best_single", "best_of_menu"]
+    row: str
+    ratio: Ratio
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """One kernel of the returned plan.
+
+    Attributes:
+        name: Global symbol.
+        target: Printed form.
+        operators: Its operators in a few words.
+        nodes: Names of the prepared model's nodes.
+        rule: The fusion rules that proposed it.
+        estimate_us: Time as measured alone.
+        device: The device that it runs on, if it was placed.
+    """
+
+    name: str
+    target: str
+    operators: str = ""
+    nodes: tuple[str, ...] = ()
+    rule: str = ""
+    estimate_us: float | None = None
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchFacts:
+    """The work of the search.
+
+    Attributes:
+        algorithm: Name of the strategy.
+        mode: ``fast``, ``proof`` or ``exhaustive``.
+        stopped_by: Cause of its end.
+        candidates: Number of candidate kernels.
+        keys: Number of distinct ones.
+        built: Kernels that were built.
+        measured: Kernels that were measured.
+        measured_again: Kernels that were measured twice.
+        cache_hits: Timings that were known.
+        raced: False if the result of an earlier compilation was reused.
+        states: Covered sets that were settled.
+        rounds: Times that the best path was searched anew.
+        caps: Limits that were hit.
+        optimal: True if no cover by the candidates can cost less.
+        gap: Share of its cost that a better cover could save at most.
+        wall_s: Seconds of the whole compilation.
+    """
+
+    algorithm: str = "none"
+    mode: str = ""
+    stopped_by: str = ""
+    candidates: int = 0
+    keys: int = 0
+    built: int = 0
+    measured: int = 0
+    measured_again: int = 0
+    cache_hits: int = 0
+    raced: bool = False
+    states: int = 0
+    rounds: int = 0
+    caps: tuple[str, ...] = ()
+    optimal: bool = False
+    gap: float | None = None
+    wall_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceFacts:
+    """The origin of the reference outputs.
+
+    Attributes:
+        model: ``original``, or ``prepared`` if the original cannot be run.
+        evaluator: Name and version of the program that ran it.
+        reason: Cause of the failure to run the original.
+        probes: Sets of inputs besides the representative ones.
+        left_out: Passes of the preparation that changed results, and were left out.
+        random: Outputs that differ from run to run, and are not compared.
+    """
+
+    model: str = ""
+    evaluator: str | None = None
+    reason: str | None = None
+    probes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    random: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """The correctness of the returned plan.
+
+    Attributes:
+        ok: True if it is within the tolerance; None if nothing was checked.
+        max_abs_error: Largest absolute difference from the reference.
+        max_rel_error: The same, relative to the output's largest magnitude.
+        tolerance: Largest ``max_rel_error`` that counts as right.
+        reference: The origin of the reference outputs.
+        unsettled: Share of elements that rounding decides, by output. They are not compared.
+        nan: Share of elements that are NaN in the model itself, by output.
+        other_lengths: Shapes of inputs that were checked besides; None if all lengths are fixed.
+    """
+
+    ok: bool | None = None
+    max_abs_error: float | None = None
+    max_rel_error: float | None = None
+    tolerance: float | None = None
+    reference: ReferenceFacts = ReferenceFacts()
+    unsettled: Mapping[str, float] = field(default_factory=dict)
+    nan: Mapping[str, float] = field(default_factory=dict)
+    other_lengths: tuple[Mapping[str, tuple[int, ...]], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportValues:
+    """The fields of a report.
+
+    Attributes:
+        model: The origin of the model.
+        menu: The targets, preferred ones first.
+        winner: Name of the returned row.
+        rows: All rows of the comparison, the fastest first and those without a time last.
+        overruled: Name of the row that was chosen before the reporting phase, if that phase contradicted the choice.
+        kernels: Kernels of the returned plan, in the order in which they run.
+        estimate_us: Predicted time of the returned plan.
+        additive_error: Share of the returned plan's time by which its kernels do not add up to it.
+        search: The work of the search.
+        numerics: The correctness of the returned plan.
+        warnings: Sentences for the user.
+        dims: Representative lengths of symbolic dimensions.
+        occasions: Shapes that everything was timed on.
+        devices: The plan of devices, if there is one.
+        machine: The machine and the versions.
+        precision: Section of the accuracy budget.
+        tried: Section of the candidates that were tried.
+        front: Section of the front of time against error.
+        schema: Version of the report.
+    """
+
+    model: ModelFacts = ModelFacts()
+    menu: tuple[str, ...] = ()
+    winner: str = ""
+    rows: tuple[Row, ...] = ()
+    overruled: str | None = None
+    kernels: tuple[KernelRow, ...] = ()
+    estimate_us: float | None = None
+    additive_error: float | None = None
+    search: SearchFacts = SearchFacts()
+    numerics: Numerics = Numerics()
+    warnings: tuple[str, ...] = ()
+    dims: Mapping[str, Any] = field(default_factory=dict)
+    occasions: tuple[Occasion, ...] = ()
+    devices: Mapping[str, Any] | None = None
+    machine: Machine = Machine()
+    precision: Mapping[str, Any] = field(default_factory=dict)
+    tried: Mapping[str, Any] = field(default_factory=dict)
+    front: Mapping[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    @property
+    def returned(self) -> Row | None:
+        """The returned row; None if nothing was compared."""
+        return self.row(self.winner)
+
+    def row(self, name: str) -> Row | None:
+        """Return the row of a name; None if there is none."""
+        return next((row for row in self.rows if row.name == name), None)
+
+    @property
+    def gains(self) -> tuple[Gain, ...]:
+        """The speed-ups over the baseline, the best single of the model's own precision, and the best of the menu.
+
+        A gain is left out if its row has no ratio, or is the row of the gain before it.
+        """
+        return tuple(self._gains())
+
+    def _gains(self) -> Iterator[Gain]:
+        singles = [row for row in self.rows if row.kind == "single" and row.ratio is not None]
+        own = [row for row in singles if row.precision is None]
+        told = None
+        for row in self.rows:
+            if row.kind == "baseline" and row.ratio is not None:
+                yield Gain("baseline", row.name, row.ratio)
+        if own:
+            told = min(own, key=_ratio_of)
+            yield Gain("best_single", told.name, _known(told))
+        if singles and (best := min(singles, key=_ratio_of)) is not told:
+            yield Gain("best_of_menu", best.name, _known(best))
+
+    def gain(self, over: Literal["baseline", "best_single", "best_of_menu"]) -> Gain | None:
+        """Return the speed-up over one of the three; None if it is not known.
+
+        If the best of the menu is the best single of the model's own precision, both are the same row.
+        """
+        found = {gain.over: gain for gain in self.gains}
+        if over == "best_of_menu":
+            return found.get("best_of_menu") or found.get("best_single")
+        return found.get(over)
+
+
+def _known(row: Row) -> Ratio:
+    assert row.ratio is not None
+    return row.ratio
+
+
+def _ratio_of(row: Row) -> float:
+    return _known(row).value

@@ -1,0 +1,112 @@
+"""Executables in forks of the process that loaded them.
+
+A fork has the memory of its parent, and of its threads the one that forked. Kernels that are loaded refer to threads that are
+not there, and wait for them for ever. So a fork leaves the kernels that it was born with alone, and loads its own when it
+first runs. Libraries also keep helpers for each thread that calls them: TVM does, and OpenMP. The thread that forked has
+lost its own. Its runs are done by a thread that the fork starts.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from collage._errors import CollageError, ToolchainError
+from collage.runtime._contexts import ContextPool
+from collage.runtime._executor import Executor, Targets
+from collage.runtime._parallel import CoreSets
+from collage.system.forks import in_forks
+
+__all__ = ["ForkedPool", "loading_again", "new_pool", "note_loading", "restart_in_forks"]
+
+T = TypeVar("T")
+
+
+class Forkable(Protocol):
+    """An object that starts anew in a fork."""
+
+    def restart_in_fork(self) -> None:
+        """Forget what the parent made; called in the child, before anything else runs there."""
+        ...
+
+
+_living: weakref.WeakSet[Any] = weakref.WeakSet()
+_has_loaded = False
+_orphan: int | None = None
+
+
+def restart_in_forks(one: Forkable) -> None:
+    """Have ``restart_in_fork`` called in every fork for as long as the object lives."""
+    _living.add(one)
+
+
+def note_loading() -> None:
+    """Note that kernels are loaded in this process: libraries may keep helpers for its threads from now on."""
+    global _has_loaded
+    _has_loaded = True
+
+
+def new_pool(make: Callable[[], Executor], limit: int, *, is_lazy: bool) -> ContextPool:
+    """Return contexts that suit this process, a fork or not."""
+    if _orphan is None:
+        return ContextPool(make, limit, is_lazy=is_lazy)
+    pool = ForkedPool(make, limit, _orphan)
+    if not is_lazy:
+        pool.apart(pool.fill_one)
+    return pool
+
+
+def _in_child() -> None:
+    global _orphan
+    if _has_loaded:
+        _orphan = threading.get_ident()
+    for one in list(_living):
+        one.restart_in_fork()
+
+
+in_forks(_in_child)
+
+
+class ForkedPool(ContextPool):
+    """The contexts of an executable in a fork of a process that had loaded kernels. They are loaded by the first run.
+
+    Args:
+        make: Makes an executor, loading its kernels.
+        limit: The most contexts that there may be.
+        orphan: The thread that forked.
+    """
+
+    def __init__(self, make: Callable[[], Executor], limit: int, orphan: int) -> None:
+        super().__init__(make, limit, is_lazy=True)
+        self._forked = orphan
+        self._helper: CoreSets | None = None
+
+    def run(self, values: Sequence[Any], is_empty: bool = False, targets: Targets | None = None) -> Sequence[Any]:
+        """Run on a context that is free; see ``ContextPool``."""
+        return self.apart(lambda: ContextPool.run(self, values, is_empty, targets))
+
+    def apart(self, work: Callable[[], T]) -> T:
+        """Call a function, in another thread if this is the one that forked."""
+        if threading.get_ident() != self._forked:
+            return work()
+        if self._helper is None:
+            self._helper = CoreSets({"fork": ()})
+        return self._helper.call("fork", work)
+
+
+def loading_again(make: Callable[[], Executor]) -> Callable[[], Executor]:
+    """Return a function that loads kernels in a fork, and says so where that fails."""
+
+    def load() -> Executor:
+        try:
+            return make()
+        except (CollageError, OSError) as error:
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise ToolchainError(
+                f"the executable was loaded before this process was forked, and its kernels cannot be loaded again: "
+                f"{reason}; load it in the fork"
+            ) from error
+
+    return load

@@ -1,0 +1,58 @@
+"""The processors of the machine that an artefact was compiled on, against those that this process may use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from collage.runtime._manifest import processor_facts
+from collage.runtime._recipe import Recipe
+
+__all__ = ["fitting_threads"]
+
+
+def fitting_threads(recipe: Recipe, compiled_on: Any) -> tuple[int, list[str]]:
+    """Return the threads that kernels are to use here, 0 for their toolchains' default, and notes for the user.
+
+    A quota of a container does not hide cores. A runtime that starts a thread for each core is then stopped by the system
+    for most of the time. If nothing has changed since the compilation, neither do the threads: they were measured so.
+
+    Args:
+        recipe: The executable's.
+        compiled_on: What ``processor_facts`` said on the machine of the compilation; anything else is taken as unknown.
+    """
+    here = processor_facts()
+    cores, quota = int(here["cores"] or 1), here["quota"]
+    usable = cores if quota is None else max(1, min(cores, math.ceil(quota)))
+    if recipe.devices is not None or compiled_on == here:
+        return recipe.threads, []
+    notes, threads = [], recipe.threads
+    if (threads or cores) > usable:
+        limit = f"{cores} cores" if quota is None or cores <= quota else f"{quota:g} of {cores} processors"
+        was = f"compiled for {threads} threads" if threads else f"a thread for each of {cores} cores"
+        notes.append(f"{was}, and this process may use {limit}: kernels use {_counted(usable)}")
+        threads = usable
+    known = _usable(compiled_on)
+    if known is not None and known != usable:
+        notes.append(
+            f"its kernels were chosen where {known} processors were usable, and here are {usable}: "
+            f"compile it here for the fastest choice"
+        )
+    return threads, notes
+
+
+def _usable(facts: Any) -> int | None:
+    """Return how many processors some facts leave, None if they do not say."""
+    if not isinstance(facts, Mapping):
+        return None
+    cores, quota = facts.get("cores"), facts.get("quota")
+    if type(cores) is not int or cores < 1:
+        return None
+    if not isinstance(quota, int | float) or not 0 < quota < cores:
+        return int(cores)
+    return max(1, math.ceil(quota))
+
+
+def _counted(threads: int) -> str:
+    return "1 thread" if threads == 1 else f"{threads} threads"

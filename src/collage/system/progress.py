@@ -1,0 +1,151 @@
+"""Progress of a compilation: events for callers, log records, and a line with a clock for people.
+
+Every line also goes to the logger ``collage.progress`` at level INFO.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+__all__ = ["Progress", "ProgressEvent", "shown"]
+
+_LOGGER = logging.getLogger("collage.progress")
+_PLAIN_EVERY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressEvent:
+    """One step of a compilation.
+
+    Attributes:
+        text: The step, as one line.
+        phase: Number of the phase, from 1; 0 before the first.
+        phases: Number of phases.
+        title: Name of the phase.
+        elapsed_s: Seconds since the start.
+        left_s: Seconds that are left of the time budget; None if there is none.
+        kernels: Kernels that were measured so far.
+        most_kernels: Kernels that will be measured at most; None if that is not known.
+        best: The best result so far, in words; empty if there is none.
+    """
+
+    text: str
+    phase: int = 0
+    phases: int = 0
+    title: str = ""
+    elapsed_s: float = 0.0
+    left_s: float | None = None
+    kernels: int = 0
+    most_kernels: int | None = None
+    best: str = ""
+
+    def __str__(self) -> str:
+        """Return the event as one line."""
+        parts = [f"{self.phase}/{self.phases} {self.title}"] if self.phase else []
+        if self.kernels:
+            most = "" if self.most_kernels is None else f" of at most {self.most_kernels}"
+            parts.append(f"kernels: {self.kernels}{most}")
+        parts += [self.best] if self.best else []
+        parts += [] if self.left_s is None else [f"{self.left_s:.0f} s left"]
+        return " | ".join([*parts, self.text])
+
+
+class Progress:
+    """Tells a callback and the log what is going on; a call takes a line of text.
+
+    Args:
+        callback: Called with every event; None if only the log is told.
+        phases: Titles of the phases.
+        budget_s: The time budget, if there is one.
+
+    Attributes:
+        counts: Returns how many kernels were measured, and how many will be at most.
+        best: The best result so far, in words.
+    """
+
+    def __init__(
+        self, callback: Callable[[ProgressEvent], None] | None, phases: tuple[str, ...], budget_s: float | None = None
+    ) -> None:
+        self._callback = callback
+        self._phases = phases
+        self._budget_s = budget_s
+        self._began = time.monotonic()
+        self._phase = 0
+        self.counts: Callable[[], tuple[int, int | None]] = lambda: (0, None)
+        self.best = ""
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that are left of the time budget; None if there is none."""
+        return None if self._budget_s is None else max(0.0, self._budget_s - (time.monotonic() - self._began))
+
+    def enter(self, title: str) -> None:
+        """Begin the phase of this title, unless a later one has begun."""
+        self._phase = max(self._phase, self._phases.index(title) + 1)
+
+    def __call__(self, text: str) -> None:
+        """Tell of one step."""
+        elapsed_s, left_s = time.monotonic() - self._began, self.left_s
+        title = self._phases[self._phase - 1] if self._phase else ""
+        event = ProgressEvent(text, self._phase, len(self._phases), title, elapsed_s, left_s, *self.counts(), self.best)
+        _LOGGER.info("%s", event)
+        if self._callback is not None:
+            self._callback(event)
+
+
+class _Clock:
+    """A line of text that shows the seconds since the start whenever it is drawn."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self.text = "starting"
+
+    def __rich__(self) -> Text:
+        from rich.text import Text
+
+        return Text(f"{time.monotonic() - self._began:5.0f} s  {self.text}", no_wrap=True, overflow="ellipsis")
+
+
+@contextlib.contextmanager
+def shown(clean: Callable[[str], str] = str) -> Iterator[Callable[[object], None]]:
+    """Show progress on stderr: a line with a running clock on a terminal or in a notebook, else a line every few seconds.
+
+    Args:
+        clean: Makes a text printable.
+
+    Yields:
+        A function to call with an event, or a text.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if console.is_jupyter or sys.stderr.isatty():
+        clock = _Clock()
+        with console.status(clock):
+
+            def update(event: object) -> None:
+                clock.text = clean(str(event))
+
+            yield update
+        return
+    began = time.monotonic()
+    last = began - _PLAIN_EVERY_S
+
+    def write(event: object) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _PLAIN_EVERY_S:
+            last = now
+            sys.stderr.write(f"[{now - began:5.0f} s] {clean(str(event))}\n")
+            sys.stderr.flush()
+
+    yield write

@@ -1,0 +1,63 @@
+"""`docs/verdict.md` says what the program says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+from tests.unit.report.reports import sample
+
+from collage.measure.comparison import ComparisonPlan
+from collage.report import Report, Row, Verdict, gain_lines, verdict_of
+
+PAGE = (Path(__file__).parents[3] / "docs" / "verdict.md").read_text()
+
+
+def test_the_page_explains_every_word_of_the_table() -> None:
+    explained = set(re.findall(r"`([^`]+)`", PAGE.partition("## The table")[2].partition("Three rules")[0]))
+    for verdict in get_args(Verdict):
+        row = Row("llvm", "single", verdict, "llvm")
+        assert verdict_of(Report(rows=(row,)), row) in explained, verdict
+
+
+def test_the_sentences_of_the_example_have_the_form_of_the_program() -> None:
+    said = gain_lines(sample())
+    shape = [re.sub(r"[\d.]+ \([\d.]+ to [\d.]+\)", "R", line) for line in said]
+    example = [re.sub(r"[\d.]+ \([\d.]+ to [\d.]+\)", "R", line) for line in PAGE.splitlines()]
+    assert shape[0] in example
+    assert shape[1].replace(" at the model's own precision", "") in example
+
+
+def test_the_code_of_the_page_runs() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+    class Executable:
+        report = sample()
+
+    for line in code.splitlines():
+        expression = line.partition("#")[0].strip()
+        if expression.startswith("report = "):
+            continue
+        assert expression in (
+            'report.gain("baseline").ratio.low',
+            "[row.verdict for row in report.rows]",
+            "report.as_json()",
+        )
+    report = Executable.report
+    gain = report.gain("baseline")
+    assert gain is not None and gain.ratio.low == 1.9
+    assert report["speedup_vs_best_single"] == 1.5
+
+
+def test_the_page_on_measuring_has_the_numbers_of_the_comparison() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "measuring.md").read_text()
+    section = page.partition("### The finals")[2][:2000]
+    plan = ComparisonPlan()
+    for words in (
+        f"at least {plan.rounds} times",
+        f"{plan.most_rounds} rounds",
+        f"at least {plan.reporting_rounds} rounds",
+        f"{plan.abandon_ratio} times",
+    ):
+        assert words in " ".join(section.split()), words

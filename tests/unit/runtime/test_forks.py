@@ -1,0 +1,82 @@
+"""An artefact that was loaded and run before a fork works in the fork, whatever made its kernels, or says why not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from collage.testing import executable_of
+from collage.toolchains import registry
+
+LIMIT_S = 120
+PROGRAM = Path(__file__).with_name("fork_program.py")
+
+
+def model() -> onnx.ModelProto:
+    """x [64, 256] -> softmax(relu(x) @ w) @ v: enough for toolchains to share it between threads."""
+    rng = np.random.default_rng(0)
+    weights = {"w": (256, 512), "v": (512, 64)}
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], name="relu"),
+        helper.make_node("MatMul", ["r", "w"], ["m"], name="first"),
+        helper.make_node("Softmax", ["m"], ["s"], name="softmax", axis=-1),
+        helper.make_node("MatMul", ["s", "v"], ["y"], name="second"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "fork",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [64, 256])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [64, 64])],
+        [
+            numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32) / 16, name)
+            for name, shape in weights.items()
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def save(folder: Path, parts: object) -> Path:
+    exe = executable_of(model(), parts)  # type: ignore[arg-type]
+    x = np.random.default_rng(1).standard_normal((64, 256)).astype(np.float32)
+    np.savez(folder / "data.npz", x=x, y=exe.run({"x": x})["y"])
+    exe.save(folder / "m.collage")
+    return folder
+
+
+def installed() -> Iterator[str]:
+    for toolchain in registry():
+        target = next((stem for stem in toolchain.targets if stem.startswith("llvm")), None)
+        if target is not None and toolchain.availability().available:
+            yield target
+
+
+def go(folder: Path, mode: str) -> None:
+    command = [sys.executable, str(PROGRAM), str(folder), mode]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("target", list(installed()))
+def test_kernels_of_every_toolchain_run_in_forks(target: str, tmp_path: Path) -> None:
+    go(save(tmp_path, target), "fork")
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("mixed"), [([0, 1], "llvm"), ([2], "onnxruntime"), ([3], "openvino")])
+
+
+@pytest.mark.parametrize("mode", ["pool", "lazy", "busy"])
+def test_a_mix_runs_in_forks(mixed: Path, mode: str) -> None:
+    go(mixed, mode)
+
+
+def test_a_fork_that_cannot_load_its_kernels_says_so_at_once(tmp_path: Path) -> None:
+    go(save(tmp_path, "onnxruntime"), "gone")

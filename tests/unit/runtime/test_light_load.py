@@ -1,0 +1,102 @@
+"""What a process holds that only loads an artefact and runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.runtime.conftest import assert_right, small_model
+
+import collage
+from collage._errors import ArtefactError
+from collage.runtime import _model_check
+from collage.testing import executable_of
+
+HEAVY = ("tvm", "torch", "sympy", "onnx_ir", "onnx", "onnxscript", "openvino", "sqlalchemy", "iree")
+TELL = """
+import json, sys
+import numpy as np
+import psutil
+session.run(None, {"x": np.ones((3, 6), np.float32)})
+print(json.dumps([psutil.Process().memory_info().rss, sorted({name.partition(".")[0] for name in sys.modules})]))
+"""
+PLAIN = "import sys, onnxruntime; session = onnxruntime.InferenceSession(sys.argv[1] + '/model.onnx')" + TELL
+OURS = """
+import sys
+import collage
+exe = collage.load(sys.argv[1] + "/m.collage"{options})
+class session:
+    run = staticmethod(lambda _, feeds: exe.run(feeds))
+"""
+
+
+def told(program: str, folder: Path) -> tuple[int, list[str]]:
+    command = [sys.executable, "-c", program, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    resident_bytes, modules = json.loads(done.stdout)
+    return resident_bytes, modules
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("light")
+    (folder / "model.onnx").write_bytes(small_model().SerializeToString())
+    executable_of(small_model(), "onnxruntime").save(folder / "m.collage")
+    return folder
+
+
+@pytest.mark.parametrize("options", ["", ", trusted=True", ", lazy=True"])
+def test_one_kernel_of_onnxruntime_needs_little_more_than_onnxruntime(folder: Path, options: str) -> None:
+    plain_bytes, _ = told(PLAIN, folder)
+    resident_bytes, modules = told(OURS.format(options=options) + TELL, folder)
+    assert not set(HEAVY) & set(modules)
+    assert resident_bytes < 1.4 * plain_bytes  # 16 MB of 56: NumPy types, argument checks, and Collage itself
+
+
+def test_models_are_checked_by_another_process_and_here_where_that_tells_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_model_check, "_READER", "a_module_that_nobody_imports")
+    monkeypatch.setattr(_model_check, "find_spec", lambda name: object())
+    here: list[Path] = []
+    monkeypatch.setattr(_model_check, "check_models", here.append)
+    assert_right(collage.load(folder / "m.collage"))
+    assert not here
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    assert_right(collage.load(folder / "m.collage"))
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert_right(collage.load(folder / "m.collage"))
+    assert here == [folder / "m.collage"] * 2
+
+
+def test_a_bad_model_is_refused_by_the_other_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_model_check, "_READER", "a_module_that_nobody_imports")
+    monkeypatch.setattr(_model_check, "find_spec", lambda name: object())
+    path = executable_of(small_model(), "onnxruntime").save(folder / "bad.collage")
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["outputs"][0]["name"] = "r"
+    manifest["outputs"][1]["name"] = "y"
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ArtefactError, match="other inputs or outputs"):
+        collage.load(path)
+    collage.load(path, trusted=True)
+
+
+def test_without_the_libraries_that_read_models_only_trusted_artefacts_load(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_model_check, "_READER", "a_module_that_nobody_has")
+    with pytest.raises(ArtefactError, match="trusted=True"):
+        collage.load(folder / "m.collage")
+    assert_right(collage.load(folder / "m.collage", trusted=True))
+
+
+def test_the_names_of_precisions_are_those_that_can_be_made() -> None:
+    from collage.toolchains.onnxruntime.precisions import REDUCED
+    from collage.toolchains.sdk.narrow_weights import NARROW_BITS
+
+    assert ("int8", "int8-dynamic", *NARROW_BITS) == REDUCED
