@@ -9,7 +9,7 @@ MODELS ?=
 SMALL := -n 2 tests/unit tests/hostile tests/toolchain tests/fuzz
 WHOLE := -n 3 --dist loadfile tests/crash tests/e2e
 
-.PHONY: demo test test-all fuzz lint bench gpu clean
+.PHONY: demo test test-all fuzz lint docs bench gpu clean
 
 demo: $(VENV)/demo.stamp  ## compile, run and bench two real models
 	$(BIN)/python examples/demo.py $(OUT)
@@ -30,6 +30,9 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/docs.stamp  ## the site, in .cache/site; any warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 bench: $(VENV)/dev.stamp  ## us against every single toolchain; MODELS=a,b picks some
 	$(BIN)/python -m benchmarks.bench $(if $(MODELS),--models $(MODELS))
 
@@ -48,6 +51,10 @@ $(VENV)/demo.stamp: requirements.txt pyproject.toml
 
 $(VENV)/dev.stamp: $(VENV)/demo.stamp requirements-dev.txt
 	$(BIN)/pip install -q --disable-pip-version-check -r requirements-dev.txt
+	touch $@
+
+$(VENV)/docs.stamp: $(VENV)/demo.stamp
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[docs]'
 	touch $@
 
 clean:

@@ -1,0 +1,21 @@
+"""The reference of the command line is that of the code."""
+
+from __future__ import annotations
+
+from tools.cli_reference import PAGE, _described, page
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text() == page(), "run python tools/cli_reference.py"
+
+
+def test_every_command_has_a_section_and_its_options() -> None:
+    text = page()
+    for words in ("compile", "run", "bench", "db merge", "toolchain check"):
+        assert f"## `collage {words}`" in text
+    assert "| `--measure-budget <int range>` |" in text
+
+
+def test_examples_become_one_block() -> None:
+    text = "Do it.\n\nExamples:\n\n  collage a\n\n  collage b\n"
+    assert _described(text) == "Do it.\n\nExamples:\n\n```sh\ncollage a\ncollage b\n```\n"
