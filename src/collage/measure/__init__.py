@@ -6,7 +6,15 @@ Names are imported on first use: worker processes import this package, and must 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collage.measure.estimator import (
+        CostEstimator,
+        CustomCostEstimator,
+        MeasuringCostEstimator,
+        RecordedCostEstimator,
+    )
 
 _HOME = {
     "CostEstimator": "collage.measure.estimator",
@@ -17,8 +25,9 @@ _HOME = {
 
 __all__ = ["CostEstimator", "CustomCostEstimator", "MeasuringCostEstimator", "RecordedCostEstimator"]
 
+if not TYPE_CHECKING:  # As in `collage`: it would turn every misspelt name into Any.
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(importlib.import_module(_HOME[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
