@@ -55,7 +55,8 @@ class CompileOptions:
         finalists: How many mixed partitionings are raced end to end against the single toolchains.
         finals: Race end to end at all. Without, the plan of the least predicted cost is returned.
         min_gain: Stop searching when even the most hopeful plan is not this share better than the best measured one.
-        fusion: How deep kernels may be, and how each toolchain's operators are joined; None is what follows from each.
+        fusion: How deep kernels may be, and how each toolchain's operators are joined; None is what follows from each. A
+            target whose toolchain, or depth, is named here has no kernels but those that its rule proposes, alone as well.
         launch_penalties_s: Seconds that each kernel of a toolchain costs beyond its own, by the toolchain's name; of others
             they are measured. Which target is preferred where costs are equal is the order of the menu.
         seed: Seed of made-up inputs.
@@ -63,6 +64,8 @@ class CompileOptions:
             is what annotations in the model say, if there are any.
         allow_host: Let the host run the whole model, unoptimised, where no target of the menu runs any of it. Otherwise that
             is refused.
+        passes: How the model is prepared, as a pipeline: names of passes with commas between them, see
+            ``transform.parse_pipeline``. Which of them run is also up to the ``PassContext`` around ``compile``.
     """
 
     threads: int = 0
@@ -87,6 +90,7 @@ class CompileOptions:
     seed: int = 0
     devices: str | Path | DeviceRequests | None = None
     allow_host: bool = False
+    passes: str = "prepare"
 
     def __post_init__(self) -> None:
         if self.dims:

@@ -14,6 +14,19 @@ import typer
 from collage._errors import CollageError, ModelError, UsageError
 from collage._version import __version__
 from collage.cli._arguments import read_dims, read_files, read_lengths, read_seconds
+from collage.cli._compile_options import (
+    DisabledPasses,
+    FusionStyles,
+    LaunchPenalties,
+    MaxCandidates,
+    MaxDepth,
+    NativeMaxDepth,
+    OptLevel,
+    PassConfig,
+    read_context,
+    read_fusion,
+    read_penalties,
+)
 from collage.cli._console import print_json, printable, progress
 from collage.cli._db import db as db_commands
 from collage.cli._toolchain import toolchain as toolchain_commands
@@ -166,6 +179,17 @@ def compile_(
     allow_host: Annotated[
         bool, typer.Option("--allow-host", help="Let the host run it all, unoptimised, where no target runs any of it.")
     ] = False,
+    fusion_style: FusionStyles = None,
+    native_max_depth: NativeMaxDepth = None,
+    max_depth: MaxDepth = None,
+    max_candidates: MaxCandidates = None,
+    launch_penalty: LaunchPenalties = None,
+    passes: Annotated[
+        str, typer.Option(metavar="A,B{k=v}", help="How the model is prepared; `prepare` is what is done by default.")
+    ] = "prepare",
+    opt_level: OptLevel = None,
+    disable_pass: DisabledPasses = None,
+    pass_config: PassConfig = None,
     json: Json = False,
 ) -> None:
     """Compiles a model."""
@@ -195,8 +219,11 @@ def compile_(
         remeasure=remeasure,
         devices=devices,
         allow_host=allow_host,
+        fusion=read_fusion(fusion_style, native_max_depth, max_depth, max_candidates),
+        launch_penalties_s=read_penalties(launch_penalty),
+        passes=passes,
     )
-    with progress(quiet=False) as say:
+    with read_context(opt_level, disable_pass, pass_config), progress(quiet=False) as say:
         executable = compile(model, target or None, options=options, say=say)
         say(f"writing {output}")
         executable.save(output, recipe_only=recipe_only)
@@ -315,6 +342,8 @@ def bench(
 
       collage inspect model.onnx --coverage --fix batch=1
 
+      collage inspect model.onnx --devices plan.toml
+
       collage inspect model.onnx --passes "InferType,FoldConstant" --print-after FoldConstant --time
     """
 )
@@ -328,24 +357,49 @@ def inspect(
     passes: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B", help="Run these passes and show what each does; `prepare` is the default preparation."
+            metavar="A,B{k=v}",
+            help="Run these passes and show what each does; `prepare` is what compile does by default.",
+        ),
+    ] = None,
+    devices: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PLAN.toml", help="Show where a plan of devices puts each operator, what is copied, and why."
         ),
     ] = None,
     print_before: Annotated[str, typer.Option(metavar="A,B", help="Print the model before these passes.")] = "",
     print_after: Annotated[str, typer.Option(metavar="A,B", help="Print the model after these passes.")] = "",
     time: Annotated[bool, typer.Option("--time", help="Show how long each pass took.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check the model and its outputs after each pass.")] = False,
+    opt_level: OptLevel = None,
+    disable_pass: DisabledPasses = None,
+    pass_config: PassConfig = None,
     json: Json = False,
 ) -> None:
     """Inspects a model."""
+    if devices is not None:
+        from collage.cli._devices import show_devices
+
+        return show_devices(model, devices, fixed=read_dims(fix, "--fix"), json=json)
     if passes is not None:
         from collage.cli._passes import show_passes
 
         return show_passes(
-            model, passes, print_before, print_after, fixed=read_dims(fix, "--fix"), time=time, verify=verify, json=json
+            model,
+            passes,
+            print_before,
+            print_after,
+            fixed=read_dims(fix, "--fix"),
+            time=time,
+            verify=verify,
+            json=json,
+            context=read_context(opt_level, disable_pass, pass_config),
         )
-    if print_before or print_after or time or verify:
-        raise UsageError('--print-before, --print-after, --time and --verify go with --passes "A,B"')
+    if print_before or print_after or time or verify or opt_level is not None or disable_pass or pass_config:
+        raise UsageError(
+            "--print-before, --print-after, --time, --verify, --opt-level, --disable-pass and --pass-config go with "
+            '--passes "A,B"'
+        )
     from collage.cli._report import print_inspection
     from collage.compiler.pipeline import CompileOptions
     from collage.inspection import inspect as inspect_

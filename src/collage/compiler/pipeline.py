@@ -8,8 +8,8 @@
 4. **partition**: the model is rewritten into one function per kernel;
 
 and then the best partitionings are compared, end to end, with every toolchain alone. ``compiler/opening.py`` reads and surveys
-the model. Phases 1 and 2 are here, phase 3 is ``compiler/partition_search.py``, phase 4 ``compiler/plans.py``, the comparison
-``compiler/final_comparison.py``. What came of it is kept by ``compiler/result_store.py``.
+the model. Phases 1 and 2 are ``compiler/candidates.py``, phase 3 is ``compiler/partition_search.py``, phase 4
+``compiler/plans.py``, the comparison ``compiler/final_comparison.py``. What came of it is kept by ``compiler/result_store.py``.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ from collage._errors import NothingCanRun, WrongAnswer
 from collage.compiler.accuracy_budget import within_budget
 from collage.compiler.additivity import PlanChecks, correct_costs, with_additive_error
 from collage.compiler.autotune import autotune, known_autotuned
+from collage.compiler.candidates import collect, gather_specs
 from collage.compiler.cost_table import CostTable
+from collage.compiler.effective_options import check_estimator_options, effective_options, with_planned_targets
+from collage.compiler.estimated_search import plan_by_estimator
 from collage.compiler.final_comparison import FinalComparison, choose, compare_again, lowered_again, unmeasured
 from collage.compiler.opening import open_model
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
-from collage.compiler.plans import Plan, single_plans
+from collage.compiler.plans import Plan, estimate_s, single_plans, with_costs
 from collage.compiler.problem import Problem
-from collage.compiler.refusals import check_chosen, check_menu, check_reference, told_once, with_named_targets
+from collage.compiler.refusals import (
+    check_chosen,
+    check_menu,
+    check_reference,
+    placement_costs,
+    told_once,
+    unsearched_bodies,
+    with_named_targets,
+)
 from collage.compiler.report import compile_report
 from collage.compiler.result_store import CompileResult, ResultStore, SearchSummary
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
 from collage.database.database import Database
-from collage.frontend import (
-    as_onnx,
-)
-from collage.fusion import (
-    CandidateKernel,
-    CandidateKernelIndex,
-    FusionReport,
-    FusionSpec,
-    HostFusionRule,
-    collect_candidates,
-    gather_fusion_specs,
-)
-from collage.graph import is_view
+from collage.frontend import as_onnx
+from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport
+from collage.measure.estimator import CostEstimator
 from collage.measure.process_compat import ProcessCompatibility
 from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
@@ -59,11 +60,11 @@ from collage.options import CompileOptions
 from collage.runtime import Executable, Recipe
 from collage.search import SearchResult
 from collage.system.scratch import make_scratch, scratch
-from collage.target import HOST_TARGET, TargetLike
+from collage.target import TargetLike
 from collage.toolchains import Registry, choose_menu, registry
 from collage.workers.worker import Worker
 
-__all__ = ["CompileOptions", "collect", "compile", "decide", "gather_specs"]
+__all__ = ["CompileOptions", "compile", "decide", "find_plan"]
 
 Say = Callable[[str], None]
 
@@ -76,6 +77,7 @@ def compile(
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     options: CompileOptions | None = None,
+    estimator: CostEstimator | None = None,
     toolchains: Registry | None = None,
     workers: dict[str, Worker] | None = None,
     say: Say = lambda _: None,
@@ -90,13 +92,15 @@ def compile(
         example_kwargs: Its inputs by keyword.
         dynamic_shapes: Dimensions of these that stay symbolic, as ``torch.export.export`` takes them.
         options: See ``CompileOptions``.
+        estimator: Tells what a kernel costs, in any unit; None measures. With one, no kernel is timed and no plans are
+            compared: the plan of the least cost by its word is built and checked.
         toolchains: Where toolchains are found; the installed ones by default.
         workers: Worker processes to use and to leave running, for callers that compile many models.
         say: Told what is going on, a line at a time.
 
     Returns:
-        The executable. It is never slower than the fastest single target of the menu, beyond the noise that its
-        ``report`` states, and its outputs were checked.
+        The executable. Its outputs were checked. Unless an estimator decides, it is never slower than the fastest single
+        target of the menu, beyond the noise that its ``report`` states.
 
     Raises:
         UsageError: A path that does not exist, an unknown target, an option that makes no sense, inputs that do not fit.
@@ -104,9 +108,13 @@ def compile(
         NothingCanRun: An operator that no target and no fallback can run, or a menu that runs none of them.
         WrongAnswer: Every way of running the model gives wrong outputs.
     """
-    options = options or CompileOptions()
     toolchains = toolchains or registry()
     menu = choose_menu(targets, toolchains)
+    if targets is None:
+        menu = with_planned_targets(menu, options)
+    options = effective_options(options, menu, toolchains)
+    if estimator is not None:
+        check_estimator_options(options)
     started = time.monotonic()
     say("reading the model")
     source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
@@ -114,25 +122,50 @@ def compile(
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
         survey, session, facts = open_model(
-            source, menu, options, toolchains, workspace, database, stack, workers=workers, say=say
+            source,
+            menu,
+            options,
+            toolchains,
+            workspace,
+            database,
+            stack,
+            workers=workers,
+            say=say,
+            is_timed=estimator is None,
         )
-        check_reference(survey, session)
-        if survey.reference.failure is None:
-            check_menu(survey, session)
-            result = _plan(survey, session, database)
-        elif survey.reference.checking.lacks_inputs and survey.problem.options.finals:
-            raise NothingCanRun(survey.reference.failure)
-        else:
-            result = CompileResult.unmeasured(unmeasured(survey.problem, survey, session))
-        finals = result.finals
-        if finals.recipe is None:
-            raise _nothing_finished(finals)
-        check_chosen(survey, session, finals)
+        result = find_plan(survey, session, database, estimator)
+        assert result.finals.recipe is not None
         facts["nodes"] = len(survey.problem.graph)
         report = compile_report(survey, session, facts, result, time.monotonic() - started)
-        report["warnings"] = [*survey.reference.checking.notes, *report["warnings"]]
-        recipe = replace(finals.recipe, model=facts, report=report)
-        return _settle(recipe, workspace, toolchains)
+        told = [*placement_costs(survey, result.finals), *unsearched_bodies(survey)]
+        report["warnings"] = [*survey.reference.checking.notes, *report["warnings"], *told]
+        return _settle(replace(result.finals.recipe, model=facts, report=report), workspace, toolchains)
+
+
+def find_plan(
+    survey: Survey, session: MeasureSession, database: Database, estimator: CostEstimator | None = None
+) -> CompileResult:
+    """Return the plan of a surveyed model, built and checked: all that `compile` and the pass `CollageFuseOps` share.
+
+    Raises:
+        ModelError: The model cannot be run.
+        NothingCanRun: No target of the menu runs any of it, or an operator is run by nothing.
+        WrongAnswer: Every way of running the model gives wrong outputs.
+    """
+    check_reference(survey, session)
+    if survey.reference.failure is not None:
+        if survey.reference.checking.lacks_inputs and survey.problem.options.finals:
+            raise NothingCanRun(survey.reference.failure)
+        result = CompileResult.unmeasured(unmeasured(survey.problem, survey, session))
+    elif estimator is not None:
+        result = plan_by_estimator(survey, session, estimator)
+    else:
+        check_menu(survey, session)
+        result = _plan(survey, session, database)
+    if result.finals.recipe is None:
+        raise _nothing_finished(result.finals)
+    check_chosen(survey, session, result.finals)
+    return result
 
 
 def _plan(survey: Survey, session: MeasureSession, database: Database) -> CompileResult:
@@ -164,12 +197,17 @@ def _searched(
     costs.learn()
     costs.introduce(candidates)
     candidates = CandidateKernelIndex([*candidates, *known_autotuned(problem, costs, records, candidates)])
+
+    def priced(plans: Sequence[Plan]) -> list[Plan]:
+        return [with_costs(plan, [estimate_s(costs, kernel) for kernel in plan.kernels]) for plan in plans]
+
     search = partial(search_until_stable, problem, survey, costs, records)
     if tune_s:
         candidates, _ = search(candidates)
         candidates = autotune(problem, costs, records, candidates)
-    singles, found = single_plans(problem, survey), None
-    if len(survey.takers) > 1 or problem.placement is not None or tune_s or costs.has_variants:
+    singles, found = single_plans(problem, survey, candidates), None
+    is_bound = any(problem.is_bound(target) for target in survey.takers)
+    if len(survey.takers) > 1 or problem.placement is not None or tune_s or costs.has_variants or is_bound:
         compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say)
 
         def finalists(index: CandidateKernelIndex, result: SearchResult[CandidateKernel]) -> Sequence[Plan]:
@@ -177,12 +215,12 @@ def _searched(
             if any(target.is_reduced for target in problem.menu):
                 again = partial(searched_again, problem, costs, index)
                 plans = within_budget(problem, costs, session, plans, again)
-            return with_named_targets(survey, [*singles, *_mixes(survey, plans, singles)])
+            return priced(with_named_targets(survey, [*singles, *_mixes(survey, plans, singles)]))
 
         found, finals = decide(candidates, search, finalists, partial(choose, problem, costs, session), costs, checks)
     else:
-        finals = choose(problem, costs, session, with_named_targets(survey, singles))
-    summary = SearchSummary.of(problem, candidates, found, fusion.capped)
+        finals = choose(problem, costs, session, priced(with_named_targets(survey, singles)))
+    summary = SearchSummary.of(problem, candidates, found, fusion)
     return CompileResult.of(problem, costs, with_additive_error(costs, checks, finals), summary)
 
 
@@ -213,47 +251,6 @@ def _is_unfinished(options: CompileOptions, result: CompileResult) -> bool:
     has_budget = options.measure_budget is not None or options.time_budget_s is not None
     is_cut_short = has_budget and stopped_by in ("deadline", "max_measured")
     return result.finals.is_interrupted or stopped_by == "should_stop" or is_cut_short
-
-
-def gather_specs(survey: Survey) -> Sequence[FusionSpec]:
-    """Phase 1: each target of the menu says how its candidates are found."""
-    problem, usable = survey.problem, survey.usable
-    toolchain_of, fusion = problem.toolchains.for_target, problem.options.fusion
-    if problem.placement is None:
-        return gather_fusion_specs(usable, toolchain_of, survey.coverage_of, fusion)
-    # Rules that look for the largest kernels find those within one device only if they see nothing else.
-    return [
-        spec
-        for device in problem.placement.devices
-        for spec in gather_fusion_specs(usable, toolchain_of, partial(survey.coverage_on, device), fusion)
-    ]
-
-
-def collect(problem: Problem, specs: Sequence[FusionSpec], report: FusionReport) -> CandidateKernelIndex:
-    """Phase 2: the rules propose candidates; the host takes views, and what no other target takes."""
-    proposed = problem.within_devices(collect_candidates(problem.graph, specs, report))
-    covered = 0
-    for candidate in proposed:
-        covered |= candidate.bits
-    rule = HostFusionRule(lambda node: is_view(node) or not covered >> problem.graph.index_of(node) & 1)
-    host = FusionSpec("host", rule, (HOST_TARGET,))
-    left_behind = problem.within_devices(host.all_candidates(problem.graph, report))
-    index = CandidateKernelIndex([*proposed, *left_behind])
-    _check_covered(problem, index)
-    return index
-
-
-def _check_covered(problem: Problem, index: CandidateKernelIndex) -> None:
-    """Raise NothingCanRun if devices leave an operator without a target."""
-    covered = 0
-    for candidate in index:
-        covered |= candidate.bits
-    for i, node in enumerate(problem.graph.nodes):
-        if problem.placement is not None and not covered >> i & 1:
-            raise NothingCanRun(
-                f"{node.name!r} ({node.op_type}) is planned for {problem.placement.scope_of(node)}, and no target of the "
-                f"menu that takes it refines that: {', '.join(map(str, problem.menu))}"
-            )
 
 
 def decide(
@@ -299,7 +296,8 @@ def _is_among(plans: Sequence[Plan], plan: Plan) -> bool:
 def _is_single_already(survey: Survey, plan: Plan) -> bool:
     """Whether a plan is the whole model on one target, as surveyed: neither tuned, nor with parts chosen by the search."""
     first = plan.kernels[0]
-    return len(plan.kernels) == 1 and first.target in survey.baselines and not first.sub_graph.nested
+    is_surveyed = first.target in survey.baselines and not survey.problem.is_bound(first.target)
+    return len(plan.kernels) == 1 and is_surveyed and not first.sub_graph.nested
 
 
 def _nothing_finished(finals: FinalComparison) -> Exception:

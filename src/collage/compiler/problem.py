@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage.compiler.device_placement import DevicePlacement
-from collage.fusion import CandidateKernel
+from collage.fusion import CandidateKernel, FusionOptions
 from collage.graph import DataflowGraph, SubGraph
 from collage.measure.comparison import ComparisonPlan
 from collage.measure.estimator import model_tolerance
@@ -81,9 +81,13 @@ class Problem:
         """True if the search chooses devices."""
         return self.placement is not None and self.placement.is_free
 
+    def is_bound(self, target: Target) -> bool:
+        """Return True if the user said which kernels a target may have; see ``FusionOptions.binds``."""
+        return (self.options.fusion or FusionOptions()).binds(target)
+
     def key_of(self, sub_graph: SubGraph, target: Target) -> tuple[Hashable, Target]:
         """Return a key that kernels share if they cost the same: twelve equal layers are measured once."""
-        return self.kernels.signature(sub_graph), target
+        return self.kernels.signature(sub_graph), target.without_rule
 
     def kernel_of(self, sub_graph: SubGraph, target: Target) -> tuple[ir.Model, Target]:
         """Return a kernel as a standalone model, with its target."""

@@ -44,7 +44,7 @@ def compile_report(
     return {
         "schema": SCHEMA,
         "model": dict(model),
-        "menu": [str(target) for target in problem.menu],
+        "menu": [target.title for target in problem.menu],
         "dims": lengths_as_json({**problem.options.dims, **problem.options.fixed}),
         "occasions": _occasions(problem, session),
         "winner": plan.name,
@@ -86,8 +86,11 @@ def compile_report(
 def _single(survey: Survey, finals: FinalComparison, target: Target) -> dict[str, Any]:
     """One target alone: raced if it had a chance, otherwise as it was measured by itself."""
     outcome: Outcome = survey.baselines[target].whole
-    standing = finals.standings.get(str(target))
-    row: dict[str, Any] = {"target": str(target), "status": outcome.status.value, "raced": False}
+    standing = finals.standings.get(target.title)
+    row: dict[str, Any] = {"target": target.title, "status": outcome.status.value, "raced": False}
+    if survey.problem.is_bound(target):
+        # What it would take for the whole model, were its kernels not bound to a rule.
+        row["unbound_us"], outcome = _times(outcome.time), Outcome(outcome.status, "its kernels are bound to a rule")
     if standing is not None:
         return {
             **row,
@@ -136,6 +139,7 @@ def _search(problem: Problem, session: MeasureSession, result: CompileResult, wa
         "states": search.states,
         "rounds": search.rounds,
         "caps": list(search.caps),
+        "notes": list(search.notes),
         "optimal": search.optimal,
         "gap": search.gap,
         "wall_s": wall_s,

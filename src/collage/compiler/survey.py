@@ -20,9 +20,9 @@ from collage.measure.jobs import weight_bytes
 from collage.measure.original_model import OriginalModel
 from collage.measure.session import MeasureSession
 from collage.target import HOST_TARGET, Target
-from collage.toolchains import Support
+from collage.toolchains import Availability, Support, support_for
 
-__all__ = ["Reference", "Survey", "survey_model"]
+__all__ = ["Reference", "Survey", "supported_baselines", "survey_model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,9 @@ class Survey:
 
     @property
     def best_single_s(self) -> float:
-        """Seconds of the fastest target that takes the whole model, and is right; infinite if there is none."""
-        right = [whole.time.median_s for whole in self.wholes if whole.time is not None and self.is_right(whole)]
+        """Seconds of the fastest target that may take the whole model, and is right; infinite if there is none."""
+        wholes = [found.whole for target, found in self.baselines.items() if not self.problem.is_bound(target)]
+        right = [whole.time.median_s for whole in wholes if whole.time is not None and self.is_right(whole)]
         return min(right, default=float("inf"))
 
     @property
@@ -106,8 +107,17 @@ def survey_model(
     session: MeasureSession,
     database: Database,
     preparation: Preparation = Preparation(),  # noqa: B008 (frozen)
+    *,
+    is_timed: bool = True,
 ) -> Survey:
     """Run the model once for reference, and ask every target about it.
+
+    Args:
+        problem: The model and the menu.
+        session: Builds and measures.
+        database: Where facts about this machine are kept.
+        preparation: How the model was prepared.
+        is_timed: Build and time what targets take. Otherwise their toolchains are only asked what they support.
 
     Raises:
         PreparationDiffers: The prepared model computes something else than the original.
@@ -123,6 +133,8 @@ def survey_model(
         refusal = f"not measured: {reference.failure}"
         unmeasured = {t: TargetBaseline(t, session.availability(t), refusal=refusal) for t in problem.menu}
         return Survey(problem, reference, unmeasured)
+    if not is_timed:
+        return Survey(problem, reference, supported_baselines(problem, session.availability))
     baselines = measure_baselines(
         problem.graph,
         problem.menu,
@@ -134,6 +146,20 @@ def survey_model(
         session.say,
     )
     return Survey(problem, reference, baselines)
+
+
+def supported_baselines(problem: Problem, availability_of: Callable[[Target], Availability]) -> Baselines:
+    """Return what is known of targets whose toolchains are asked what they support; nothing is built or timed."""
+
+    def baseline(target: Target) -> TargetBaseline:
+        toolchain = problem.toolchains.for_target(target)
+        nodes = enumerate(problem.graph.nodes)
+        support = {i: support_for(toolchain, node, target) for i, node in nodes}
+        return TargetBaseline(
+            target, availability_of(target), support, refusal="not timed: an estimator tells the costs"
+        )
+
+    return {target: baseline(target) for target in problem.menu}
 
 
 def _run_reference(
