@@ -37,7 +37,12 @@ def test_text(capsys, path):
     )
     assert code == 0
     printed, table = out.split("\n}\n", 1)
-    assert printed.startswith("# after FoldConstant\ngraph g") and "c = float[] {5.0" in out and "Mul(x, c)" in printed and "Add" not in printed
+    assert (
+        printed.startswith("# after FoldConstant\ngraph g")
+        and "c = float[] {5.0" in out
+        and "Mul(x, c)" in printed
+        and "Add" not in printed
+    )
     assert "FoldConstant" in table and "Add -2" in table and "Mul -1" in table and " ms" not in table
     assert " ms" in collage(capsys, "inspect", path, "--passes", "FoldConstant", "--time")[1]
 
