@@ -28,7 +28,7 @@ from benchmarks._arguments import Model, chosen_models, make_parser
 from benchmarks.search import Opened, session
 
 from collage.compiler.additivity import PlanChecks, additive_error, estimate_correction, mean_of_two_checks
-from collage.compiler.pipeline import gather_specs
+from collage.compiler.candidates import gather_specs
 from collage.compiler.plans import Plan, PlannedKernel
 from collage.cost.cost import Correction
 from collage.fusion import CandidateKernel
