@@ -44,12 +44,12 @@ from benchmarks import _drawn_costs
 from benchmarks._arguments import MENU, ROOT, Model, chosen_models, make_parser
 
 from collage import CompileOptions
+from collage.compiler.candidates import collect, gather_specs
 from collage.compiler.cost_table import CostTable
 from collage.compiler.device_placement import prepare_and_plan_devices
 from collage.compiler.final_comparison import choose
 from collage.compiler.opening import measure_session
 from collage.compiler.partition_search import search_partition, search_until_stable
-from collage.compiler.candidates import collect, gather_specs
 from collage.compiler.plans import Plan, single_plans
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey, survey_model

@@ -340,7 +340,7 @@ class Pattern(PatternLike):
         """The node has these attribute values among others; defaults count, also those that ONNX states in words.
 
         Raises:
-            PatternError: No version of these standard operators has such an attribute.
+            PatternError: A misspelt attribute: no version of these standard operators has it, and one is called nearly that.
         """
         wanted = {**(attributes or {}), **more}
         self._check_attributes(wanted)

@@ -59,10 +59,9 @@ class OpPattern(Pattern):
     def _check_attributes(self, names: Iterable[str]) -> None:
         known = _operators.attribute_names(self.op_types, self.domain)
         for name in names if known else ():
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
-                raise PatternError(f"{' or '.join(self.op_types)} has no attribute {name!r}; {hint}")
+            # Toolchains may mark standard operators with attributes of their own; what resembles ONNX's is misspelt.
+            if name not in known and (near := difflib.get_close_matches(name, known, n=1)):
+                raise PatternError(f"{' or '.join(self.op_types)} has no attribute {name!r}; did you mean {near[0]!r}?")
 
     @property
     def children(self) -> tuple[Pattern, ...]:

@@ -62,5 +62,6 @@ def test_a_misspelt_attribute_is_refused() -> None:
     with pytest.raises(PatternError, match="Conv has no attribute 'kernel_size'; did you mean 'kernel_shape'"):
         is_op("Conv").with_attr("kernel_size", (1, 1))
     is_op("ReduceMean").has_attr(axes=(1,))  # Older versions have it.
+    is_op("Conv").has_attr(owner="mine")  # A toolchain's own.
     is_op("Conv", "Fancy").has_attr(anything=1)
     is_op("Conv", domain="my.ops").has_attr(anything=1)
