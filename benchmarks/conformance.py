@@ -361,7 +361,6 @@ def via_toolchain(chosen: Sequence[Case], options: argparse.Namespace) -> bool:
 
 def via_backend(chosen: Sequence[Case], options: argparse.Namespace) -> bool:
     """Try cases through ``collage.backend`` where ONNX Runtime passes, and print regressions."""
-    os.environ.setdefault("COLLAGE_PATIENCE_S", "0")
     earlier = {row["case"]: row for row in kept_rows(options.state)}
     rows = []
     for case in chosen:

@@ -18,7 +18,7 @@ many of them were built and timed. A small model has few keys, of which some mus
 the whole model, and one operator of each type where a toolchain tells nothing.
 
 ``everything`` measures every key of a model first (``--search exhaustive``), those of the cheapest plans twice as a compilation
-does, and has races wait for a calm machine as long as it takes. Then it searches in the other modes, replayed from that one
+does. Then it searches in the other modes, replayed from that one
 database. Plans are compared by the costs that all know. The proof mode must end with the cheapest plan; what the fast mode
 loses is printed. The cheapest of very many measured sums is partly cheap by luck. So at last the plan of each mode and the
 best single are run end to end, taking turns: these lines tell what was really lost, and what a compilation would return,
@@ -29,7 +29,6 @@ only figures with the same database are comparable.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -58,7 +57,6 @@ from collage.database.queries import listing
 from collage.frontend import place_weights, read_model
 from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport
 from collage.graph import SubGraph
-from collage.measure.noise_monitor import PATIENCE_VARIABLE
 from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
 from collage.search import Partitioning, SearchResult
@@ -98,8 +96,6 @@ def compare(model: Model, menu: Sequence[str], state: Path) -> None:
     with session(path, db, menu, mode="exhaustive") as opened:
         index = proposed(opened)
         best = search_partition(opened.problem, opened.costs, index).partitioning
-        while best is not None and opened.costs.remeasure(best.candidates):
-            best = search_partition(opened.problem, opened.costs, index).partitioning
         if best is None:
             print(f"{name:<18} nothing covers it")
             return
@@ -227,7 +223,6 @@ def main() -> None:
         models = [(model.name, model.path) for model in chosen_models(options)]
         _drawn_costs.run(DRAWN[options.costs], [*models, *synthetic], options.seed)
     elif options.costs == "everything":
-        os.environ.setdefault(PATIENCE_VARIABLE, "1200")
         options.state.mkdir(parents=True, exist_ok=True)
         print("model              mode             keys   meas.  share   plan, µs    loss  single, µs")
         for model in chosen_models(options):

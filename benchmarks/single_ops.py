@@ -36,8 +36,6 @@ from benchmarks._arguments import make_parser
 from benchmarks._single_op_cases import CASES
 
 from collage.cost.statistics import ratio_of_medians
-from collage.database.database import Database
-from collage.measure.noise_monitor import NoiseMonitor
 from collage.testing._toolchain_kernels import KernelCase, kernel
 from collage.toolchains import LoadOptions, registry
 from collage.transform import InferType
@@ -52,7 +50,6 @@ MOST_SAMPLES = 50
 FEWEST_ROUNDS = 12
 CASE_S = 4.0
 """How long a case is measured, once it has its fewest rounds."""
-PATIENCE_S = 600.0
 """How long rounds may wait in all for the machine to be calm."""
 HOPELESS = {1: 20.0, 4: 4.0}
 """After so many rounds, who takes so many times as long as the second is not measured further."""
@@ -151,7 +148,7 @@ def wrong(outputs: Mapping[str, Any]) -> set[str]:
     return {name for name, count in votes.items() if 2 * count < len(answers)}
 
 
-def measure(index: int, servers: Sequence[Server], noise_monitor: NoiseMonitor, rounds: int) -> dict[str, Any]:
+def measure(index: int, servers: Sequence[Server], rounds: int) -> dict[str, Any]:
     """Builds one case on every toolchain, and times it, interleaved: a row, in JSON values."""
     for server in servers:
         server.send(index)
@@ -168,7 +165,6 @@ def measure(index: int, servers: Sequence[Server], noise_monitor: NoiseMonitor, 
             medians = {s.name: np.median(np.concatenate(samples[s.name])) for s in racing}
             second = sorted(medians.values())[:2][-1]
             racing = [s for s in racing if medians[s.name] <= HOPELESS[done] * second]
-        noise_monitor.wait()
         began = time.monotonic()
         for place in chance.permutation(len(racing)):
             server = racing[place]
@@ -253,7 +249,6 @@ def main() -> None:
     kept = kept_rows(options.state, setting)
     servers = [Server(name, options.threads) for name in names]
     print(f"{f'milliseconds, {options.threads} threads':<42}{''.join(f'{name:>12}' for name in names)}  winner")
-    noise_monitor = NoiseMonitor(Database("sqlite:///:memory:"), lambda _: None, PATIENCE_S)
     chosen = [(index, each) for index, each in enumerate(CASES) if options.only in each.name]
     left_out: list[KernelCase] = []
     longest = 0.0
@@ -263,14 +258,13 @@ def main() -> None:
             if started - began + longest > options.budget_s:
                 left_out.append(each)
                 continue
-            kept[each.name] = measure(index, servers, noise_monitor, options.rounds)
+            kept[each.name] = measure(index, servers, options.rounds)
             longest = max(longest, time.monotonic() - started)
             with options.state.open("a") as file:
                 file.write(json.dumps({**kept[each.name], **setting}) + "\n")
         print(line(kept[each.name], names), flush=True)
     for server in servers:
         server.close()
-    noise_monitor.close()
     rows = [kept[each.name] for _, each in chosen if each.name in kept]
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")

@@ -6,11 +6,7 @@ can have it again. New examples are looked for by ``make test-all``, with the pr
 
 from __future__ import annotations
 
-import os
-
 from hypothesis import settings
-
-os.environ.setdefault("COLLAGE_PATIENCE_S", "0")  # Nothing waits for a noisy machine.
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("fresh", deadline=None, print_blob=True)

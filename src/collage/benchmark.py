@@ -120,7 +120,6 @@ def bench(
             plan,
             say,
             winner=OURS,
-            when_quiet=measure_session.noise_monitor.samples,
         )
         standings.update((standing.finalist.name, standing) for standing in result.standings)
     return {

@@ -49,6 +49,13 @@ class CompileOptions:
         percentile: Which percentile of its latencies is a kernel's cost: 50, or 10 or 90.
         accuracy_budget: Largest end-to-end error that is acceptable, relative to an output's largest magnitude. Grants the
             search targets of reduced precision; None is what the model's own types allow.
+        data: Samples of real inputs: a folder of ``.npz`` files, one ``.npz`` file with a leading axis of samples, or an
+            iterable of inputs by name, each alone or in a pair with a label. Some calibrate 8-bit kernels, some choose, and the
+            others judge; see ``docs/precision.md``.
+        metric: How answers are compared with the original model's: ``max-error``, ``cosine``, ``snr``, ``top1``, ``top5`` or
+            ``python:module:function``.
+        max_drop: Largest drop of that metric that is acceptable. Grants the search targets of reduced precision, too.
+        front: Compare plans for several accuracy budgets, and report the fastest for each.
         measure_budget: Measure at most so many kernels; None is, for a fast search, a ninth of those that there are, but at
             least 14 and at most 80. Kernels whose timing is known do not count.
         remeasure: Measure anew what the database knows.
@@ -80,9 +87,13 @@ class CompileOptions:
     strategy: str = DEFAULT_STRATEGY
     percentile: int = 50
     accuracy_budget: float | None = None
+    data: Any = None
+    metric: str | None = None
+    max_drop: float | None = None
+    front: bool = False
     measure_budget: int | None = None
     remeasure: bool = False
-    finalists: int = 2
+    finalists: int = 4
     finals: bool = True
     min_gain: float = 0.02
     fusion: FusionOptions | None = None
@@ -110,6 +121,18 @@ class CompileOptions:
             raise UsageError(
                 f"accuracy budget {self.accuracy_budget:g}: write a share of the outputs' magnitude, such as 1e-2"
             )
+
+        if self.metric is not None:
+            from collage.calibration import find_metric  # Late for the same reason.
+
+            find_metric(self.metric)  # Says which there are.
+        if self.max_drop is not None and not 0 <= self.max_drop < 1:
+            raise UsageError(f"largest drop {self.max_drop:g}: write a share, such as 0.01 for one percent")
+
+    @property
+    def allows_reduced(self) -> bool:
+        """True if targets of reduced precision are granted."""
+        return self.accuracy_budget is not None or self.max_drop is not None or self.front
 
     @property
     def proves(self) -> bool:

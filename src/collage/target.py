@@ -230,6 +230,11 @@ class Target:
         return self.option("precision", "f32") != "f32"
 
     @property
+    def is_calibrated(self) -> bool:
+        """True if kernels quantise by ranges that calibration saw (``-precision=int8``)."""
+        return self.option("precision") == "int8"
+
+    @property
     def short(self) -> str:
         """The shortest text that still names the toolchain and its options, for tables."""
         name = self.kind if self.is_native else self.toolchain

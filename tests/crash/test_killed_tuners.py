@@ -21,7 +21,6 @@ import pytest
 from collage._errors import ToolchainError
 from collage.database.database import Database
 from collage.database.queries import listing
-from collage.measure.noise_monitor import PATIENCE_VARIABLE
 from collage.measure.worker_pool import Limits, WorkerPool
 from collage.target import Target
 from collage.toolchains import Registry
@@ -48,7 +47,7 @@ def start(mark: str, *words: str | Path) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         cwd=ROOT,
         # How calm the machine is says nothing here, and waiting for that would take most of the time.
-        env={**os.environ, VARIABLE: mark, "PYTHONPATH": paths, PATIENCE_VARIABLE: "0"},
+        env={**os.environ, VARIABLE: mark, "PYTHONPATH": paths},
     )
 
 

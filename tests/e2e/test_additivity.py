@@ -1,4 +1,4 @@
-"""Where chains cost more than their kernels add up to, the finals notice, and the search is repeated with that in mind."""
+"""Plans whose kernels do not add up: the comparison end to end decides, and the report states the error."""
 
 from __future__ import annotations
 
@@ -24,28 +24,24 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_contradicted_sum_is_corrected_and_searched_again(model: Path) -> None:
+def test_a_chain_that_costs_more_than_its_kernels_says_so_and_loses_only_if_it_is_slower(model: Path) -> None:
     # By their sums: four kernels 6 ms, two 11 ms, second alone 21 ms. With 4 ms for each that follows another: 22, 19, 21.
     toolchains = Registry()
     toolchains.add(TaxedToolchain("first", {"Relu": 1.0, "Tanh": 40.0}))
     toolchains.add(TaxedToolchain("second", {"Relu": 6.0, "Tanh": 1.0}))
-    said: list[str] = []
-    report = collage.compile(model, ["first", "second"], toolchains=toolchains, workers=LENT, say=said.append).report
-    assert any("searching again" in line for line in said)
+    report = collage.compile(model, ["first", "second"], toolchains=toolchains, workers=LENT).report
     kernels = [(kernel["target"], len(kernel["nodes"])) for kernel in report["kernels"]]
-    assert kernels == [("llvm -compiler=first", 2), ("llvm -compiler=second", 4)]
+    assert kernels == [("llvm -compiler=first", 2), ("llvm -compiler=second", 4)], (
+        "the best of fewer kernels is a finalist"
+    )
     assert report["speedup_vs_best_single"] > 1.0
-    assert abs(report["additive_error"]) < 0.25
-    assert 0.0 <= report["machine_drift"] < 0.5  # A pace above 2 is none.
+    assert 0.15 < report["additive_error"] < 0.55, "4 of 19 ms are not in the kernels"
 
-    said.clear()
-    again = collage.compile(model, ["first", "second"], toolchains=toolchains, workers=LENT, say=said.append).report
+    again = collage.compile(model, ["first", "second"], toolchains=toolchains, workers=LENT).report
     assert [(kernel["target"], len(kernel["nodes"])) for kernel in again["kernels"]] == kernels
-    assert again["search"]["measured"] == again["search"]["measured_again"] == 0
+    assert again["search"]["measured"] == 0
     assert not again["search"]["raced"]
-    assert not any("searching again" in line for line in said)
     assert again["additive_error"] == report["additive_error"]
-    assert again["machine_drift"] == report["machine_drift"]
 
 
 def test_a_time_budget_leaves_the_search_what_the_finals_do_not_need(model: Path, tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""What much depends on is measured twice: what was lucky is not believed, and what met a slow machine is forgiven."""
+"""Compilations on machines whose clock is made up: noisy, slow for a while, wrong in places."""
 
 from __future__ import annotations
 
 import random
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,8 @@ from collage.compiler.problem import Problem
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.database.database import Database
-from collage.measure.additivity import AdditivityCheck, TimedPart
 from collage.measure.comparison import Comparison, Finalist, FinalistResult
 from collage.measure.jobs import Job
-from collage.measure.noise_monitor import PATIENCE_VARIABLE
 from collage.measure.session import MeasureSession
 from collage.runtime import Recipe
 from collage.target import Target
@@ -69,7 +67,6 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
     monkeypatch.setattr(MeasureSession, "_measure", lambda *args: clock.measure(*args))
-    monkeypatch.setenv(PATIENCE_VARIABLE, "0")
     return clock
 
 
@@ -102,17 +99,13 @@ def _end_workers() -> Iterator[None]:
 BEST = [("right", 4), ("left", 4)]
 
 
-def test_what_was_chosen_for_being_lucky_is_not_believed(clock: Clock, tmp_path: Path) -> None:
-    clock.first["left", "Neg Relu"] = 0.88
-    assert plan(compiled(tmp_path)) == BEST
-    assert clock.looks["left", "Neg Relu"] >= 2
-
-
 def test_a_machine_that_was_slow_for_a_while_is_forgiven(clock: Clock, tmp_path: Path) -> None:
     clock.first["left", "Neg Relu"] = clock.first["right", "Neg Relu"] = 1.7
     executable = compiled(tmp_path)
     singles = [row["measured_us"]["median"] for row in executable.report["singles"]]
-    assert singles == pytest.approx([1_600_100, 4_740_100])
+    assert singles == pytest.approx([1_600_100, 4_740_100]), (
+        "whole models are measured twice, and the faster run counts"
+    )
     assert plan(executable) == BEST
 
 
@@ -134,7 +127,6 @@ class NoisyMachine:
     Attributes:
         looks: How often each kernel was measured.
         races: How many races were held. A plan's time is what its kernels cost, and a tax for each that follows another.
-        reckonings: How often kernels were timed beside a plan.
 
     Args:
         seed: Of everything.
@@ -146,11 +138,11 @@ class NoisyMachine:
     def __init__(self, seed: int, noise: float = 0.15, slow: float = 1.0, tax: float = 0.5) -> None:
         self.noise, self.slow, self.tax = noise, slow, tax
         self.seed = seed
-        self.rng, self.beside = random.Random(seed), random.Random(seed)
+        self.rng = random.Random(seed)
         self.operators = [self.rng.choice(KINDS) for _ in range(self.rng.randint(6, 14))]
         self.costs = {target: {kind: self.rng.uniform(0.5, 2.0) for kind in KINDS} for target in SECONDS}
         self.looks: Counter[tuple[str, str]] = Counter()
-        self.races = self.reckonings = 0
+        self.races = 0
         self.plans: dict[str, Plan] = {}
 
     def take_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,11 +151,7 @@ class NoisyMachine:
         monkeypatch.setattr(MeasureSession, "check", lambda *args: self.check(*args))
         monkeypatch.setattr("collage.compiler.final_comparison.finalist_of", self.finalist)
         monkeypatch.setattr("collage.compiler.final_comparison.compare_end_to_end", self.race)
-        monkeypatch.setattr("collage.compiler.additivity.finalist_of", self.finalist)
-        monkeypatch.setattr("collage.compiler.additivity.check_additivity", self.reckon)
-        monkeypatch.setattr(MeasureSession, "alone", lambda *args: self.alone(*args))
         monkeypatch.setattr("collage.compiler.final_comparison.why_wrong", lambda *_: None)
-        monkeypatch.setenv(PATIENCE_VARIABLE, "0")
 
     def seconds(self, target: Target, nodes: Iterable[ir.Node]) -> float:
         return 0.2 + sum(self.costs.get(target.toolchain, {}).get(node.op_type, 0.0) for node in nodes)
@@ -195,25 +183,16 @@ class NoisyMachine:
             standings.append(FinalistResult(finalist, Status.OK, time, None, 0.0, 0.0))
         return Comparison(min(standings, key=lambda s: s.time.median_s if s.time else 0.0), None, None, standings)
 
-    def alone(self, measure_session: MeasureSession, job: Job) -> Callable[[], float]:
-        return lambda: self.seconds(job.target, job.kernel.graph) * self.beside.lognormvariate(0.0, 0.02)
-
-    def reckon(self, whole: Finalist, parts: Sequence[TimedPart], *_: object, **__: object) -> AdditivityCheck:
-        """Beside the plan the machine is as fast for its kernels as for the plan."""
-        self.reckonings += 1
-        whole_s = self.plan_s(self.plans[whole.name])
-        return AdditivityCheck(sum(part.count * part.seconds() for part in parts) / whole_s, whole_s)
-
     def plan_s(self, plan: Plan) -> float:
         seconds = sum(self.seconds(kernel.target, kernel.sub_graph.nodes) for kernel in plan.kernels)
         return seconds + self.tax * (len(plan.kernels) - 1)
 
 
 def assert_a_second_compile_does_nothing_else(machine: NoisyMachine, folder: Path, first: collage.Executable) -> None:
-    done = machine.looks.total(), machine.races, machine.reckonings
+    done = machine.looks.total(), machine.races
     second = compiled(folder, machine.operators, finals=True)
-    assert (machine.looks.total(), machine.races, machine.reckonings) == done
-    assert not any(second.report["search"][what] for what in ("measured", "measured_again", "raced"))
+    assert (machine.looks.total(), machine.races) == done
+    assert not any(second.report["search"][what] for what in ("measured", "raced"))
     assert [(k["target"], k["nodes"]) for k in second.report["kernels"]] == [
         (k["target"], k["nodes"]) for k in first.report["kernels"]
     ]
@@ -259,19 +238,6 @@ def compiled_while_slow(
     machine.take_over(monkeypatch)
     monkeypatch.setattr(MeasureSession, "check", lambda *_: None)
     return machine, compiled(folder, machine.operators, finals=True)
-
-
-@pytest.mark.parametrize("seed", [204, pytest.param(226, marks=pytest.mark.slow)])
-def test_parts_that_were_measured_while_the_machine_was_slow_do_not_hide_the_best_mix(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Beside the mix its kernels add up, so only the race tells. Without the second search these end 7 and 13 % above the best.
-    SAID.clear()
-    machine, executable = compiled_while_slow(seed, tmp_path, monkeypatch)
-    assert any("searching again" in line for line in SAID), "the finals corrected the costs of chains"
-    assert above_the_best(machine, executable) <= 0.03
-    assert abs(executable.report["additive_error"]) <= 0.05
-    assert_a_second_compile_does_nothing_else(machine, tmp_path, executable)
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from collage._errors import UsageError
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.measure.jobs import Job
-from collage.measure.noise_monitor import PATIENCE_VARIABLE
 from collage.measure.session import MeasureSession
 from collage.search import SearchResult, measure_all, result_of_cover, strategies
 from collage.testing import FakeToolchain
@@ -52,7 +51,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         return Outcome(Status.OK, None, Summary(seconds, seconds, seconds, 9, 0.0), 0.0, build_s)
 
     monkeypatch.setattr(MeasureSession, "_measure", measure)
-    monkeypatch.setenv(PATIENCE_VARIABLE, "0")
     return seed
 
 

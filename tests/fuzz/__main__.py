@@ -108,7 +108,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--save", type=Path, metavar="FOLDER", help="write models that fail here")
     parser.add_argument("--json", action="store_true", help="print every outcome as a line of JSON")
     options = parser.parse_args(arguments)
-    os.environ.setdefault("COLLAGE_PATIENCE_S", "0")
     os.environ.setdefault("ALLOW_RELEASED_ONNX_OPSET_ONLY", "0")
     with tempfile.TemporaryDirectory() as folder:
         return hunt(options, Path(folder))

@@ -59,7 +59,6 @@ def test_a_report_says_at_which_other_lengths_kernels_were_checked(
         "keys": 1,
         "built": 1,
         "measured": 1,
-        "measured_again": 0,
         "cache_hits": 0,
         "wall_s": 1.0,
         "raced": True,

@@ -121,6 +121,8 @@ def _options_of_all_commands(
 
       collage compile model.onnx -o model.collage --accuracy-budget 1e-2
 
+      collage compile model.onnx -o model.collage --data samples --metric top1 --max-drop 0.01
+
       collage compile model.onnx -o model.collage --search proof
 
       collage compile model.onnx -o model.collage --devices plan.toml
@@ -152,6 +154,21 @@ def compile_(
             help="Largest error of the whole model, relative to its outputs; admits bf16 and int8 kernels.",
         ),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER|FILE.npz", help="Samples of real inputs, to calibrate and to judge on."),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(metavar="M", help="max-error, cosine, snr, top1, top5 or python:MODULE:FUNCTION."),
+    ] = None,
+    max_drop: Annotated[
+        float | None,
+        typer.Option(metavar="DROP", help="Largest drop of the metric, e.g. 0.01; admits bf16 and int8 kernels."),
+    ] = None,
+    front: Annotated[
+        bool, typer.Option("--front", help="Show time against error for several accuracy budgets.")
+    ] = False,
     measure_budget: Annotated[int | None, typer.Option(min=0, help="Measure at most so many kernels.")] = None,
     search: Annotated[
         Literal["fast", "proof", "exhaustive"],
@@ -212,6 +229,10 @@ def compile_(
         tune_s=read_seconds(tune) or 0.0,
         use_tuned=use_tuned,
         accuracy_budget=accuracy_budget,
+        data=data,
+        metric=metric,
+        max_drop=max_drop,
+        front=front,
         search=search,
         strategy=strategy,
         percentile=int(percentile),

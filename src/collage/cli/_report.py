@@ -62,7 +62,17 @@ def print_report(report: Mapping[str, Any]) -> None:
             "end to end (* is returned)", ("", "kernels", "ms, predicted", "ms", "ratio", ""), rows_, right=(1, 2, 3, 4)
         )
     )
+    if report.get("front"):
+        console.print(_front(report["front"]))
     console.print(_summary(report), highlight=False)
+
+
+def _front(points: Sequence[Mapping[str, Any]]) -> Any:
+    rows = [
+        (f"{p['budget']:.0e}" if p["budget"] else "exact", f"{p['error']:.1e}", f"{p['time_ms']:.3f}", p["plan"])
+        for p in points
+    ]
+    return _table("time against error", ("budget", "largest error", "ms", "kernels"), rows, right=(1, 2))
 
 
 def _single_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,6 +87,7 @@ def _summary(report: Mapping[str, Any]) -> str:
         lines.append(
             f"{report['speedup_vs_best_single']:.3f}x the best single toolchain (95 % interval {low:.3f} to {high:.3f})"
         )
+    lines += report.get("precision", {}).get("summary", ())
     lines += _tie(report["finalists"])
     if report["additive_error"] is not None:
         lines.append(_additive(report))
@@ -89,9 +100,9 @@ def _summary(report: Mapping[str, Any]) -> str:
         lines += _lengths(report, numerics)
     lines.append(
         f"{counted(search['candidates'], 'candidate')}, {search['keys']} distinct; {search['built']} built, {search['measured']} "
-        f"measured ({search['measured_again']} twice), {search['cache_hits']} known; {search['wall_s']:.1f} s"
+        f"measured, {search['cache_hits']} known; {search['wall_s']:.1f} s"
     )
-    if not (search["measured"] or search["measured_again"] or search["raced"]):
+    if not (search["measured"] or search["raced"]):
         lines.append("nothing was measured: every timing was known")
     lines += [f"warning: {warning}" for warning in report["warnings"]]
     if report.get("artefact"):
@@ -135,15 +146,12 @@ def _shapes(inputs: Mapping[str, Sequence[int]]) -> str:
 
 
 def _additive(report: Mapping[str, Any]) -> str:
-    """What the kernels add up to, and how far off that is; what the machine is off by itself is told apart."""
-    drift = report.get("machine_drift")  # Reports of artefacts made before it was told do not have it.
-    machine = f" (the machine itself: {drift:+.1%})" if drift is not None else ""
+    """Say what the kernels add up to, and how far off that is."""
     if report["estimate_us"] is None:
-        return f"its kernels were not measured by themselves{machine}"
+        return "its kernels were not measured by themselves"
     if len(report["kernels"]) == 1:
-        return f"measured by itself {_ms(report['estimate_us'])} ms{machine}"
-    error = f"additive error {report['additive_error']:+.1%}"
-    return f"kernels add up to {_ms(report['estimate_us'])} ms on a calm machine{machine}; {error}"
+        return f"measured by itself {_ms(report['estimate_us'])} ms"
+    return f"kernels add up to {_ms(report['estimate_us'])} ms; additive error {report['additive_error']:+.1%}"
 
 
 def print_outputs(outputs: Sequence[Mapping[str, Any]]) -> None:

@@ -8,28 +8,33 @@ Lagrangian relaxation of the shortest path under a second, additive constraint).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 
 from collage._errors import ToolchainError
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import finalist_of
 from collage.compiler.plans import Plan, lower, predicted_s
+from collage.compiler.precision_session import Precision, Verdict
 from collage.compiler.problem import Problem
 from collage.measure.session import MeasureSession
 from collage.workers.worker import Worker
 
-__all__ = ["within_budget"]
+__all__ = ["judge_plan", "judged", "plan_key", "within_budget"]
 
 _STEPS = 8
 """Prices that are tried; each costs a search among what is mostly known, and one run of the plan that it finds."""
 _RAISE = 8.0
 _CHECK_S = 300.0
+_SLOWER = 1.15
+"""A reduced plan that is expected to take so many times as long as another one is not judged."""
 
 
 def within_budget(
     problem: Problem,
     costs: CostTable,
     session: MeasureSession,
+    precision: Precision | None,
     plans: Sequence[Plan],
     search_again: Callable[[], Sequence[Plan]],
 ) -> list[Plan]:
@@ -39,6 +44,7 @@ def within_budget(
         problem: The model, with the tolerance that counts.
         costs: Their ``error_price_s`` is what the search pays, 0 when this returns.
         session: Builds kernels.
+        precision: Has the choosing samples, on which plans are looked at.
         plans: What the search found at price 0, the best first.
         search_again: The best plans at the present price.
 
@@ -48,17 +54,17 @@ def within_budget(
     verdicts: dict[Hashable, bool] = {}
 
     def keeps(plan: Plan) -> bool:
-        key = frozenset((kernel.sub_graph, kernel.target) for kernel in plan.kernels)
+        key = plan_key(plan)
         if key not in verdicts:
-            verdicts[key] = _keeps(problem, session, plan)
+            verdicts[key] = _keeps(problem, session, precision, plan)
         return verdicts[key]
 
     kept = [plan for plan in plans if keeps(plan)]
     if plans and plans[0] not in kept:
         kept += _at_a_price(problem, costs, keeps, search_again)
-    best: dict[frozenset[object], Plan] = {}
+    best: dict[Hashable, Plan] = {}
     for plan in sorted(kept, key=lambda plan: predicted_s(problem, costs, plan) or float("inf")):
-        best.setdefault(frozenset((place.sub_graph, place.target) for place in plan.kernels), plan)
+        best.setdefault(plan_key(plan), plan)
     return list(best.values())
 
 
@@ -84,13 +90,73 @@ def _at_a_price(
     return kept
 
 
-def _keeps(problem: Problem, session: MeasureSession, plan: Plan) -> bool:
-    """Run a plan once: whether its outputs are right within the budget."""
-    if not any(place.target.is_reduced for place in plan.kernels):
+def judged(
+    problem: Problem,
+    session: MeasureSession,
+    precision: Precision | None,
+    plans: Sequence[Plan],
+    seconds: Callable[[Plan], float | None] = lambda _: None,
+) -> list[Plan]:
+    """Return the plans that keep every limit on judging samples; those of the model's own precision always do.
+
+    Reduced plans that are clearly slower than one that is returned are left out. Refused targets that take the whole model are
+    noted in ``precision``, with the reason.
+
+    Args:
+        problem: The model.
+        session: Builds kernels.
+        precision: Has the judging samples.
+        plans: The plans, in the order in which they are returned.
+        seconds: The time that a plan is expected to take, if it is known.
+    """
+    expected_s = {plan.name: seconds(plan) or 0.0 for plan in plans}
+    exact_s = [expected_s[plan.name] for plan in plans if not _is_reduced(plan) and expected_s[plan.name]]
+    best_s, kept = min(exact_s, default=math.inf), set[str]()
+    for plan in sorted(plans, key=lambda plan: expected_s[plan.name]):
+        if precision is None or not _is_reduced(plan):
+            kept.add(plan.name)
+            continue
+        if expected_s[plan.name] > _SLOWER * best_s:
+            continue
+        session.say(f"judging {plan.name}")
+        reason = judge_plan(problem, session, precision, plan).reason
+        if reason is None:
+            kept.add(plan.name)
+            best_s = min(best_s, expected_s[plan.name] or best_s)
+        elif plan.single is not None:
+            precision.refusals[str(plan.single)] = reason
+    return [plan for plan in plans if plan.name in kept]
+
+
+def judge_plan(
+    problem: Problem, session: MeasureSession, precision: Precision, plan: Plan, *, chooses: bool = False
+) -> Verdict:
+    """Return how a plan does on judging samples, or on choosing ones."""
+    try:
+        finalist = finalist_of(problem, session, plan, lower(problem, session, plan))
+    except ToolchainError as error:
+        return Verdict(reason=str(error))
+    return precision.verdict(plan_key(plan), finalist.arguments, chooses=chooses)
+
+
+def plan_key(plan: Plan) -> Hashable:
+    """Return a key that plans share if they run the same nodes in the same kernels."""
+    return frozenset((kernel.sub_graph, kernel.target) for kernel in plan.kernels)
+
+
+def _is_reduced(plan: Plan) -> bool:
+    return any(place.target.is_reduced for place in plan.kernels)
+
+
+def _keeps(problem: Problem, session: MeasureSession, precision: Precision | None, plan: Plan) -> bool:
+    """Return True if a plan is right on the checking sets within the budget, and keeps every limit on choosing samples."""
+    if not _is_reduced(plan):
         return True
     try:
         finalist = finalist_of(problem, session, plan, lower(problem, session, plan))
         with Worker(finalist.service, dict(finalist.arguments)) as worker:
-            return worker.call("check", _CHECK_S, tolerance=problem.tolerance)["reason"] is None
+            if worker.call("check", _CHECK_S, tolerance=problem.tolerance)["reason"] is not None:
+                return False
     except ToolchainError:
         return False
+    return precision is None or judge_plan(problem, session, precision, plan, chooses=True).reason is None

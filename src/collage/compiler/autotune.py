@@ -1,10 +1,13 @@
-"""Tuning as an anytime second phase: kernels whose toolchain can tune are tuned while the time lasts (design section 7).
+"""Tuning as an anytime second phase: kernels whose toolchain can tune are tuned while the time lasts.
 
-Once a plan of untuned kernels stands, the search is asked what it would choose if every kernel gained from tuning as much
-as kernels have gained so far. Of the kernels that it names, that with the greatest gain per second of tuning is tuned and
-measured, as a candidate for a target of its own. How long tuning takes is foretold from what building and running the
-kernel took, and from how long earlier tunings took, in whichever model. This ends with the time, or where even such gains
-would not pay. What was tuned takes part in every later compilation, whether that may tune or not.
+1. A plan of untuned kernels is found.
+2. The search is asked what it would choose if every kernel gained from tuning as much as kernels have gained so far.
+3. Of the kernels of that plan, the one with the greatest expected gain per second of tuning is tuned and measured. It
+   becomes a candidate for a target of its own.
+4. Steps 2 and 3 are repeated until the time is used up, or no expected gain is worth its time.
+
+How long tuning takes is estimated from how long the kernel took to build and to run, and from earlier tunings. Tuned kernels
+take part in every later compilation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one compilation may use for its search: seconds, and kernels to measure (design section 7)."""
+"""The budget of one compilation's search: seconds, and kernels to measure."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The cheapest cover is that which takes least work; the one that ends first keeps more devices busy, and may well be another.
 What kernels of different devices do to each other when they run at once (a memory shared, a clock turned down) nobody
-predicts, so both are raced, and the cheapest cover of each device alone as well. Design sections 4.3 and 6.
+predicts, so both are raced, and the cheapest cover of each device alone as well.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collage.compiler.budget import SearchBudget
 from collage.compiler.copy_costs import transfers_of
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
-from collage.cost.cost import Correction, Cost
+from collage.cost.cost import Cost
 from collage.cost.outcome import Outcome, Status
 from collage.database.database import Database
 from collage.fusion import CandidateKernel
@@ -31,7 +31,6 @@ from collage.target import HOST_TARGET, Target
 __all__ = ["CostTable", "HasTarget"]
 
 _BATCH_SIZE = 16
-_SECOND_LOOKS = 16
 _ONE_AND_THE_HOST = 2
 _TWO_PARTS = 2
 _LEAST_SHARE = 0.1
@@ -63,7 +62,6 @@ class CostTable:
 
     Attributes:
         budget: What all searches together may use.
-        correction: What comparisons end to end have taught about the costs of chains.
         error_price_s: Seconds that the search adds for each unit of relative error of a kernel of reduced precision.
         overheads: What calling each target costs.
         batch_size: So many kernels are measured at once.
@@ -72,7 +70,6 @@ class CostTable:
 
     def __init__(self, problem: Problem, survey: Survey, session: MeasureSession, database: Database) -> None:
         self.budget = SearchBudget(problem.options, problem.comparison_plan)
-        self.correction = Correction()
         self.error_price_s = 0.0
         self.overheads: dict[Target, Overheads] = {}
         self.batch_size = _BATCH_SIZE
@@ -186,32 +183,6 @@ class CostTable:
             self._learn(candidate.sub_graph, candidate.target, outcome)
         return [self.measured_cost(candidate) for candidate in candidates]
 
-    def remeasure(self, kernels: Sequence[HasTarget]) -> bool:
-        """Measure kernels once more, the most expensive ones first, if there is time for it.
-
-        Returns:
-            True if any was.
-        """
-        try:
-            with self.budget.searching():
-                return self.search_s_left > 0 and self._measure_again(kernels)
-        except KeyboardInterrupt:
-            self.say("interrupted: going on with the best so far")
-            return False
-
-    def _measure_again(self, kernels: Sequence[HasTarget]) -> bool:
-        measured = [kernel for kernel in kernels if self.known_cost(kernel) not in (None, Cost.INVALID)]
-        distinct = {self._problem.key_of(c.sub_graph, c.target): c for c in measured}
-        by_cost = sorted(distinct.values(), key=lambda c: -self.measured_cost(c).seconds)[:_SECOND_LOOKS]
-        models = [self._problem.kernel_of(c.sub_graph, c.target) for c in by_cost]
-        again = self._estimator.remeasure(models, self.best_single_s)
-        for kernel, outcome in zip(by_cost, again, strict=True):
-            if outcome is not None and outcome.status is Status.WRONG:
-                self.reject(kernel)
-            elif outcome is not None:
-                self._learn(kernel.sub_graph, kernel.target, outcome)
-        return any(outcome is not None for outcome in again)
-
     def recall(self, candidates: Iterable[CandidateKernel]) -> None:
         """Learn what the database knows of candidates; nothing is built or measured."""
         for candidate in candidates:
@@ -239,12 +210,7 @@ class CostTable:
         if outcome is None or not outcome.ok or outcome.time is None:
             return None if outcome is None else Cost.INVALID
         price_s = self.error_price_s * (outcome.error or 0.0) if candidate.target.is_reduced else 0.0
-        seconds = self.corrected_s(outcome.time.at(self._problem.options.percentile), candidate.sub_graph)
-        return Cost(seconds=seconds + price_s)
-
-    def corrected_s(self, seconds: float, sub_graph: SubGraph) -> float:
-        """Return what a kernel takes, by its measured or expected seconds, in view of what was learned of chains."""
-        return seconds if len(sub_graph.inside) == len(self._problem.graph) else self.correction.parts * seconds
+        return Cost(seconds=outcome.time.at(self._problem.options.percentile) + price_s)
 
     def why_wrong(self, kernel: HasTarget) -> str | None:
         """Return why this very kernel is wrong, and reject it; None if it is right.
@@ -270,17 +236,16 @@ class CostTable:
 
     def expected_s(self, candidate: CandidateKernel) -> float:
         """Return the expected seconds of a candidate that was not measured."""
-        return self.corrected_s(self._expectation.expected_s(candidate.target, candidate.bits), candidate.sub_graph)
+        return self._expectation.expected_s(candidate.target, candidate.bits)
 
     def least_s(self, candidate: CandidateKernel) -> float:
         """Return seconds that a candidate's cost cannot undercut, whichever toolchain compiles it."""
         place, target = candidate.sub_graph, candidate.target
-        return self.corrected_s(sum(weight * line.bound_s(place, target) for line, weight in self._rooflines), place)
+        return sum(weight * line.bound_s(place, target) for line, weight in self._rooflines)
 
     def launch_penalty_s(self, target: Target) -> float:
         """Return the seconds that each kernel of a chain costs beyond its own: measured, unless the user says it."""
-        measured_s = self.overheads[target].launch_s + self.correction.chain_s
-        return self._problem.options.launch_penalties_s.get(target.toolchain, measured_s)
+        return self._problem.options.launch_penalties_s.get(target.toolchain, self.overheads[target].launch_s)
 
     def _nbytes_of(self, value: ir.Value) -> int:
         """Return the size of a value in the reference run, or as the model states it; 0 where neither tells."""

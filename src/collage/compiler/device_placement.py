@@ -1,9 +1,8 @@
 """Devices in a compilation: what a user demands is planned on the prepared model, and the search stays within it.
 
-The plan of devices decides where operators run that something is demanded of (``docs/devices.md``). Phase 1 decides which
-targets may run them there: those that refine what was planned. A kernel runs on one device. What is left free goes to the
-default, if there is one; else the search places it: each candidate then comes once for every device
-that may run it.
+Planning (see ``docs/devices.md``) decides where operators run that the user annotated. The targets that may run them there
+are those that refine the planned scope. A kernel runs on one device. Operators that were left free go to the default device, if
+there is one. If there is none, the search places them: each candidate then comes once for every device that may run it.
 """
 
 from __future__ import annotations

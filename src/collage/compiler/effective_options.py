@@ -20,6 +20,7 @@ __all__ = ["check_estimator_options", "effective_options", "refuse", "with_plann
 _ABOUT_TIMES = (
     "accuracy_budget",
     "finalists",
+    "front",
     "measure_budget",
     "min_gain",
     "percentile",

@@ -14,7 +14,6 @@ from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
 from collage.measure.comparison import Finalist, FinalistResult, compare_end_to_end, why_wrong
-from collage.measure.noise_monitor import BUSY
 from collage.measure.session import MeasureSession
 from collage.runtime import Recipe
 from collage.target import HOST_TOOLCHAIN
@@ -37,8 +36,7 @@ class FinalComparison:
         standings: How every plan did, by its name.
         time: The winner's end-to-end latency.
         speedup: Over the best single target, and its interval; None if no single target finished.
-        slowdown: How many times as long as at best the machine took while they raced (see ``collage.measure.noise_monitor``).
-        additive_error: See ``collage.compiler.additivity``; None until it is judged, or if it is not known.
+        additive_error: See ``collage.compiler.additive_error``; None until it is computed, or if it is not known.
         rivals: Plans that may be as fast as the winner, by name: the interval of their time over the winner's.
         is_interrupted: The user ended the comparison.
     """
@@ -49,7 +47,6 @@ class FinalComparison:
     standings: dict[str, FinalistResult]
     time: Summary | None
     speedup: tuple[float, Interval] | None
-    slowdown: float = 1.0
     additive_error: float | None = None
     rivals: Mapping[str, Interval] = field(default_factory=dict)
     is_interrupted: bool = False
@@ -62,7 +59,7 @@ class FinalComparison:
     @property
     def is_in_doubt(self) -> bool:
         """True if a disturbed machine chose among plans that it could not tell apart."""
-        return bool(self.rivals) and (self.is_noisy or self.slowdown > BUSY)
+        return bool(self.rivals) and self.is_noisy
 
 
 def choose(problem: Problem, costs: CostTable, session: MeasureSession, plans: Sequence[Plan]) -> FinalComparison:
@@ -86,11 +83,7 @@ def _compared(
 ) -> FinalComparison:
     recipes, failures = _built(problem, session, plans, why_wrong_kernel)
     finalists = [finalist_of(problem, session, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
-    noise_monitor = session.noise_monitor
-    noise_monitor.renew()
-    result = compare_end_to_end(
-        finalists, problem.tolerance, problem.comparison_plan, session.say, when_quiet=noise_monitor.samples
-    )
+    result = compare_end_to_end(finalists, problem.tolerance, problem.comparison_plan, session.say)
     standings = {**failures, **{standing.finalist.name: standing for standing in result.standings}}
     if result.winner is None:
         return FinalComparison(None, None, plans, standings, None, None)
@@ -103,7 +96,6 @@ def _compared(
         standings,
         result.winner.time,
         result.speedup,
-        slowdown=noise_monitor.slowdown_met,
         rivals=result.rivals,
     )
 

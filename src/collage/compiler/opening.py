@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from collage._errors import ConfigError, WrongAnswer
 from collage.compiler.device_placement import prepare_and_plan_devices
+from collage.compiler.precision_session import with_data, with_limits
 from collage.compiler.preparation import (
     OPSET_CONVERSION,
     Preparation,
@@ -79,7 +80,7 @@ def open_model(
     original = OriginalModel(write_original(source, workspace), LIMITS, workers)
     stack.callback(original.close)
     model = fix_lengths(model, options.fixed)
-    options = on_given_inputs(options, model)
+    options = on_given_inputs(with_limits(with_data(options, model, workspace)), model)
     fact = preparation_fact(facts["sha256"], options, code_digest())
     told = None if options.remeasure else database.local_fact(**fact)
     verdict = Verdict() if told is None else Verdict(tuple(told["left_out"]), tuple(told["reasons"]))
@@ -97,11 +98,11 @@ def open_model(
             session = attempt.enter_context(
                 measure_session(toolchains, database, workspace, options, workers=workers, say=say)
             )
-            if options.accuracy_budget is not None:
+            if options.allows_reduced:
                 menu = with_reduced_precision(menu, session)
             problem = Problem.of(place_weights(prepared, workspace), menu, toolchains, options, placement)
             try:
-                survey = survey_model(problem, session, database, preparation, is_timed=is_timed)
+                survey = survey_model(problem, session, database, preparation, stack, is_timed=is_timed)
             except PreparationDiffers as found:
                 verdict = _left_out(found, verdict, model)
                 told = None

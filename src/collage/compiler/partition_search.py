@@ -1,8 +1,7 @@
-"""Phase 3: the cheapest covers of a graph, and which of them go to the finals.
+"""Phase 3: the cheapest partitionings of a graph, and which of them are compared end to end.
 
-Only candidates that may lie on a best path are measured. What is found is not the end: borders between its kernels are
-moved, neighbours are joined, and the search goes on with these; and a cover whose toolchains cannot share a process is no
-cover. ``docs/fusion.md`` describes the search.
+Only candidates that may lie on a best path are measured. Then borders between kernels are moved, and neighbours are joined,
+until no partitioning beside the best is better. A partitioning whose toolchains cannot share a process is left out.
 """
 
 from __future__ import annotations
@@ -41,38 +40,17 @@ are mostly its twins, with a view here or there; where going from toolchain to t
 threads have to be woken, it is the plain one that wins.
 """
 
-_LOOKS = 3
-"""So many covers at most are measured again."""
-
 
 def search_until_stable(
     problem: Problem, survey: Survey, costs: CostTable, records: TuningRecords, index: CandidateKernelIndex
 ) -> tuple[CandidateKernelIndex, SearchResult[CandidateKernel]]:
-    """Phase 3, until its result bears a second look.
+    """Phase 3, and again with candidates beside those of the best partitioning, until none of them makes a better one.
 
-    The cheapest of many noisy sums is partly cheap by luck. So the kernels of the best cover are measured again, and the
-    search goes on with what that says, until it ends with what was seen twice.
+    Candidates were proposed before anything was measured. After a search, borders between kernels are moved, and neighbours
+    of one target are joined.
 
     Returns:
-        All candidates there are now, and the result of the last search.
-    """
-    index, result = _settled(problem, survey, costs, records, index)
-    for _ in range(_LOOKS):
-        if result.partitioning is None or result.stopped_by in ("should_stop", "deadline"):
-            break
-        if not costs.remeasure(result.partitioning.candidates):
-            break
-        index, result = _settled(problem, survey, costs, records, index)
-    return index, result
-
-
-def _settled(
-    problem: Problem, survey: Survey, costs: CostTable, records: TuningRecords, index: CandidateKernelIndex
-) -> tuple[CandidateKernelIndex, SearchResult[CandidateKernel]]:
-    """Phase 3, and again with candidates beside those of the best cover, until none of them makes a better one.
-
-    Where candidates end was decided before anything was measured; now that something is, borders between kernels are
-    moved, and neighbours of one target are joined.
+        All candidates that there are now, and the result of the last search.
     """
     result = search_partition(problem, costs, index)
     while (best := result.partitioning) is not None and result.stopped_by in ("finished", "min_gain"):

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from collage._errors import NothingCanRun, WrongAnswer
-from collage.compiler.accuracy_budget import within_budget
-from collage.compiler.additivity import PlanChecks, correct_costs, with_additive_error
+from collage.compiler.accuracy_budget import judged, within_budget
+from collage.compiler.additive_error import additive_error
 from collage.compiler.autotune import autotune, known_autotuned
 from collage.compiler.candidates import collect, gather_specs
 from collage.compiler.cost_table import CostTable
@@ -34,8 +34,10 @@ from collage.compiler.estimated_search import plan_by_estimator
 from collage.compiler.final_comparison import FinalComparison, choose, compare_again, lowered_again, unmeasured
 from collage.compiler.opening import open_model
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
-from collage.compiler.plans import Plan, estimate_s, single_plans, with_costs
-from collage.compiler.problem import Problem
+from collage.compiler.plans import Plan, estimate_s, predicted_s, single_plans, with_costs
+from collage.compiler.precision_borders import around_sensitive
+from collage.compiler.precision_front import find_front
+from collage.compiler.precision_report import precision_facts
 from collage.compiler.refusals import (
     check_chosen,
     check_menu,
@@ -59,6 +61,7 @@ from collage.measure.tuning_records import TuningRecords
 from collage.options import CompileOptions
 from collage.runtime import Executable, Recipe
 from collage.search import SearchResult
+from collage.system.load import is_busy
 from collage.system.scratch import make_scratch, scratch
 from collage.target import TargetLike
 from collage.toolchains import Registry, choose_menu, registry
@@ -78,6 +81,7 @@ def compile(
     dynamic_shapes: Any = None,
     options: CompileOptions | None = None,
     estimator: CostEstimator | None = None,
+    data: Any = None,
     toolchains: Registry | None = None,
     workers: dict[str, Worker] | None = None,
     say: Say = lambda _: None,
@@ -94,6 +98,7 @@ def compile(
         options: See ``CompileOptions``.
         estimator: Tells what a kernel costs, in any unit; None measures. With one, no kernel is timed and no plans are
             compared: the plan of the least cost by its word is built and checked.
+        data: Samples of real inputs, in place of the options' own: see ``CompileOptions.data``.
         toolchains: Where toolchains are found; the installed ones by default.
         workers: Worker processes to use and to leave running, for callers that compile many models.
         say: Told what is going on, a line at a time.
@@ -108,6 +113,8 @@ def compile(
         NothingCanRun: An operator that no target and no fallback can run, or a menu that runs none of them.
         WrongAnswer: Every way of running the model gives wrong outputs.
     """
+    options = options or CompileOptions()
+    options = options if data is None else replace(options, data=data)
     toolchains = toolchains or registry()
     menu = choose_menu(targets, toolchains)
     if targets is None:
@@ -137,6 +144,7 @@ def compile(
         assert result.finals.recipe is not None
         facts["nodes"] = len(survey.problem.graph)
         report = compile_report(survey, session, facts, result, time.monotonic() - started)
+        report |= precision_facts(survey, session, result.finals)
         told = [*placement_costs(survey, result.finals), *unsearched_bodies(survey)]
         report["warnings"] = [*survey.reference.checking.notes, *report["warnings"], *told]
         return _settle(replace(result.finals.recipe, model=facts, report=report), workspace, toolchains)
@@ -172,10 +180,12 @@ def _plan(survey: Survey, session: MeasureSession, database: Database) -> Compil
     """Return what the last compilation like this one ended with, if it holds, or the result of a search."""
     problem, fusion = survey.problem, FusionReport()
     session.say("collecting candidate kernels")
-    candidates = collect(problem, gather_specs(survey), fusion)
+    specs = gather_specs(survey)
+    candidates = CandidateKernelIndex([*collect(problem, specs, fusion), *around_sensitive(survey, specs)])
     store = ResultStore(problem, session, database, candidates)
-    known = None if problem.options.remeasure or problem.options.tune_s else store.load()
-    if known is not None and (holds := _recalled(problem, session, known, store)) is not None:
+    options = problem.options
+    known = None if options.remeasure or options.tune_s or options.front else store.load()
+    if known is not None and (holds := _recalled(survey, session, known, store)) is not None:
         return holds
     result = _searched(survey, session, database, candidates, fusion)
     if result.finals.recipe is not None and not _is_unfinished(problem.options, result):
@@ -193,7 +203,6 @@ def _searched(
     """Search for the cheapest plans, and compare them end to end with every target alone."""
     problem, tune_s = survey.problem, survey.problem.options.tune_s
     costs, records = CostTable(problem, survey, session, database), TuningRecords(session, database)
-    checks = PlanChecks(problem, costs, session)
     costs.learn()
     costs.introduce(candidates)
     candidates = CandidateKernelIndex([*candidates, *known_autotuned(problem, costs, records, candidates)])
@@ -206,6 +215,8 @@ def _searched(
         candidates, _ = search(candidates)
         candidates = autotune(problem, costs, records, candidates)
     singles, found = single_plans(problem, survey, candidates), None
+    expected_s = partial(predicted_s, problem, costs)
+    judge = partial(judged, problem, session, survey.precision, seconds=expected_s)
     is_bound = any(problem.is_bound(target) for target in survey.takers)
     if len(survey.takers) > 1 or problem.placement is not None or tune_s or costs.has_variants or is_bound:
         compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say)
@@ -214,28 +225,34 @@ def _searched(
             plans = in_one_process(problem, costs, compat, index, best_plans(problem, costs, index, result))
             if any(target.is_reduced for target in problem.menu):
                 again = partial(searched_again, problem, costs, index)
-                plans = within_budget(problem, costs, session, plans, again)
-            return priced(with_named_targets(survey, [*singles, *_mixes(survey, plans, singles)]))
+                plans = within_budget(problem, costs, session, survey.precision, plans, again)
+            mixes = _mixes(survey, plans, singles)
+            return priced(with_named_targets(survey, judge([*singles, *mixes])))
 
-        found, finals = decide(candidates, search, finalists, partial(choose, problem, costs, session), costs, checks)
+        found, finals = decide(candidates, search, finalists, partial(choose, problem, costs, session), costs)
     else:
-        finals = choose(problem, costs, session, priced(with_named_targets(survey, singles)))
+        finals = choose(problem, costs, session, priced(with_named_targets(survey, judge(singles))))
+    if survey.precision is not None and problem.options.front:
+        again = partial(searched_again, problem, costs, candidates)
+        survey.precision.front = find_front(survey, session, costs, finals, again)
     summary = SearchSummary.of(problem, candidates, found, fusion)
-    return CompileResult.of(problem, costs, with_additive_error(costs, checks, finals), summary)
+    finals = replace(finals, additive_error=additive_error(finals, partial(predicted_s, problem, costs)))
+    return CompileResult.of(problem, costs, finals, summary)
 
 
 def _recalled(
-    problem: Problem, session: MeasureSession, known: CompileResult, store: ResultStore
+    survey: Survey, session: MeasureSession, known: CompileResult, store: ResultStore
 ) -> CompileResult | None:
     """Build what an earlier compilation chose, and compare it again if it was chosen in doubt and the machine is calm.
 
     Returns:
         The result; None if what was chosen then cannot be built now, or is wrong.
     """
+    problem = survey.problem
     finals = lowered_again(problem, session, known.finals)
-    if finals is None:
+    if finals is None or finals.plan is None or not judged(problem, session, survey.precision, [finals.plan]):
         return None
-    if not finals.is_in_doubt or not session.noise_monitor.is_known_quiet():
+    if not finals.is_in_doubt or is_busy():
         return replace(known, finals=finals)
     again = compare_again(problem, session, finals)
     if again is finals:
@@ -259,17 +276,15 @@ def decide(
     finalists: Callable[[CandidateKernelIndex, SearchResult[CandidateKernel]], Sequence[Plan]],
     compare: Callable[[Sequence[Plan]], FinalComparison],
     costs: CostTable,
-    checks: PlanChecks,
 ) -> tuple[SearchResult[CandidateKernel], FinalComparison]:
-    """Phase 3, then the comparison; once more where it contradicts the costs that were searched with.
+    """Phase 3, then the comparison; both once more if building the finalists showed that a kernel is wrong.
 
     Args:
         index: The candidates.
-        search: Finds the cheapest cover.
+        search: Finds the cheapest partitioning.
         finalists: The plans to compare.
         compare: Runs them end to end.
-        costs: What kernels cost; corrected by what the comparison shows.
-        checks: Plans beside their kernels.
+        costs: What kernels cost; kernels that turned out to be wrong are left out of further searches.
     """
     finals, compared = None, list[Plan]()
     while True:
@@ -279,7 +294,7 @@ def decide(
             return result, finals
         rejected = costs.rejections
         finals, compared = compare(plans), list(plans)
-        if not correct_costs(costs, checks, finals) and costs.rejections == rejected:
+        if costs.rejections == rejected:
             return result, finals
 
 

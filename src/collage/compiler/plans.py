@@ -300,7 +300,7 @@ def estimate_s(costs: CostTable, kernel: PlannedKernel) -> float | None:
     outcome = costs.outcome_of(kernel)
     if outcome is None or outcome.time is None:
         return None
-    return costs.corrected_s(outcome.time.median_s, kernel.sub_graph)
+    return outcome.time.median_s
 
 
 def predicted_s(problem: Problem, costs: CostTable, plan: Plan) -> float | None:

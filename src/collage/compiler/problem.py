@@ -87,7 +87,7 @@ class Problem:
 
     def key_of(self, sub_graph: SubGraph, target: Target) -> tuple[Hashable, Target]:
         """Return a key that kernels share if they cost the same: twelve equal layers are measured once."""
-        return self.kernels.signature(sub_graph), target.without_rule
+        return self.kernels.key(sub_graph, target), target.without_rule
 
     def kernel_of(self, sub_graph: SubGraph, target: Target) -> tuple[ir.Model, Target]:
         """Return a kernel as a standalone model, with its target."""

@@ -1,11 +1,10 @@
-"""The report of a compilation: what was chosen, how it compares, and how far it can be believed (design section 10)."""
+"""The report of a compilation: what was chosen, how it compares, and how far it can be believed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from collage.compiler.additivity import machine_drift
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.plans import Plan, PlannedKernel
 from collage.compiler.problem import Problem
@@ -69,7 +68,6 @@ def compile_report(
         "speedup_vs_best_single": finals.speedup[0] if finals.speedup else None,
         "speedup_interval": finals.speedup[1].as_list() if finals.speedup else None,
         "additive_error": finals.additive_error,
-        "machine_drift": 1.0 - 1.0 / machine_drift(finals),
         "search": _search(problem, session, result, wall_s),
         "numerics": _numerics(survey, session, result, standing, no_numbers),
         "warnings": [
@@ -100,7 +98,9 @@ def _single(survey: Survey, finals: FinalComparison, target: Target) -> dict[str
             "reason": standing.reason,
         }
     reason = outcome.reason
-    if outcome.ok and not survey.is_right(outcome):
+    if survey.precision is not None and str(target) in survey.precision.refusals:
+        row["status"], reason = Status.WRONG.value, survey.precision.refusals[str(target)]
+    elif outcome.ok and not survey.is_right(outcome):
         row["status"] = Status.WRONG.value
         reason = (
             f"differs by {outcome.error:.1e} of the largest output, more than {survey.problem.tolerance:.0e}; "
@@ -133,7 +133,6 @@ def _search(problem: Problem, session: MeasureSession, result: CompileResult, wa
         "keys": search.keys,
         "built": counters.built,
         "measured": counters.measured,
-        "measured_again": counters.again,
         "cache_hits": counters.recorded,
         "raced": not result.is_remembered,
         "states": search.states,

@@ -36,7 +36,7 @@ from collage.toolchains import TUNED
 __all__ = ["CompileResult", "ResultStore", "SearchSummary"]
 
 _FACT = "plan-2"
-_ELSEWHERE = ("db", "remeasure", "dims", "fixed", "inputs", "devices", "fusion", "launch_penalties_s")
+_ELSEWHERE = ("db", "remeasure", "dims", "fixed", "inputs", "data", "devices", "fusion", "launch_penalties_s")
 """Options that do not decide which plan is found, or that another part of the key stands for."""
 
 _TUNED_OPTIONS = ("trials", "seed")
@@ -187,7 +187,6 @@ class ResultStore:
             {name: standing for name, standing in standings.items() if standing is not None},
             told["time"] and Summary(*told["time"]),
             told["speedup"] and (told["speedup"][0], Interval(*told["speedup"][1:])),
-            slowdown=told["pace"],
             additive_error=told["additive_error"],
             rivals={name: Interval(*interval) for name, interval in told["rivals"].items() if name in known},
         )
@@ -211,7 +210,6 @@ class ResultStore:
             "time": finals.time and list(astuple(finals.time)),
             "speedup": finals.speedup and [finals.speedup[0], *finals.speedup[1].as_list()],
             "rivals": {name: interval.as_list() for name, interval in finals.rivals.items()},
-            "pace": finals.slowdown,
             "additive_error": finals.additive_error,
             "kernels_ok": result.kernels_ok,
             "kernels_error": result.kernels_error,
@@ -328,6 +326,7 @@ def _name_of(problem: Problem, session: MeasureSession) -> dict[str, Any]:
         "occasions": [[_shapes(problem, values), weight] for values, weight in session.occasions],
         "options": {f.name: getattr(options, f.name) for f in fields(options) if f.name not in _ELSEWHERE},
         "penalties": dict(options.launch_penalties_s),
+        "data": None if options.data is None else options.data.digest,
     }
 
 

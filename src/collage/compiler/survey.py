@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from collage.compiler.precision_sensitivity import EXEMPT, add_variants, keep_unbounded_in_float
+from collage.compiler.precision_session import Precision, open_precision
 from collage.compiler.preparation import Preparation, PreparationDiffers, Verdict, find_guilty
 from collage.compiler.problem import Problem
 from collage.cost.outcome import Outcome
@@ -53,11 +56,13 @@ class Survey:
         problem: The model and the menu.
         reference: What outputs are compared with.
         baselines: What each target takes, and how long it needs.
+        precision: What is known of reduced precision; None if nothing on the menu is reduced.
     """
 
     problem: Problem
     reference: Reference
     baselines: Baselines
+    precision: Precision | None = None
 
     @property
     def wholes(self) -> list[Outcome]:
@@ -78,8 +83,9 @@ class Survey:
 
     @property
     def usable(self) -> list[Target]:
-        """The targets of the menu that can be used here."""
-        return [target for target in self.problem.menu if self.baselines[target].availability.available]
+        """The targets of the menu that can be used here, without variants, which take the whole model alone."""
+        menu = [target for target in self.problem.menu if target.option(EXEMPT) is None]
+        return [target for target in menu if self.baselines[target].availability.available]
 
     def is_right(self, whole: Outcome) -> bool:
         """Return True if the whole model on one target keeps the tolerance, or the accuracy budget."""
@@ -107,6 +113,7 @@ def survey_model(
     session: MeasureSession,
     database: Database,
     preparation: Preparation = Preparation(),  # noqa: B008 (frozen)
+    stack: ExitStack | None = None,
     *,
     is_timed: bool = True,
 ) -> Survey:
@@ -115,8 +122,9 @@ def survey_model(
     Args:
         problem: The model and the menu.
         session: Builds and measures.
-        database: Where facts about this machine are kept.
+        database: Where facts are kept.
         preparation: How the model was prepared.
+        stack: Closes what judges reduced precision; without, nothing does, and no plan is reduced.
         is_timed: Build and time what targets take. Otherwise their toolchains are only asked what they support.
 
     Raises:
@@ -135,17 +143,28 @@ def survey_model(
         return Survey(problem, reference, unmeasured)
     if not is_timed:
         return Survey(problem, reference, supported_baselines(problem, session.availability))
-    baselines = measure_baselines(
-        problem.graph,
-        problem.menu,
-        problem.toolchains,
-        problem.kernels,
-        MeasuringCostEstimator(session, weight_bytes(problem.model)),
-        session,
-        database,
-        session.say,
+    original = preparation.original
+    file = original.path if original is not None and original.failure is None else None
+    made = reference.checking.made
+    precision = None if stack is None else open_precision(problem, session, database, made, file, stack)
+
+    def baselines_of(menu: Sequence[Target]) -> Baselines:
+        estimator = MeasuringCostEstimator(session, weight_bytes(problem.model))
+        return measure_baselines(
+            problem.graph, menu, problem.toolchains, problem.kernels, estimator, session, database, session.say
+        )
+
+    if precision is None:
+        return Survey(problem, reference, baselines_of(problem.menu))
+    keep_unbounded_in_float(precision, problem)
+    baselines = baselines_of(problem.menu)
+    variants = add_variants(precision, problem, baselines, session, database)
+    return Survey(
+        replace(problem, menu=(*problem.menu, *variants)),
+        reference,
+        {**baselines, **baselines_of(variants)},
+        precision,
     )
-    return Survey(problem, reference, baselines)
 
 
 def supported_baselines(problem: Problem, availability_of: Callable[[Target], Availability]) -> Baselines:

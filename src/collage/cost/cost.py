@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-__all__ = ["Correction", "Cost", "CostLike"]
+__all__ = ["Cost", "CostLike"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -95,16 +95,3 @@ Cost.INVALID = Cost(seconds=math.inf)
 
 CostLike = Cost | float
 """What estimators may return: a `Cost`, or seconds, where NaN is unknown and infinity is invalid."""
-
-
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """What the finals have taught about the costs of chains.
-
-    Attributes:
-        chain_s: Seconds by which each kernel of a chain costs more than was measured.
-        parts: Share of their measured time that kernels take which are parts of the model; the whole takes all of its own.
-    """
-
-    chain_s: float = 0.0
-    parts: float = 1.0

@@ -9,10 +9,7 @@ from collage._errors import CompileError, ToolchainError, Unsupported, WorkerDie
 from collage.cost.cost import Cost
 from collage.cost.statistics import Summary
 
-__all__ = ["Outcome", "Status", "failed", "merge_measurements"]
-
-_DISTURBED = 1.15
-"""Two looks at a kernel that differ by more than this factor cannot both have been at a calm machine."""
+__all__ = ["Outcome", "Status", "failed"]
 
 
 class Status(StrEnum):
@@ -56,19 +53,6 @@ class Outcome:
     def cost(self) -> Cost:
         """The median latency, or INVALID."""
         return Cost(seconds=self.time.median_s) if self.ok and self.time is not None else Cost.INVALID
-
-
-def merge_measurements(first: Outcome, second: Outcome) -> Outcome:
-    """What to believe of a kernel that was measured, found promising, and measured again.
-
-    What was chosen for being cheap is partly cheap by luck, so of two like figures the second counts. Of two that differ
-    widely the lower does: the machine was slow at the other.
-    """
-    if first.time is None or second.time is None:
-        return second
-    low, high = sorted([first, second], key=lambda outcome: outcome.time.median_s if outcome.time is not None else 0.0)
-    assert low.time is not None and high.time is not None
-    return low if high.time.median_s > _DISTURBED * low.time.median_s else second
 
 
 def failed(error: ToolchainError, build_s: float) -> Outcome:

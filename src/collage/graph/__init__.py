@@ -5,6 +5,15 @@ a standalone model of one, :func:`structural_hash` names what it computes, and :
 into local functions of a new model.
 """
 
+from collage.graph._calibrated import (
+    NODE_PRECISION,
+    VALUE_RANGE,
+    drop_precisions,
+    keep_in_float,
+    set_value_range,
+    stays_float,
+    value_range,
+)
 from collage.graph._clone import clone_node
 from collage.graph._copy import Copier, copy_model
 from collage.graph._dataflow_graph import KERNEL_DOMAIN, Cut, DataflowGraph, value_nbytes
@@ -25,7 +34,9 @@ __all__ = [
     "COMPOSITE",
     "GLOBAL_SYMBOL",
     "KERNEL_DOMAIN",
+    "NODE_PRECISION",
     "PRIMITIVE",
+    "VALUE_RANGE",
     "Copier",
     "Cut",
     "DataflowGraph",
@@ -44,11 +55,13 @@ __all__ = [
     "clone_node",
     "constant_tensor",
     "copy_model",
+    "drop_precisions",
     "extract",
     "first_bit",
     "hash_bits",
     "is_view",
     "iterate_bits",
+    "keep_in_float",
     "kernel_model",
     "kernels_of",
     "known_operators",
@@ -58,10 +71,13 @@ __all__ = [
     "partition",
     "quotient_order",
     "register_op_kind",
+    "set_value_range",
+    "stays_float",
     "stored_tensor",
     "structural_hash",
     "tensor_handle",
     "used_values",
     "value_nbytes",
+    "value_range",
     "weight_class",
 ]

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from collage.graph._calibrated import copy_range
 from collage.graph._handle import tensor_handle
 
 __all__ = ["ValueMap", "clone_graph", "clone_node", "new_value"]
@@ -19,7 +20,7 @@ CloneBody: TypeAlias = Callable[[ir.Graph, ValueMap], ir.Graph]
 
 
 def new_value(value: ir.Value, tensor: ir.TensorProtocol | None = None, *, bind: bool = True) -> ir.Value:
-    """A free-standing value with the name, type and shape of another.
+    """A free-standing value with the name, type, shape and range of another.
 
     Args:
         value: The value to copy.
@@ -28,7 +29,9 @@ def new_value(value: ir.Value, tensor: ir.TensorProtocol | None = None, *, bind:
     """
     if tensor is None:
         shape = value.shape.copy() if value.shape is not None else None
-        return ir.Value(name=value.name, shape=shape, type=value.type)
+        made = ir.Value(name=value.name, shape=shape, type=value.type)
+        copy_range(value, made)
+        return made
     return ir.Value(
         name=value.name,
         shape=ir.Shape(tensor.shape.numpy()),
@@ -66,6 +69,7 @@ def clone_node(
     for old, new in zip(node.outputs, copy.outputs, strict=True):
         new.name, new.type, new.doc_string = old.name, old.type, old.doc_string
         new.shape = old.shape.copy() if old.shape is not None else None
+        copy_range(old, new)
         values[old] = new
     return copy
 

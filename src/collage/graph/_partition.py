@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from collage._errors import PassError
+from collage.graph._calibrated import VALUE_RANGE, copy_range
 from collage.graph._clone import ValueMap, clone_node, new_value
 from collage.graph._dataflow_graph import KERNEL_DOMAIN, DataflowGraph
 from collage.graph._extract import COMPOSITE, Extraction, composite_marks, extraction, kernel_ir_version
@@ -49,7 +50,7 @@ def partition(model: ir.Model, kernels: Sequence[KernelSpec]) -> ir.Model:
 
     Functions are of domain ``collage`` and carry the attributes as metadata, with ``Primitive`` and
     ``global_symbol``; labelled parts are functions inside, with ``Composite``. Small constants are part of the
-    function; weights are passed to it. Equal kernels with equal attributes share a function. A kernel that consists of
+    function; weights are passed to it. Equal kernels with equal attributes and ranges share a function. A kernel that consists of
     a call of a kernel made earlier stays as it is. Nodes that reach no output are dropped.
 
     Args:
@@ -157,7 +158,8 @@ class _Partitioner:
         marks = composite_marks(group.sub_graph.nested) if PRIMITIVE in group.metadata else {}
         kernel = extraction(group.sub_graph.graph, group.sub_graph, group.name, marks, bind_weights=True)
         weights = _weights_of(kernel.model)
-        key = (structural_hash(kernel.model, classify_weights=False), tuple(sorted(group.metadata.items())))
+        structure = structural_hash(kernel.model, classify_weights=False)
+        key = (structure, tuple(sorted(group.metadata.items())), _ranges_in(kernel.model))
         function = self._by_key.get(key)
         if function is None:
             function = self._by_key[key] = self._function(group, kernel, weights)
@@ -173,6 +175,7 @@ class _Partitioner:
         for old, new in zip(old_outputs, call.outputs, strict=True):
             new.name, new.type, new.doc_string = old.name, old.type, old.doc_string
             new.shape = old.shape.copy() if old.shape is not None else None
+            copy_range(old, new)
             values[old] = new
         self.calls += PRIMITIVE in group.metadata
         return call
@@ -217,6 +220,11 @@ def _weights_of(kernel: ir.Model) -> list[ir.Value]:
     used = (v for node in DataflowGraph(kernel).nodes for v in used_values(node))
     weights = dict.fromkeys(v for v in used if v.is_initializer())
     return [v for v in weights if v.const_value is None or not is_part_of_structure(v, v.const_value)]
+
+
+def _ranges_in(kernel: ir.Model) -> tuple[str | None, ...]:
+    """The noted ranges of what a kernel computes: with others, it is another function."""
+    return tuple(value.metadata_props.get(VALUE_RANGE) for node in kernel.graph for value in node.outputs)
 
 
 def _constant_node(value: ir.Value) -> ir.Node:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import onnx_ir as ir
 
+from collage.graph._calibrated import NODE_PRECISION
 from collage.graph._extract import COMPOSITE
 from collage.graph._op_kind import is_shape_operand
 from collage.graph._traversal import GraphLike, bodies, constant_tensor, post_dfs
@@ -24,10 +25,10 @@ def structural_hash(model: ir.Model, *, classify_weights: bool = True) -> str:
 
     It depends on operators with their domains and opset versions, attributes with control-flow bodies, how values
     connect nodes, the order, types and shapes of inputs and outputs (names of symbolic dimensions included), on the
-    labels of labelled parts, and on small constants (see :func:`is_part_of_structure`). Other weights count by type,
-    shape and :func:`weight_class`. It does not depend on names of nodes, values, functions or graphs, on doc
-    strings, on the order of the node list, on nodes that reach no output, or on types noted for inner values, which
-    follow from the rest.
+    labels of labelled parts, on the precision noted for nodes, and on small constants (see
+    :func:`is_part_of_structure`). Other weights count by type, shape and :func:`weight_class`. It does not depend on
+    names of nodes, values, functions or graphs, on doc strings, on the order of the node list, on nodes that reach no
+    output, on ranges noted for values, or on types noted for inner values, which follow from the rest.
 
     Args:
         model: An extracted kernel, or any other model.
@@ -101,6 +102,8 @@ class _Hasher:
         versions = [opsets.get(domain) for domain in dict.fromkeys((node.domain, ""))]
         self._write("node", *([function] if function else [node.domain, node.op_type, *versions]))
         self._write(node.metadata_props.get(COMPOSITE, ""), len(node.outputs), len(node.inputs))
+        if (precision := node.metadata_props.get(NODE_PRECISION)) is not None:
+            self._write("precision", precision)
         for value in node.inputs:
             self._add_use(value)
         for name in sorted(node.attributes):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from collage._errors import CompileError
 from collage.numerics.compare import REDUCED_TOLERANCE, compare
-from collage.numerics.value_store import ValueStore, probe_of
+from collage.numerics.value_store import ValueStore, is_beyond_ranges, probe_of
 from collage.runtime import Executable, Recipe, load, same_bytes
 from collage.target import Target
 from collage.toolchains import Compiled, LoadOptions, Registry, Toolchain
@@ -32,6 +33,7 @@ class _Service:
         lengths: The same with other lengths, for which the host may stand in.
         is_reduced: It computes in a coarser type than the model. Then its error on probing inputs does not count: they are
             not what a budget is stated for. Its outputs there must be recognisable.
+        is_calibrated: It quantises by ranges. Then its outputs on inputs beyond these need only be finite.
     """
 
     def __init__(
@@ -43,8 +45,9 @@ class _Service:
         notes: Sequence[str] = (),
         lengths: Sequence[str] = (),
         is_reduced: bool = False,
+        is_calibrated: bool = False,
     ) -> None:
-        self._is_reduced = is_reduced
+        self._is_reduced, self._is_calibrated = is_reduced, is_calibrated
         self._run = call
         self._notes, self._noted = notes, len(notes)
         self._stores = [ValueStore(Path(folder)) for folder in (*values, *lengths)]
@@ -62,11 +65,12 @@ class _Service:
             for name, value in feeds.items():
                 if not same_bytes(value, store.get(name)):
                     return {"max_abs": 0.0, "max_rel": 0.0, "reason": f"writes over the model's input {name!r}"}
-            is_lenient = self._is_reduced and bool(probe_of(store.folder))
+            is_beyond = self._is_calibrated and is_beyond_ranges(store.folder)
+            is_lenient = is_beyond or (self._is_reduced and bool(probe_of(store.folder)))
             for name, value in outputs.items():
                 if name not in store or not store.is_repeatable(name):
                     continue
-                allowed = REDUCED_TOLERANCE if is_lenient else tolerance
+                allowed = math.inf if is_beyond else REDUCED_TOLERANCE if is_lenient else tolerance
                 difference = compare(value, store.get(name), allowed, store.rounding_sensitive(name))
                 if difference.reason is not None:
                     reason = f"{probe_of(store.folder)}output {name!r}: {difference.reason}"
@@ -123,8 +127,9 @@ class ExecutableWorker(_Service):
         made = Recipe.from_json(recipe)
         executable = Executable(made, Path(workspace), toolchains=toolchains)
         inputs = [port.name for port in executable.inputs]
-        is_reduced = any(Target.parse(kernel.target).is_reduced for kernel in made.kernels)
-        super().__init__(executable.run, inputs, values, weights, executable.notes, lengths, is_reduced)
+        targets = [Target.parse(kernel.target) for kernel in made.kernels]
+        is_reduced, is_calibrated = any(t.is_reduced for t in targets), any(t.is_calibrated for t in targets)
+        super().__init__(executable.run, inputs, values, weights, executable.notes, lengths, is_reduced, is_calibrated)
 
 
 class ArtefactWorker(_Service):

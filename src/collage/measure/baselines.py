@@ -101,11 +101,14 @@ def measure_baselines(
 def _remeasure(
     found: TargetBaseline, kernels: KernelMaker, estimator: MeasuringCostEstimator, best_s: float
 ) -> TargetBaseline:
-    """What all is compared with is measured twice, with the other targets in between: the machine may be slow for seconds."""
+    """Measure a whole model again, now that all other targets had their turn: the machine may be slow for seconds.
+
+    Much depends on it: a search abandons kernels that are slower than the best single target.
+    """
     whole = found.whole
     if whole.time is None or whole.time.median_s > _HOPELESS * best_s:
         return found
-    (again,) = estimator.remeasure([(kernels.model(found.ranges[0], found.target), found.target)], _HOPELESS * best_s)
+    again = estimator.measure_again(kernels.model(found.ranges[0], found.target), found.target, _HOPELESS * best_s)
     if again is None or again.time is None:
         return found if again is None else replace(found, outcomes=(again,))
     scale = again.time.median_s / whole.time.median_s

@@ -34,6 +34,7 @@ from collage.frontend import (
 from collage.graph import structural_hash
 from collage.measure.original_model import Mismatch, OriginalModel
 from collage.measure.reference_run import (
+    MadeUp,
     Make,
     UntakenInputs,
     believe_values,
@@ -46,7 +47,7 @@ from collage.measure.unstable_elements import capture_unstable
 from collage.numerics.compare import compare, tolerance_of
 from collage.numerics.nan_check import nonfinite_elements
 from collage.numerics.rounding_ties import after_decisions
-from collage.numerics.value_store import ValueStore, probe_folder, probe_of
+from collage.numerics.value_store import HARDER, ValueStore, probe_folder, probe_of
 from collage.target import HOST_TARGET
 
 __all__ = ["CheckingSets", "agrees_with_original", "capture_checking_sets"]
@@ -72,6 +73,7 @@ class CheckingSets:
         probes: Kinds of probing inputs that the model takes.
         lacks_inputs: It cannot be run because it fails on inputs that were made up; given ones may do.
         notes: What a user should know of inputs that were made up.
+        made: Inputs that the model takes, and what makes more of their kind; None if it could not be run.
     """
 
     failure: str | None = None
@@ -80,6 +82,7 @@ class CheckingSets:
     probes: tuple[str, ...] = ()
     lacks_inputs: bool = False
     notes: tuple[str, ...] = ()
+    made: MadeUp | None = None
 
 
 class _Differs(Exception):
@@ -204,7 +207,7 @@ def capture_checking_sets(
         return CheckingSets(str(error), lacks_inputs=isinstance(error, UntakenInputs))
     except _Differs as found:
         return CheckingSets(None, tuple(found.mismatches), found.values)
-    return CheckingSets(probes=probes, notes=_guesses(model, made.inputs, given))
+    return CheckingSets(probes=probes, notes=_guesses(model, made.inputs, given), made=made)
 
 
 def _guesses(model: ir.Model, inputs: Mapping[str, Any], given: Collection[str]) -> tuple[str, ...]:
@@ -318,7 +321,7 @@ def _capture_others(
 ) -> None:
     """A second set of inputs to check kernels on; where the model refuses all, or makes less sense of them, one has to do."""
     most = nonfinite_elements(model, measure_session.values)
-    folder = measure_session.values.folder.with_name("other_values")
+    folder = measure_session.values.folder.with_name(HARDER)
     for inputs in candidates:
         values = ValueStore(folder)
         try:

@@ -1,4 +1,4 @@
-"""The finals: whole executables against each other, end to end, taking turns (design section 4, step 5).
+"""The finals: whole executables against each other, end to end, taking turns.
 
 Every contestant lives in a process of its own, which loads only the runtimes that it uses, so that a crash costs a
 contestant and nobody is slowed by a neighbour that it would not have. They run in turns, in blocks short enough for slow
@@ -26,8 +26,6 @@ from collage.workers.worker import Worker
 
 __all__ = ["Comparison", "ComparisonPlan", "Finalist", "FinalistResult", "compare_end_to_end", "why_wrong"]
 
-
-WhenQuiet = Callable[[Callable[[], list[float]]], list[float]]
 
 _LARGE_BYTES = 256 << 20
 _COPIES = 24
@@ -209,7 +207,6 @@ def compare_end_to_end(
     say: Callable[[str], None] = lambda _: None,
     *,
     winner: str | None = None,
-    when_quiet: WhenQuiet = lambda measure: measure(),
 ) -> Comparison:
     """Races contestants and picks the winner.
 
@@ -219,7 +216,6 @@ def compare_end_to_end(
         plan: How long.
         say: Told what is going on.
         winner: Name of the contestant that counts as the winner whatever its time: a comparison, not a choice.
-        when_quiet: Measures one block while the machine is fit for it.
 
     Returns:
         Who won, and how all did. A contestant that crashes or is wrong loses; the others go on.
@@ -231,8 +227,8 @@ def compare_end_to_end(
             with build_lock():
                 _guard(runner, partial(_qualify, runner, tolerance, plan))
             _leave(runner, plan)
-        _requalify(runners, plan, when_quiet)
-        track, rivals = _until_decided(_with_a_chance(runners, plan.abandon_ratio), plan, say, when_quiet)
+        _requalify(runners, plan)
+        track, rivals = _until_decided(_with_a_chance(runners, plan.abandon_ratio), plan, say)
         # Whoever was too slow to be raced still finishes before those that did not finish at all.
         rivals = rivals or [runner for runner in runners if runner.failure is None]
         if not rivals:
@@ -244,7 +240,7 @@ def compare_end_to_end(
         for leg in range(plan.legs):
             track = _started_afresh(track, plan)
             rounds = len(range(leg, plan.reporting_rounds, plan.legs))
-            track = _run_rounds(track, "reporting", rounds, plan, say, when_quiet)
+            track = _run_rounds(track, "reporting", rounds, plan, say)
         return _result(runners, chosen, plan, free=winner is None)
     finally:
         for runner in runners:
@@ -277,19 +273,19 @@ def _qualify(runner: _RunningFinalist, tolerance: float, plan: ComparisonPlan) -
     runner.block = min(max(math.ceil(plan.block_s / max(min(runner.qualifying), 1e-6)), 1), 2000)
 
 
-def _requalify(runners: Sequence[_RunningFinalist], plan: ComparisonPlan, when_quiet: WhenQuiet) -> None:
+def _requalify(runners: Sequence[_RunningFinalist], plan: ComparisonPlan) -> None:
     """Times once more who seems hopeless, but not by far: a process that has just come up may be slow for a moment."""
     running = [runner for runner in runners if runner.failure is None]
     limit_s = plan.abandon_ratio * min((runner.median_s for runner in running), default=0.0)
     for runner in running:
         if limit_s < runner.median_s <= plan.abandon_ratio * limit_s:
             with measurement_lock():
-                _guard(runner, partial(_requalify_one, runner, plan, when_quiet))
+                _guard(runner, partial(_requalify_one, runner, plan))
             _leave(runner, plan)
 
 
-def _requalify_one(runner: _RunningFinalist, plan: ComparisonPlan, when_quiet: WhenQuiet) -> None:
-    samples = when_quiet(partial(runner.worker.call, "run", plan.timeout_s, runs=len(runner.qualifying), warm_up=1))
+def _requalify_one(runner: _RunningFinalist, plan: ComparisonPlan) -> None:
+    samples = runner.worker.call("run", plan.timeout_s, runs=len(runner.qualifying), warm_up=1)
     runner.qualifying = min(runner.qualifying, samples, key=lambda found: summarise(found).median_s)
 
 
@@ -302,7 +298,7 @@ def _with_a_chance(runners: Sequence[_RunningFinalist], abandon_ratio: float) ->
 
 
 def _until_decided(
-    track: list[_RunningFinalist], plan: ComparisonPlan, say: Callable[[str], None], when_quiet: WhenQuiet
+    track: list[_RunningFinalist], plan: ComparisonPlan, say: Callable[[str], None]
 ) -> tuple[list[_RunningFinalist], list[_RunningFinalist]]:
     """Runs the choosing rounds: as many as it takes to tell who wins, within reason.
 
@@ -312,14 +308,14 @@ def _until_decided(
     rivals, retired, done = track, list[_RunningFinalist](), 0
     looks = [look for look in plan.choosing_rounds if look > plan.trial_rounds]
     if len(track) > 1 and looks:
-        rivals, done = _run_rounds(rivals, "choosing", plan.trial_rounds, plan, say, when_quiet), plan.trial_rounds
+        rivals, done = _run_rounds(rivals, "choosing", plan.trial_rounds, plan, say), plan.trial_rounds
         retired = _eliminated(rivals, plan.eliminate_ratio)
         rivals = [runner for runner in rivals if runner not in retired]
     for number, look in enumerate(looks if len(rivals) > 1 else ()):
         seconds = sum(runner.block * runner.median_s for runner in rivals) * (look - done)
         if number and seconds > plan.choosing_s:
             break
-        rivals = _run_rounds(rivals, "choosing", look - done, plan, say, when_quiet)
+        rivals = _run_rounds(rivals, "choosing", look - done, plan, say)
         done = look
         if not (undecided := _undecided(rivals, plan.worthwhile)):
             break
@@ -377,7 +373,6 @@ def _run_rounds(
     rounds: int,
     plan: ComparisonPlan,
     say: Callable[[str], None],
-    when_quiet: WhenQuiet,
 ) -> list[_RunningFinalist]:
     order = random.Random(0)
     for number in range(rounds):
@@ -385,17 +380,17 @@ def _run_rounds(
         order.shuffle(track)
         with measurement_lock():
             for runner in track:
-                _guard(runner, partial(_run_block, runner, phase, plan, when_quiet))
+                _guard(runner, partial(_run_block, runner, phase, plan))
                 _leave(runner, plan)
         track = [runner for runner in track if runner.failure is None]
     return track
 
 
-def _run_block(runner: _RunningFinalist, phase: _Phase, plan: ComparisonPlan, when_quiet: WhenQuiet) -> None:
+def _run_block(runner: _RunningFinalist, phase: _Phase, plan: ComparisonPlan) -> None:
     # The first run of a block finds the caches of others and sleeping threads: a tenth slower or faster from turn to turn,
     # for models of 200 ms too. Where a run takes seconds, that is little, and one run more is much.
     warm_up = 0 if min(runner.qualifying) > _SLOW_S and not plan.one_at_a_time else 1
-    samples = when_quiet(partial(runner.worker.call, "run", plan.timeout_s, runs=runner.block, warm_up=warm_up))
+    samples = runner.worker.call("run", plan.timeout_s, runs=runner.block, warm_up=warm_up)
     getattr(runner, phase).append(samples)
 
 
@@ -445,7 +440,7 @@ def _break_tie(
         return chosen
     with under_load() as is_there:
         if is_there:
-            _run_rounds(ties, "beside", plan.under_load_rounds, plan, say, lambda measure: measure())
+            _run_rounds(ties, "beside", plan.under_load_rounds, plan, say)
     alive = [runner for runner in ties if runner.failure is None]
     return min(alive, key=lambda runner: runner.under_load_s or math.inf, default=chosen)
 

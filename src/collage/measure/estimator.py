@@ -1,4 +1,4 @@
-"""Cost estimators: what a kernel costs on a target (specification 003, "Robust candidate kernel latency measurement").
+"""Cost estimators: what a kernel costs on a target.
 
 ``CostEstimator`` is the extension point: ``estimate(module, target) -> Cost``, where the module is a kernel as a
 standalone model. The measuring one is the rule; a custom callable may count something else (memory, energy) instead.
@@ -91,9 +91,9 @@ class MeasuringCostEstimator:
         jobs = [self.job(module, target, abandon_above_s) for module, target in kernels]
         return self._workshop.measure(jobs)
 
-    def remeasure(self, kernels: Sequence[tuple[ir.Model, Target]], abandon_above_s: float) -> list[Outcome | None]:
-        """Measures kernels once more that much depends on, see ``MeasureSession.look_again``."""
-        return self._workshop.remeasure([self.job(module, target, abandon_above_s) for module, target in kernels])
+    def measure_again(self, module: ir.Model, target: Target, abandon_above_s: float) -> Outcome | None:
+        """Measure a kernel once more, see ``MeasureSession.measure_again``."""
+        return self._workshop.measure_again(self.job(module, target, abandon_above_s))
 
     def why_wrong(self, module: ir.Model, target: Target) -> str | None:
         """Why this very kernel, with its weights and on its values, is wrong; None if it is right.

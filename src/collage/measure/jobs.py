@@ -50,14 +50,12 @@ class Counters:
     Attributes:
         built: Kernels compiled.
         measured: Kernels timed.
-        again: Kernels timed a second time, because much depends on them.
         recorded: Outcomes that came from the database.
         elsewhere: How many of these were measured on another machine, which is like this one.
     """
 
     built: int = 0
     measured: int = 0
-    again: int = 0
     recorded: int = 0
     elsewhere: int = 0
 

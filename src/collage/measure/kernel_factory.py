@@ -7,7 +7,16 @@ from collections.abc import Hashable, Mapping
 import onnx_ir as ir
 
 from collage.device import RESULT_SE_SCOPE, SEScope
-from collage.graph import DataflowGraph, IndexSet, NameSupply, SubGraph, extract, structural_hash
+from collage.graph import (
+    DataflowGraph,
+    IndexSet,
+    NameSupply,
+    SubGraph,
+    drop_precisions,
+    extract,
+    keep_in_float,
+    structural_hash,
+)
 from collage.target import Target
 
 __all__ = ["KernelMaker", "kernel_attributes", "kernel_name"]
@@ -29,6 +38,7 @@ class KernelMaker:
         self._node_hashes: dict[int, str] = {}
         self._signatures: dict[SubGraph, Hashable] = {}
         self._properties: dict[tuple[Hashable, str], Mapping[str, str]] = {}
+        self._in_float: dict[str, int] = {}
 
     def model(self, nodes: int | SubGraph, target: Target) -> ir.Model:
         """The kernel over these nodes (a sub-graph, or bits) for a target: the same object whenever it is asked for."""
@@ -36,10 +46,30 @@ class KernelMaker:
         key = (sub_graph, str(target))
         if key not in self._made:
             model = extract(self.graph, sub_graph, self._names.fresh(kernel_name(sub_graph, target)))
+            if not target.is_reduced:
+                drop_precisions(model)
             if self._properties:
                 model.metadata_props.update(self._properties.get((self.signature(sub_graph), str(target)), {}))
+            in_float = self._in_float.get(str(target), 0)
+            for i, node in zip(sub_graph, model.graph, strict=True):
+                if in_float >> i & 1:
+                    keep_in_float(node)
             self._made[key] = model
         return self._made[key]
+
+    def keep_in_float(self, target: Target, bits: int) -> None:
+        """Have the kernels of a reduced target compute these nodes in float32; before any of them is made."""
+        self._in_float[str(target)] = bits
+
+    def in_float(self, target: Target) -> int:
+        """Return the nodes that kernels of a target compute in float32 by ``keep_in_float``, as bits."""
+        return self._in_float.get(str(target), 0)
+
+    def key(self, sub_graph: SubGraph, target: Target) -> Hashable:
+        """Equal for kernels that are alike but for names and weights: ``signature``, and which nodes stay in float32."""
+        kept = self.in_float(target) & sub_graph.inside.bits
+        signature = self.signature(sub_graph)
+        return (signature, kept >> sub_graph.inside.first) if kept else signature
 
     def annotate(self, sub_graph: SubGraph, target: Target, properties: Mapping[str, str]) -> None:
         """Gives kernels properties, this one and all that are alike; before any of them is made."""

@@ -8,7 +8,7 @@ An expectation is learned, not proved: a search that relies on it may miss an op
   overlap this one. What was learned nearby counts most, and near is what shares most of the time: of what is cheap, a
   large kernel may lack any number of nodes.
 
-Design section 6, "Lazy": expected bounds. A measurement is never an expectation: what was measured is what it costs.
+A measurement is never an expectation: what was measured is what it costs.
 """
 
 from __future__ import annotations

@@ -44,12 +44,13 @@ class OriginalModel:
         workers: Worker processes lent by the caller, by name; one for originals is among them, or is added.
 
     Attributes:
+        path: The model's file.
         evaluator: What runs it; None until ``open`` has succeeded.
         failure: Why it cannot be run; None if it can, as far as is known.
     """
 
     def __init__(self, path: Path, limits: Limits, workers: dict[str, Worker] | None = None) -> None:
-        self._path = path
+        self.path = path
         self._limits = limits
         self._is_lent = workers is not None
         self._is_open = False
@@ -82,7 +83,7 @@ class OriginalModel:
         """
         with build_lock():
             if not (self._is_open and self._worker.alive):
-                opened = self._worker.call("open", self._limits.compile_s, model=str(self._path))
+                opened = self._worker.call("open", self._limits.compile_s, model=str(self.path))
                 self._is_open = True
                 self._values, self._outputs = frozenset(opened["values"]), tuple(opened["outputs"])
                 self.evaluator = str(opened["evaluator"])

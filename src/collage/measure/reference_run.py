@@ -1,4 +1,4 @@
-"""The reference run: every intermediate value of the model, once, on real inputs (design section 7).
+"""The reference run: every intermediate value of the model, once, on real inputs.
 
 Kernels are then measured on what they will really be given (indices in range, masks that mask), and checked against what
 they should return. Where dimensions are symbolic, they are measured at all lengths that the user calls representative, and
@@ -72,6 +72,12 @@ class MadeUp:
     make: Make
     inputs: Mapping[str, Any]
     floats: Floats
+
+    def reseeded(self, seed: int) -> Make:
+        """Return what makes other inputs of the same distribution."""
+        assert isinstance(self.make, partial)
+        model, _ = self.make.args
+        return partial(self.make.func, model, seed, **self.make.keywords)
 
 
 def capture_made_up(

@@ -1,6 +1,6 @@
 """A time that no kernel can undercut on this machine: the roofline, with every benefit of doubt on the fast side.
 
-These are *proof* bounds (design section 6, "Lazy"): under them, and under them only, the distance to the optimum can be stated.
+These are *proof* bounds: with them the lazy search can state how far its result is from the optimum at most.
 They are sound as long as a toolchain
 
 * does the multiplications of a product or convolution, less what Winograd's algorithm saves (a factor of 5, that of

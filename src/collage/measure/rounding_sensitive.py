@@ -1,8 +1,8 @@
-"""Which elements of the model's values are not settled: they hang on decisions within the tolerance, and are not compared.
+"""Elements of the model's values that depend on decisions within the tolerance, and are not compared.
 
-Every decision of the reference run that lies within the tolerance is turned over, and what follows from it is computed once
-more. What comes out otherwise is unsettled (design section 7). Where that is more than a small share of a value, all of it is
-compared, as if it did not: a kernel must not be excused from everything.
+A decision is a comparison, a rounding, an argument of a maximum. Each decision of the reference run that lies within the
+tolerance is reversed, and what depends on it is computed once more. Elements that change are marked. If more than a small share
+of a value changes, all of it is compared: a kernel must not be excused from everything.
 """
 
 from __future__ import annotations

@@ -4,18 +4,14 @@ A kernel alone in a loop finds its weights in cache; inside the model, those of 
 Measured in a loop, small kernels look 10 to 20 % too cheap, and a search over many of them picks the luckiest. So before
 every timed run all processors touch as much memory as the rest of the model leaves in their caches (see
 ``collage.measure.cache_pressure``), and then this one the inputs, which the kernel before has just written.
-
-The tuner has it run in short bursts, and looks at the machine's pace between them. Bursts that the machine was calm for count;
-where there are not enough of those, the calmest, whose runs count as what they would have taken on a calm machine.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,21 +21,11 @@ from collage.cost.statistics import median_interval
 from collage.measure.cache_flush import cache_flusher_for
 from collage.toolchains import Device, DeviceKernel, Kernel
 
-__all__ = ["SamplingPlan", "kernel_slowdown", "normalize", "sample", "sample_in_bursts", "sample_kernel"]
+__all__ = ["SamplingPlan", "sample", "sample_kernel"]
 
 _SURELY = 4.0
 """A first run this many times above what is hopeless needs no second one if it took long; no warm-up saves so much."""
 _FEWEST = 3
-_CALM = 1.12
-"""Pace up to which a machine is calm. Within it 46 kernels took up to 7 % longer than at their fastest; from there on, all of
-a sudden, 12 to 25 %, and 40 to 60 % at a pace of 1.6. They are busy for a tenth of a second at a time, most of them.
-"""
-_USUAL = 1.06
-"""What a calm machine's pace usually is: the fastest product ever seen was luckier than most."""
-_SLOWER = 0.9
-"""The power of the pace beyond the usual by which kernels are slower: 0.8 to 1.1, by regression."""
-_PATIENCE = 1.5
-"""So many times the budget may be spent until the machine has been calm for long enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +35,7 @@ class SamplingPlan:
     Attributes:
         evict_bytes: Memory that each processor touches before every timed run.
         cores: Number of processors.
-        budget_s: Seconds after which no new run is started (at least ``least`` runs are made all the same, and some more
-            on a machine that is not calm).
-        burst_s: Seconds after which a burst starts no new run.
-        warm_up: Run once before the first timed run.
+        budget_s: Seconds after which no new run is started, once there are ``least`` runs.
         least: Fewest timed runs.
         most: Most timed runs.
         spread: Stop when the median's interval is within this share of the median, to either side.
@@ -62,8 +45,6 @@ class SamplingPlan:
     evict_bytes: int = 0
     cores: int = 1
     budget_s: float = 0.3
-    burst_s: float = 1e9
-    warm_up: bool = True
     least: int = 7
     most: int = 60
     spread: float = 0.02
@@ -102,7 +83,7 @@ def _work(kernel: DeviceKernel, tensors: Sequence[Any]) -> Callable[[], Any]:
 def sample(
     run: Callable[[], Any], inputs: Sequence[np.ndarray[Any, Any]], plan: SamplingPlan, device: Device | None = None
 ) -> list[float]:
-    """Times ``run`` as ``plan`` says, for one burst.
+    """Time ``run`` as ``plan`` says, after one run to warm up.
 
     Args:
         run: The kernel on ``inputs``.
@@ -118,7 +99,7 @@ def sample(
     arrays = [a.reshape(-1).view(np.uint8) for a in inputs if a.dtype.kind not in "OSUT" and a.size]
     samples: list[float] = []
     # A short run may have waited for a processor for many times its length: what is said of it is said of several.
-    if plan.warm_up and (first_s := seconds(run)) > max(_SURELY * plan.abandon_above_s, plan.budget_s):
+    if (first_s := seconds(run)) > max(_SURELY * plan.abandon_above_s, plan.budget_s):
         return [first_s]
     started = time.perf_counter()
     while True:
@@ -130,69 +111,8 @@ def sample(
             device.evict(plan.evict_bytes)
         samples.append(seconds(run))
         spent_s = time.perf_counter() - started
-        if spent_s > plan.burst_s or _is_enough(samples, spent_s, plan):
+        if _is_enough(samples, spent_s, plan):
             return samples
-
-
-def sample_in_bursts(
-    burst: Callable[[SamplingPlan], Sequence[float]], slowdown: Callable[[], float], plan: SamplingPlan
-) -> list[float]:
-    """Times a kernel in bursts, between which it is seen how fast the machine is.
-
-    Args:
-        burst: Times it as a plan says, until the burst ends (see ``sample``).
-        slowdown: How many times as long as at best the machine takes just now, 1 or more.
-        plan: When to stop. Of a machine that is not calm, up to half the budget more is spent.
-
-    Returns:
-        Seconds of the timed runs that count, as they would be if the machine were calm: those of bursts that it was calm
-        for, or of the calmest where these have fewer than ``least`` runs.
-    """
-    bursts: list[tuple[float, list[float]]] = []
-    spent_s, least_s = 0.0, math.inf
-    before = slowdown()
-    while True:
-        started = time.perf_counter()
-        # A long run warms up for itself.
-        found = burst(replace(plan, warm_up=least_s < plan.burst_s or not bursts))
-        spent_s += time.perf_counter() - started
-        least_s = min(least_s, *found)
-        after = slowdown()
-        met = math.sqrt(before * after)
-        bursts.append((met, [normalize(seconds, met) for seconds in found]))
-        counting = _calmest(bursts, plan.least)
-        if _is_enough(counting, spent_s, plan) and not _may_become_calm(bursts, spent_s, plan):
-            return counting
-        before = after
-
-
-def _may_become_calm(bursts: Sequence[tuple[float, Sequence[float]]], spent_s: float, plan: SamplingPlan) -> bool:
-    """Whether to wait for calm bursts, since those so far do not have enough runs."""
-    calm = [seconds for met, samples in bursts if met <= _CALM for seconds in samples]
-    hopeless = min(min(samples) for _, samples in bursts) > plan.abandon_above_s
-    if hopeless or (calm and _is_enough(calm, spent_s, plan)):
-        return False
-    return spent_s < _PATIENCE * plan.budget_s and sum(len(s) for _, s in bursts) < _PATIENCE * plan.most
-
-
-def _calmest(bursts: Sequence[tuple[float, Sequence[float]]], least: int) -> list[float]:
-    """The samples of all bursts that the machine was calm for, and of the next calmest until there are ``least`` of them."""
-    counting: list[float] = []
-    for met, samples in sorted(bursts, key=lambda burst: burst[0]):
-        if met > _CALM and len(counting) >= least:
-            break
-        counting += samples
-    return counting
-
-
-def kernel_slowdown(slowdown: float) -> float:
-    """How many times as long as on a calm machine kernels take at a pace, 1 or more."""
-    return math.pow(max(slowdown / _USUAL, 1.0), _SLOWER)
-
-
-def normalize(seconds: float, slowdown: float) -> float:
-    """What a kernel would take on this machine while it is calm, that took so long at this pace."""
-    return seconds / kernel_slowdown(slowdown)
 
 
 def _is_enough(samples: Sequence[float], spent_s: float, plan: SamplingPlan) -> bool:

@@ -7,8 +7,6 @@ is built, by other tuners neither. Everything that was ever measured comes from 
 from __future__ import annotations
 
 import dataclasses
-import math
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,15 +15,14 @@ from typing import Any
 import onnx_ir as ir
 
 from collage._errors import ToolchainError
-from collage.cost.outcome import Outcome, Status, failed, merge_measurements
+from collage.cost.outcome import Outcome, Status, failed
 from collage.cost.statistics import Summary, summarise, weighted_mean
 from collage.cost.workload_key import WorkloadKey, runtime_settings
 from collage.database.database import Database
 from collage.measure.builder import Builds, Built
 from collage.measure.jobs import Counters, Job, batches
-from collage.measure.noise_monitor import NoiseMonitor
 from collage.measure.quarantine import Quarantined
-from collage.measure.sampling import SamplingPlan, normalize, sample_in_bursts
+from collage.measure.sampling import SamplingPlan
 from collage.measure.worker_pool import Limits, WorkerPool
 from collage.numerics.rounding_ties import after_decisions
 from collage.numerics.value_store import ValueStore
@@ -38,15 +35,12 @@ from collage.workers.worker import Worker
 __all__ = ["MeasureSession"]
 
 _MIB = 1 << 20
-_BURST_S = 0.06
-"""Other machines on the same processors come and go within tenths of a second."""
 
 
 class MeasureSession:
     """Builds and measures kernels of one model.
 
     Attributes:
-        noise_monitor: Tells how fast the machine is just now.
         say: Told what is going on, a line at a time.
         values: The model's inputs and intermediate values, at its most frequent lengths.
         occasions: All on which kernels are timed, with their shares of all runs; the first is ``values``.
@@ -83,11 +77,9 @@ class MeasureSession:
         self._limits = limits = limits or Limits()
         self.say = say
         self._session: dict[str, Outcome] = {}
-        self._seen_twice: set[str] = set()
         self._crew = WorkerPool(toolchains, database, limits, forgive=remeasure, workers=workers, say=say)
         self.counters = Counters()
         self._builds = Builds(self._crew, workspace, self.counters, threads=threads, limits=limits, say=say)
-        self.noise_monitor = NoiseMonitor(database, say)
         self._verified: set[tuple[str, str]] = set()
         self.values = ValueStore(workspace / "values")
         self.occasions = [(self.values, 1.0)]
@@ -102,7 +94,6 @@ class MeasureSession:
 
     def close(self) -> None:
         """Ends all workers, unless they were lent."""
-        self.noise_monitor.close()
         self._crew.close()
 
     @property
@@ -169,42 +160,31 @@ class MeasureSession:
             self._builds.tidy()
         return [outcomes[key.digest] for key in keys]
 
-    def remeasure(self, jobs: Sequence[Job]) -> list[Outcome | None]:
-        """Measures kernels once more that this session measured, and that much depends on.
+    def measure_again(self, job: Job) -> Outcome | None:
+        """Measure a kernel that this session measured once more; of two latencies the lower one is kept.
 
         Returns:
-            What to believe of each from now on, see ``merge_measurements``; None of what cannot be looked at again: the
-            database knew it, it was seen twice, or it did not run.
+            What is known of the kernel from now on; None if it was not measured by this session, or did not run.
         """
-        outcomes: list[Outcome | None] = []
-        for job in jobs:
-            key = self.key(job)
-            first = self._session.get(key.digest)
-            again = first is not None and first.ok and not first.recorded and key.digest not in self._seen_twice
-            outcomes.append(self._measure_again(key, job, first) if again and first is not None else None)
+        key = self.key(job)
+        first = self._session.get(key.digest)
+        if first is None or first.time is None or first.recorded:
+            return None
+        self.say(f"measuring {job.kernel.graph.name} on {job.target.short} again")
+        try:
+            made = self._builds.compiled(job.kernel, job.target)
+            with measurement_lock():
+                again = self._measure(job, made, first.build_s)
+        except ToolchainError:
+            return None  # It was built before, and by a sound toolchain will be again.
+        finally:
             self._builds.relieve(job.kernel)
-        return outcomes
-
-    def alone(self, job: Job) -> Callable[[], float]:
-        """Times a kernel for one burst whenever it is called, as ``measure`` does, but at whatever pace the machine has.
-
-        Returns:
-            A function that returns seconds: the median, and over all occasions their mean by weight.
-
-        Raises:
-            ToolchainError: It could not be built.
-        """
-        told = self._checked(job, self._builds.compiled(job.kernel, job.target))
-        plan = self._sampling_plan(job)
-
-        def seconds() -> float:
-            found = [
-                weight * statistics.median(self._burst(job, told, values, plan))
-                for values, weight in self._distinct_occasions(job)
-            ]
-            return math.fsum(found)
-
-        return seconds
+        if again.status is not Status.OK or again.time is None:
+            return again
+        best = min(first, again, key=lambda outcome: outcome.cost)
+        self._session[key.digest] = best
+        self._database.record(key, best)
+        return best
 
     def recall(self, job: Job) -> Outcome | None:
         """What is known of a kernel without building or measuring it, or None."""
@@ -253,7 +233,6 @@ class MeasureSession:
         try:
             made = self._builds.compiled(kernel, target)
             with measurement_lock():
-                before = self._slowdown(target)
                 found: Mapping[str, float] = self._crew.call(
                     target,
                     "overheads",
@@ -264,10 +243,9 @@ class MeasureSession:
                     threads=self.threads,
                     cores=self.cores,
                 )
-                slowdown = math.sqrt(before * self._slowdown(target))
         except ToolchainError:
             return {"dispatch_s": 0.0, "launch_s": 0.0}
-        return {name: normalize(seconds, slowdown) for name, seconds in found.items()}
+        return found
 
     def can_tune(self, target: Target) -> bool:
         """Whether a target's toolchain finds faster code by trying."""
@@ -401,23 +379,6 @@ class MeasureSession:
         self._database.record(key, outcome)
         return outcome
 
-    def _measure_again(self, key: WorkloadKey, job: Job, first: Outcome) -> Outcome | None:
-        self._seen_twice.add(key.digest)
-        self.say(f"measuring {job.kernel.graph.name} on {job.target.short} again")
-        try:
-            made = self._builds.compiled(job.kernel, job.target)
-            with measurement_lock():
-                outcome = self._measure(job, made, first.build_s)
-        except ToolchainError:
-            return None  # It was built before, and by a sound toolchain will be again.
-        self.counters.again += 1
-        if outcome.status is Status.WRONG:
-            return outcome  # With the weights of this kernel; another of equal key was right.
-        outcome = merge_measurements(first, outcome)
-        self._session[key.digest] = outcome
-        self._database.record(key, outcome)
-        return outcome
-
     def _measure(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
         """Checks a kernel, times it, and checks it once more.
 
@@ -441,27 +402,23 @@ class MeasureSession:
         return Outcome(Status.OK, None, time, found["error"], build_s)
 
     def _time(self, job: Job, told: Mapping[str, Any]) -> Summary:
-        """How long a kernel takes on this machine while it is calm: the mean of all occasions by their weight."""
+        """Return how long a kernel takes: the mean of all occasions by their weight."""
+        kernel = {name: told[name] for name in ("compiled", "target", "workspace", "threads", "inputs")}
         parts = []
         for values, weight in self._distinct_occasions(job):
             # What is hopeless on one occasion is so on all of them.
-            plan = dataclasses.replace(self._sampling_plan(job), abandon_above_s=min(job.abandon_above_s / weight, 1e9))
-            burst, slowdown = partial(self._burst, job, told, values), partial(self._slowdown, job.target)
-            parts.append((summarise(sample_in_bursts(burst, slowdown, plan)), weight))
+            abandon_above_s = min(job.abandon_above_s / weight, 1e9)
+            plan = SamplingPlan(job.context_bytes // _MIB * _MIB, self.cores, abandon_above_s=abandon_above_s)
+            samples = self._crew.call(
+                job.target,
+                "sample",
+                self._limits.run_s,
+                **kernel,
+                values=str(values.folder),
+                plan=dataclasses.asdict(plan),
+            )
+            parts.append((summarise(samples), weight))
         return weighted_mean(parts)
-
-    def _sampling_plan(self, job: Job) -> SamplingPlan:
-        plan = SamplingPlan(job.context_bytes // _MIB * _MIB, cores=self.cores)
-        return dataclasses.replace(plan, burst_s=_BURST_S) if _is_on_processors(job.target) else plan
-
-    def _burst(self, job: Job, told: Mapping[str, Any], values: ValueStore, plan: SamplingPlan) -> list[float]:
-        """Seconds of each timed run of a kernel on one occasion, in one burst."""
-        kernel = {name: told[name] for name in ("compiled", "target", "workspace", "threads", "inputs")}
-        on, as_json = str(values.folder), dataclasses.asdict(plan)
-        found: list[float] = self._crew.call(
-            job.target, "sample", self._limits.run_s, **kernel, values=on, plan=as_json
-        )
-        return found
 
     def _distinct_occasions(self, job: Job) -> list[tuple[ValueStore, float]]:
         """Those that differ for a kernel: where none of its lengths is symbolic, all are one."""
@@ -471,10 +428,6 @@ class MeasureSession:
             first, share = met.get(shapes, (values, 0.0))
             met[shapes] = first, share + weight
         return list(met.values())
-
-    def _slowdown(self, target: Target) -> float:
-        """How many times as long as at best the processors take; 1 for targets that run elsewhere."""
-        return self.noise_monitor.slowdown() if _is_on_processors(target) else 1.0
 
     def _checked(self, job: Job, compiled: dict[str, Any]) -> dict[str, Any]:
         """What a worker has to be told to run a kernel on the model's values, and to check it."""
@@ -502,7 +455,3 @@ def _shapes(job: Job, values: ValueStore) -> str:
     if all(value.shape is not None and value.shape.is_static() for value in outputs):
         return told(job.inputs)
     return f"{told(job.inputs)} -> {told(job.outputs)}"
-
-
-def _is_on_processors(target: Target) -> bool:
-    return target.kind == "llvm"

@@ -16,10 +16,12 @@ from typing import Any
 import ml_dtypes  # noqa: F401  registers bfloat16 and its kin with NumPy
 import numpy as np
 
-__all__ = ["ValueStore", "probe_folder", "probe_of"]
+__all__ = ["HARDER", "ValueStore", "is_beyond_ranges", "probe_folder", "probe_of"]
 
 _INDEX = "values.json"
 _PROBE = "probe_"
+HARDER = "other_values"
+"""Name of the folder with the values of inputs that are made harder than ordinary ones."""
 _MARKS = ("unsettled", "unstable", "unrepeatable")
 
 
@@ -159,3 +161,11 @@ def probe_of(folder: str | Path) -> str:
     """Return ``on zeros: `` and its like for the values of probing inputs, an empty text for others."""
     name = Path(folder).name
     return f"on {name.removeprefix(_PROBE).replace('_', ' ')}: " if name.startswith(_PROBE) else ""
+
+
+def is_beyond_ranges(folder: str | Path) -> bool:
+    """Return True for values of inputs beyond what calibration sees: probing inputs, and those that are made harder.
+
+    There, kernels of static 8 bits saturate, and their answers are only finite.
+    """
+    return bool(probe_of(folder)) or Path(folder).name == HARDER

@@ -25,6 +25,7 @@ from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions
 from collage.toolchains.onnxruntime import cuda as onnxruntime_cuda
+from collage.toolchains.onnxruntime.reduced import REDUCED, UNWANTED_OPTIMISERS, save_reduced
 from collage.toolchains.sdk.import_probe import import_failure
 from collage.toolchains.sdk.in_place import InPlaceKernelBase, layouts_of
 from collage.toolchains.sdk.model_files import (
@@ -48,11 +49,10 @@ __all__ = ["OnnxRuntimeToolchain", "from_ort", "narrow_type", "to_ort"]
 
 _LEVELS = {"0": "ORT_DISABLE_ALL", "1": "ORT_ENABLE_BASIC", "2": "ORT_ENABLE_EXTENDED", "3": "ORT_ENABLE_ALL"}
 _OPTIONS: dict[str, OptionValues] = {
-    "llvm": {"threads": None, "precision": ("f32", "int8"), "opt-level": tuple(_LEVELS)},
+    "llvm": {"threads": None, "precision": ("f32", *REDUCED), "exempt": None, "opt-level": tuple(_LEVELS)},
     "cuda": onnxruntime_cuda.OPTIONS,
 }
 _PROVIDERS = {"llvm": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-_QUANTISABLE = ("MatMul", "Gemm")
 _NUMPY_TYPES = frozenset(
     ("bool", "float16", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))
 )
@@ -73,8 +73,10 @@ class OnnxRuntimeToolchain(ToolchainBase):
     reads_contributed = True
     options = {
         "threads": "number of threads within an operator (default: one for each physical core)",
-        "precision": "f32, or int8: matrix products with constant weights in 8-bit integers, no calibration (default f32); "
-        "on CUDA f32, tf32 or f16",
+        "precision": "f32; int8: calibrated 8-bit integers in convolutions, matrix products and what lies between; "
+        "int8-dynamic: matrix products in 8-bit integers, no calibration; w8 or w4: weights of matrix products of few rows "
+        "in 8 or 4 bits (default f32); on CUDA f32, tf32 or f16",
+        "exempt": "with int8: how many of the model's most sensitive parts stay in float32; set by the search",
         "opt-level": "0 as written, 1 basic, 2 extended, 3 all graph optimisations (default 3)",
     }
 
@@ -88,7 +90,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
         devices = tuple(provider for provider in _PROVIDERS.values() if provider in found)
         build = f"onnxruntime {ort.__version__}, {ort.get_build_info()}"
         # Elsewhere 8-bit products are no faster than f32 ones.
-        precisions = ("int8",) if this_machine().multiplies_bytes_at_once else ()
+        precisions = REDUCED if this_machine().multiplies_bytes_at_once else ()
         return Availability(True, ort.__version__, build, devices, precisions=precisions)
 
     def availability_of(self, target: Target) -> Availability:
@@ -111,9 +113,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
         if target.kind == "cuda":
             return onnxruntime_cuda.compile_kernel(kernel, target, workspace, self.availability_of(target))
         _check(target)
-        files = save_kernel(kernel, workspace)
-        if target.is_reduced:
-            files = (_quantised(workspace / files[0]),)
+        files = save_reduced(kernel, target, workspace) if target.is_reduced else save_kernel(kernel, workspace)
         options = _session_options(target, LoadOptions(threads=1))
         options.graph_optimization_level = _level("0")
         options.add_session_config_entry("session.disable_prepacking", "1")
@@ -346,26 +346,6 @@ def _check(target: Target) -> None:
     check_options(target, _OPTIONS[target.kind])
 
 
-def _quantised(path: Path) -> str:
-    """Writes the kernel with its matrix products quantised (weights ahead, activations as they come); the file's name.
-
-    Raises:
-        Unsupported: There is nothing to quantise, so that the kernel would be the same as in f32.
-    """
-    import onnx
-    from onnxruntime.quantization import quantize_dynamic
-
-    products = {node.op_type for node in onnx.load(path, load_external_data=False).graph.node} & set(_QUANTISABLE)
-    if not products:
-        raise Unsupported(f"onnxruntime quantises {', '.join(_QUANTISABLE)}, and there is none")
-    made = path.with_suffix(".int8.onnx")
-    try:
-        quantize_dynamic(path, made, op_types_to_quantize=sorted(products), per_channel=True)
-    except Exception as error:
-        raise Unsupported(f"onnxruntime cannot quantise the kernel: {one_line(error)}") from error
-    return made.name
-
-
 def _level(number: str) -> Any:
     import onnxruntime as ort
 
@@ -398,7 +378,8 @@ def _session(path: Path, target: Target, options: Any) -> Any:
         raise TargetError(f"target {str(target)!r}: this build of onnxruntime has no {provider}")
     refusals = (errors.NotImplemented, errors.InvalidGraph, errors.InvalidArgument, errors.Fail)
     try:
-        session = ort.InferenceSession(path, options, providers=[provider])
+        unwanted = UNWANTED_OPTIMISERS if target.option("precision") == "int8" else []
+        session = ort.InferenceSession(path, options, providers=[provider], disabled_optimizers=unwanted)
     except refusals as error:
         raise Unsupported(f"onnxruntime: {one_line(error)}") from error
     except Exception as error:

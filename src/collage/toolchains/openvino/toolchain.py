@@ -28,6 +28,8 @@ from collage.toolchains.openvino.integers import LIMITS, PLACES, WIDE, computes_
 from collage.toolchains.openvino.known_wrong import known_wrong
 from collage.toolchains.sdk.import_probe import import_failure
 from collage.toolchains.sdk.in_place import InPlaceKernelBase, layouts_of
+from collage.toolchains.sdk.int8_model import in_int8
+from collage.toolchains.sdk.int8_placement import Int8Style
 from collage.toolchains.sdk.model_files import (
     check_options,
     elem_type,
@@ -38,6 +40,7 @@ from collage.toolchains.sdk.model_files import (
     support_of,
     values_of,
 )
+from collage.toolchains.sdk.narrow_weights import NARROW_BITS, with_narrow_weights
 from collage.toolchains.sdk.profiler_names import BODY, TokenisedKernel, input_token, tokenised, tokens_in
 from collage.toolchains.sdk.thread_affinity import HelperThreads, computed_meanwhile, own_threads, started_meanwhile
 
@@ -49,9 +52,22 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenVinoToolchain"]
 
-_OPTIONS: OptionValues = {"threads": None, "precision": ("f32", "bf16", "f16")}
+_OPTIONS: OptionValues = {
+    "threads": None,
+    "precision": ("f32", "bf16", "f16", "int8", *NARROW_BITS),
+    "exempt": None,
+}
 _NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16")}
 """Instruction sets, by /proc/cpuinfo's names, without which a precision is emulated, and slower than f32."""
+_INT8 = Int8Style(
+    products=frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul")),
+    between=frozenset(("Add", "AveragePool", "Concat", "GlobalAveragePool")),
+    carriers=frozenset(
+        ("DepthToSpace", "Flatten", "MaxPool", "Reshape", "Resize", "Squeeze", "Transpose", "Unsqueeze")
+    ),
+    whole=False,
+)
+"""Its plugin merges rounding, biases and activations into whatever comes before them."""
 _AS_INT32 = tuple(dtype.name.lower() for dtype in WIDE)
 
 _WATCHED = range(2, 5)
@@ -79,7 +95,10 @@ class OpenVinoToolchain(ToolchainBase):
     reads_contributed = True
     options = {
         "threads": "number of threads (default: one for each physical core)",
-        "precision": "f32, bf16 or f16: the type that floating-point operators may compute in (default f32)",
+        "precision": "f32, bf16 or f16: the type that floating-point operators may compute in; int8: calibrated 8-bit "
+        "integers in convolutions, matrix products and what lies between; w8 or w4: weights of matrix products of few rows "
+        "in 8 or 4 bits (default f32)",
+        "exempt": "with int8: how many of the model's most sensitive parts stay in float32; set by the search",
     }
 
     def availability(self) -> Availability:
@@ -93,8 +112,10 @@ class OpenVinoToolchain(ToolchainBase):
         number = re.search(r"^Build: (\S+)$", distribution.read_text("WHEEL") or "", re.MULTILINE)
         build = f"openvino {distribution.version}" + (f"-{number[1]}" if number else "")
         flags = this_machine().flags
-        faster = tuple(precision for precision, needed in _NATIVE.items() if any(flag in flags for flag in needed))
-        return Availability(True, distribution.version, build, ("CPU",), precisions=faster)
+        faster = [precision for precision, needed in _NATIVE.items() if any(flag in flags for flag in needed)]
+        # Elsewhere 8-bit products are no faster than f32 ones.
+        faster += ["int8", *NARROW_BITS] if this_machine().multiplies_bytes_at_once else []
+        return Availability(True, distribution.version, build, ("CPU",), precisions=tuple(faster))
 
     def option_values(self, target: Target) -> OptionValues:
         """Return the values that each option takes."""
@@ -110,7 +131,7 @@ class OpenVinoToolchain(ToolchainBase):
         _refuse_misread(values_of(kernel.graph))
         refuse_operators(known_wrong, kernel.graph)
         limit = _limit(kernel.graph)
-        files = save_kernel(kernel, workspace)
+        files = _save(kernel, target, workspace)
         model = _read(workspace / files[0])
         _refuse_changed(model, kernel.graph)
         _refuse_handed_through(model, kernel.graph)
@@ -292,11 +313,22 @@ def _check(target: Target) -> None:
     check_options(target, _OPTIONS)
 
 
+def _save(kernel: ir.Model, target: Target, workspace: Path) -> tuple[str, ...]:
+    """Writes a kernel in the precision of a target, as far as the plugin does not see to that."""
+    precision = target.option("precision")
+    if precision == "int8":
+        return save_kernel(in_int8(kernel, _INT8), workspace, ".int8")
+    if precision in NARROW_BITS:
+        return save_kernel(with_narrow_weights(kernel, NARROW_BITS[precision]), workspace, f".{precision}")
+    return save_kernel(kernel, workspace)
+
+
 def _config(target: Target, options: LoadOptions) -> dict[str, Any]:
     """Properties for the plugin: its best settings for latency, in the precision that was asked for."""
     precision = target.option("precision") or "f32"
-    config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
-    if precision == "f32":
+    floats = precision if precision in _NATIVE else "f32"
+    config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": floats}
+    if floats == "f32":
         config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
     if threads := load_threads(target, options):
         config["INFERENCE_NUM_THREADS"] = threads

@@ -54,10 +54,15 @@ def model_file(name: str) -> str:
     return f"{name}.onnx"
 
 
-def save_kernel(kernel: ir.Model, workspace: Path) -> tuple[str, ...]:
+def save_kernel(kernel: ir.Model, workspace: Path, form: str = "") -> tuple[str, ...]:
     """Writes a kernel as ``<name>.onnx``; weights that lie in files of the workspace stay there.
 
     The file appears at once and complete, since several toolchains may write the same kernel at the same time.
+
+    Args:
+        kernel: The kernel.
+        workspace: The folder.
+        form: What tells the file from that of the kernel as it was, such as ``.int8``.
 
     Returns:
         Names of all files that belong to the kernel, those of its weights included.
@@ -69,7 +74,7 @@ def save_kernel(kernel: ir.Model, workspace: Path) -> tuple[str, ...]:
 
     from collage.graph import copy_model
 
-    name = kernel_name(kernel)
+    name = f"{kernel_name(kernel)}{form}"
     weights = _weight_files(kernel, workspace)
     spilled = f"{name}.data" if _embedded_bytes(kernel) > SPILL_BYTES else None
     final = workspace / model_file(name)

@@ -1,0 +1,34 @@
+"""Calibration: samples of real inputs, metrics of answers, and the ranges of activations that 8-bit kernels need."""
+
+from collage.calibration.judge import Judge
+from collage.calibration.metrics import BUILT_IN, Estimate, Metric, PythonMetric, find_metric
+from collage.calibration.ranges import (
+    Ranges,
+    annotate_ranges,
+    collect_ranges,
+    runs_worker,
+    share_outside,
+    touches_unbounded,
+)
+from collage.calibration.samples import CalibrationData, Sample, Split, open_data, put_values, split_samples
+
+__all__ = [
+    "BUILT_IN",
+    "CalibrationData",
+    "Estimate",
+    "Judge",
+    "Metric",
+    "PythonMetric",
+    "Ranges",
+    "Sample",
+    "Split",
+    "annotate_ranges",
+    "collect_ranges",
+    "find_metric",
+    "open_data",
+    "put_values",
+    "runs_worker",
+    "share_outside",
+    "split_samples",
+    "touches_unbounded",
+]

@@ -1,0 +1,53 @@
+"""A plan that answers samples, in a process of its own. Runs in the child."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collage._errors import CompileError
+from collage.numerics.value_store import ValueStore
+from collage.runtime import Executable, Recipe
+from collage.toolchains import Registry
+
+__all__ = ["PlanService"]
+
+
+class PlanService:
+    """Serve one executable.
+
+    Args:
+        recipe: ``Recipe`` as JSON.
+        workspace: Folder of its files.
+        factories: How its toolchains are made: ``module:Class`` and keyword arguments, by name.
+    """
+
+    def __init__(
+        self, recipe: Mapping[str, Any], workspace: str, factories: Mapping[str, tuple[str, Mapping[str, Any]]]
+    ) -> None:
+        toolchains = Registry(())
+        for factory, arguments in factories.values():
+            module, _, name = factory.partition(":")
+            toolchains.add(getattr(importlib.import_module(module), name)(**arguments))
+        self._executable = Executable(Recipe.from_json(recipe), Path(workspace), toolchains=toolchains)
+        self._inputs = [port.name for port in self._executable.inputs]
+
+    def answer(self, values: Sequence[str], into: Sequence[str]) -> None:
+        """Answer the inputs in each of several stores, and put the outputs into others.
+
+        Raises:
+            CompileError: A kernel failed, and the host stood in for it.
+        """
+        for source, goal in zip(values, into, strict=True):
+            store, answers = ValueStore(Path(source)), ValueStore(Path(goal))
+            noted = len(self._executable.notes)
+            found = self._executable.run({name: np.array(store.get(name)) for name in self._inputs if name in store})
+            if len(self._executable.notes) > noted:
+                raise CompileError(self._executable.notes[-1])
+            for name, value in found.items():
+                answers.put(name, value)
+            answers.flush()

@@ -1,0 +1,169 @@
+"""The judge: answers of a model, a plan or anything else to samples, compared with the original model's.
+
+Answers of the original are kept, so that each sample is asked once. Samples are read one at a time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collage._errors import InputError, ToolchainError, UsageError
+from collage.calibration.metrics import Metric, PythonMetric
+from collage.calibration.samples import CalibrationData, Sample, put_values
+from collage.numerics.value_store import ValueStore
+from collage.workers.worker import Worker
+
+__all__ = ["Judge"]
+
+_METRIC = "collage.calibration._metric_worker:MetricService"
+_METRIC_S = 10.0
+_FIRST_METRIC_S = 30.0
+"""Seconds for the call that imports what the user's module imports."""
+_RUN_S = 180.0
+_MOST_KEPT_BYTES = 4 << 30
+_MOST_S = 60.0
+"""Seconds after which no further samples are looked at."""
+_CHUNK = 16
+"""So many samples are answered with one call; these are judged however long they take."""
+
+
+class Judge:
+    """Compares answers with the original model's.
+
+    Args:
+        data: The samples.
+        original: A worker whose service has ``answer(values, into)``: the model that is right.
+        metrics: What to compare by.
+        folder: Where inputs and answers lie meanwhile.
+    """
+
+    def __init__(self, data: CalibrationData, original: Worker, metrics: Sequence[Metric], folder: Path) -> None:
+        self.metrics = tuple(metrics)
+        self._data = data
+        self._original = original
+        self._folder = folder
+        self._kept_bytes = 0
+        self._own_scores: dict[tuple[str, int], float] = {}
+        self._functions = {
+            metric.name: Worker(_METRIC, {"module": metric.module, "function": metric.function, "paths": _paths()})
+            for metric in metrics
+            if isinstance(metric, PythonMetric)
+        }
+
+    def close(self) -> None:
+        """End all processes, and give up what was kept."""
+        for worker in (self._original, *self._functions.values()):
+            worker.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def find_functions(self) -> None:
+        """Import the user's functions.
+
+        Raises:
+            UsageError: One cannot be imported; the message is a sentence.
+        """
+        for name, worker in self._functions.items():
+            try:
+                worker.call("find", _FIRST_METRIC_S)
+            except ToolchainError as error:
+                raise UsageError(f"metric {name}: {error}") from error
+
+    def drops(
+        self, answers: Worker, indices: Sequence[int], metrics: Sequence[Metric] | None = None
+    ) -> dict[str, list[float]]:
+        """Return the drop on each sample, by metric.
+
+        Args:
+            answers: A worker whose service has ``answer(values, into)``.
+            indices: Samples. If they take long, the last ones are left out.
+            metrics: What to compare by, instead of the judge's own.
+
+        Raises:
+            ToolchainError: A sample could not be answered.
+            UsageError: A metric failed.
+        """
+        metrics = self.metrics if metrics is None else metrics
+        found: dict[str, list[float]] = {metric.name: [] for metric in metrics}
+        started = time.monotonic()
+        for start in range(0, len(indices), _CHUNK):
+            if start and time.monotonic() - started > _MOST_S:
+                break
+            self._clear()
+            chunk = [(index, self._data.read(index)) for index in indices[start : start + _CHUNK]]
+            asked = [
+                str(put_values(self._folder / f"asked_{i}", sample.feeds).folder) for i, (_, sample) in enumerate(chunk)
+            ]
+            self._answer_originally([index for index, _ in chunk], asked)
+            places = [self._folder / f"answer_{i}" for i in range(len(chunk))]
+            answers.call("answer", _CHUNK * _RUN_S, values=asked, into=[str(place) for place in places])
+            for place, (index, sample) in zip(places, chunk, strict=True):
+                for metric in metrics:
+                    found[metric.name].append(self._drop(metric, sample, index, ValueStore(place)))
+        return found
+
+    def _answer_originally(self, indices: Sequence[int], asked: Sequence[str]) -> None:
+        """Have the original answer the samples that it has not answered yet; its answers are kept, up to a size."""
+        fresh = [
+            (values, place)
+            for index, values in zip(indices, asked, strict=True)
+            if not (place := self._expected_at(index)).exists()
+        ]
+        if not fresh:
+            return
+        values, places = zip(*fresh, strict=True)
+        self._original.call("answer", _CHUNK * _RUN_S, values=list(values), into=[str(place) for place in places])
+        self._kept_bytes += sum(store.nbytes(name) for store in map(ValueStore, places) for name in store)
+
+    def _expected_at(self, index: int) -> Path:
+        return self._folder / f"expected_{index}"
+
+    def _clear(self) -> None:
+        """Remove inputs and answers of the last samples, and what the original answered if it is too much."""
+        kinds = ["asked_*", "answer_*"]
+        if self._kept_bytes > _MOST_KEPT_BYTES:
+            kinds, self._kept_bytes = [*kinds, "expected_*"], 0
+        for kind in kinds:
+            for folder in self._folder.glob(kind):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _drop(self, metric: Metric, sample: Sample, index: int, answer: ValueStore) -> float:
+        expected = ValueStore(self._expected_at(index))
+        if not isinstance(metric, PythonMetric):
+            try:
+                return metric.drop(_arrays(answer), _arrays(expected), sample.label)
+            except InputError as error:
+                raise InputError(f"metric {metric.name}, on {sample.name}: {error}") from error
+        if (metric.name, index) not in self._own_scores:
+            self._own_scores[metric.name, index] = self._score(metric, sample, expected, expected)
+        return self._own_scores[metric.name, index] - self._score(metric, sample, answer, expected)
+
+    def _score(self, metric: PythonMetric, sample: Sample, answer: ValueStore, expected: ValueStore) -> float:
+        worker = self._functions[metric.name]
+        label = None if sample.label is None else put_values(self._folder / "label", {"label": sample.label})
+        try:
+            score: float = worker.call(
+                "score",
+                _METRIC_S if worker.jobs_done else _FIRST_METRIC_S,
+                outputs=str(answer.folder),
+                expected=str(expected.folder),
+                label=None if label is None else str(label.folder),
+            )
+        except ToolchainError as error:
+            raise UsageError(f"metric {metric.name}, on {sample.name}: {error}") from error
+        return score
+
+
+def _arrays(store: ValueStore) -> Mapping[str, np.ndarray[Any, Any]]:
+    return {name: store.get(name) for name in store}
+
+
+def _paths() -> list[str]:
+    """Return where this process finds modules, and the folder that the user is in."""
+    return [*(path for path in sys.path if path), str(Path.cwd())]

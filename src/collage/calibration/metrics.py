@@ -1,0 +1,354 @@
+"""Metrics: how much worse than the original model's an answer is, and how surely that is known.
+
+Every metric gives a **drop** for each sample: 0 for the original's own answer, more for worse ones. Drops of many samples are
+summed up with an interval, and a limit is kept if the interval's worse end keeps it.
+
+==================  ====================================================================  =============================
+metric              drop of one sample                                                    summed up as
+==================  ====================================================================  =============================
+``max-error``       largest difference, relative to the largest output                    the largest, see below
+``cosine``          1 - cosine of the angle between the outputs                           mean, Student's t
+``snr``             noise over signal, as amplitudes: 0.01 is 40 dB                       mean, Student's t
+``top1``            1 if the class differs; with labels, what is lost less what is won     share, Wilson's interval
+``top5``            the same if the right class is not among the first five               share, Wilson's interval
+``python:M:F``      score of the original less that of the answer                         mean, Student's t
+==================  ====================================================================  =============================
+
+An error must be kept by every input, not by the mean. So ``max-error`` is bounded by a tolerance interval: where 99.8 % of
+inputs lie, with 90 % confidence, if the logarithms of errors are normally distributed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Protocol
+
+import numpy as np
+
+from collage._errors import InputError, UsageError
+from collage.numerics.compare import compare
+
+__all__ = [
+    "BUILT_IN",
+    "Estimate",
+    "Metric",
+    "PythonMetric",
+    "find_metric",
+    "mean_interval",
+    "tolerance_bound",
+    "wilson",
+]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_CONFIDENCE = 0.95
+_COVERED = 0.998
+_COVERED_CONFIDENCE = 0.9
+_FEW = 4
+_FEW_MARGIN = 2.0
+"""The bound of fewer than four errors, as a multiple of the largest of them."""
+_IMAGE_RANK = 4
+_PYTHON = re.compile(r"python:([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A drop over many samples.
+
+    Attributes:
+        value: The estimate.
+        low: The better end of its interval.
+        high: The worse end.
+        samples: Samples that it comes from.
+        is_vague: There are too few samples for the worse end to be worth anything.
+    """
+
+    value: float
+    low: float
+    high: float
+    samples: int
+    is_vague: bool = False
+
+    def keeps(self, limit: float) -> bool:
+        """Return True if the worse end keeps a limit; of too few samples, if the estimate itself does."""
+        return (self.value if self.is_vague else self.high) <= limit
+
+
+class Metric(Protocol):
+    """A measure of answers."""
+
+    @property
+    def name(self) -> str:
+        """As users write it."""
+        ...
+
+    def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
+        """Return how much worse than the original's an answer to one sample is."""
+        ...
+
+    def sum_up(self, drops: Sequence[float], limit: float | None = None) -> Estimate:
+        """Return the drop over many samples; the limit decides whether there are too few."""
+        ...
+
+    def told(self, estimate: Estimate) -> str:
+        """Return an estimate in words."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _MaxError:
+    name: str = "max-error"
+
+    def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
+        return max((_error(outputs.get(name), right) for name, right in expected.items()), default=0.0)
+
+    def sum_up(self, drops: Sequence[float], limit: float | None = None) -> Estimate:
+        worst = max(drops)
+        return Estimate(worst, min(drops), tolerance_bound(drops), len(drops))
+
+    def told(self, estimate: Estimate) -> str:
+        return f"largest error {estimate.value:.1e} of the largest output, and below {estimate.high:.1e} on 99.8 % of inputs"
+
+
+@dataclass(frozen=True, slots=True)
+class _Cosine:
+    name: str = "cosine"
+
+    def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
+        left, right = _as_vectors(outputs, expected)
+        scale = float(np.linalg.norm(left) * np.linalg.norm(right))
+        return 1.0 - float(left @ right) / scale if scale else float(np.any(left != right))
+
+    def sum_up(self, drops: Sequence[float], limit: float | None = None) -> Estimate:
+        return mean_interval(drops)
+
+    def told(self, estimate: Estimate) -> str:
+        return f"cosine similarity {1 - estimate.value:.6f} [{1 - estimate.high:.6f}, {1 - estimate.low:.6f}]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Snr:
+    name: str = "snr"
+
+    def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
+        left, right = _as_vectors(outputs, expected)
+        noise, signal = float(np.linalg.norm(left - right)), float(np.linalg.norm(right))
+        return noise / signal if signal else float(noise > 0)
+
+    def sum_up(self, drops: Sequence[float], limit: float | None = None) -> Estimate:
+        return mean_interval(drops)
+
+    def told(self, estimate: Estimate) -> str:
+        value, low, high = (_decibels(ratio) for ratio in (estimate.value, estimate.high, estimate.low))
+        return f"signal to noise {value:.1f} dB [{low:.1f}, {high:.1f}]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Top:
+    """Agreement with the original model, or accuracy where samples have labels, among the first ``count`` classes."""
+
+    name: str
+    count: int
+    has_labels: bool = False
+
+    def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
+        name = _classes_of(expected)
+        wanted = _ranked(expected[name], 1)[..., 0] if label is None else label
+        if not self.has_labels:
+            return 1.0 - float(np.mean(_hits(outputs[name], wanted, self.count)))
+        before, after = (_hits(found[name], wanted, self.count) for found in (expected, outputs))
+        return float(np.mean(before.astype(float) - after.astype(float)))
+
+    def sum_up(self, drops: Sequence[float], limit: float | None = None) -> Estimate:
+        count = len(drops)
+        if any(drop not in (-1.0, 0.0, 1.0) for drop in drops):
+            return mean_interval(drops)  # Several classes to a sample: these are not independent.
+        lost, won = sum(drop > 0 for drop in drops), sum(drop < 0 for drop in drops)
+        (lost_low, lost_high), (won_low, won_high) = wilson(lost, count), wilson(won, count)
+        low, high = (lost_low - won_high, lost_high - won_low) if won else (lost_low, lost_high)
+        is_vague = limit is not None and wilson(0, count)[1] > limit
+        return Estimate((lost - won) / count, low, high, count, is_vague)
+
+    def told(self, estimate: Estimate) -> str:
+        if self.has_labels:
+            low, high = 100 * estimate.low, 100 * estimate.high
+            return f"{self.name.replace('top', 'top-')} accuracy drops by {100 * estimate.value:.1f} % [{low:.1f}, {high:.1f}]"
+        low, high = 100 * (1 - estimate.high), 100 * (1 - estimate.low)
+        return (
+            f"{self.name.replace('top', 'top-')} agreement {100 * (1 - estimate.value):.1f} % [{low:.1f}, {high:.1f}]"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PythonMetric:
+    """A function of the user's, which runs in a process of its own, see ``collage.calibration.judge``.
+
+    Attributes:
+        name: As it was written.
+        module: The module that has it.
+        function: Its name. It takes outputs, the original's outputs and the label, and returns a number: more is better.
+    """
+
+    name: str
+    module: str
+    function: str
+
+    def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
+        """Refuse: a function of the user's is called in a process of its own."""
+        raise NotImplementedError
+
+    def sum_up(self, drops: Sequence[float], limit: float | None = None) -> Estimate:
+        """Return the mean."""
+        return mean_interval(drops)
+
+    def told(self, estimate: Estimate) -> str:
+        """Return an estimate in words."""
+        return f"{self.name} drops by {estimate.value:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]"
+
+
+BUILT_IN = ("max-error", "cosine", "snr", "top1", "top5")
+
+
+def find_metric(name: str, has_labels: bool = False) -> Metric:
+    """Return a metric by name.
+
+    Args:
+        name: One of ``BUILT_IN``, or ``python:module:function``.
+        has_labels: Samples say what is right.
+
+    Raises:
+        UsageError: There is none of this name.
+    """
+    tops = {"top1": 1, "top5": 5}
+    if name in tops:
+        return _Top(name, tops[name], has_labels)
+    plain: dict[str, Metric] = {metric.name: metric for metric in (_MaxError(), _Cosine(), _Snr())}
+    if name in plain:
+        return plain[name]
+    if (found := _PYTHON.fullmatch(name)) is not None:
+        return PythonMetric(name, found[1], found[2])
+    raise UsageError(f"metric {name!r}: it is one of {', '.join(BUILT_IN)}, or python:module:function")
+
+
+def wilson(hits: int, count: int, confidence: float = _CONFIDENCE) -> tuple[float, float]:
+    """Return Wilson's interval of a share."""
+    if not count:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    share = hits / count
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    return (0.0 if not hits else max(0.0, middle - half)), (1.0 if hits == count else min(1.0, middle + half))
+
+
+def mean_interval(values: Sequence[float]) -> Estimate:
+    """Return a mean with the interval of Student's t; of one value there is none."""
+    count, mean = len(values), statistics.fmean(values)
+    if count == 1:
+        return Estimate(mean, mean, mean, 1, is_vague=True)
+    half = _student(count - 1) * statistics.stdev(values) / math.sqrt(count)
+    return Estimate(mean, mean - half, mean + half, count)
+
+
+def _student(degrees: int, confidence: float = _CONFIDENCE) -> float:
+    """Return a quantile of Student's t: exact for one and two degrees of freedom, else by a series (Abramowitz 26.7.5)."""
+    p = (1 + confidence) / 2
+    if degrees == 1:
+        return math.tan(math.pi * (p - 0.5))
+    if degrees == 2:
+        return (2 * p - 1) * math.sqrt(2 / (4 * p * (1 - p)))
+    z, n = NormalDist().inv_cdf(p), degrees
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + math.fsum(term / n**power for power, term in enumerate(terms, 1))
+
+
+def tolerance_bound(errors: Sequence[float]) -> float:
+    """Return what 99.8 % of further errors stay below, with 90 % confidence, if their logarithms are normal.
+
+    It is at least the largest error. Of fewer than four errors it is twice that.
+    """
+    worst = max(errors)
+    positive = [error for error in errors if error > 0]
+    if not math.isfinite(worst) or not positive:
+        return worst
+    if len(positive) < _FEW:
+        return _FEW_MARGIN * worst
+    logs = [math.log(error) for error in positive]
+    n, z, c = len(logs), NormalDist().inv_cdf(_COVERED), NormalDist().inv_cdf(_COVERED_CONFIDENCE)
+    a, b = 1 - c * c / (2 * (n - 1)), z * z - c * c / n
+    factor = (z + math.sqrt(max(0.0, z * z - a * b))) / a
+    return max(worst, math.exp(statistics.fmean(logs) + factor * statistics.stdev(logs)))
+
+
+def _error(actual: Array | None, expected: Array) -> float:
+    """Return the largest error of one output: of floats relative to the largest; of others the share of different elements."""
+    if actual is None or np.shape(actual) != np.shape(expected) or actual.dtype != expected.dtype:
+        return math.inf
+    if expected.dtype.kind in "OSUTiub":
+        return float(np.mean(np.asarray(actual != expected))) if expected.size else 0.0
+    difference = compare(actual, expected, math.inf)
+    return difference.max_rel if difference.ok else math.inf
+
+
+def _as_vectors(outputs: Mapping[str, Array], expected: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Return all numeric outputs, one after the other; NaN counts where only one side has it."""
+    names = [name for name, right in expected.items() if right.dtype.kind not in "OSUT"]
+    if any(name not in outputs or np.shape(outputs[name]) != np.shape(expected[name]) for name in names) or not names:
+        raise InputError("the outputs have no numbers, or other shapes than the original's")
+    left, right = (
+        np.concatenate([np.ravel(found[n]).astype(np.float64) for n in names]) for found in (outputs, expected)
+    )
+    finite = np.isfinite(right)
+    return np.where(np.isfinite(left), left, 0.0)[finite], right[finite]
+
+
+def _decibels(ratio: float) -> float:
+    return -20.0 * math.log10(max(ratio, 1e-15))
+
+
+def _classes_of(outputs: Mapping[str, Array]) -> str:
+    """Return the name of the output that classes are read from: the first with scores, else the first of integers.
+
+    Raises:
+        InputError: There is none.
+    """
+    for name, value in outputs.items():
+        if "float" in value.dtype.name and value.ndim and value.shape[_axis(value)] > 1:
+            return name
+    for name, value in outputs.items():
+        if value.dtype.kind in "iu":
+            return name
+    raise InputError("top1 and top5 need an output of scores, one for each class, and the model has none")
+
+
+def _axis(scores: Array) -> int:
+    """Return the axis of classes: the last one, and the second one of images."""
+    return 1 if scores.ndim >= _IMAGE_RANK else -1
+
+
+def _ranked(scores: Array, count: int) -> Array:
+    """Return the best classes, the best first, along a last axis."""
+    if scores.dtype.kind in "iu":
+        return np.asarray(scores)[..., np.newaxis]
+    order = np.argsort(-np.moveaxis(scores.astype(np.float64), _axis(scores), -1), axis=-1, kind="stable")
+    return np.asarray(order[..., :count])
+
+
+def _hits(scores: Array, wanted: Array, count: int) -> Array:
+    ranked = _ranked(scores, count)
+    wanted = np.asarray(wanted)
+    if wanted.size != math.prod(ranked.shape[:-1]) or wanted.dtype.kind not in "iub":
+        raise InputError(
+            f"the label is {wanted.dtype}{list(wanted.shape)}; the model answers with {list(ranked.shape[:-1])} class numbers"
+        )
+    return np.asarray((ranked == wanted.reshape(ranked.shape[:-1])[..., np.newaxis]).any(axis=-1))

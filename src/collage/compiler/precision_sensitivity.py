@@ -1,0 +1,225 @@
+"""Sensitivity: which nodes hurt most if they are quantised, found out with a bounded number of runs.
+
+Nodes are taken together in **units**: a convolution or matrix product, and what follows it. At first each of a dozen groups of
+units is quantised by itself, in a copy of the model that rounds values to 8 bits and computes in float32. Then the units of
+the worst groups are looked at one by one. The most sensitive ones stay in float32 in **variants** of the 8-bit targets, as few
+as keep the limits on choosing samples.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+
+import onnx_ir as ir
+
+from collage._errors import ToolchainError, Unsupported
+from collage.calibration import find_metric, runs_worker, touches_unbounded
+from collage.compiler.precision_session import Precision
+from collage.compiler.problem import Problem
+from collage.cost.outcome import Status
+from collage.database.database import Database
+from collage.frontend import model_digest
+from collage.graph import bits_of, constant_tensor, copy_model, keep_in_float
+from collage.measure.baselines import Baselines
+from collage.measure.session import MeasureSession
+from collage.target import Target
+from collage.toolchains.sdk.int8_model import in_int8
+from collage.toolchains.sdk.int8_placement import Int8Style
+from collage.workers.machine_lock import build_lock
+
+__all__ = [
+    "EXEMPT",
+    "add_variants",
+    "is_product",
+    "keep_unbounded_in_float",
+    "ranked_units",
+    "rounded_model",
+    "units_of",
+]
+
+EXEMPT = "exempt"
+"""Option of an 8-bit target: how many of the most sensitive units of a model it leaves in float32."""
+
+_STYLE = Int8Style(
+    products=frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul")),
+    between=frozenset(("Add", "AveragePool", "Concat", "GlobalAveragePool")),
+    carriers=frozenset(("MaxPool", "Reshape", "Resize", "Squeeze", "Transpose", "Unsqueeze")),
+    whole=False,
+)
+"""An average of what toolchains compute in 8 bits."""
+_GROUPS = 12
+_WORST_GROUPS = 3
+_MOST_UNITS = 18
+_SAMPLES = 3
+_ENOUGH = 0.7
+"""A whole model in 8 bits whose error is below this share of the budget needs no variant."""
+_MARGIN = 0.85
+"""Variants keep this share of a limit on choosing samples, so that judging samples keep the limit."""
+
+
+def keep_unbounded_in_float(precision: Precision, problem: Problem) -> None:
+    """Have 8-bit kernels compute in float32 whatever touches values without bounds, such as masks of minus infinity."""
+    ranges = precision.ranges
+    if ranges is None:
+        return
+    bits = bits_of(i for i, node in enumerate(problem.graph.nodes) if touches_unbounded(node, ranges))
+    for target in _quantising(problem.menu):
+        problem.kernels.keep_in_float(target, bits)
+
+
+def add_variants(
+    precision: Precision, problem: Problem, baselines: Baselines, session: MeasureSession, database: Database
+) -> tuple[Target, ...]:
+    """Return variants of the 8-bit targets that leave sensitive nodes in float32, if they may be worth their while.
+
+    They are if a target is fast in 8 bits and too far off, or so far off that it was not timed.
+    """
+    hopeful = [target for target in _quantising(problem.menu) if _is_hopeful(problem, baselines, target)]
+    if precision.ranges is None or not hopeful:
+        return ()
+    units = units_of(problem)
+    if len(units) < 2:
+        return ()
+    session.say("looking for what 8 bits hurt most")
+    fact = {
+        "fact": "sensitivity-1",
+        "model": model_digest(problem.model),
+        "data": precision.data.digest,
+        "ranges": precision.ranges.as_json(),
+        "limits": [[limit.metric.name, limit.most] for limit in precision.limits],
+    }
+    told = None if problem.options.remeasure else database.local_fact(**fact)
+    if told is None:
+        try:
+            told = _levels(precision, problem, session, units)
+        except ToolchainError as error:
+            session.say(f"no sensitivity: {error}")
+            return ()
+        database.keep_local_fact(told, **fact)
+    added = []
+    for indices in reversed(told):
+        bits = 0
+        for index in indices:
+            bits |= units[index] if index < len(units) else 0
+        precision.sensitive = bits
+        for target in hopeful:
+            variant = target.with_options(**{EXEMPT: str(len(indices))})
+            problem.kernels.keep_in_float(variant, bits | problem.kernels.in_float(target))
+            added.append(variant)
+    return tuple(added)
+
+
+def _quantising(menu: Iterable[Target]) -> list[Target]:
+    return [target for target in menu if target.is_calibrated and target.option(EXEMPT) is None]
+
+
+def _is_hopeful(problem: Problem, baselines: Baselines, target: Target) -> bool:
+    whole, budget = baselines[target].whole, problem.tolerance
+    if whole.status is Status.WRONG:
+        return True
+    if not whole.ok or whole.time is None or (whole.error or 0.0) <= _ENOUGH * budget:
+        return False
+    others = [
+        found.whole.time.median_s
+        for other, found in baselines.items()
+        if found.whole.time is not None and not other.is_calibrated and (found.whole.error or 0.0) <= budget
+    ]
+    return whole.time.median_s < min(others, default=math.inf)
+
+
+def units_of(problem: Problem) -> list[int]:
+    """Return consecutive ranges of nodes as bits, each with one convolution or matrix product at its beginning."""
+    nodes = problem.graph.nodes
+    starts = [i for i, node in enumerate(nodes) if is_product(node)]
+    if not starts:
+        return []
+    borders = [0, *starts[1:], len(nodes)]
+    return [(1 << end) - (1 << start) for start, end in itertools.pairwise(borders)]
+
+
+def _levels(precision: Precision, problem: Problem, session: MeasureSession, units: Sequence[int]) -> list[list[int]]:
+    """Return the fewest most sensitive units that have to stay in float32, and twice as many; nothing if half do not do."""
+    file = session.workspace / "rounded.onnx"
+    snr = find_metric("snr")
+    everything = (1 << len(problem.graph)) - 1
+
+    def noise(bits: int) -> float:
+        try:
+            ir.save(rounded_model(problem, bits), file)
+        except Unsupported:
+            return 0.0
+        with runs_worker(file, watches=False) as worker, build_lock():
+            drops = precision.judge.drops(worker, precision.split.choose[:_SAMPLES], [snr])[snr.name]
+        return statistics.fmean(drops) if all(math.isfinite(drop) for drop in drops) else math.inf
+
+    def keeps(kept: int) -> bool:
+        ir.save(rounded_model(problem, everything & ~kept), file)
+        with runs_worker(file, watches=False) as worker, build_lock():
+            verdict = precision.verdict_of(worker, chooses=True)
+        return verdict.reason is None and all(
+            verdict.estimates[limit.metric.name].value <= _MARGIN * limit.most for limit in precision.limits
+        )
+
+    order = ranked_units(units, noise, session.say)
+    count = 1
+    while count <= len(units) // 2:
+        kept = 0
+        for index in order[:count]:
+            kept |= units[index]
+        if keeps(kept):
+            return [order[:count], *([order[: 2 * count]] if 2 * count <= len(units) // 2 else [])]
+        count *= 2
+    return []
+
+
+def ranked_units(
+    units: Sequence[int], noise: Callable[[int], float], say: Callable[[str], None] = lambda _: None
+) -> list[int]:
+    """Return the numbers of units, the most sensitive one first.
+
+    At most ``_GROUPS + _MOST_UNITS`` calls of ``noise``.
+
+    Args:
+        units: Ranges of nodes as bits.
+        noise: What quantising these nodes alone does to the outputs.
+        say: Told what is going on.
+    """
+    size = math.ceil(len(units) / _GROUPS)
+    groups = [list(range(start, min(start + size, len(units)))) for start in range(0, len(units), size)]
+    by_group: list[tuple[float, list[int]]] = []
+    for number, group in enumerate(groups, 1):
+        say(f"quantising one part of the model at a time, {number} of {len(groups)}")
+        bits = 0
+        for index in group:
+            bits |= units[index]
+        by_group.append((noise(bits), group))
+    by_group.sort(key=lambda found: (-found[0], found[1]))
+    # Noise of independent sources adds as squares do.
+    own = {index: level / math.sqrt(len(group)) for level, group in by_group for index in group}
+    if size > 1:
+        closer = [index for _, group in by_group[:_WORST_GROUPS] for index in group][:_MOST_UNITS]
+        own |= {index: noise(units[index]) for index in closer}
+    return sorted(own, key=lambda index: (-own[index], index))
+
+
+def rounded_model(problem: Problem, bits: int) -> ir.Model:
+    """Return the model with these nodes in 8 bits and all others in float32.
+
+    Raises:
+        Unsupported: None of them profits from 8 bits.
+    """
+    model = copy_model(problem.model)
+    kept = {str(node.name) for i, node in enumerate(problem.graph.nodes) if not bits >> i & 1}
+    for node in model.graph:
+        if node.name in kept:
+            keep_in_float(node)
+    return in_int8(model, _STYLE)
+
+
+def is_product(node: ir.Node) -> bool:
+    """Return True for a convolution or a matrix product with constant weights."""
+    weights = node.inputs[1] if node.op_type in _STYLE.products and len(node.inputs) > 1 else None
+    return weights is not None and constant_tensor(weights) is not None

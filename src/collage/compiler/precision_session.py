@@ -1,0 +1,293 @@
+"""Reduced precision in one compilation: its samples, the ranges that they show, and verdicts on plans.
+
+Samples come from the user, or are made up. Some calibrate: 8-bit scales follow from their ranges. Some choose: sensitive nodes
+and plans are picked on them. The others judge: a plan is returned only if it keeps every limit on these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from collage._errors import ToolchainError, UsageError
+from collage.calibration import (
+    CalibrationData,
+    Estimate,
+    Judge,
+    Metric,
+    Ranges,
+    Sample,
+    Split,
+    annotate_ranges,
+    collect_ranges,
+    find_metric,
+    open_data,
+    runs_worker,
+    share_outside,
+    split_samples,
+)
+from collage.compiler.problem import Problem
+from collage.database.database import Database
+from collage.frontend import model_digest, shape_profiles
+from collage.measure.reference_run import MadeUp, inputs_at
+from collage.measure.session import MeasureSession
+from collage.numerics.compare import REDUCED_TOLERANCE
+from collage.options import CompileOptions
+from collage.target import Target
+from collage.workers.machine_lock import build_lock
+from collage.workers.worker import Worker
+
+__all__ = ["MAX_ERROR", "Limit", "Precision", "Verdict", "needs_ranges", "open_precision", "with_data", "with_limits"]
+
+MAX_ERROR = "max-error"
+PREPARED_FILE = "prepared.onnx"
+
+_PLAN = "collage.calibration._plan_worker:PlanService"
+_MADE_UP = Split(tuple(range(8)), tuple(range(8, 16)), tuple(range(16, 56)))
+_MADE_UP_SEED = 1000
+_KEEP_EVERY = 8
+_MOST_WATCHED = 8
+"""Judging samples on which elements outside the calibrated ranges are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit that a plan has to keep.
+
+    Attributes:
+        metric: By which a drop is measured.
+        most: Largest drop.
+    """
+
+    metric: Metric
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A plan's answers to samples, in figures.
+
+    Attributes:
+        estimates: Its drop by metric.
+        reason: Why it is refused; None if it keeps all limits.
+        vague: Metrics for which there are too few samples.
+    """
+
+    estimates: Mapping[str, Estimate] = field(default_factory=dict)
+    reason: str | None = None
+    vague: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Precision:
+    """The facts on reduced precision in one compilation.
+
+    Attributes:
+        data: The samples.
+        split: Which of them serve which purpose.
+        judge: Compares answers with the original's.
+        limits: What a plan has to keep.
+        is_made_up: The samples are not the user's.
+        ranges: Of all values; None if no target needs them.
+        outside: Share of elements on judging samples outside these ranges; None if it is not known.
+        sensitive: Nodes that 8 bits hurt most, as bits: as few as have to stay in float32. 0 if all may be quantised.
+        refusals: Why targets that take the whole model are refused, by name.
+        verdicts: On judging samples, by plan.
+        front: See ``collage.compiler.precision_front``; empty if it was not asked for.
+    """
+
+    data: CalibrationData
+    split: Split
+    judge: Judge
+    limits: tuple[Limit, ...]
+    is_made_up: bool
+    ranges: Ranges | None = None
+    outside: float | None = None
+    sensitive: int = 0
+    refusals: dict[str, str] = field(default_factory=dict)
+    verdicts: dict[Hashable, Verdict] = field(default_factory=dict)
+    front: list[dict[str, Any]] = field(default_factory=list)
+    _chosen: dict[Hashable, Verdict] = field(default_factory=dict)
+
+    def verdict(self, key: Hashable, arguments: Mapping[str, Any], *, chooses: bool = False) -> Verdict:
+        """Return how a plan does on judging samples, or on choosing ones; each is looked at once.
+
+        Args:
+            key: Equal for equal plans.
+            arguments: Its recipe, workspace and factories.
+            chooses: Look at choosing samples. There the estimate has to keep a limit, and not its interval.
+        """
+        known = self._chosen if chooses else self.verdicts
+        if key not in known:
+            told = {name: arguments[name] for name in ("recipe", "workspace", "factories")}
+            try:
+                with Worker(_PLAN, told) as worker, build_lock():
+                    known[key] = self.verdict_of(worker, chooses=chooses)
+            except ToolchainError as error:
+                known[key] = Verdict(reason=str(error))
+        return known[key]
+
+    def verdict_of(self, worker: Worker, *, chooses: bool = False) -> Verdict:
+        """Return how whatever a worker runs does on samples."""
+        indices = self.split.choose if chooses else self.split.judge
+        drops = self.judge.drops(worker, indices)
+        most = {limit.metric.name: limit.most for limit in self.limits}
+        found = {m.name: m.sum_up(drops[m.name], most.get(m.name)) for m in self.judge.metrics}
+        vague = tuple(name for name, estimate in found.items() if estimate.is_vague)
+        for limit in self.limits:
+            estimate = found[limit.metric.name]
+            is_kept = estimate.value <= limit.most if chooses else estimate.keeps(limit.most)
+            if not is_kept:
+                told = limit.metric.told(estimate)
+                samples = f"{estimate.samples} {'choosing' if chooses else 'judging'} samples"
+                return Verdict(found, f"{told}, on {samples}; at most {limit.most:.2g} is allowed", vague)
+        return Verdict(found, None, vague)
+
+
+def needs_ranges(menu: Sequence[Target]) -> bool:
+    """Return True if a target quantises statically."""
+    return any(target.is_calibrated for target in menu)
+
+
+def with_limits(options: CompileOptions) -> CompileOptions:
+    """Return options whose accuracy budget is stated where a limit by another metric grants reduced precision.
+
+    Then outputs need only be recognisable, and the metric decides.
+    """
+    if options.accuracy_budget is not None or options.max_drop is None:
+        return options
+    return replace(options, accuracy_budget=REDUCED_TOLERANCE)
+
+
+def with_data(options: CompileOptions, model: ir.Model, workspace: Path) -> CompileOptions:
+    """Return options with the user's samples opened; kernels are timed on the first calibrating one, unless inputs are given.
+
+    Raises:
+        UsageError: The samples cannot be read, do not fit the model, or there are none.
+    """
+    if options.data is None or isinstance(options.data, CalibrationData):
+        return options
+    data = open_data(options.data, model, workspace / "samples")
+    if options.max_drop is not None and options.metric is None and not data.has_labels:
+        raise UsageError("a largest drop needs a metric; name one, such as top1 or cosine")
+    if options.inputs:
+        return replace(options, data=data)
+    first = data.read(split_samples(data.count).calibrate[0])
+    return replace(options, data=data, inputs=dict(first.feeds))
+
+
+def open_precision(
+    problem: Problem,
+    session: MeasureSession,
+    database: Database,
+    made: MadeUp | None,
+    original: Path | None,
+    stack: ExitStack,
+) -> Precision | None:
+    """Collect ranges if a target needs them, and return what judges plans; None if nothing on the menu is reduced.
+
+    Args:
+        problem: The model and the menu.
+        session: Knows the workspace.
+        database: Where ranges are kept.
+        made: What made the inputs of the reference run.
+        original: The file of the original model, if it can be run.
+        stack: Closes the processes.
+
+    Raises:
+        UsageError: A metric that is not there.
+    """
+    if not any(target.is_reduced for target in problem.menu) or not problem.options.allows_reduced or made is None:
+        return None
+    options, folder = problem.options, session.workspace / "judging"
+    data, split = (options.data, split_samples(options.data.count)) if options.data else _made_up(problem, made)
+    limits = _limits(options, data)
+    metrics = {limit.metric.name: limit.metric for limit in limits}
+    metrics.setdefault(MAX_ERROR, find_metric(MAX_ERROR))
+    if options.metric is not None:
+        metrics.setdefault(options.metric, find_metric(options.metric, data.has_labels))
+    prepared = session.workspace / PREPARED_FILE
+    ir.save(problem.model, prepared)
+    judge = Judge(data, runs_worker(original or prepared, watches=False), list(metrics.values()), folder)
+    stack.callback(judge.close)
+    judge.find_functions()
+    found = Precision(data, split, judge, limits, options.data is None)
+    if needs_ranges(problem.menu):
+        _calibrate(found, problem, session, database, prepared)
+    return found
+
+
+def _limits(options: CompileOptions, data: CalibrationData) -> tuple[Limit, ...]:
+    limits = []
+    if options.max_drop is not None:
+        limits.append(Limit(find_metric(options.metric or "top1", data.has_labels), options.max_drop))
+    if options.accuracy_budget is not None and all(limit.metric.name != MAX_ERROR for limit in limits):
+        limits.append(Limit(find_metric(MAX_ERROR), options.accuracy_budget))
+    return tuple(limits)
+
+
+def _made_up(problem: Problem, made: MadeUp) -> tuple[CalibrationData, Split]:
+    """Return samples like the inputs that were made up; those that judge have seeds that nothing else met."""
+    model, options = problem.model, problem.options
+    profiles = shape_profiles(options.dims)
+
+    def read(index: int) -> Sample:
+        make, dims = made.reseeded(options.seed + _MADE_UP_SEED + index), profiles[index % len(profiles)].dims
+        return Sample(f"made-up inputs {index}", inputs_at(model, make, options.inputs, dims))
+
+    given = {name: hashlib.sha256(np.asarray(x).tobytes()).hexdigest() for name, x in sorted(options.inputs.items())}
+    told = f"made up, seed {options.seed}, {made.floats}, {[(p.dims, p.weight) for p in profiles]}, {given}"
+    names = {str(value.name) for value in model.graph.inputs}
+    if names <= set(options.inputs):  # All is given: there is one sample, and it does everything.
+        return CalibrationData(1, told, False, read, "the inputs given"), split_samples(1)
+    count = len(_MADE_UP.calibrate) + len(_MADE_UP.choose) + len(_MADE_UP.judge)
+    return CalibrationData(count, told, False, read, "made-up inputs"), _MADE_UP
+
+
+def _calibrate(
+    precision: Precision, problem: Problem, session: MeasureSession, database: Database, prepared: Path
+) -> None:
+    """Collect ranges over the calibrating samples; what an interrupted compilation collected is not collected again."""
+    fact = {
+        "fact": "ranges-1",
+        "model": model_digest(problem.model),
+        "data": precision.data.digest,
+        "samples": list(precision.split.calibrate),
+    }
+    known = None if problem.options.remeasure else database.local_fact(**fact)
+    ranges = Ranges() if known is None else Ranges.from_json(known)
+    wanted, folder = precision.split.calibrate, session.workspace / "calibrating"
+
+    def keep() -> None:
+        database.keep_local_fact(ranges.as_json(), **fact)
+
+    def after_each(found: Ranges) -> None:
+        session.say(f"calibrating, {found.samples} of {len(wanted)}")
+        if not found.samples % _KEEP_EVERY:
+            keep()
+
+    with runs_worker(prepared) as worker, build_lock():
+        try:
+            left = (sample.feeds for sample in precision.data.samples(wanted[ranges.samples :]))
+            collect_ranges(worker, left, folder, ranges, after_each)
+        except KeyboardInterrupt:
+            keep()
+            session.say(
+                f"interrupted: {ranges.samples} of {len(wanted)} calibrating samples are kept; the same command goes on there"
+            )
+            raise
+        if ranges.samples and known is None:
+            keep()
+        watched = precision.split.judge[:_MOST_WATCHED]
+        precision.outside = share_outside(
+            worker, (sample.feeds for sample in precision.data.samples(watched)), folder, ranges
+        )
+    precision.ranges = ranges
+    annotate_ranges(problem.model, ranges)

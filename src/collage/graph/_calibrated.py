@@ -1,0 +1,69 @@
+"""Notes for 8-bit kernels: the range of a value, and the precision that a node is to keep.
+
+Ranges decide what a kernel answers and not how long it takes, as weights do, so the structural hash leaves them out. A node
+that stays in float32 takes longer than one in 8 bits, so its note counts.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+__all__ = [
+    "NODE_PRECISION",
+    "VALUE_RANGE",
+    "copy_range",
+    "drop_precisions",
+    "keep_in_float",
+    "set_value_range",
+    "stays_float",
+    "value_range",
+]
+
+VALUE_RANGE = "collage.range"
+"""Metadata key of values: the smallest and the largest element that calibration saw, two floats with a space between."""
+
+NODE_PRECISION = "collage.precision"
+"""Metadata key of nodes. With the value ``float32``, a kernel of 8 bits leaves the node as it is."""
+
+_FLOAT = "float32"
+
+
+def value_range(value: ir.Value) -> tuple[float, float] | None:
+    """Return the smallest and the largest element that calibration saw, None if nothing readable is noted.
+
+    Models are untrusted: the numbers may be infinite, NaN, or in the wrong order.
+    """
+    words = value.metadata_props.get(VALUE_RANGE, "").split()
+    if len(words) != 2:
+        return None
+    try:
+        return float(words[0]), float(words[1])
+    except ValueError:
+        return None
+
+
+def set_value_range(value: ir.Value, low: float, high: float) -> None:
+    """Note the range of a value."""
+    value.metadata_props[VALUE_RANGE] = f"{float(low)!r} {float(high)!r}"
+
+
+def copy_range(old: ir.Value, new: ir.Value) -> None:
+    """Note for one value what is noted for another."""
+    if (text := old.metadata_props.get(VALUE_RANGE)) is not None:
+        new.metadata_props[VALUE_RANGE] = text
+
+
+def stays_float(node: ir.Node) -> bool:
+    """Return True if a node is to stay in float32 inside a kernel of 8 bits."""
+    return node.metadata_props.get(NODE_PRECISION) == _FLOAT
+
+
+def keep_in_float(node: ir.Node) -> None:
+    """Note that a node is to stay in float32 inside a kernel of 8 bits."""
+    node.metadata_props[NODE_PRECISION] = _FLOAT
+
+
+def drop_precisions(model: ir.Model) -> None:
+    """Forget which nodes are to stay in float32, for kernels in which all do."""
+    for node in model.graph.all_nodes():
+        node.metadata_props.pop(NODE_PRECISION, None)

@@ -1,0 +1,84 @@
+"""ONNX Runtime's kernels in coarser types: 8-bit integers, calibrated or not, and narrow weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from collage._errors import Unsupported
+from collage.toolchains.sdk.int8_model import in_int8
+from collage.toolchains.sdk.int8_placement import Int8Style
+from collage.toolchains.sdk.model_files import one_line, save_kernel
+from collage.toolchains.sdk.narrow_weights import NARROW_BITS, with_narrow_weights
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from collage.target import Target
+
+__all__ = ["REDUCED", "UNWANTED_OPTIMISERS", "save_reduced"]
+
+REDUCED = ("int8", "int8-dynamic", *NARROW_BITS)
+"""Values of the option ``precision`` beside f32."""
+
+UNWANTED_OPTIMISERS = ["MatMulAddFusion"]
+"""It joins products that are written for 8 bits with a bias, to something that is computed in floats only."""
+
+_STYLE = Int8Style(
+    products=frozenset(("Conv", "Gemm", "MatMul")),
+    between=frozenset(("Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid")),
+    carriers=frozenset(
+        ("Flatten", "MaxPool", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
+    ),
+    whole=True,
+    float_results=frozenset(("Gemm", "MatMul")),
+    rounds_biases=True,
+)
+"""Transposed convolutions and most activations are computed in floats."""
+
+_DYNAMIC = ["MatMul", "Gemm"]
+"""The quantiser makes products and sums of the latter first, so that it has to be told both."""
+
+
+def save_reduced(kernel: ir.Model, target: Target, workspace: Path) -> tuple[str, ...]:
+    """Write a kernel in the precision of a target.
+
+    Returns:
+        Names of all files that belong to it.
+
+    Raises:
+        Unsupported: Nothing in it would be computed in that precision, or it cannot be.
+    """
+    precision = target.option("precision")
+    if precision == "int8-dynamic":
+        return (_save_dynamic(kernel, workspace),)
+    if precision in NARROW_BITS:
+        return save_kernel(with_narrow_weights(kernel, NARROW_BITS[precision]), workspace, f".{precision}")
+    return save_kernel(in_int8(kernel, _STYLE), workspace, ".int8")
+
+
+def _save_dynamic(kernel: ir.Model, workspace: Path) -> str:
+    """Write a kernel with its matrix products in 8 bits: weights ahead, activations as they come; the file's name."""
+    import onnx
+    from onnxruntime.quantization import quantize_dynamic
+
+    path = workspace / save_kernel(kernel, workspace, ".float")[0]
+    try:
+        proto = onnx.load(path, load_external_data=False)
+        if not any(node.op_type in _DYNAMIC for node in proto.graph.node):
+            raise Unsupported(f"onnxruntime quantises {', '.join(_DYNAMIC)}, and there is none")
+        # The quantiser transposes the weights of some Gemm, and believes the shapes that it finds.
+        weights = {tensor.name for tensor in proto.graph.initializer}
+        told = [value for value in proto.graph.value_info if value.name not in weights]
+        del proto.graph.value_info[:]
+        proto.graph.value_info.extend(told)
+        onnx.save(proto, path)
+        made = path.with_name(path.name.replace(".float.onnx", ".int8-dynamic.onnx"))
+        quantize_dynamic(path, made, op_types_to_quantize=_DYNAMIC, per_channel=True)
+    except Unsupported:
+        raise
+    except Exception as error:
+        raise Unsupported(f"onnxruntime cannot quantise the kernel: {one_line(error)}") from error
+    finally:
+        path.unlink()
+    return made.name

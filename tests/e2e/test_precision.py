@@ -1,0 +1,204 @@
+"""Precision chosen by measurement: samples that calibrate, choose and judge, and what the report says of it."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import collage
+from collage._errors import InputError, UsageError
+from collage.calibration import ranges
+from collage.compiler import precision_session
+from collage.system.machine import this_machine
+from collage.toolchains import Registry
+from tests.e2e.conftest import LENT, model_of
+from tests.e2e.fake_rough_toolchain import RoughToolchain
+
+INT8 = pytest.mark.skipif(not this_machine().multiplies_bytes_at_once, reason="8-bit products are no faster here")
+BUDGET = 0.1
+
+
+@pytest.fixture(scope="module")
+def convolutions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Convolutions that are large enough to be faster in 8 bits, and a classifier."""
+    random = np.random.default_rng(0)
+    channels = (8, 64, 64, 64)
+    nodes, weights = [], {}
+    for i, (into, out) in enumerate(itertools.pairwise(channels)):
+        weights[f"w{i}"] = (random.standard_normal((out, into, 3, 3)) * (2 / (9 * into)) ** 0.5).astype(np.float32)
+        nodes.append(helper.make_node("Conv", [f"r{i}", f"w{i}"], [f"c{i}"], name=f"conv_{i}", pads=[1] * 4))
+        nodes.append(helper.make_node("Relu", [f"c{i}"], [f"r{i + 1}"], name=f"relu_{i}"))
+    last = len(channels) - 1
+    weights["head"] = random.standard_normal((64, 10)).astype(np.float32)
+    nodes += [
+        helper.make_node("GlobalAveragePool", [f"r{last}"], ["p"], name="pool"),
+        helper.make_node("Flatten", ["p"], ["f"], name="flatten"),
+        helper.make_node("Gemm", ["f", "head"], ["y"], name="head"),
+    ]
+    ports = {"r0": (TensorProto.FLOAT, [1, 8, 24, 24])}, {"y": (TensorProto.FLOAT, [1, 10])}
+    path = tmp_path_factory.mktemp("convolutions") / "model.onnx"
+    onnx.save(model_of(nodes, *ports, weights), path)
+    return path
+
+
+def images(count: int, seed: int = 1) -> list[dict[str, Any]]:
+    random = np.random.default_rng(seed)
+    return [{"r0": random.standard_normal((1, 8, 24, 24)).astype(np.float32)} for _ in range(count)]
+
+
+def error(actual: Any, expected: Any) -> float:
+    return float(np.abs(actual - expected).max() / np.abs(expected).max())
+
+
+@INT8
+def test_eight_bits_are_calibrated_judged_and_told_of(convolutions: Path) -> None:
+    menu = ["onnxruntime -precision=int8"]
+    options = collage.CompileOptions(accuracy_budget=BUDGET, metric="top1")
+    executable = collage.compile(convolutions, menu, options=options, data=images(40), workers=LENT)
+    report = executable.report
+    precision = report["precision"]
+    assert "int8" in report["kernels"][0]["target"]
+    assert precision["data"] == {
+        "origin": "the samples given",
+        "is_made_up": False,
+        "calibrating": 8,
+        "choosing": 8,
+        "judging": 24,
+        "is_independent": True,
+    }
+    assert precision["operators"] == {"Conv": {"int8": 3}, "Gemm": {"int8": 1}}
+    assert 0 < precision["metrics"]["max-error"]["interval"][1] <= BUDGET
+    assert precision["metrics"]["top1"]["samples"] == 24
+    assert 0 <= precision["outside"] < 0.01
+    assert 0 < precision["kernels"][0]["own_error"] < BUDGET
+    exact = onnxruntime.InferenceSession(convolutions)
+    for fed in images(20, seed=2):
+        assert error(executable.run(fed)["y"], exact.run(None, fed)[0]) <= BUDGET
+
+
+@INT8
+def test_made_up_samples_keep_the_budget_on_fresh_ones_and_the_report_wants_real_ones(convolutions: Path) -> None:
+    options = collage.CompileOptions(accuracy_budget=BUDGET)
+    executable = collage.compile(convolutions, ["onnxruntime -precision=int8"], options=options, workers=LENT)
+    precision = executable.report["precision"]
+    assert precision["data"]["is_made_up"]
+    assert any("--data" in line for line in precision["summary"])
+    assert "int8" in executable.report["kernels"][0]["target"]
+    exact = onnxruntime.InferenceSession(convolutions)
+    for fed in images(20, seed=3):
+        assert error(executable.run(fed)["y"], exact.run(None, fed)[0]) <= BUDGET
+
+
+@INT8
+def test_an_interrupted_calibration_goes_on_where_it_ended(convolutions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    collect, fed = ranges.collect_ranges, list[int]()
+
+    def interrupted(worker: Any, samples: Any, folder: Path, found: Any, after_each: Any) -> Any:
+        def some() -> Any:
+            for number, sample in enumerate(samples):
+                if number == 3:
+                    raise KeyboardInterrupt
+                yield sample
+
+        return collect(worker, some(), folder, found, after_each)
+
+    def counted(worker: Any, samples: Any, folder: Path, found: Any, after_each: Any) -> Any:
+        return collect(worker, (fed.append(1) or sample for sample in samples), folder, found, after_each)
+
+    options = collage.CompileOptions(accuracy_budget=BUDGET)
+    arguments: dict[str, Any] = {"options": options, "workers": LENT, "say": told.append}
+    menu = ["onnxruntime -precision=int8"]
+    monkeypatch.setattr(precision_session, "collect_ranges", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        collage.compile(convolutions, menu, data=images(40, seed=4), **arguments)
+    assert any("3 of 8 calibrating samples are kept" in line for line in told)
+    monkeypatch.setattr(precision_session, "collect_ranges", counted)
+    collage.compile(convolutions, menu, data=images(40, seed=4), **arguments)
+    assert len(fed) == 5
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    operators = ["Relu", "Neg", "Tanh", "Abs"]
+    nodes = [helper.make_node(op, [f"v{i}"], [f"v{i + 1}"], name=f"{op.lower()}_{i}") for i, op in enumerate(operators)]
+    ports = {"v0": (TensorProto.FLOAT, [1, 64])}, {f"v{len(operators)}": (TensorProto.FLOAT, [1, 64])}
+    path = tmp_path_factory.mktemp("chain") / "chain.onnx"
+    onnx.save(model_of(nodes, *ports, {}), path)
+    return path
+
+
+@pytest.fixture
+def rough() -> Registry:
+    found = Registry()
+    found.add(RoughToolchain())
+    return found
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    random = np.random.default_rng(0)
+    return [{"v0": random.standard_normal((1, 64)).astype(np.float32)} for _ in range(count)]
+
+
+def test_a_largest_drop_grants_reduced_targets(chain: Path, rough: Registry) -> None:
+    options = collage.CompileOptions(metric="snr", max_drop=0.1)
+    report = collage.compile(chain, "rough", options=options, data=rows(10), toolchains=rough, workers=LENT).report
+    assert all("bf16" in kernel["target"] for kernel in report["kernels"])
+    assert 0 < report["precision"]["metrics"]["snr"]["drop"] <= 0.1
+    options = collage.CompileOptions(metric="snr", max_drop=1e-6)
+    report = collage.compile(chain, "rough", options=options, data=rows(10), toolchains=rough, workers=LENT).report
+    assert not any("bf16" in kernel["target"] for kernel in report["kernels"])
+    assert any("own precision" in line for line in report["precision"]["summary"])
+
+
+def test_one_sample_is_taken_and_the_report_says_that_it_is_too_few(chain: Path, rough: Registry) -> None:
+    options = collage.CompileOptions(accuracy_budget=0.1)
+    report = collage.compile(chain, "rough", options=options, data=rows(1), toolchains=rough, workers=LENT).report
+    assert not report["precision"]["data"]["is_independent"]
+    assert any("too few samples" in line for line in report["precision"]["summary"])
+
+
+def test_a_front_is_time_against_error(chain: Path, rough: Registry) -> None:
+    options = collage.CompileOptions(front=True, accuracy_budget=0.1)
+    report = collage.compile(chain, "rough", options=options, toolchains=rough, workers=LENT).report
+    front = report["front"]
+    assert [point["budget"] for point in front] == sorted(point["budget"] for point in front)
+    assert front[0]["error"] == 0
+    assert front[-1]["time_ms"] < 0.6 * front[0]["time_ms"]
+    for point in front:
+        assert point["error"] <= point["error_interval"][1] <= point["budget"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error_type", "words"),
+    [
+        ({"data": []}, UsageError, "empty"),
+        ({"data": [{"x": np.ones((1, 64), np.float32)}]}, InputError, "unknown input"),
+        ({"data": [{"v0": np.ones((1, 63), np.float32)}]}, InputError, r"\[1, 63\]"),
+        ({"data": "/nowhere"}, UsageError, "does not exist"),
+    ],
+)
+def test_data_that_does_not_fit_is_a_sentence(
+    chain: Path, rough: Registry, arguments: dict[str, Any], error_type: type[Exception], words: str
+) -> None:
+    options = collage.CompileOptions(accuracy_budget=0.1)
+    with pytest.raises(error_type, match=words):
+        collage.compile(chain, "rough", options=options, toolchains=rough, workers=LENT, **arguments)
+
+
+def test_a_metric_that_is_not_there_is_a_sentence(chain: Path, rough: Registry) -> None:
+    with pytest.raises(UsageError, match="metric"):
+        collage.CompileOptions(metric="nonsense")
+    options = collage.CompileOptions(metric="python:nowhere_at_all:f", max_drop=0.1)
+    with pytest.raises(UsageError, match="cannot be imported"):
+        collage.compile(chain, "rough", options=options, data=rows(5), toolchains=rough, workers=LENT)
+    with pytest.raises(UsageError, match="needs a metric"):
+        options = collage.CompileOptions(max_drop=0.1)
+        collage.compile(chain, "rough", options=options, data=rows(5), toolchains=rough, workers=LENT)

@@ -1,0 +1,136 @@
+"""Metrics, by what they are defined as; intervals, against published numbers and by simulation."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from collage._errors import InputError, UsageError
+from collage.calibration import PythonMetric, find_metric
+from collage.calibration.metrics import mean_interval, tolerance_bound, wilson
+
+
+def scores(*rows):
+    return {"logits": np.array(rows, np.float32)}
+
+
+def test_the_largest_error_is_relative_to_the_largest_output():
+    metric = find_metric("max-error")
+    right = {"a": np.array([1.0, -4.0], np.float32), "b": np.array([10.0], np.float32)}
+    wrong = {"a": np.array([1.2, -4.0], np.float32), "b": np.array([10.0], np.float32)}
+    assert metric.drop(right, right, None) == 0
+    assert metric.drop(wrong, right, None) == pytest.approx(0.05)
+    assert metric.drop({"a": right["a"]}, right, None) == math.inf
+    assert metric.drop({**right, "b": np.array([np.nan], np.float32)}, right, None) == math.inf
+    assert metric.drop({"n": np.array([1, 2, 3, 9])}, {"n": np.array([1, 2, 3, 4])}, None) == 0.25
+
+
+def test_cosine_and_noise():
+    right, turned = {"a": np.array([3.0, 4.0], np.float32)}, {"a": np.array([4.0, 3.0], np.float32)}
+    assert find_metric("cosine").drop(turned, right, None) == pytest.approx(1 - 24 / 25)
+    assert find_metric("snr").drop(turned, right, None) == pytest.approx(math.sqrt(2) / 5)
+    assert "17.0 dB" in find_metric("snr").told(find_metric("snr").sum_up([math.sqrt(2) / 10, math.sqrt(2) / 10]))
+
+
+def test_top1_is_agreement_without_labels_and_lost_accuracy_with_them():
+    right, other = scores([0, 3, 1]), scores([9, 3, 1])
+    assert find_metric("top1").drop(right, right, None) == 0
+    assert find_metric("top1").drop(other, right, None) == 1
+    with_labels = find_metric("top1", has_labels=True)
+    assert with_labels.drop(other, right, np.array(1)) == 1
+    assert with_labels.drop(other, right, np.array(0)) == -1
+    assert with_labels.drop(other, right, np.array(2)) == 0
+    with pytest.raises(InputError, match="label"):
+        with_labels.drop(other, right, np.array([1, 2]))
+
+
+def test_top5_takes_any_of_five():
+    right = scores(list(range(10)))
+    answer = scores([9, 8, 7, 6, 0, 0, 0, 0, 0, 5])
+    assert find_metric("top1").drop(answer, right, None) == 1
+    assert find_metric("top5").drop(answer, right, None) == 0
+
+
+def test_several_classes_to_a_sample_are_a_share():
+    right, answer = scores([0, 1], [0, 1], [1, 0], [1, 0]), scores([0, 1], [1, 0], [1, 0], [1, 0])
+    assert find_metric("top1").drop(answer, right, None) == 0.25
+    image = {"s": np.zeros((1, 2, 2, 2), np.float32)}
+    image["s"][0, 1] = 1
+    other = {"s": image["s"].copy()}
+    other["s"][0, 0, 0, 0] = 2
+    assert find_metric("top1").drop(other, image, None) == 0.25
+
+
+def test_models_without_classes_are_told_so():
+    with pytest.raises(InputError, match="scores"):
+        find_metric("top1").drop({"a": np.float32([1.0])}, {"a": np.ones(1, np.float32)}, None)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "top2", "python:", "python:os", "python:os:system()", "python:a b:c", "os:system"]
+)
+def test_other_names_are_refused(name):
+    with pytest.raises(UsageError, match="metric"):
+        find_metric(name)
+
+
+def test_functions_are_named_by_module_and_name():
+    assert find_metric("python:a.b_c:d") == PythonMetric("python:a.b_c:d", "a.b_c", "d")
+
+
+@pytest.mark.parametrize(
+    ("hits", "count", "low", "high"),
+    [(0, 10, 0.0, 0.2775), (1, 10, 0.0179, 0.4042), (5, 10, 0.2366, 0.7634), (81, 263, 0.2553, 0.3662)],
+)
+def test_wilsons_interval(hits, count, low, high):
+    assert wilson(hits, count) == pytest.approx((low, high), abs=1e-3)  # Newcombe 1998, table I.
+
+
+@pytest.mark.parametrize(("count", "t"), [(2, 12.706), (3, 4.303), (4, 3.182), (6, 2.571), (11, 2.228), (31, 2.042)])
+def test_students_interval(count, t):
+    values = [float(i) for i in range(count)]
+    found = mean_interval(values)
+    error = np.std(values, ddof=1) / math.sqrt(count)
+    assert (found.high - found.value) / error == pytest.approx(t, rel=5e-3)
+    assert found.value - found.low == pytest.approx(found.high - found.value)
+
+
+def test_a_mean_of_one_sample_says_little():
+    assert mean_interval([0.5]).is_vague
+
+
+def test_a_bound_holds_for_further_errors():
+    """The claim itself, by simulation: 99.8 % of errors, in nine of ten cases."""
+    draw = random.Random(0)
+    held = 0
+    for _ in range(300):
+        bound = tolerance_bound([math.exp(draw.gauss(-5, 0.3)) for _ in range(40)])
+        below = 0.5 * (1 + math.erf((math.log(bound) + 5) / 0.3 / math.sqrt(2)))
+        held += below >= 0.998
+    assert 0.86 <= held / 300 <= 0.97
+
+
+def test_a_bound_is_no_less_than_the_largest_error():
+    assert tolerance_bound([0.0, 0.0, 0.0]) == 0
+    assert tolerance_bound([0.1]) == 0.2
+    assert tolerance_bound([0.1, 0.2, math.inf, 0.1]) == math.inf
+    assert tolerance_bound([1e-9, 1e-9, 1e-9, 1e-9, 0.0, 1e-3]) >= 1e-3
+
+
+def test_a_limit_is_kept_by_the_worse_end():
+    metric = find_metric("top1")
+    assert metric.sum_up([0.0] * 1000, 0.01).keeps(0.01)
+    assert not metric.sum_up([0.0] * 990 + [1.0] * 9, 0.01).keeps(0.01)  # 0.9 %, and up to 1.7 %.
+    few = metric.sum_up([0.0] * 20, 0.01)
+    assert few.is_vague
+    assert few.keeps(0.01)
+    assert not metric.sum_up([0.0] * 19 + [1.0], 0.01).keeps(0.01)
+    assert "99.1 %" in metric.told(metric.sum_up([0.0] * 991 + [1.0] * 9))
+
+
+def test_what_is_won_counts_against_what_is_lost():
+    metric = find_metric("top1", has_labels=True)
+    found = metric.sum_up([1.0] * 5 + [-1.0] * 5 + [0.0] * 990)
+    assert found.value == 0
+    assert found.low < 0 < found.high < 0.02

@@ -1,0 +1,167 @@
+"""Samples: folders, archives and iterables; faults, each one sentence; the split."""
+
+import io
+import zipfile
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collage._errors import InputError, UsageError
+from collage.calibration import open_data, split_samples
+
+
+@pytest.fixture
+def model():
+    text = "g (float[N, 3] x, int64[2] i) => (float[N, 3] y) { s = Cast <to = 1> (i) t = ReduceSum (s) y = Add (x, t) }"
+    return ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> {text}'))
+
+
+def sample(number, rows=2):
+    return {"x": np.full((rows, 3), number, np.float32), "i": np.array([number, 1], np.int64)}
+
+
+def folder_of(path, samples):
+    path.mkdir()
+    for number, arrays in enumerate(samples):
+        np.savez(path / f"{number:03}.npz", **arrays)
+    return path
+
+
+def assert_reads(data, expected, labels=None):
+    assert data.count == len(expected)
+    for index, (found, wanted) in enumerate(zip(data.samples(range(data.count)), expected, strict=True)):
+        assert set(found.feeds) == set(wanted)
+        for name, value in wanted.items():
+            np.testing.assert_array_equal(found.feeds[name], value)
+            assert found.feeds[name].dtype == value.dtype
+        if labels is not None:
+            np.testing.assert_array_equal(found.label, labels[index])
+
+
+def test_a_folder_holds_a_sample_in_each_file(model, tmp_path):
+    given_ = [sample(n, rows=n + 1) for n in range(3)]
+    path = folder_of(tmp_path / "data", [{**arrays, "label": np.int64(n)} for n, arrays in enumerate(given_)])
+    (path / "README.txt").write_text("not a sample")
+    data = open_data(path, model, tmp_path / "work")
+    assert data.has_labels
+    assert_reads(data, given_, labels=[0, 1, 2])
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_file_holds_samples_along_its_first_axis(model, tmp_path, save):
+    given_ = [sample(n) for n in range(4)]
+    arrays = {name: np.stack([each[name] for each in given_]) for name in ("x", "i")}
+    arrays["x"] = np.asfortranarray(arrays["x"])
+    save(tmp_path / "all.npz", **arrays, labels=np.arange(4))
+    data = open_data(tmp_path / "all.npz", model, tmp_path / "work")
+    assert_reads(data, given_, labels=range(4))
+    assert_reads(data, given_)  # As often as they are asked for.
+
+
+def test_an_iterable_is_read_once(model, tmp_path):
+    given_ = [sample(n) for n in range(3)]
+    data = open_data(((arrays, n) for n, arrays in enumerate(given_)), model, tmp_path / "work")
+    assert_reads(data, given_, labels=range(3))
+    assert_reads(data, given_)
+    without = open_data(iter(given_), model, tmp_path / "other")
+    assert not without.has_labels
+    assert without.digest != data.digest
+    assert open_data(iter(given_), model, tmp_path / "again").digest == without.digest
+
+
+def test_a_batch_of_one_may_be_left_out(model, tmp_path):
+    data = open_data([{"x": np.ones(3, np.float32), "i": np.zeros(2, np.int64)}], model, tmp_path)
+    assert data.read(0).feeds["x"].shape == (1, 3)
+
+
+FAULTS = {
+    "unknown name": ({**sample(0), "z": np.ones(1)}, "unknown input 'z'"),
+    "missing": ({"x": np.ones((2, 3), np.float32)}, "no array for input 'i'"),
+    "type": ({**sample(0), "x": np.ones((2, 3))}, "float64"),
+    "shape": ({**sample(0), "x": np.ones((2, 4), np.float32)}, r"\[2, 4\]"),
+    "rank": ({**sample(0), "i": np.ones((2, 2), np.int64)}, r"\[2, 2\]"),
+}
+
+
+@pytest.mark.parametrize(("arrays", "words"), FAULTS.values(), ids=FAULTS)
+def test_what_does_not_fit_is_a_sentence_that_names_the_sample(model, tmp_path, arrays, words):
+    path = folder_of(tmp_path / "data", [sample(0), arrays])
+    with pytest.raises(InputError, match=words) as found:
+        open_data(path, model, tmp_path / "work")
+    assert "001.npz" in str(found.value)
+    assert "\n" not in str(found.value)
+    with pytest.raises(InputError, match=words) as found:
+        open_data([sample(0), arrays], model, tmp_path / "list")
+    assert "sample 1" in str(found.value)
+
+
+def broken(path, content):
+    path.write_bytes(content)
+    return path
+
+
+def archive_of(members):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def header_of(dtype, shape):
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return out.getvalue()
+
+
+BROKEN = {
+    "no archive": b"text",
+    "empty": b"",
+    "no arrays": archive_of({"x.npy": b"text"}),
+    "objects": archive_of({"x.npy": header_of("|O", (1,)) + b"cos\nsystem\n."}),
+    "a header that states too much": archive_of({"x.npy": header_of("<f4", (1 << 40, 3))}),
+    "cut short": archive_of({"x.npy": header_of("<f4", (2, 2, 3)), "i.npy": header_of("<i8", (2, 2))}),
+    "lengths differ": archive_of({"x.npy": header_of("<f4", (2, 2, 3)), "i.npy": header_of("<i8", (3, 2))}),
+    "no sample": archive_of({"x.npy": header_of("<f4", (0, 2, 3)), "i.npy": header_of("<i8", (0, 2))}),
+    "a scalar": archive_of({"x.npy": header_of("<f4", ())}),
+    "nothing": archive_of({}),
+}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+def test_a_broken_file_is_a_sentence(model, tmp_path, content):
+    with pytest.raises(UsageError) as found:
+        open_data(broken(tmp_path / "all.npz", content), model, tmp_path / "work")
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("source", [[], iter(()), {"x": 1}, 3, [np.ones(3)], [{"x": object()}]])
+def test_what_is_no_iterable_of_samples_is_a_sentence(model, tmp_path, source):
+    with pytest.raises(UsageError) as found:
+        open_data(source, model, tmp_path)
+    assert "\n" not in str(found.value)
+
+
+def test_a_folder_without_samples_and_a_path_without_a_file_are_sentences(model, tmp_path):
+    with pytest.raises(UsageError, match=r"no \.npz file"):
+        open_data(tmp_path, model, tmp_path / "work")
+    with pytest.raises(UsageError, match="does not exist"):
+        open_data(tmp_path / "nowhere", model, tmp_path / "work")
+
+
+@given(st.integers(1, 3000))
+def test_every_sample_serves_one_purpose(count):
+    split = split_samples(count)
+    parts = (split.calibrate, split.choose, split.judge)
+    assert all(parts)
+    assert split == split_samples(count)
+    assert set().union(*parts) == set(range(count))
+    if count >= 3:
+        assert sum(map(len, parts)) == count
+        assert 2 * len(split.judge) >= count / 2
+    assert split.is_independent == (count > 1)

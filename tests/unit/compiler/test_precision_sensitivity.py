@@ -1,0 +1,39 @@
+"""Ranking of units by what quantising them does, with a bounded number of runs."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collage.compiler.plans import Plan
+from collage.compiler.precision_front import points
+from collage.compiler.precision_sensitivity import ranked_units
+
+
+@given(st.integers(1, 200), st.randoms())
+def test_the_most_sensitive_unit_comes_first_and_runs_are_bounded(count, random):
+    worst = random.randrange(count)
+    own = [1e-3 * random.random() for _ in range(count)]
+    own[worst] = 1.0
+    asked = []
+
+    def noise(bits):
+        asked.append(bits)
+        return math.sqrt(sum(own[i] ** 2 for i in range(count) if bits >> i & 1))
+
+    order = ranked_units([1 << i for i in range(count)], noise)
+    assert sorted(order) == list(range(count))
+    assert order[0] == worst
+    assert len(asked) <= 30
+
+
+def test_each_budget_gets_the_fastest_plan_whose_worse_end_keeps_it():
+    exact, fine, rough = (Plan(name, ()) for name in ("exact", "fine", "rough"))
+    plans = [
+        (exact, (0.0, 0.0, 0.0), 3.0),
+        (fine, (1e-3, 5e-4, 2e-3), 2.0),
+        (rough, (1e-2, 5e-3, 2e-2), 1.0),
+    ]
+    found = points([0.0, 1e-3, 2e-3, 2e-2], plans)
+    assert [(point["budget"], point["time_ms"]) for point in found] == [(0, 3e3), (1e-3, 3e3), (2e-3, 2e3), (2e-2, 1e3)]
+    assert points([1e-4], plans[1:]) == []
