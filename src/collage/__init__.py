@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collage import cost as cost
     from collage import database as database
     from collage import device as device
+    from collage import explain as explain
     from collage import frontend as frontend
     from collage import fusion as fusion
     from collage import graph as graph
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collage import toolchains as toolchains
     from collage import transform as transform
     from collage._errors import CollageError
+    from collage.compiler.build import build
     from collage.compiler.fuse_ops_pass import CollageFuseOps
     from collage.compiler.pipeline import compile
     from collage.options import CompileOptions
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from collage.target import Target
 
 _HOME = {
+    "build": "collage.compiler.build",
     "compile": "collage.compiler.pipeline",
     "CollageFuseOps": "collage.compiler.fuse_ops_pass",
     "CompileOptions": "collage.options",
@@ -60,6 +63,7 @@ _ROOMS = (
     "cost",
     "database",
     "device",
+    "explain",
     "frontend",
     "fusion",
     "graph",
@@ -73,7 +77,17 @@ _ROOMS = (
     "transform",
 )
 
-__all__ = ["CollageError", "CollageFuseOps", "CompileOptions", "Executable", "Target", "__version__", "compile", "load"]
+__all__ = [
+    "CollageError",
+    "CollageFuseOps",
+    "CompileOptions",
+    "Executable",
+    "Target",
+    "__version__",
+    "build",
+    "compile",
+    "load",
+]
 
 if not TYPE_CHECKING:  # A type checker that saw this function would take every misspelt name for Any.
 

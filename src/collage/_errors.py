@@ -19,6 +19,8 @@
         ├── CompileError           it should have, and failed
         └── WorkerDied             its process crashed, hung or was killed
 
+``collage compare --fail-below`` ends with exit code 6 where the second artefact is too slow; that is not an error.
+
 Messages say what happened, where, why, and what to do.
 """
 

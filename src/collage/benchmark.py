@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +26,8 @@ from collage.frontend import (
     shape_profiles,
     with_lengths_of,
 )
-from collage.measure.comparison import ComparisonPlan, Finalist, FinalistResult, compare_end_to_end
+from collage.inspection import describe_environment
+from collage.measure.comparison import Comparison, ComparisonPlan, Finalist, FinalistResult, compare_end_to_end
 from collage.measure.estimator import model_tolerance
 from collage.measure.reference_run import capture_made_up
 from collage.measure.session import MeasureSession
@@ -34,7 +36,7 @@ from collage.system.scratch import scratch
 from collage.target import Target, TargetLike
 from collage.toolchains import registry
 
-__all__ = ["bench"]
+__all__ = ["Track", "artefact_on", "bench", "open_track", "opened", "raced", "row_of"]
 
 OURS = "collage"
 _LEGS = 3
@@ -66,69 +68,130 @@ def bench(
         UsageError: The file is not what the artefact was compiled from.
 
     Returns:
-        ``rows`` of name, median, p10 and p90 in µs, and the speed-up over the best single with its interval. The
+        ``rows`` of name, median, p10, p90, p95 and p99 in µs, the speed-up over the best single with its interval, how long
+        the race took, and the environment. The
         singles run the original model where it can still be found unchanged, else the artefact's copy of it.
     """
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
-        name = str(artefact)
-        if artefact.is_file():
-            unpacked = workspace / "unpacked"
-            unpacked.mkdir()
-            unpack(artefact, unpacked)
-            artefact = unpacked
-        recipe, _ = verify(artefact)
+        folder, recipe = opened(artefact, workspace / "unpacked")
         toolchains = registry()
         targets = toolchains.parse_targets(list(against or ()) or list(recipe.report.get("menu", ())))
-        original = workspace / "original"
-        original.mkdir()
-        found = _original(recipe, model)
-        if found is None:
-            say("the original model is not found from here: the artefact's copy of it is timed")
-            found = read_model(artefact / recipe.model_file)
-        original_model = place_weights(found, original)
-        original_model.graph.name = "original"
-        database = stack.enter_context(Database("sqlite:///:memory:"))
-        measure_session = stack.enter_context(
-            MeasureSession(toolchains, database, original, threads=recipe.threads, say=say)
-        )
-        say("running the model once for reference")
-        dims = _compiled_for(original_model, recipe) if dims is None else dims
-        given = check_given(original_model, inputs)
-        dims = with_lengths_of(original_model, given, dims)
-        capture_made_up(original_model, measure_session, dims, given)
-        timed = {"values": measure_session.value_folders, "weights": measure_session.weights}
-        ours = {"artefact": str(artefact), **timed}
-        finalists = [Finalist(OURS, "collage.measure._executable_worker:ArtefactWorker", ours, len(recipe.kernels))]
+        track = open_track(stack, workspace, recipe, folder, model, dims, inputs, say)
+        finalists = [artefact_on(track, OURS, folder, recipe)]
         standings: dict[str, FinalistResult | None] = {OURS: None}
         for number, target in enumerate(targets):
-            vendor = _vendor(target, recipe.threads, original, timed)
+            vendor = _vendor(target, recipe.threads, track.session.workspace, track.timed)
             say(f"building the model on {target.short}")
-            original_model.graph.name = f"original_{number}"  # So are called the files that it is compiled to.
+            track.model.graph.name = f"original_{number}"  # So are called the files that it is compiled to.
             try:
-                compiled = measure_session.build(original_model, target)
+                compiled = track.session.build(track.model, target)
             except ToolchainError as error:
                 standings[vendor.name] = FinalistResult(vendor, Status.COMPILE_ERROR, reason=str(error))
                 continue
             standings[vendor.name] = None
             finalists.append(replace(vendor, arguments={**vendor.arguments, "compiled": compiled.as_json()}))
-        measure_session.close()
-        plan = ComparisonPlan(choosing_rounds=(), reporting_rounds=rounds, legs=_LEGS, abandon_ratio=20.0)
-        result = compare_end_to_end(
-            finalists,
-            model_tolerance(original_model),
-            plan,
-            say,
-            winner=OURS,
-        )
+        result, duration_s = raced(track, finalists, rounds, OURS, say)
         standings.update((standing.finalist.name, standing) for standing in result.standings)
     return {
         "schema": 1,
-        "artefact": name,
-        "rows": [_row(standing) for standing in standings.values() if standing is not None],
+        "artefact": str(artefact),
+        "rows": [row_of(standing) for standing in standings.values() if standing is not None],
         "speedup_vs_best_single": result.speedup[0] if result.speedup else None,
         "speedup_interval": result.speedup[1].as_list() if result.speedup else None,
+        "rounds": rounds,
+        "duration_s": duration_s,
+        "environment": describe_environment(),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """Everything that contestants of a race have in common.
+
+    Attributes:
+        model: The original model, or an artefact's copy of it, in the session's workspace.
+        session: Has run the model for reference.
+        timed: Folders of the inputs and reference values, and the weights of each, as workers are told.
+    """
+
+    model: ir.Model
+    session: MeasureSession
+    timed: Mapping[str, Any]
+
+
+def opened(artefact: Path, empty: Path) -> tuple[Path, Recipe]:
+    """Return the folder and the recipe of an artefact, verified; a zip is unpacked into a folder that does not exist yet.
+
+    Raises:
+        UsageError: There is nothing at the path.
+        ArtefactError: It is damaged, or was changed.
+    """
+    if artefact.is_file():
+        empty.mkdir()
+        unpack(artefact, empty)
+        artefact = empty
+    return artefact, verify(artefact)[0]
+
+
+def open_track(
+    stack: ExitStack,
+    workspace: Path,
+    recipe: Recipe,
+    folder: Path,
+    model: Path | None,
+    dims: Lengths | None,
+    inputs: Mapping[str, Any],
+    say: Callable[[str], None],
+) -> Track:
+    """Return a track on the inputs of an artefact: the model runs once for reference.
+
+    Raises:
+        UsageError: The model is not what the artefact was compiled from, or inputs or lengths do not fit it.
+    """
+    original = workspace / "original"
+    original.mkdir()
+    found = _original(recipe, model)
+    if found is None:
+        say("the original model is not found from here: the artefact's copy of it is timed")
+        found = read_model(folder / recipe.model_file)
+    original_model = place_weights(found, original)
+    original_model.graph.name = "original"
+    database = stack.enter_context(Database("sqlite:///:memory:"))
+    session = stack.enter_context(MeasureSession(registry(), database, original, threads=recipe.threads, say=say))
+    say("running the model once for reference")
+    dims = _compiled_for(original_model, recipe) if dims is None else dims
+    given = check_given(original_model, inputs)
+    capture_made_up(original_model, session, with_lengths_of(original_model, given, dims), given)
+    return Track(original_model, session, {"values": session.value_folders, "weights": session.weights})
+
+
+def artefact_on(track: Track, name: str, folder: Path, recipe: Recipe, *, incumbent: bool = False) -> Finalist:
+    """Return an artefact as a contestant."""
+    arguments = {"artefact": str(folder), **track.timed}
+    return Finalist(
+        name, "collage.measure._executable_worker:ArtefactWorker", arguments, len(recipe.kernels), incumbent
+    )
+
+
+def raced(
+    track: Track,
+    finalists: Sequence[Finalist],
+    rounds: int,
+    winner: str,
+    say: Callable[[str], None],
+    abandon_ratio: float = 20.0,
+) -> tuple[Comparison, float]:
+    """Race contestants in turns, each in several processes one after the other; the session ends.
+
+    Returns:
+        The comparison, in which ``winner`` counts as the winner whatever its time, and the seconds that it took.
+    """
+    track.session.close()
+    plan = ComparisonPlan(choosing_rounds=(), reporting_rounds=rounds, legs=_LEGS, abandon_ratio=abandon_ratio)
+    began = time.monotonic()
+    result = compare_end_to_end(finalists, model_tolerance(track.model), plan, say, winner=winner)
+    return result, time.monotonic() - began
 
 
 def _compiled_for(model: ir.Model, recipe: Recipe) -> Lengths:
@@ -176,13 +239,16 @@ def _original(recipe: Recipe, given: Path | None) -> ir.Model | None:
     raise UsageError(f"{given} is not the model that the artefact was compiled from")
 
 
-def _row(standing: FinalistResult) -> dict[str, Any]:
+def row_of(standing: FinalistResult) -> dict[str, Any]:
+    """Return how a contestant did as JSON values, times in µs."""
     time = standing.time
     return {
         "name": standing.finalist.name,
         "median_us": time.median_s * 1e6 if time else None,
         "p10_us": time.p10_s * 1e6 if time else None,
         "p90_us": time.p90_s * 1e6 if time else None,
+        "p95_us": None if standing.p95_s is None else standing.p95_s * 1e6,
+        "p99_us": None if standing.p99_s is None else standing.p99_s * 1e6,
         "status": standing.status.value,
         "reason": standing.reason,
         "max_rel_error": standing.max_rel,

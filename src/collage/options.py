@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collage.device import DeviceRequests
     from collage.frontend import Lengths
     from collage.fusion import FusionOptions
+    from collage.plan_file import PlanFile
 
 __all__ = ["DEFAULT_STRATEGY", "SEARCHES", "CompileOptions"]
 
@@ -69,6 +70,10 @@ class CompileOptions:
         seed: Seed of made-up inputs.
         devices: Where operators run and outputs lie: the path of a plan of devices in TOML, or what was read of one. None
             is what annotations in the model say, if there are any.
+        plan: Build exactly this plan: the path of a plan file, or what was read of one. Nothing is searched.
+        plan_out: Write the plan of the result to this file.
+        force: Operators that only one target may run, as ``"/Resize:llvm"``: a name or a type, with ``*`` and ``?``.
+        forbid: Operators that a target may not run, as ``"openvino:TopK"``.
         allow_host: Let the host run the whole model, unoptimised, where no target of the menu runs any of it. Otherwise that
             is refused.
         passes: How the model is prepared, as a pipeline: names of passes with commas between them, see
@@ -100,6 +105,10 @@ class CompileOptions:
     launch_penalties_s: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
     devices: str | Path | DeviceRequests | None = None
+    plan: str | Path | PlanFile | None = None
+    plan_out: str | Path | None = None
+    force: tuple[str, ...] = ()
+    forbid: tuple[str, ...] = ()
     allow_host: bool = False
     passes: str = "prepare"
 
@@ -115,6 +124,8 @@ class CompileOptions:
             from collage.search import strategies  # Late for the same reason.
 
             strategies().get(self.strategy)  # Says which there are.
+        if self.plan is not None and (self.force or self.forbid):
+            raise UsageError("a plan says of every operator what runs it: force and forbid do not go with it")
         if self.percentile not in (10, 50, 90):
             raise UsageError(f"percentile {self.percentile}: latencies are kept at percentiles 10, 50 and 90")
         if self.accuracy_budget is not None and not 0 <= self.accuracy_budget < 1:

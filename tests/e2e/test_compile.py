@@ -107,7 +107,7 @@ def force(path: Path, split: int, first: str, second: str) -> collage.Executable
     import tempfile
 
     from collage.compiler.opening import measure_session
-    from collage.compiler.pipeline import _settle
+    from collage.compiler.pipeline import settle
     from collage.compiler.plans import Plan, PlannedKernel, lower
     from collage.compiler.problem import Problem
     from collage.database import Database
@@ -131,7 +131,7 @@ def force(path: Path, split: int, first: str, second: str) -> collage.Executable
                 PlannedKernel(SubGraph(problem.graph, IndexSet.from_indices(part)), target, "forced")
                 for part, target in zip(parts, menu, strict=True)
             )
-            return _settle(lower(problem, session, Plan("forced", kernels)), workspace, registry())
+            return settle(lower(problem, session, Plan("forced", kernels)), workspace, registry())
     finally:
         shutil.rmtree(workspace)
 

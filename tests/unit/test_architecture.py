@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-TOOLCHAIN_NAMES = r"onnxruntime|openvino|\btvm\b|tensorrt|cutlass|inductor|onednn|\biree\b"
+TOOLCHAIN_NAMES = r"onnxruntime|openvino|\btvm\b|tensorrt|cutlass|inductor|onednn|\biree\b|\bncnn\b"
 
 
 def test_rooms_import_only_from_rooms_above_them() -> None:

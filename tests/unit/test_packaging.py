@@ -55,7 +55,7 @@ def test_every_extra_that_an_extra_names_exists() -> None:
         for name, lines in extras.items()
     }
     assert {word for words in named.values() for word in words} <= set(extras)
-    assert set(named["cpu"]) == {"openvino", "tvm"}
+    assert set(named["cpu"]) == {"openvino", "tvm", "ncnn"}
     reached = {"all", *named["all"], *named["cpu"]}
     assert reached == set(extras)
 

@@ -27,6 +27,7 @@ from collage.cli._compile_options import (
     read_fusion,
     read_penalties,
 )
+from collage.cli._config import apply_config
 from collage.cli._console import print_json, printable, progress
 from collage.cli._db import db as db_commands
 from collage.cli._toolchain import toolchain as toolchain_commands
@@ -126,11 +127,28 @@ def _options_of_all_commands(
       collage compile model.onnx -o model.collage --search proof
 
       collage compile model.onnx -o model.collage --devices plan.toml
+
+      collage compile model.onnx -o model.collage --force "/Resize:llvm" --forbid "openvino:TopK"
+
+      collage compile model.onnx -o model.collage --plan plan.json
+
+      collage compile model.onnx --dry-run
     """,
 )
 def compile_(
     model: Annotated[Path, typer.Argument(help="An ONNX file.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the artefact: a folder, or a .zip.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Where to write the artefact: a folder, or a .zip.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml",
+            callback=apply_config,
+            is_eager=True,
+            help="Options from this file; default: collage.toml, if it is here. See docs/plans.md.",
+        ),
+    ] = None,
     target: Targets = None,
     db: Db = None,
     dim: Occasions = None,
@@ -207,6 +225,25 @@ def compile_(
     opt_level: OptLevel = None,
     disable_pass: DisabledPasses = None,
     pass_config: PassConfig = None,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="PLAN.json", help="Build exactly this plan; see docs/plans.md.")
+    ] = None,
+    plan_out: Annotated[
+        Path | None, typer.Option(metavar="PLAN.json", help="Write the plan of the result to this file.")
+    ] = None,
+    force: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--force", metavar="NODE:T", help="Only this target runs these operators: a name or type, with * and ?."
+        ),
+    ] = None,
+    forbid: Annotated[
+        list[str] | None, typer.Option("--forbid", metavar="T:NODE", help="This target does not run these operators.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show candidates and expected minutes; build and measure nothing.")
+    ] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Explain the result, as `collage explain` does.")] = False,
     json: Json = False,
 ) -> None:
     """Compiles a model."""
@@ -216,9 +253,13 @@ def compile_(
     from collage.compiler.pipeline import CompileOptions, compile
     from collage.runtime import check_destination
 
-    if not output.parent.exists():
-        raise UsageError(f"cannot write {output}: the folder {output.parent} does not exist")
-    check_destination(output)
+    if output is None and not dry_run:
+        raise UsageError("missing option -o (see collage compile --help)")
+    for path in (output, plan_out):
+        if path is not None and not path.parent.exists():
+            raise UsageError(f"cannot write {path}: the folder {path.parent} does not exist")
+    if output is not None:
+        check_destination(output)
     options = CompileOptions(
         threads=threads,
         db=db,
@@ -239,11 +280,22 @@ def compile_(
         measure_budget=measure_budget,
         remeasure=remeasure,
         devices=devices,
+        plan=plan,
+        plan_out=plan_out,
+        force=tuple(force or ()),
+        forbid=tuple(forbid or ()),
         allow_host=allow_host,
         fusion=read_fusion(fusion_style, native_max_depth, max_depth, max_candidates),
         launch_penalties_s=read_penalties(launch_penalty),
         passes=passes,
     )
+    if output is None or dry_run:
+        from collage.cli._dry_run import print_dry_run
+        from collage.compiler.dry_run import dry_run as look
+
+        with read_context(opt_level, disable_pass, pass_config), progress(quiet=False) as say:
+            found = look(model, target or None, options=options, say=say)
+        return print_json(found) if json else print_dry_run(found)
     with read_context(opt_level, disable_pass, pass_config), progress(quiet=False) as say:
         executable = compile(model, target or None, options=options, say=say)
         say(f"writing {output}")
@@ -251,10 +303,16 @@ def compile_(
     # Imports and writing are time that the user waits, too.
     counted = {**executable.report["search"], "wall_s": time.monotonic() - began}
     report = {**executable.report, "search": counted, "artefact": str(output)}
+    if explain and json:
+        report["explanation"] = executable.explain().to_json()
     if json:
         print_json(report)
     else:
         print_report(report)
+        if explain:
+            from collage.cli._explain import print_explanation
+
+            print_explanation(executable.explain())
     if report["numerics"]["ok"] is False:
         raise typer.Exit(4)
 
@@ -350,6 +408,74 @@ def bench(
         print_json(table)
     else:
         print_bench(table)
+
+
+@app.command(
+    help="""Race two artefacts of one model, in turns, and show what changed.
+
+    Exit code 6 tells that B is slower than --fail-below allows, beyond doubt, or does not run rightly. Examples:
+
+      collage compare old.collage new.collage
+
+      collage compare old.collage new.collage model.onnx --fail-below 0.98 --json
+    """
+)
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", help="The artefact to compare with.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The other artefact.")],
+    model: Annotated[
+        Path | None, typer.Argument(metavar="[MODEL]", help="What A was compiled from, if it is not found from here.")
+    ] = None,
+    fail_below: Annotated[
+        float | None, typer.Option(metavar="X", min=0.0, help="Exit with 6 where B is less than X times as fast as A.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=6, help="Rounds; each artefact has one turn in each.")] = 15,
+    dim: Occasions = None,
+    input_: Inputs = None,
+    json: Json = False,
+) -> None:
+    """Compares two artefacts."""
+    from collage.artefact_comparison import compare_artefacts
+    from collage.cli._compare import show_comparison
+    from collage.cli._run import read_arrays
+
+    inputs = read_arrays(read_files(input_, "--input", "NAME=FILE.npy"))
+    dims = read_lengths(dim) if dim else None
+    with progress(quiet=False) as say:
+        found = compare_artefacts(a, b, model, rounds=rounds, doubt_below=fail_below, dims=dims, inputs=inputs, say=say)
+    if code := show_comparison(found, fail_below, json=json):
+        raise typer.Exit(code)
+
+
+@app.command(
+    help="""Explain an artefact: what runs it, what lost and by how much, and what was not tried.
+
+    Examples:
+
+      collage explain model.collage
+
+      collage explain model.collage --node /Resize --against openvino
+
+      collage explain model.collage --target acme --json
+    """
+)
+def explain(
+    artefact: Annotated[Path, typer.Argument(help="What compile wrote.")],
+    node: Annotated[
+        str | None, typer.Option("--node", metavar="NAME", help="Every candidate with this operator; or #INDEX.")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="T", help="With --node: only candidates for this target.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", "-t", metavar="T", help="What a target was offered, took, and got wrong.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Explains an artefact."""
+    from collage.cli._explain import show_explanation
+
+    show_explanation(artefact, node, against, target, json=json)
 
 
 @app.command(

@@ -160,6 +160,11 @@ class CostTable:
             problem.placement, problem.graph, self._nbytes_of, self._database, remeasure=problem.options.remeasure
         )
 
+    @property
+    def introduced(self) -> list[CandidateKernel]:
+        """All candidates that were introduced so far."""
+        return [candidate for twins in self._twins.values() for candidate in twins]
+
     def introduce(self, candidates: Iterable[CandidateKernel]) -> None:
         """Note which candidates have equal keys: a measurement of one, also an earlier one, tells of all."""
         for candidate in candidates:

@@ -90,7 +90,7 @@ class CollageFuseOps(ModulePass):
         survey, session, _ = open_model(
             model, self._menu, options, self._toolchains, workspace, database, stack, workers=None, say=lambda _: None
         )
-        plan = find_plan(survey, session, database).finals.plan
+        plan = find_plan(survey, session, database)[1].finals.plan
         assert plan is not None
         partitioned = _partitioned(survey.problem, plan)
         _take_into_memory(partitioned)

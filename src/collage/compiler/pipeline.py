@@ -32,12 +32,15 @@ from collage.compiler.cost_table import CostTable
 from collage.compiler.effective_options import check_estimator_options, effective_options, with_planned_targets
 from collage.compiler.estimated_search import plan_by_estimator
 from collage.compiler.final_comparison import FinalComparison, choose, compare_again, lowered_again, unmeasured
+from collage.compiler.given_plan import given_plan, targets_of_plan, with_read_plan
 from collage.compiler.opening import open_model
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
+from collage.compiler.planned import plan_file_of
 from collage.compiler.plans import Plan, estimate_s, predicted_s, single_plans, with_costs
 from collage.compiler.precision_borders import around_sensitive
 from collage.compiler.precision_front import find_front
 from collage.compiler.precision_report import precision_facts
+from collage.compiler.problem import Problem
 from collage.compiler.refusals import (
     check_chosen,
     check_menu,
@@ -50,9 +53,12 @@ from collage.compiler.refusals import (
 from collage.compiler.report import compile_report
 from collage.compiler.result_store import CompileResult, ResultStore, SearchSummary
 from collage.compiler.survey import Survey
+from collage.compiler.thread_counts import with_one_thread
+from collage.compiler.tried import record_of_trials, renamed
 from collage.cost.outcome import Status
 from collage.database.database import Database
-from collage.frontend import as_onnx
+from collage.explain import write_record
+from collage.frontend import as_onnx, model_digest
 from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport
 from collage.measure.estimator import CostEstimator
 from collage.measure.process_compat import ProcessCompatibility
@@ -67,7 +73,7 @@ from collage.target import TargetLike
 from collage.toolchains import Registry, choose_menu, registry
 from collage.workers.worker import Worker
 
-__all__ = ["CompileOptions", "compile", "decide", "find_plan"]
+__all__ = ["CompileOptions", "compile", "decide", "find_plan", "settle"]
 
 Say = Callable[[str], None]
 
@@ -116,8 +122,10 @@ def compile(
     options = options or CompileOptions()
     options = options if data is None else replace(options, data=data)
     toolchains = toolchains or registry()
-    menu = choose_menu(targets, toolchains)
-    if targets is None:
+    options = with_read_plan(options)
+    named = targets_of_plan(options, targets)
+    menu = choose_menu(named, toolchains)
+    if named is None:
         menu = with_planned_targets(menu, options)
     options = effective_options(options, menu, toolchains)
     if estimator is not None:
@@ -140,20 +148,31 @@ def compile(
             say=say,
             is_timed=estimator is None,
         )
-        result = find_plan(survey, session, database, estimator)
-        assert result.finals.recipe is not None
+        survey, result = find_plan(survey, session, database, estimator, may_choose_threads=targets is None)
+        finals = result.finals
+        assert finals.recipe is not None
         facts["nodes"] = len(survey.problem.graph)
         report = compile_report(survey, session, facts, result, time.monotonic() - started)
-        report |= precision_facts(survey, session, result.finals)
-        told = [*placement_costs(survey, result.finals), *unsearched_bodies(survey)]
+        report |= precision_facts(survey, session, finals)
+        told = [*placement_costs(survey, finals), *unsearched_bodies(survey)]
         report["warnings"] = [*survey.reference.checking.notes, *report["warnings"], *told]
-        return _settle(replace(result.finals.recipe, model=facts, report=report), workspace, toolchains)
+        recipe = replace(finals.recipe, model=facts, report=report)
+        if options.plan_out is not None and finals.plan is not None:
+            plan_file_of(survey.problem, finals.plan, model_digest(survey.problem.model)).save(options.plan_out)
+        if result.tried is not None:
+            write_record(renamed(result.tried, survey.problem, finals), workspace)
+        return settle(recipe, workspace, toolchains)
 
 
 def find_plan(
-    survey: Survey, session: MeasureSession, database: Database, estimator: CostEstimator | None = None
-) -> CompileResult:
-    """Return the plan of a surveyed model, built and checked: all that `compile` and the pass `CollageFuseOps` share.
+    survey: Survey,
+    session: MeasureSession,
+    database: Database,
+    estimator: CostEstimator | None = None,
+    *,
+    may_choose_threads: bool = False,
+) -> tuple[Survey, CompileResult]:
+    """Return the survey of a model, and its plan, built and checked: all that `compile` and the pass `CollageFuseOps` share.
 
     Raises:
         ModelError: The model cannot be run.
@@ -164,16 +183,21 @@ def find_plan(
     if survey.reference.failure is not None:
         if survey.reference.checking.lacks_inputs and survey.problem.options.finals:
             raise NothingCanRun(survey.reference.failure)
-        result = CompileResult.unmeasured(unmeasured(survey.problem, survey, session))
+        finals = unmeasured(survey.problem, survey, session)
+        tried = record_of_trials(survey.problem, survey, session, finals)
+        result = replace(CompileResult.unmeasured(finals), tried=tried)
     elif estimator is not None:
         result = plan_by_estimator(survey, session, estimator)
     else:
         check_menu(survey, session)
-        result = _plan(survey, session, database)
+        is_given = survey.problem.options.plan is not None
+        if may_choose_threads and not is_given:
+            survey = with_one_thread(survey, session, database)
+        result = (given_plan if is_given else _plan)(survey, session, database)
     if result.finals.recipe is None:
         raise _nothing_finished(result.finals)
     check_chosen(survey, session, result.finals)
-    return result
+    return survey, result
 
 
 def _plan(survey: Survey, session: MeasureSession, database: Database) -> CompileResult:
@@ -181,7 +205,9 @@ def _plan(survey: Survey, session: MeasureSession, database: Database) -> Compil
     problem, fusion = survey.problem, FusionReport()
     session.say("collecting candidate kernels")
     specs = gather_specs(survey)
-    candidates = CandidateKernelIndex([*collect(problem, specs, fusion), *around_sensitive(survey, specs)])
+    sensitive = problem.choices.within(around_sensitive(survey, specs))
+    candidates = CandidateKernelIndex([*collect(problem, specs, fusion), *sensitive])
+    problem.choices.check(problem.graph, candidates, survey.why_refused)
     store = ResultStore(problem, session, database, candidates)
     options = problem.options
     known = None if options.remeasure or options.tune_s or options.front else store.load()
@@ -214,11 +240,12 @@ def _searched(
     if tune_s:
         candidates, _ = search(candidates)
         candidates = autotune(problem, costs, records, candidates)
-    singles, found = single_plans(problem, survey, candidates), None
+    allowed = [plan for plan in single_plans(problem, survey, candidates) if _is_allowed(problem, plan)]
+    singles, found = allowed, None
     expected_s = partial(predicted_s, problem, costs)
     judge = partial(judged, problem, session, survey.precision, seconds=expected_s)
-    is_bound = any(problem.is_bound(target) for target in survey.takers)
-    if len(survey.takers) > 1 or problem.placement is not None or tune_s or costs.has_variants or is_bound:
+    is_bound = bool(problem.choices) or any(problem.is_bound(target) for target in survey.takers)
+    if len(survey.takers) > 1 or is_bound or problem.placement is not None or tune_s or costs.has_variants:
         compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say)
 
         def finalists(index: CandidateKernelIndex, result: SearchResult[CandidateKernel]) -> Sequence[Plan]:
@@ -237,7 +264,11 @@ def _searched(
         survey.precision.front = find_front(survey, session, costs, finals, again)
     summary = SearchSummary.of(problem, candidates, found, fusion)
     finals = replace(finals, additive_error=additive_error(finals, partial(predicted_s, problem, costs)))
-    return CompileResult.of(problem, costs, finals, summary)
+    result = CompileResult.of(problem, costs, finals, summary)
+    if finals.recipe is None:
+        return result
+    tried = record_of_trials(problem, survey, session, finals, costs=costs, found=found, fusion=fusion)
+    return replace(result, tried=tried)
 
 
 def _recalled(
@@ -304,6 +335,10 @@ def _mixes(survey: Survey, plans: Sequence[Plan], singles: Sequence[Plan]) -> li
     return [replace(plan, name=f"mix {i}") for i, plan in enumerate(mixes[: survey.problem.options.finalists], 1)]
 
 
+def _is_allowed(problem: Problem, plan: Plan) -> bool:
+    return all(problem.choices.allows(place.sub_graph, place.target) for place in plan.kernels)
+
+
 def _is_among(plans: Sequence[Plan], plan: Plan) -> bool:
     return any(plan.same_kernels(one) for one in plans)
 
@@ -324,8 +359,8 @@ def _nothing_finished(finals: FinalComparison) -> Exception:
     return NothingCanRun(f"nothing can run the model: {reasons}")
 
 
-def _settle(recipe: Recipe, workspace: Path, toolchains: Registry) -> Executable:
-    """Moves an executable's files out of the workspace, which goes away with everything else in it."""
+def settle(recipe: Recipe, workspace: Path, toolchains: Registry) -> Executable:
+    """Return an executable whose files are moved out of the workspace, which goes away with everything else in it."""
     home = make_scratch()
     for name in recipe.files_with_weights(workspace):
         shutil.move(workspace / name, home / name)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from collage.compiler.choices import Choices
 from collage.compiler.device_placement import DevicePlacement
 from collage.fusion import CandidateKernel, FusionOptions
 from collage.graph import DataflowGraph, SubGraph
@@ -38,6 +39,7 @@ class Problem:
         tolerance: Largest error of an output that counts as right.
         strict_tolerance: The same if sums of products of bytes may not saturate.
         comparison_plan: How long plans are compared end to end.
+        choices: Operators that the user forces to a target, or forbids to one.
     """
 
     model: ir.Model
@@ -50,6 +52,7 @@ class Problem:
     tolerance: float
     strict_tolerance: float
     comparison_plan: ComparisonPlan
+    choices: Choices = field(default_factory=Choices)
 
     @classmethod
     def of(
@@ -74,6 +77,7 @@ class Problem:
             strict if options.accuracy_budget else model_tolerance(model),
             strict,
             ComparisonPlan.of_model(weight_bytes(model), free_memory_bytes()),
+            Choices.of(graph, menu, options.force, options.forbid),
         )
 
     @property
@@ -98,8 +102,9 @@ class Problem:
         return self.menu.index(target) if target in self.menu else len(self.menu)
 
     def within_devices(self, candidates: Iterable[CandidateKernel]) -> list[CandidateKernel]:
-        """Return the candidates that one device may run, and whose target refines what is planned for every node."""
-        return list(candidates if self.placement is None else self.placement.within(candidates))
+        """Return the candidates that the user's choices allow, and one device whose plan their target refines."""
+        allowed = self.choices.within(candidates)
+        return allowed if self.placement is None else list(self.placement.within(allowed))
 
 
 def with_reduced_precision(menu: Sequence[Target], session: MeasureSession) -> tuple[Target, ...]:

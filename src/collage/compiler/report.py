@@ -17,7 +17,7 @@ from collage.measure.comparison import FinalistResult
 from collage.measure.session import MeasureSession
 from collage.numerics.nan_check import nan_shares
 from collage.numerics.value_store import ValueStore
-from collage.system.machine import Machine, this_machine
+from collage.system.machine import Machine, this_machine, thread_count
 from collage.target import HOST_TARGET, Target
 
 __all__ = ["SCHEMA", "compile_report"]
@@ -263,11 +263,15 @@ def _saturates(tolerance: float, strict: float, standing: FinalistResult | None)
 def _warnings(finals: FinalComparison, threads: int, machine: Machine) -> list[str]:
     """Where the figures deserve less belief than usual, a sentence each."""
     warnings = []
-    used = threads or machine.cores
-    if machine.quota is not None and used > (enough := max(1, round(machine.quota))):
+    if machine.quota is not None and threads > (enough := thread_count(machine)) > 0:
         warnings.append(
-            f"a control group leaves {machine.quota:.0%} of one processor's time to kernels of up to {used} threads: they "
+            f"a control group leaves {machine.quota:.0%} of one processor's time to kernels of up to {threads} threads: they "
             f"are stopped when it is spent, and some runs take far longer than most; --threads {enough} makes them alike"
+        )
+    elif machine.quota is not None and not threads and (chosen := thread_count(machine)):
+        warnings.append(
+            f"a control group leaves {machine.quota:.0%} of one processor's time: kernels use {chosen} of "
+            f"{machine.physical_cores} cores, also where the artefact is loaded under such a limit"
         )
     if finals.time is not None and finals.is_noisy:
         warnings.append(

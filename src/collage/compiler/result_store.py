@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from typing import Any
 
 from collage._errors import TargetError
@@ -21,6 +21,7 @@ from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
 from collage.cost.workload_key import METHOD, runtime_settings
 from collage.database.database import Database
+from collage.explain import TriedRecord, as_json, from_json
 from collage.frontend import model_digest
 from collage.fusion import CandidateKernel, FusionReport
 from collage.graph import ANY_VALID, IndexSet, NestedSubGraph, SubGraph
@@ -36,7 +37,20 @@ from collage.toolchains import TUNED
 __all__ = ["CompileResult", "ResultStore", "SearchSummary"]
 
 _FACT = "plan-2"
-_ELSEWHERE = ("db", "remeasure", "dims", "fixed", "inputs", "data", "devices", "fusion", "launch_penalties_s")
+_TRIED_FACT = "tried-1"
+_ELSEWHERE = (
+    "db",
+    "remeasure",
+    "dims",
+    "fixed",
+    "inputs",
+    "data",
+    "devices",
+    "fusion",
+    "launch_penalties_s",
+    "plan",
+    "plan_out",
+)
 """Options that do not decide which plan is found, or that another part of the key stands for."""
 
 _TUNED_OPTIONS = ("trials", "seed")
@@ -118,6 +132,7 @@ class CompileResult:
         kernels_ok: True if every kernel of the winner was measured and is right; None if one was not measured.
         kernels_error: Largest error of the winner's kernels, where it is known.
         is_remembered: An earlier compilation found it.
+        tried: The record of what was tried; None if an earlier version kept the result without one.
     """
 
     finals: FinalComparison
@@ -127,6 +142,7 @@ class CompileResult:
     kernels_ok: bool | None = None
     kernels_error: float | None = None
     is_remembered: bool = False
+    tried: TriedRecord | None = None
 
     @classmethod
     def of(cls, problem: Problem, costs: CostTable, finals: FinalComparison, search: SearchSummary) -> CompileResult:
@@ -198,6 +214,7 @@ class ResultStore:
             told["kernels_ok"],
             told["kernels_error"],
             is_remembered=True,
+            tried=self._tried(),
         )
 
     def keep(self, result: CompileResult) -> None:
@@ -216,6 +233,17 @@ class ResultStore:
             "search": {**asdict(result.search), "caps": list(result.search.caps), "notes": list(result.search.notes)},
         }
         self._database.keep_local_fact(told, **self._name)
+        if result.tried is not None:
+            tried = as_json(replace(result.tried, names=()))
+            self._database.keep_local_fact(tried, **{**self._name, "fact": _TRIED_FACT})
+
+    def _tried(self) -> TriedRecord | None:
+        """Return the record of what was tried, without names; None if there is none, or it cannot be read."""
+        told = self._database.local_fact(**{**self._name, "fact": _TRIED_FACT})
+        try:
+            return None if told is None else from_json(told)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
 
     def _told(self, result: CompileResult, plan: Plan) -> dict[str, Any]:
         standing = result.finals.standings.get(plan.name)

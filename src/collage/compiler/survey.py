@@ -16,6 +16,7 @@ from collage.cost.outcome import Outcome
 from collage.database.database import Database
 from collage.device import SEScope
 from collage.frontend import place_weights
+from collage.graph import IndexSet, SubGraph
 from collage.measure.baselines import Baselines, TargetBaseline, measure_baselines
 from collage.measure.check_inputs import CheckingSets, agrees_with_original, capture_checking_sets
 from collage.measure.estimator import MeasuringCostEstimator, model_tolerance
@@ -71,9 +72,14 @@ class Survey:
 
     @property
     def best_single_s(self) -> float:
-        """Seconds of the fastest target that may take the whole model, and is right; infinite if there is none."""
-        wholes = [found.whole for target, found in self.baselines.items() if not self.problem.is_bound(target)]
-        right = [whole.time.median_s for whole in wholes if whole.time is not None and self.is_right(whole)]
+        """Seconds of the fastest target that takes the whole model, may run it, and is right; infinite if there is none."""
+        everything = SubGraph(self.problem.graph, IndexSet((1 << len(self.problem.graph)) - 1))
+        allowed = (
+            found.whole
+            for t, found in self.baselines.items()
+            if self.problem.choices.allows(everything, t) and not self.problem.is_bound(t)
+        )
+        right = [whole.time.median_s for whole in allowed if whole.time is not None and self.is_right(whole)]
         return min(right, default=float("inf"))
 
     @property
@@ -95,6 +101,11 @@ class Survey:
         """Return a predicate with reasons: which nodes a target takes."""
         support, graph = self.baselines[target].support, self.problem.graph
         return lambda node: support.get(graph.index_of(node), Support(False, "not asked"))
+
+    def why_refused(self, index: int) -> str:
+        """Return why targets do not take an operator, each with its reason."""
+        told = {t.short: found.support[index] for t, found in self.baselines.items() if index in found.support}
+        return "; ".join(f"{name}: {support.reason}" for name, support in told.items() if not support.ok)
 
     def coverage_on(self, device: SEScope, target: Target) -> Callable[[ir.Node], Support]:
         """Return the same for the nodes that a target may run on one device."""

@@ -1,11 +1,14 @@
 """Measuring: kernels are built, checked and timed in worker processes, whole plans are compared end to end.
 
-Names are imported on first use: worker processes import this package, and must come up fast.
+Names are imported on first use: worker processes import this package, and must come up fast. The package itself can be
+called: ``collage.measure(kernel, target)`` is ``collage.measure.one_kernel.measure``.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,11 +22,22 @@ if TYPE_CHECKING:
 _HOME = {
     "CostEstimator": "collage.measure.estimator",
     "CustomCostEstimator": "collage.measure.estimator",
+    "KernelCost": "collage.measure.one_kernel",
     "MeasuringCostEstimator": "collage.measure.estimator",
     "RecordedCostEstimator": "collage.measure.estimator",
 }
 
-__all__ = ["CostEstimator", "CustomCostEstimator", "MeasuringCostEstimator", "RecordedCostEstimator"]
+__all__ = ["CostEstimator", "CustomCostEstimator", "KernelCost", "MeasuringCostEstimator", "RecordedCostEstimator"]
+
+
+class _CallableRoom(ModuleType):
+    """This package as a function: a kernel is measured by ``collage.measure(kernel, target)``."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return importlib.import_module("collage.measure.one_kernel").measure(*args, **options)
+
+
+sys.modules[__name__].__class__ = _CallableRoom
 
 if not TYPE_CHECKING:  # As in `collage`: it would turn every misspelt name into Any.
 

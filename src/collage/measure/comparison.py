@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
+
 from collage._errors import ToolchainError, Unsupported, WorkerDied, WorkerOutOfMemory, WorkerTimeout
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary, ratio_of_medians, summarise
@@ -114,6 +116,8 @@ class FinalistResult:
         paired_s: Latency as compared, turn by turn, with the best incumbent: the median of the rounds' ratios, times what
             that one takes. Free of the machine's drift from turn to turn; None where it was not raced against one.
         under_load_s: Latency beside a busy neighbour; None where there was no tie to be broken.
+        p95_s: Ninety-fifth percentile of the latencies; None if it has no time.
+        p99_s: Ninety-ninth percentile; likewise.
     """
 
     finalist: Finalist
@@ -124,6 +128,8 @@ class FinalistResult:
     max_rel: float | None = None
     paired_s: float | None = None
     under_load_s: float | None = None
+    p95_s: float | None = None
+    p99_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +183,11 @@ class _RunningFinalist:
     def standing(self, reference: _RunningFinalist | None = None) -> FinalistResult:
         if self.failure:
             return FinalistResult(self.finalist, self.failure[0], None, self.failure[1], self.max_abs, self.max_rel)
-        time = summarise([s for samples in self.rounds for s in samples])
+        latencies = [s for samples in self.rounds for s in samples]
+        time, (p95_s, p99_s) = summarise(latencies), np.percentile(latencies, [95, 99]).tolist()
         paired_s = None if reference is None else self.paired_s(reference)
         return FinalistResult(
-            self.finalist, Status.OK, time, None, self.max_abs, self.max_rel, paired_s, self.under_load_s
+            self.finalist, Status.OK, time, None, self.max_abs, self.max_rel, paired_s, self.under_load_s, p95_s, p99_s
         )
 
     def paired_s(self, reference: _RunningFinalist) -> float | None:

@@ -4,6 +4,7 @@ from collage.runtime._artefact import check_destination
 from collage.runtime._buffers import aligned_copy, same_bytes
 from collage.runtime._executable import Executable
 from collage.runtime._executor import Executor, Step
+from collage.runtime._explained import explain_artefact
 from collage.runtime._load import load
 from collage.runtime._manifest import MANIFEST, read_inputs, verify
 from collage.runtime._memory import page_out, trim
@@ -29,6 +30,7 @@ __all__ = [
     "Step",
     "aligned_copy",
     "check_destination",
+    "explain_artefact",
     "load",
     "page_out",
     "read_inputs",

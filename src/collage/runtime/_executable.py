@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import UsageError
+from collage.explain import Explanation
 from collage.runtime._artefact import save
 from collage.runtime._contexts import ContextPool
 from collage.runtime._device_chain import executor_of
 from collage.runtime._executor import Executor, Step
+from collage.runtime._explained import explanation_of
 from collage.runtime._memory import page_out
 from collage.runtime._parallel import (
     CoreSets,
@@ -151,6 +153,17 @@ class Executable:
         finally:
             self._contexts.release(context)
         return Profile.of(self.recipe.kernels, spans[-runs:], totals_ns[-runs:])
+
+    def explain(self) -> Explanation:
+        """Explain the plan: its kernels and their runner-ups, what lost and by how much, and what was not measured.
+
+        ``explain().node(name)`` and ``explain().target(name)`` answer further questions. An executable without a record
+        of what was tried explains what its report tells.
+
+        Raises:
+            ArtefactError: The record is damaged, or was changed.
+        """
+        return explanation_of(self.recipe, self.workspace)
 
     def save(self, path: str | Path, *, recipe_only: bool = False) -> Path:
         """Writes the artefact, atomically: it is there whole, or as it was before.

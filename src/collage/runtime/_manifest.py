@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from collage._errors import ArtefactError, CollageError, UsageError
 from collage._version import __version__
+from collage.explain import TRIED
 from collage.runtime._recipe import WEIGHTS, Recipe
 from collage.runtime._signature import Port
 from collage.runtime._zip import is_plain_name, unpack
@@ -21,13 +22,13 @@ from collage.target import Target
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["MANIFEST", "SCHEMAS", "machine_facts", "manifest_of", "read_inputs", "verify"]
+__all__ = ["MANIFEST", "SCHEMAS", "machine_facts", "manifest_of", "read_inputs", "read_recipe", "verify"]
 
 MANIFEST = "manifest.json"
 
-SCHEMAS = (1, 2, 3)
+SCHEMAS = (1, 2, 3, 4)
 """Versions of the manifest that are read. 1: every kernel is there, compiled. 2: kernels may have to be built. 3: kernels
-may be placed on devices.
+may be placed on devices. 4: the file ``tried.json`` may be there, the record of what was tried.
 
 The oldest version that can say it is what is written, so that as many readers as possible understand it.
 """
@@ -38,8 +39,9 @@ _MAX_THREADS = 4096
 
 def manifest_of(recipe: Recipe, files: Iterable[Path]) -> bytes:
     """The manifest of an artefact that is made here, of these files."""
+    files = list(files)
     manifest = {
-        "schema": _schema_of(recipe),
+        "schema": SCHEMAS[-1] if any(file.name == TRIED for file in files) else _schema_of(recipe),
         "collage": __version__,
         "machine": machine_facts(),
         **recipe.as_json(),
@@ -79,7 +81,7 @@ def verify(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
             raise ArtefactError(f"{folder / MANIFEST} names a file {name[:80]!r}; only plain names are allowed")
     if missing := [name for name in recipe.files if name not in listed]:
         raise ArtefactError(f"{folder / MANIFEST} does not list {missing[0]}, which it uses")
-    if unused := sorted(set(listed) - {*recipe.files, WEIGHTS}):
+    if unused := sorted(set(listed) - {*recipe.files, WEIGHTS, TRIED}):
         raise ArtefactError(f"{folder / MANIFEST} lists {unused[0]!r}, which nothing uses")
     present = {entry.name for entry in os.scandir(folder)} - {MANIFEST}
     if extra := sorted(present - set(listed)):
@@ -111,6 +113,25 @@ def read_inputs(artefact: Path) -> Sequence[Port] | None:
         return _understood(_read(artefact), artefact)[0].inputs
     except (ArtefactError, OSError):
         return None
+
+
+def read_recipe(folder: Path, file: str) -> Recipe:
+    """Return the recipe of an artefact's folder, of which no file is verified but one that may be missing.
+
+    Raises:
+        ArtefactError: The manifest cannot be read, or the file is not the one that it lists.
+    """
+    recipe, _, listed = _understood(_read(folder), folder)
+    path = folder / file
+    if file in listed:
+        digest, size = listed[file]
+        if path.is_symlink() or not path.is_file() or path.stat().st_size != size:
+            raise ArtefactError(f"{path} is missing, is no plain file, or has another size than the manifest says")
+        if _sha256(path) != digest:
+            raise ArtefactError(f"{path} was changed: its SHA-256 is not the manifest's")
+    elif path.exists():
+        raise ArtefactError(f"{folder} holds {file!r}, which its manifest does not list")
+    return recipe
 
 
 def _understood(

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from collage.explain import TRIED
 from collage.runtime._signature import Port
 from collage.target import Target
 from collage.toolchains import Compiled
@@ -165,9 +166,9 @@ class Recipe:
         return tuple(dict.fromkeys([self.model_file, *(f for kernel in self.kernels for f in kernel.compiled.files)]))
 
     def files_with_weights(self, workspace: Path) -> tuple[str, ...]:
-        """Its files, and the weights file if the workspace has one."""
-        weights = (WEIGHTS,) if (workspace / WEIGHTS).exists() else ()
-        return tuple(dict.fromkeys((*self.files, *weights)))
+        """Return its files, and the weights and the record of what was tried if the workspace has them."""
+        more = [name for name in (WEIGHTS, TRIED) if (workspace / name).exists()]
+        return tuple(dict.fromkeys((*self.files, *more)))
 
     def as_json(self) -> dict[str, Any]:
         """JSON values only."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import os
 import platform
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from collage.system.cgroups import free_in_groups_bytes, limit_of_groups_bytes, processor_quota
 
-__all__ = ["Machine", "free_memory_bytes", "this_machine", "usable_memory_bytes"]
+__all__ = ["Machine", "free_memory_bytes", "this_machine", "thread_count", "usable_memory_bytes"]
 
 _CPUINFO = Path("/proc/cpuinfo")
 _TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -96,6 +97,24 @@ def this_machine() -> Machine:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.machine()}",
     )
+
+
+def thread_count(machine: Machine | None = None, processors: int | None = None) -> int:
+    """Return the number of threads that a container leaves work for, 0 if it leaves the whole machine.
+
+    Runtimes count the machine's cores. In a container with a quota their threads are stopped as soon as it is spent, and some
+    runs take far longer than most. In one with fewer processors they take turns on these.
+
+    Args:
+        machine: The machine. This one by default.
+        processors: Number of processors that the system has. This machine's by default.
+    """
+    machine = this_machine() if machine is None else machine
+    processors = (os.cpu_count() or machine.cores) if processors is None else processors
+    quota = math.inf if machine.quota is None else max(1, round(machine.quota))
+    if machine.cores >= processors and quota >= machine.physical_cores:
+        return 0
+    return int(min(machine.physical_cores, quota))
 
 
 def _core_of(number: int, topology: Path) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from collage.cost.statistics import Interval, Summary
 from collage.measure.comparison import Finalist, FinalistResult
 from collage.system.machine import this_machine
 
-UNLIMITED = replace(this_machine(), cores=4, quota=None)
+UNLIMITED = replace(this_machine(), cores=4, physical_cores=4, quota=None)
 
 
 def finals(p10_s: float, p90_s: float, low: float, high: float) -> FinalComparison:
@@ -38,12 +38,20 @@ def test_noise_is_named(figures: Any, said: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("threads", "quota", "enough"),
-    [(0, 1.5, 2), (0, 0.5, 1), (3, 2.0, 2), (2, 1.5, None), (1, 0.5, None), (0, 4.0, None)],
+    ("threads", "quota", "said"),
+    [
+        (0, 1.5, "kernels use 2 of 4 cores"),
+        (0, 0.5, "kernels use 1 of 4 cores"),
+        (3, 2.0, "--threads 2 makes them alike"),
+        (2, 1.5, None),
+        (1, 0.5, None),
+        (0, 4.0, None),
+    ],
 )
-def test_threads_that_a_container_would_stop_are_named(threads: int, quota: float, enough: int | None) -> None:
+def test_a_quota_of_a_container_is_named_with_what_was_chosen(threads: int, quota: float, said: str | None) -> None:
     warnings = _warnings(finals(0.0099, 0.0105, 0.98, 1.02), threads, replace(UNLIMITED, quota=quota))
-    assert [f"--threads {enough} " in warning for warning in warnings] == ([] if enough is None else [True])
+    assert [said in warning for warning in warnings if said] == ([] if said is None else [True])
+    assert len(warnings) == (said is not None)
 
 
 @pytest.mark.parametrize(

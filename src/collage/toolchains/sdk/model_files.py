@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from collage._errors import CompileError, TargetError, Unsupported
+from collage.system.machine import thread_count
 from collage.toolchains._contract import Support
 
 if TYPE_CHECKING:
@@ -160,8 +161,12 @@ def support_of(
 
 
 def load_threads(target: Target, options: LoadOptions) -> int:
-    """Threads that a kernel is to use: the target's own number, else what the loader asks for, else 0."""
-    return int(target.option("threads") or options.threads)
+    """Return the threads that a kernel is to use.
+
+    It is the target's own number, or else what the loader asks for, or else what a container leaves work for. 0 is the
+    toolchain's default for the whole machine.
+    """
+    return int(target.option("threads") or options.threads) or thread_count()
 
 
 def usable_cores() -> int:

@@ -8,47 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import sys
 import threading
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from collage.toolchains.sdk.model_files import load_threads, usable_cores
+from collage.toolchains.sdk.openmp import quiet_threads
 from collage.toolchains.sdk.thread_affinity import HelperThreads
 
 if TYPE_CHECKING:
     from collage.target import Target
     from collage.toolchains._contract import LoadOptions
 
-__all__ = ["import_torch", "quiet_threads", "set_threads", "use_threads"]
-
-_SPIN_COUNT_NAME = "GOMP_SPINCOUNT"
-_SPIN_COUNT = "2000"
-"""Turns of a loop, some microseconds: enough for the next operator of a kernel, not for a neighbour to notice."""
+__all__ = ["import_torch", "set_threads", "use_threads"]
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of ``mallopt``."""
 _KEPT_BYTES = 1 << 30
 
 _PARALLEL_BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-@contextlib.contextmanager
-def quiet_threads() -> Iterator[None]:
-    """For what is imported meanwhile: torch's threads, should this be its first import, will be quiet between two runs.
-
-    Their library reads the environment when it is loaded, and only then. What was not set before is not left there:
-    timings are filed under it.
-    """
-    if _SPIN_COUNT_NAME in os.environ:
-        yield
-        return
-    os.environ[_SPIN_COUNT_NAME] = _SPIN_COUNT
-    try:
-        yield
-    finally:
-        os.environ.pop(_SPIN_COUNT_NAME, None)
 
 
 def import_torch(exclusive: bool = False) -> Any:

@@ -25,7 +25,7 @@ from collage.toolchains.sdk.model_files import (
     usable_cores,
     values_of,
 )
-from collage.toolchains.torch.threads import quiet_threads
+from collage.toolchains.sdk.openmp import quiet_threads
 from collage.toolchains.tvm.threads import use_threads
 
 if TYPE_CHECKING:

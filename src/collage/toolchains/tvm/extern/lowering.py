@@ -23,7 +23,7 @@ from collage.graph import (
     kernels_of,
     partition,
 )
-from collage.toolchains.torch.threads import quiet_threads
+from collage.toolchains.sdk.openmp import quiet_threads
 from collage.toolchains.tvm.extern.functions import NATIVE, BoundFunction, ExternCall, ExternFunction, ExternLibraries
 
 if TYPE_CHECKING:

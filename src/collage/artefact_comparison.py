@@ -1,0 +1,142 @@
+"""Two artefacts of one model against each other: raced in turns, with what changed in plan, versions and accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from collage._errors import UsageError
+from collage.benchmark import artefact_on, open_track, opened, raced, row_of
+from collage.explain import TriedRecord, read_record, record_of_report
+from collage.frontend import Lengths
+from collage.inspection import describe_environment
+from collage.runtime import Recipe
+from collage.system.scratch import scratch
+
+__all__ = ["compare_artefacts"]
+
+_BEFORE, _AFTER = "a", "b"
+_LEAST_ROUNDS = 6
+"""With fewer there is no 95 % interval of a median."""
+
+
+def compare_artefacts(
+    before: Path,
+    after: Path,
+    model: Path | None = None,
+    *,
+    rounds: int = 15,
+    doubt_below: float | None = None,
+    dims: Lengths | None = None,
+    inputs: Mapping[str, Any] = MappingProxyType({}),
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Race two artefacts of one model in turns, each in clean processes.
+
+    Args:
+        before: The artefact that is compared with, a folder or a zip.
+        after: The other one.
+        model: The file that the first was compiled from; None looks for it, and else takes the artefact's copy.
+        rounds: Rounds, at least 6; each artefact has one turn in each.
+        doubt_below: A speed-up that lies below this beyond doubt is not believed at once: both race once more, in new
+            processes, and the better of both results counts. A process may be slow for as long as it lives.
+        dims: Representative lengths of symbolic dimensions; None is those that the first was compiled for.
+        inputs: Representative inputs by name; those not given are made up.
+        say: Told what is going on, a line at a time.
+
+    Returns:
+        JSON values: ``rows`` with times in µs and errors, ``speedup`` of the second over the first with its interval (None
+        if one of them failed), what changed in the ``plan`` and in ``versions``, and the environment.
+
+    Raises:
+        UsageError: The artefacts do not take and make the same, or the model is another one.
+        ArtefactError: One of them is damaged, or was changed.
+    """
+    if rounds < _LEAST_ROUNDS:
+        raise UsageError(f"{rounds} rounds: no interval of 95 % follows from fewer than {_LEAST_ROUNDS}")
+    with ExitStack() as stack:
+        workspace = stack.enter_context(scratch())
+        folder_a, recipe_a = opened(before, workspace / "unpacked_a")
+        folder_b, recipe_b = opened(after, workspace / "unpacked_b")
+        _check_alike(recipe_a, recipe_b)
+        track = open_track(stack, workspace, recipe_a, folder_a, model, dims, inputs, say)
+        finalists = [
+            artefact_on(track, _BEFORE, folder_a, recipe_a, incumbent=True),
+            artefact_on(track, _AFTER, folder_b, recipe_b),
+        ]
+        result, duration_s = raced(track, finalists, rounds, _AFTER, say, abandon_ratio=1e9)
+        if doubt_below is not None and result.speedup is not None and result.speedup[1].high < doubt_below:
+            say("slower than it may be: racing once more")
+            again, more_s = raced(track, finalists, rounds, _AFTER, say, abandon_ratio=1e9)
+            duration_s += more_s
+            if again.speedup is not None and again.speedup[1].high > result.speedup[1].high:
+                result = again
+        plan = _plan_changes(recipe_a, folder_a, recipe_b, folder_b)
+    rows = {standing.finalist.name: row_of(standing) for standing in result.standings}
+    is_fair = all(row["median_us"] is not None for row in rows.values()) and result.speedup is not None
+    return {
+        "schema": 1,
+        "a": str(before),
+        "b": str(after),
+        "rows": [{**rows[name], "artefact": str(path)} for name, path in ((_BEFORE, before), (_AFTER, after))],
+        "speedup": result.speedup[0] if is_fair and result.speedup else None,
+        "speedup_interval": result.speedup[1].as_list() if is_fair and result.speedup else None,
+        "plan": plan,
+        "versions": _version_changes(recipe_a, recipe_b),
+        "same_model": recipe_a.model.get("sha256") == recipe_b.model.get("sha256"),
+        "rounds": rounds,
+        "duration_s": duration_s,
+        "environment": describe_environment(),
+    }
+
+
+def _check_alike(one: Recipe, other: Recipe) -> None:
+    for kind in ("inputs", "outputs"):
+        ours, theirs = ([str(port) for port in getattr(recipe, kind)] for recipe in (one, other))
+        if [text.partition(" ")[0] for text in ours] != [text.partition(" ")[0] for text in theirs]:
+            raise UsageError(
+                f"the artefacts are not of one model: their {kind} are {'; '.join(ours)} and {'; '.join(theirs)}"
+            )
+
+
+def _version_changes(one: Recipe, other: Recipe) -> list[dict[str, Any]]:
+    """Return the toolchains whose builds differ, or that only one artefact uses."""
+    names = dict.fromkeys([*one.builds, *other.builds])
+    return [
+        {"toolchain": name, "a": one.builds.get(name), "b": other.builds.get(name)}
+        for name in names
+        if one.builds.get(name) != other.builds.get(name)
+    ]
+
+
+def _plan_changes(one: Recipe, folder: Path, other: Recipe, other_folder: Path) -> dict[str, Any]:
+    """Return what differs between two plans, by the names of operators, as far as the artefacts tell."""
+    owners = [_owners(_record(one, folder)), _owners(_record(other, other_folder))]
+    moved: dict[tuple[str, str], list[str]] = {}
+    for name in owners[0].keys() & owners[1].keys():
+        pair = owners[0][name], owners[1][name]
+        if pair[0] != pair[1]:
+            moved.setdefault(pair, []).append(name)
+    only = [sorted(owners[i].keys() - owners[1 - i].keys()) for i in range(2)]
+    return {
+        "kernels": [len(one.kernels), len(other.kernels)],
+        "moved": [
+            {"from": source, "to": destination, "operators": sorted(names)}
+            for (source, destination), names in sorted(moved.items())
+        ],
+        "only_a": only[0],
+        "only_b": only[1],
+    }
+
+
+def _record(recipe: Recipe, folder: Path) -> TriedRecord:
+    known = [(kernel.name, kernel.target) for kernel in recipe.kernels]
+    return read_record(folder) or record_of_report(recipe.report, known)
+
+
+def _owners(record: TriedRecord) -> dict[str, str]:
+    """Return the target of each operator, by the operator's name."""
+    return {record.names[i]: chosen.kernel.target for chosen in record.kernels for i in chosen.kernel.nodes}

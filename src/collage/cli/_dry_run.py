@@ -1,0 +1,34 @@
+"""``collage compile --dry-run``: what would be looked at, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from collage.cli._console import counted, printable
+from collage.cli._report import print_table
+from collage.explain import short
+
+__all__ = ["print_dry_run"]
+
+
+def print_dry_run(found: Mapping[str, Any]) -> None:
+    """Print what a compilation would look at."""
+    rows = [
+        (
+            short(row["target"]),
+            f"{row['operators']} of {found['operators']}" if row["available"] else "",
+            str(row["candidates"]),
+            "" if row["available"] else f"not usable: {row['reason']}",
+        )
+        for row in found["targets"]
+    ]
+    print_table("dry run: nothing was built or measured", ("target", "operators", "candidates", ""), rows, (1, 2))
+    low, high = found["expected_minutes"]
+    lines = [
+        f"{counted(found['candidates'], 'candidate')}, {found['distinct']} distinct; at most {found['measured_at_most']} "
+        "would be measured, fewer where timings are known",
+        f"expected: {low:g} to {high:g} minutes",
+        *(f"note: {note}" for note in found["notes"]),
+    ]
+    print(printable("\n".join(lines)))

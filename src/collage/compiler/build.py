@@ -1,0 +1,242 @@
+"""Executables of partitioned models: what a pass, ``partition_for``, a hand or a plan file decided is built as it stands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from collage._errors import NothingCanRun, ToolchainError, UsageError, WrongAnswer
+from collage.compiler.opening import measure_session
+from collage.compiler.pipeline import compile, settle
+from collage.database.database import Database
+from collage.frontend import check_given, place_weights, read_model, with_lengths_of
+from collage.graph import (
+    DataflowGraph,
+    IndexSet,
+    KernelSpec,
+    NameSupply,
+    SubGraph,
+    copy_model,
+    kernel_model,
+    kernels_of,
+    partition,
+)
+from collage.measure.comparison import Finalist, why_wrong
+from collage.measure.estimator import model_tolerance
+from collage.measure.kernel_factory import kernel_attributes
+from collage.measure.reference_run import capture_made_up
+from collage.measure.session import MeasureSession
+from collage.numerics.compare import REDUCED_TOLERANCE
+from collage.options import CompileOptions
+from collage.plan_file import PlanFile
+from collage.runtime import Executable, KernelRecord, Port, Recipe
+from collage.system.scratch import scratch
+from collage.target import HOST_TARGET, HOST_TOOLCHAIN, Target
+from collage.toolchains import TUNED, Registry, registry
+from collage.transform import InferType
+from collage.workers.worker import Worker
+
+__all__ = ["build"]
+
+Say = Callable[[str], None]
+_MODEL_FILE = "partitioned.onnx"
+_SERVICE = "collage.measure._executable_worker:ExecutableWorker"
+
+
+def build(
+    model: Any,
+    plan: str | Path | PlanFile | None = None,
+    *,
+    options: CompileOptions | None = None,
+    toolchains: Registry | None = None,
+    workers: dict[str, Worker] | None = None,
+    say: Say = lambda _: None,
+) -> Executable:
+    """Build a partitioned model as it stands: its kernels become kernels, and the host runs what is in none.
+
+    Nothing is searched and nothing is compared with other plans. Outputs are compared with those of the same model without
+    its partitioning, on the inputs of the options or made-up ones.
+
+    Args:
+        model: What ``CollageFuseOps`` or ``partition_for`` return, or the path, bytes or ``ModelProto`` of such a model. With
+            a plan: any model that ``compile`` takes.
+        plan: A plan file, or its path. It says what the kernels of the prepared model are.
+        options: See ``CompileOptions``; threads, inputs, lengths and the database count.
+        toolchains: Where toolchains are found; the installed ones by default.
+        workers: Worker processes to use and to leave running.
+        say: Told what is going on, a line at a time.
+
+    Raises:
+        UsageError: The model has no kernels, one is for an unknown target, or the plan does not fit.
+        NothingCanRun: A kernel cannot be built, or the executable does not run.
+        WrongAnswer: The executable computes something else than the model without its partitioning.
+    """
+    options = options or CompileOptions()
+    if plan is not None:
+        given = replace(options, plan=plan)
+        return compile(model, options=given, toolchains=toolchains, workers=workers, say=say)
+    toolchains = toolchains or registry()
+    whole = InferType()(read_model(model))  # Reading validates the model, and expands its kernels.
+    partitioned = _typed(_named(_as_ir(model)), whole)
+    if not kernels_of(partitioned):
+        raise UsageError(
+            "the model has no kernels, so there is nothing to build as it stands: collage.compile finds kernels, "
+            "CollageFuseOps and partition_for make them, and a plan file names them (plan=...)"
+        )
+    with ExitStack() as stack:
+        workspace = stack.enter_context(scratch())
+        database = stack.enter_context(Database(options.db))
+        session = stack.enter_context(
+            measure_session(toolchains, database, workspace, options, workers=workers, say=say)
+        )
+        placed = _with_host_kernels(place_weights(partitioned, workspace))
+        recipe = _built(placed, session, toolchains, options)
+        reason, notes = _checked(whole, recipe, session, toolchains, options, database, workers)
+        if reason is not None:
+            raise WrongAnswer(f"the partitioned model is wrong: {reason}")
+        executable = settle(recipe, workspace, toolchains)
+    executable.notes += notes
+    return executable
+
+
+def _as_ir(model: Any) -> ir.Model:
+    """Return a partitioned model with its functions; nothing that the caller holds is changed."""
+    if isinstance(model, ir.Model):
+        return copy_model(model)
+    if isinstance(model, onnx.ModelProto):
+        return copy_model(ir.from_proto(model))
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return _as_ir(onnx.ModelProto.FromString(bytes(model)))
+    if isinstance(model, str | os.PathLike):
+        loaded: ir.Model = ir.load(model)
+        return loaded
+    raise UsageError(f"a partitioned model is ONNX; a {type(model).__name__} is compiled with collage.compile")
+
+
+def _named(model: ir.Model) -> ir.Model:
+    """Give every call of a kernel a name of its own."""
+    names = NameSupply(reserved=[str(node.name) for node in model.graph if node.name])
+    seen: set[str] = set()
+    for call in kernels_of(model):
+        if not call.node.name or call.node.name in seen:
+            call.node.name = names.fresh(call.node.op_type)
+        seen.add(str(call.node.name))
+    return model
+
+
+def _typed(model: ir.Model, whole: ir.Model) -> ir.Model:
+    """Give the values between kernels the types that they have in the model without its partitioning."""
+    known = {value.name: value for node in whole.graph for value in node.outputs}
+    for value in (value for node in model.graph for value in node.outputs):
+        if (same := known.get(value.name)) is not None:
+            value.type = value.type or same.type
+            value.shape = value.shape or same.shape
+    return model
+
+
+def _with_host_kernels(model: ir.Model) -> ir.Model:
+    """Return the model with every range of operators that are in no kernel as a kernel of the host."""
+    graph = DataflowGraph(model)
+    names = NameSupply(reserved=[str(call.node.name) for call in kernels_of(model)])
+    specs = []
+    for bits in _free_ranges(graph):
+        name = names.fresh("host_left_behind")
+        specs.append(KernelSpec(SubGraph(graph, IndexSet(bits)), name, kernel_attributes(HOST_TARGET, name)))
+    return partition(model, specs) if specs else model
+
+
+def _free_ranges(graph: DataflowGraph) -> Iterator[int]:
+    bits = 0
+    for i in range(len(graph)):
+        if not graph.is_kernel_call(i):
+            bits |= 1 << i
+        elif bits:
+            yield bits
+            bits = 0
+    if bits:
+        yield bits
+
+
+def _built(model: ir.Model, session: MeasureSession, toolchains: Registry, options: CompileOptions) -> Recipe:
+    """Build every kernel of a partitioned model.
+
+    Raises:
+        NothingCanRun: A kernel cannot be built.
+    """
+    records, builds = [], {}
+    for call in kernels_of(model):
+        name, target = str(call.node.name), _target_of(call.metadata, toolchains)
+        found = session.availability(target)
+        if not found.available:
+            raise NothingCanRun(f"kernel {name} is for {target.short}, which is not usable here: {found.reason}")
+        kernel = kernel_model(model, call.node, name)
+        kernel.metadata_props.update({key: text for key, text in call.metadata.items() if key == TUNED})
+        session.say(f"building {name} on {target.short}")
+        try:
+            compiled = session.build(kernel, target)
+        except ToolchainError as error:
+            raise NothingCanRun(f"kernel {name} cannot be built on {target.short}: {error}") from error
+        inputs, outputs = ([str(v.name) for v in values] for values in (kernel.graph.inputs, kernel.graph.outputs))
+        records.append(KernelRecord(name, str(target), tuple(inputs), tuple(outputs), compiled))
+        builds[target.build_name] = found.build
+    ir.save(model, session.workspace / _MODEL_FILE)
+    return Recipe(
+        inputs=tuple(Port.of(value) for value in model.graph.inputs),
+        outputs=tuple(Port.of(value) for value in model.graph.outputs),
+        kernels=tuple(records),
+        threads=options.threads,
+        model_file=_MODEL_FILE,
+        model={},
+        builds=builds,
+    )
+
+
+def _target_of(metadata: Mapping[str, str], toolchains: Registry) -> Target:
+    """Return the target of a kernel: its ``target``, or else the toolchain that its ``Compiler`` names, or the native one."""
+    text = metadata.get("target") or metadata.get("Compiler") or "llvm"
+    return HOST_TARGET if text in (str(HOST_TARGET), HOST_TARGET.toolchain) else toolchains.parse_target(text)
+
+
+def _checked(
+    whole: ir.Model,
+    recipe: Recipe,
+    session: MeasureSession,
+    toolchains: Registry,
+    options: CompileOptions,
+    database: Database,
+    workers: dict[str, Worker] | None,
+) -> tuple[str | None, list[str]]:
+    """Return why the executable is wrong, or None; and notes on what could not be checked.
+
+    The model without its partitioning runs in a folder of its own, with weights of its own.
+    """
+    session.say("running the model once for reference")
+    folder = session.workspace / "reference"
+    folder.mkdir()
+    whole = place_weights(whole, folder)
+    with measure_session(toolchains, database, folder, options, workers=workers) as reference:
+        given = check_given(whole, options.inputs)
+        try:
+            capture_made_up(whole, reference, with_lengths_of(whole, given, options.dims), given, seed=options.seed)
+        except NothingCanRun as error:
+            return None, [f"outputs were not checked: {error}"]
+        arguments = {
+            "recipe": recipe.as_json(),
+            "workspace": str(session.workspace),
+            "values": reference.value_folders,
+            "weights": reference.weights,
+            "lengths": [],
+            "factories": {name: toolchains.factory(name) for name in {*recipe.toolchains, HOST_TOOLCHAIN}},
+        }
+    session.say("checking the outputs")
+    tolerance = max(model_tolerance(whole), options.accuracy_budget or 0.0)
+    if any(Target.parse(kernel.target).is_reduced for kernel in recipe.kernels) and not options.accuracy_budget:
+        tolerance = max(tolerance, REDUCED_TOLERANCE)
+    return why_wrong(Finalist("partitioned", _SERVICE, arguments, len(recipe.kernels)), tolerance), []

@@ -1,0 +1,62 @@
+"""A compilation whose plan is given: it is checked, built and run, and nothing is searched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from collage.compiler.cost_table import CostTable
+from collage.compiler.final_comparison import choose
+from collage.compiler.planned import plan_of_file
+from collage.compiler.result_store import CompileResult, SearchSummary
+from collage.compiler.survey import Survey
+from collage.compiler.tried import record_of_trials
+from collage.database.database import Database
+from collage.frontend import model_digest
+from collage.fusion import CandidateKernel, FusionReport, FusionSpec, UnionFusionRule
+from collage.measure.session import MeasureSession
+from collage.options import CompileOptions
+from collage.plan_file import PlanFile, read_plan
+from collage.target import HOST_TARGET, TargetLike
+
+__all__ = ["given_plan", "targets_of_plan", "with_read_plan"]
+
+_GIVEN = FusionSpec("plan file", UnionFusionRule(()), ())
+
+
+def with_read_plan(options: CompileOptions) -> CompileOptions:
+    """Return the options with their plan read, if they name the file of one.
+
+    Raises:
+        UsageError: The file cannot be read, or is not a plan.
+    """
+    plan = options.plan
+    return options if plan is None or isinstance(plan, PlanFile) else replace(options, plan=read_plan(plan))
+
+
+def targets_of_plan(options: CompileOptions, targets: Iterable[TargetLike] | None) -> Iterable[TargetLike] | None:
+    """Return the menu: the targets that the user names, or else those of the plan, if there is one."""
+    if targets is not None or not isinstance(options.plan, PlanFile):
+        return targets
+    return [target for target in options.plan.targets if target != str(HOST_TARGET)] or None
+
+
+def given_plan(survey: Survey, session: MeasureSession, database: Database) -> CompileResult:
+    """Build the plan of the options, measure its kernels and check its outputs.
+
+    Raises:
+        UsageError: The plan does not fit the model, the menu or the devices.
+    """
+    problem = survey.problem
+    assert isinstance(problem.options.plan, PlanFile)
+    plan = plan_of_file(problem, problem.options.plan, model_digest(problem.model))
+    costs = CostTable(problem, survey, session, database)
+    costs.learn()
+    kernels = [CandidateKernel(place.sub_graph, place.target, _GIVEN, (place.rule,)) for place in plan.kernels]
+    costs.introduce(kernels)
+    costs.measure(kernels)
+    finals = choose(problem, costs, session, [plan])
+    result = CompileResult.of(problem, costs, finals, SearchSummary.of(problem, kernels, None, FusionReport()))
+    if finals.recipe is None:
+        return result
+    return replace(result, tried=record_of_trials(problem, survey, session, finals, costs=costs))

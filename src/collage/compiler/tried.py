@@ -1,0 +1,405 @@
+"""The collector of the record of what was tried: candidates, targets, borders and plans of one compilation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from collage.compiler.break_even import Priced, Rest, cheapest_rests
+from collage.compiler.cost_table import CostTable
+from collage.compiler.final_comparison import FinalComparison
+from collage.compiler.plans import Plan, PlannedKernel, predicted_s
+from collage.compiler.problem import Problem
+from collage.compiler.refusals import in_short
+from collage.compiler.survey import Survey
+from collage.cost.cost import Cost
+from collage.cost.outcome import Outcome, Status
+from collage.explain import (
+    Border,
+    ChosenKernel,
+    KernelStatus,
+    NodeRanges,
+    TargetAnswer,
+    TriedKernel,
+    TriedPlan,
+    TriedRecord,
+)
+from collage.fusion import CandidateKernel, FusionReport, FusionSpec, UnionFusionRule
+from collage.graph import IndexSet, SubGraph, value_nbytes
+from collage.measure.session import MeasureSession
+from collage.search import SearchResult
+from collage.target import Target
+
+__all__ = ["record_of_trials", "renamed"]
+
+_RUNNER_UP = FusionSpec("runner-up", UnionFusionRule(()), ())
+_MOST_VALUES = 8
+_NOT_ALLOWED = "it was not to be chosen: forced to another target, or forbidden"
+_INTEREST = {
+    KernelStatus.WRONG: 0,
+    KernelStatus.FAILED: 0,
+    KernelStatus.REFUSED: 0,
+    KernelStatus.MEASURED: 1,
+    KernelStatus.PREDICTED: 2,
+    KernelStatus.NOT_MEASURED: 3,
+}
+_ENDS = {
+    Status.OK: KernelStatus.MEASURED,
+    Status.WRONG: KernelStatus.WRONG,
+    Status.UNSUPPORTED: KernelStatus.REFUSED,
+}
+
+
+def record_of_trials(
+    problem: Problem,
+    survey: Survey,
+    session: MeasureSession,
+    finals: FinalComparison,
+    *,
+    costs: CostTable | None = None,
+    found: SearchResult[CandidateKernel] | None = None,
+    fusion: FusionReport | None = None,
+) -> TriedRecord:
+    """Return the record of a compilation that ends with these finals.
+
+    Args:
+        problem: The model and the menu.
+        survey: The answers of the targets about the whole model.
+        session: Knows builds and the folder whose name is left out of reasons.
+        finals: The comparison, with its winner.
+        costs: Costs of candidates; None if nothing could be measured.
+        found: The result of the last search; None if there was none.
+        fusion: Notes on candidates that were left out.
+    """
+    plan = finals.plan
+    assert plan is not None and finals.recipe is not None
+    collector = _Collector(problem, survey, session, costs)
+    collector.add_candidates(plan)
+    predicted = None if costs is None else predicted_s(problem, costs, plan)
+    rows = collector.priced(plan, predicted)
+    names = [record.name for record in finals.recipe.kernels]
+    launches = [collector.launch_s(place) if len(plan.kernels) > 1 else 0.0 for place in plan.kernels]
+    return TriedRecord(
+        tuple(str(node.name) for node in problem.graph.nodes),
+        tuple(node.op_type for node in problem.graph.nodes),
+        plan.name,
+        _us(predicted),
+        tuple(
+            ChosenKernel(name, rows[_key(place)], 1e6 * launch_s, None if place.device is None else str(place.device))
+            for name, place, launch_s in zip(names, plan.kernels, launches, strict=True)
+        ),
+        tuple(collector.borders(plan, names)),
+        tuple(collector.plans(finals)),
+        tuple(collector.answer(target) for target in survey.baselines),
+        tuple(sorted(rows.values(), key=lambda row: _interest(row, _us(predicted)))),
+        {},
+        "not started" if found is None else found.stopped_by,
+        problem.options.min_gain,
+        () if fusion is None else tuple(fusion.notes),
+    )
+
+
+def renamed(record: TriedRecord, problem: Problem, finals: FinalComparison) -> TriedRecord:
+    """Return an earlier record with the names that operators and kernels have now, and with the plan that is returned now."""
+    plan, recipe = finals.plan, finals.recipe
+    assert plan is not None and recipe is not None
+    names = [kernel.name for kernel in recipe.kernels]
+    record = replace(record, names=tuple(str(node.name) for node in problem.graph.nodes))
+    wanted = [(NodeRanges.from_bits(place.sub_graph.inside.bits), str(place.target)) for place in plan.kernels]
+    if wanted == [(chosen.kernel.nodes, chosen.kernel.target) for chosen in record.kernels]:
+        new = {chosen.name: name for chosen, name in zip(record.kernels, names, strict=True)}
+        return replace(
+            record,
+            kernels=tuple(replace(chosen, name=new[chosen.name]) for chosen in record.kernels),
+            borders=tuple(
+                replace(border, before=new[border.before], after=new[border.after]) for border in record.borders
+            ),
+        )
+    # Plans were compared again, and another one won.
+    known = {(row.nodes, row.target): row for row in record.tried}
+    unknown = [TriedKernel(nodes, target, KernelStatus.NOT_MEASURED) for nodes, target in wanted]
+    rows = [known.get(key, row) for key, row in zip(wanted, unknown, strict=True)]
+    return replace(
+        record,
+        plan=plan.name,
+        predicted_us=next((each.predicted_us for each in record.plans if each.name == plan.name), None),
+        kernels=tuple(ChosenKernel(name, row) for name, row in zip(names, rows, strict=True)),
+        borders=(),
+        plans=tuple(replace(each, is_returned=each.name == plan.name) for each in record.plans),
+        notes=(
+            *record.notes,
+            "plans were compared again: borders are not known, and limits are those of the plan before",
+        ),
+    )
+
+
+_Key = tuple[SubGraph, Target]
+
+
+def _key(place: PlannedKernel | CandidateKernel) -> _Key:
+    return place.sub_graph, place.target
+
+
+@dataclass(slots=True)
+class _Collector:
+    """Collects the rows of one record."""
+
+    problem: Problem
+    survey: Survey
+    session: MeasureSession
+    costs: CostTable | None
+    rows: dict[_Key, TriedKernel] = field(default_factory=dict)
+    refused: dict[Target, int] = field(default_factory=dict)
+
+    def add_candidates(self, plan: Plan) -> None:
+        """Add the kernels of the plan, what the search looked at, whole models, and runner-ups of the plan."""
+        for place in plan.kernels:
+            self._add(place.sub_graph, place.target, place.rule)
+        for candidate in () if self.costs is None else self.costs.introduced:
+            self._add(candidate.sub_graph, candidate.target, " > ".join(candidate.rules))
+        for target, found in self.survey.baselines.items():
+            rule = "whole" if found.refusal is None else "largest range"
+            for bits, outcome in zip(found.ranges, found.outcomes, strict=True):
+                self._add(SubGraph(self.problem.graph, IndexSet(bits)), target, rule, outcome)
+        known = {(sub_graph.inside, target) for sub_graph, target in self.rows}
+        for place in plan.kernels:
+            for target in self.survey.usable:
+                if (place.sub_graph.inside, target) not in known:
+                    self._add(place.sub_graph, target, "runner-up")
+
+    def _add(self, sub_graph: SubGraph, target: Target, rule: str, outcome: Outcome | None = None) -> None:
+        if (sub_graph, target) in self.rows:
+            return
+        candidate = CandidateKernel(sub_graph, target, _RUNNER_UP, (rule,))
+        nodes = NodeRanges.from_bits(sub_graph.inside.bits)
+        if self.costs is not None:
+            outcome = self.costs.outcome_of(candidate) or outcome
+        if outcome is None:
+            self.rows[sub_graph, target] = self._not_measured(candidate, nodes, rule)
+            return
+        status = _ENDS.get(outcome.status, KernelStatus.FAILED)
+        reason = "" if outcome.reason is None else in_short(outcome.reason, self.session.workspace)
+        if status is KernelStatus.FAILED:
+            reason = f"{outcome.status.value}: {reason}" if reason else outcome.status.value
+        if outcome.ok and self.costs is not None and self.costs.known_cost(candidate) == Cost.INVALID:
+            status, reason = KernelStatus.WRONG, "wrong with its own weights, where an equal kernel was right"
+        time = outcome.time
+        self.rows[sub_graph, target] = TriedKernel(
+            nodes,
+            str(target),
+            status,
+            None if time is None else time.median_s * 1e6,
+            None if time is None else max(0.0, time.median_s * (1.0 - time.spread)) * 1e6,
+            None if time is None else time.median_s * (1.0 + time.spread) * 1e6,
+            outcome.error,
+            reason,
+            rule,
+            outcome.build_s or None,
+            outcome.recorded,
+        )
+
+    def _not_measured(self, candidate: CandidateKernel, nodes: NodeRanges, rule: str) -> TriedKernel:
+        """Return the row of a candidate without outcome: refused operator by operator, expected, or neither."""
+        reason = self._refusal(candidate.sub_graph, candidate.target)
+        if reason is not None:
+            return TriedKernel(nodes, str(candidate.target), KernelStatus.REFUSED, reason=reason, rule=rule)
+        seconds = None if self.costs is None else self.costs.expected_s(candidate)
+        status = KernelStatus.NOT_MEASURED if seconds is None else KernelStatus.PREDICTED
+        return TriedKernel(nodes, str(candidate.target), status, _us(seconds), rule=rule)
+
+    def _refusal(self, sub_graph: SubGraph, target: Target) -> str | None:
+        """Return why a target does not take one of the operators; None if it takes them, or was not asked."""
+        if target not in self.survey.baselines:
+            return None
+        found = self.survey.baselines[target]
+        if not found.availability.available:
+            return found.availability.reason or "not available"
+        if target not in self.refused:
+            self.refused[target] = sum(1 << i for i, support in found.support.items() if not support.ok)
+        first = IndexSet(sub_graph.inside.bits & self.refused[target]).first
+        if first < 0:
+            return None
+        node = self.problem.graph.node(first)
+        told = in_short(found.support[first].reason or "not taken", self.session.workspace)
+        return told if len(sub_graph.inside) == 1 else f"{node.name} ({node.op_type}): {told}"
+
+    def launch_s(self, place: PlannedKernel | CandidateKernel) -> float:
+        """Return what a kernel costs beyond its own time in a chain."""
+        return 0.0 if self.costs is None else self.costs.launch_penalty_s(place.target)
+
+    def priced(self, plan: Plan, predicted: float | None) -> dict[_Key, TriedKernel]:
+        """Return the rows with the time at which a plan with each would be predicted to beat the returned plan."""
+        if predicted is None or self.costs is None:
+            return self.rows
+        n, rows = len(self.problem.graph), self.rows
+        keys, prices = list(rows), [self._price(key) for key in rows]
+        certain = [replace(price, seconds=math.inf) if price.is_expected else price for price in prices]
+        measured, hoped = cheapest_rests(n, certain), cheapest_rests(n, prices)
+        nothing = [Rest()] * len(keys)
+        for key, sure, maybe in zip(keys, measured or nothing, hoped or nothing, strict=True):
+            rest = sure if math.isfinite(sure.seconds) else maybe
+            limit_s = predicted - rest.seconds - self._launch_of(key)
+            if not self.problem.choices.allows(*key):
+                rows[key] = replace(rows[key], reason=rows[key].reason or _NOT_ALLOWED)
+            elif math.isfinite(limit_s):
+                rows[key] = replace(rows[key], limit_us=max(0.0, limit_s) * 1e6, limit_is_expected=rest.is_expected)
+        totals = [price.seconds + rest.seconds for price, rest in zip(certain, measured or nothing, strict=True)]
+        self._price_chosen(plan, predicted, dict(zip(keys, totals, strict=True)))
+        return rows
+
+    def _price_chosen(self, plan: Plan, predicted: float, totals: Mapping[_Key, float]) -> None:
+        """Give kernels of the plan the time up to which no other plan of measured kernels is cheaper.
+
+        Args:
+            plan: The plan.
+            predicted: Its predicted seconds.
+            totals: By candidate, the seconds of the cheapest plan of measured kernels with it.
+        """
+        holding: dict[int, list[_Key]] = {}
+        for key, total in totals.items():
+            for i in key[0].inside if math.isfinite(total) else ():
+                holding.setdefault(i, []).append(key)
+        for key in map(_key, plan.kernels):
+            others = [totals[other] for other in holding.get(key[0].inside.first, ()) if other != key]
+            row, slack_s = self.rows[key], min(others, default=math.inf) - predicted
+            is_known = row.time_us is not None and math.isfinite(slack_s)
+            limit_us = max(0.0, (row.time_us or 0.0) + 1e6 * slack_s) if is_known else None
+            self.rows[key] = replace(row, limit_us=limit_us, limit_is_expected=False)
+
+    def _launch_of(self, key: _Key) -> float:
+        sub_graph, target = key
+        assert self.costs is not None
+        return self.costs.launch_penalty_s(target) if len(sub_graph.inside) < len(self.problem.graph) else 0.0
+
+    def _price(self, key: _Key) -> Priced:
+        sub_graph, target = key
+        if not self.problem.choices.allows(sub_graph, target):
+            return Priced(sub_graph.inside.bits, math.inf)
+        assert self.costs is not None
+        row, candidate = self.rows[key], CandidateKernel(sub_graph, target, _RUNNER_UP, ())
+        if row.status is KernelStatus.MEASURED:
+            known = self.costs.known_cost(candidate)
+            seconds = math.inf if known is None else known.seconds
+        elif row.status is KernelStatus.PREDICTED and row.time_us is not None:
+            seconds = row.time_us * 1e-6
+        else:
+            seconds = math.inf
+        is_expected = row.status is KernelStatus.PREDICTED
+        return Priced(sub_graph.inside.bits, seconds + self._launch_of(key), is_expected)
+
+    def borders(self, plan: Plan, names: Sequence[str]) -> Iterable[Border]:
+        """Yield the borders between kernels of the plan that hand values to each other."""
+        made = {value: place for place, kernel in enumerate(plan.kernels) for value in kernel.sub_graph.output_values()}
+        for after, kernel in enumerate(plan.kernels):
+            crossing: dict[int, list[str]] = {}
+            sizes: dict[int, list[int | None]] = {}
+            for value in kernel.sub_graph.input_values():
+                if value in made:
+                    crossing.setdefault(made[value], []).append(str(value.name))
+                    sizes.setdefault(made[value], []).append(value_nbytes(value, self._shape(str(value.name))))
+            for before, values in crossing.items():
+                known = [size for size in sizes[before] if size is not None]
+                nbytes = sum(known) if len(known) == len(values) else None
+                border = Border(names[before], names[after], tuple(values[:_MOST_VALUES]), len(values), nbytes, None)
+                yield self._priced_border(border, plan.kernels[before], kernel)
+
+    def _shape(self, name: str) -> Sequence[int] | None:
+        values = self.session.values
+        return values.shape(name) if name in values else None
+
+    def _priced_border(self, border: Border, before: PlannedKernel, after: PlannedKernel) -> Border:
+        """Return a border with its cost, and with the cheapest kernel that would do without it."""
+        costs = self.costs
+        if costs is None:
+            return border
+        cost_s = self.launch_s(after)
+        border = replace(border, cost_us=1e6 * cost_s)
+        together = SubGraph(self.problem.graph, before.sub_graph.inside | after.sub_graph.inside)
+        if together.why_invalid() is not None:
+            return border
+        joined = []
+        for target in self.survey.usable:
+            candidate = CandidateKernel(together, target, _RUNNER_UP, ())
+            known = costs.known_cost(candidate)
+            if known is None and self._refusal(together, target) is None:
+                joined.append((costs.expected_s(candidate), str(target), False))
+            elif known is not None and not known.is_invalid:
+                joined.append((known.seconds, str(target), True))
+        apart = [costs.known_cost(place) for place in (before, after)]
+        if not joined:
+            return border
+        seconds, name, is_measured = min(joined)
+        apart_s = [cost.seconds for cost in apart if cost is not None and not cost.is_invalid]
+        saves_s = seconds - sum(apart_s) - cost_s if len(apart_s) == len(apart) else None
+        return replace(
+            border,
+            joined_target=name,
+            joined_us=1e6 * seconds,
+            joined_is_measured=is_measured,
+            saves_us=_us(saves_s),
+        )
+
+    def plans(self, finals: FinalComparison) -> Iterable[TriedPlan]:
+        """Yield the plans of the final comparison."""
+        returned = finals.plan
+        assert returned is not None
+        owners = _owners(returned)
+        for plan in finals.plans:
+            standing = finals.standings.get(plan.name)
+            time = None if standing is None else standing.time
+            yield TriedPlan(
+                plan.name,
+                tuple(str(target) for target in plan.targets),
+                len(plan.kernels),
+                "not compared" if standing is None else standing.status.value,
+                None if self.costs is None else _us(predicted_s(self.problem, self.costs, plan)),
+                None if time is None else time.median_s * 1e6,
+                in_short("" if standing is None else standing.reason or "", self.session.workspace),
+                plan.name == returned.name,
+                plan.single is not None,
+                NodeRanges.of(i for i, owner in _owners(plan).items() if owners.get(i) != owner),
+            )
+
+    def answer(self, target: Target) -> TargetAnswer:
+        """Return the answer of a target about the whole model."""
+        found = self.survey.baselines[target]
+        if not found.availability.available:
+            return TargetAnswer(str(target), False, found.availability.reason or "not available")
+        whole, workspace = found.whole, self.session.workspace
+        refuses: dict[str, list[int]] = {}
+        for i, support in found.support.items():
+            if not support.ok:
+                refuses.setdefault(in_short(support.reason or "not taken", workspace), []).append(i)
+        status = _ENDS.get(whole.status, KernelStatus.FAILED)
+        reason = in_short(whole.reason or "", workspace)
+        if whole.ok and not self.survey.is_right(whole):
+            status = KernelStatus.WRONG
+            reason = f"differs by {whole.error:.1e} of the largest output, more than {self.problem.tolerance:.0e}"
+        return TargetAnswer(
+            str(target),
+            True,
+            reason,
+            self.session.build_of(target),
+            status,
+            None if whole.time is None else whole.time.median_s * 1e6,
+            NodeRanges.of(i for i, support in found.support.items() if support.ok),
+            {told: NodeRanges.of(nodes) for told, nodes in refuses.items()},
+        )
+
+
+def _owners(plan: Plan) -> Mapping[int, tuple[IndexSet, Target]]:
+    """Return the kernel that holds each operator, as its operators and its target."""
+    return {i: (place.sub_graph.inside, place.target) for place in plan.kernels for i in place.sub_graph.inside}
+
+
+def _interest(row: TriedKernel, predicted_us: float | None) -> tuple[int, float, int]:
+    """Return a key that puts first what a reader would miss most: failures, measurements, then near misses."""
+    excess = math.inf
+    if predicted_us is not None and row.limit_us is not None and row.time_us is not None:
+        excess = row.time_us - row.limit_us
+    return _INTEREST[row.status], excess if row.status is KernelStatus.PREDICTED else 0.0, row.nodes.first
+
+
+def _us(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e6

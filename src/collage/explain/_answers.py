@@ -1,0 +1,163 @@
+"""Answers about one kernel, one operator and one target, as values that print themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from collage.explain._record import ChosenKernel, TargetAnswer, TriedKernel
+from collage.explain._text import columns, counted, first_of, limit_words, ms, outcome_words, printable, short
+
+__all__ = ["KernelExplanation", "NodeExplanation", "RunnerUp", "TargetExplanation"]
+
+_SHOWN_RUNNER_UPS = 3
+_SHOWN_ROWS = 30
+_NO_TIME = "no time"
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerUp:
+    """Another way to run exactly the operators of a kernel.
+
+    Attributes:
+        kernel: The candidate.
+        margin: The share by which it takes longer than the chosen kernel; None if one of the times is not known.
+    """
+
+    kernel: TriedKernel
+    margin: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelExplanation:
+    """One kernel of the returned plan, with its runner-ups.
+
+    Attributes:
+        chosen: The kernel.
+        operators: Its operators in a few words.
+        share: Its share of the time of all kernels; None if not all are known.
+        runner_ups: The same operators on other targets, cheapest first; those without a time come last.
+    """
+
+    chosen: ChosenKernel
+    operators: str
+    share: float | None
+    runner_ups: tuple[RunnerUp, ...]
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the cells of a table: name, operators, target, time, share, the time up to which it stays, runner-ups."""
+        kernel = self.chosen.kernel
+        told = [_runner_up(each) for each in self.runner_ups[:_SHOWN_RUNNER_UPS]]
+        return (
+            self.chosen.name,
+            self.operators,
+            short(kernel.target),
+            ms(kernel.time_us) or _NO_TIME,
+            "" if self.share is None else f"{self.share:.0%}",
+            "" if kernel.limit_us is None else ms(kernel.limit_us),
+            "; ".join(told) or "no other target",
+        )
+
+
+def _runner_up(found: RunnerUp) -> str:
+    kernel = found.kernel
+    if kernel.time_us is None:
+        return f"{short(kernel.target)}: {outcome_words(kernel)}"
+    margin = "" if found.margin is None else f" ({found.margin:+.0%})"
+    return f"{short(kernel.target)} {ms(kernel.time_us)}{margin}" + ("" if kernel.is_measured else " expected")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeExplanation:
+    """Everything that was tried with one operator.
+
+    Attributes:
+        name: Its name.
+        index: Its index in the prepared model.
+        op_type: Its type.
+        chosen: The kernel that runs it; None if the record does not tell.
+        candidates: Every candidate that holds it, measured ones first, then by time.
+        refusals: By target, the reason why it is not taken at all.
+        labels: The operators of each candidate in a few words.
+    """
+
+    name: str
+    index: int
+    op_type: str
+    chosen: ChosenKernel | None
+    candidates: tuple[TriedKernel, ...]
+    refusals: Mapping[str, str]
+    labels: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"operator #{self.index} {self.name} ({self.op_type})"]
+        if self.chosen is not None:
+            lines.append(f"runs in {self.chosen.name} on {short(self.chosen.kernel.target)}")
+        rows = [
+            (f"{short(row.target)}", words, outcome_words(row), _limit_of(row, self.chosen), row.rule)
+            for row, words in zip(self.candidates, self.labels, strict=True)
+        ]
+        lines += first_of(columns(rows), _SHOWN_ROWS, "candidates")
+        lines += [f"{short(target)} does not take it: {reason}" for target, reason in self.refusals.items()]
+        if not rows and not self.refusals:
+            lines.append("the record has no candidate with it")
+        return printable("\n".join(lines))
+
+
+@dataclass(frozen=True, slots=True)
+class TargetExplanation:
+    """Everything that one target was offered, and what became of it.
+
+    Attributes:
+        answer: Its answer about the whole model; None if it was not on the menu.
+        target: The target.
+        counts: By status, the number of candidates for it.
+        chosen: Kernels of the returned plan on it.
+        wrong: Candidates that failed, or computed wrongly.
+        refused: Candidates that it refused.
+        chances: The candidates that came nearest to being chosen, the nearest first.
+        why_not: One sentence: the reason why it runs nothing, or what it runs.
+        labels: By operators, a few words for them.
+    """
+
+    answer: TargetAnswer | None
+    target: str
+    counts: Mapping[str, int]
+    chosen: tuple[ChosenKernel, ...]
+    wrong: tuple[TriedKernel, ...]
+    refused: tuple[TriedKernel, ...]
+    chances: tuple[TriedKernel, ...]
+    why_not: str
+    labels: Mapping[str, str]
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {status}" for status, count in self.counts.items()) or "no candidates"
+        lines = [f"{short(self.target)}: {self.why_not}", f"offered: {counts}"]
+        answer = self.answer
+        if answer is not None and answer.whole is not None:
+            time = f", {ms(answer.whole_us)} ms" if answer.whole_us is not None else ""
+            reason = f": {answer.reason}" if answer.reason else ""
+            lines.append(f"whole model: {answer.whole.value}{time}{reason}")
+        if answer is not None and answer.is_available:
+            lines.append(f"takes {counted(len(answer.takes), 'operator')}")
+            lines += [
+                f"refuses {counted(len(nodes), 'operator')}: {reason}" for reason, nodes in answer.refuses.items()
+            ]
+        for title, rows in (("nearest to being chosen", self.chances), ("wrong or failed", self.wrong)):
+            told = [(self.labels[str(row.nodes)], outcome_words(row), limit_words(row)) for row in rows]
+            lines += (
+                [f"{title}:", *(f"  {line}" for line in first_of(columns(told), _SHOWN_ROWS, "kernels"))]
+                if told
+                else []
+            )
+        refused = dict.fromkeys((self.labels[str(row.nodes)], row.reason) for row in self.refused)
+        if refused:
+            lines += ["refused:", *(f"  {line}" for line in first_of(columns(refused), _SHOWN_ROWS, "kernels"))]
+        return printable("\n".join(lines))
+
+
+def _limit_of(row: TriedKernel, chosen: ChosenKernel | None) -> str:
+    """Return the limit of a candidate in words; of a kernel of the plan it means another thing."""
+    if chosen is None or (row.nodes, row.target) != (chosen.kernel.nodes, chosen.kernel.target):
+        return limit_words(row)
+    return "chosen" if row.limit_us is None else f"chosen; stays so up to {ms(row.limit_us)} ms"

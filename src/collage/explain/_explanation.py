@@ -1,0 +1,325 @@
+"""Answers to questions about a compilation, from its record alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from collage._errors import UsageError
+from collage.explain._answers import KernelExplanation, NodeExplanation, RunnerUp, TargetExplanation
+from collage.explain._nodes import NodeRanges
+from collage.explain._record import (
+    Border,
+    ChosenKernel,
+    KernelStatus,
+    TargetAnswer,
+    TriedKernel,
+    TriedPlan,
+    TriedRecord,
+)
+from collage.explain._text import border_line, columns, counted, first_of, label, ms, printable, short, toolchain_of
+
+__all__ = ["Explanation", "as_plain"]
+
+_SHOWN_CHANCES = 5
+_SHOWN_KERNELS = 40
+_SHOWN_BORDERS = 20
+_WRONG_ENDS = KernelStatus.WRONG, KernelStatus.FAILED
+_WHY_STOPPED = {
+    "finished": "no other plan promised a gain",
+    "min_gain": "no plan with them promised a gain",
+    "deadline": "the time for the search was used up (--time-budget, --search proof)",
+    "max_measured": "the search may measure only so many kernels (--measure-budget, --search proof)",
+    "should_stop": "the compilation was interrupted",
+    "not started": "there was nothing to search",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """An explanation of a compiled model: what runs it, what lost, and what was not tried.
+
+    Attributes:
+        plan: Name of the returned plan.
+        predicted_us: Predicted time of the plan; None if it is not known.
+        kernels: Its kernels, in the order in which they run.
+        borders: The borders between them.
+        lost: The other plans of the comparison.
+        targets: The answers of the targets about the whole model.
+        counts: By status, the number of candidates, those that the record has no room for included.
+        why_not_measured: One sentence about the candidates that were not measured.
+        notes: Sentences on candidates that were left out before the search, and on what the record does not tell.
+        record: The record that all of it comes from.
+    """
+
+    plan: str
+    predicted_us: float | None
+    kernels: tuple[KernelExplanation, ...]
+    borders: tuple[Border, ...]
+    lost: tuple[TriedPlan, ...]
+    targets: tuple[TargetAnswer, ...]
+    counts: Mapping[str, int]
+    why_not_measured: str
+    notes: tuple[str, ...]
+    record: TriedRecord
+
+    @classmethod
+    def of(cls, record: TriedRecord) -> Explanation:
+        """Return the explanation of a record."""
+        counts = Counter(row.status.value for row in record.tried)
+        counts.update(record.dropped)
+        known = [kernel.kernel.time_us for kernel in record.kernels]
+        by_nodes: dict[NodeRanges, list[TriedKernel]] = {}
+        for row in record.tried:
+            by_nodes.setdefault(row.nodes, []).append(row)
+        total_us = math.fsum(us for us in known if us is not None) if None not in known else 0.0
+        return cls(
+            record.plan,
+            record.predicted_us,
+            tuple(
+                _kernel(record, chosen, by_nodes.get(chosen.kernel.nodes, ()), total_us) for chosen in record.kernels
+            ),
+            record.borders,
+            tuple(plan for plan in record.plans if not plan.is_returned),
+            record.targets,
+            dict(counts),
+            _why_not_measured(record, counts),
+            record.notes,
+            record,
+        )
+
+    def node(self, name: str, against: str | None = None) -> NodeExplanation:
+        """Return every candidate with an operator, and what became of each.
+
+        Args:
+            name: Its name in the prepared model, a part of it that no other name has, or ``#`` and its index.
+            against: A target to which candidates are limited; None is all.
+
+        Raises:
+            UsageError: There is no such operator, or no such target.
+        """
+        record, index = self.record, _index_of(self.record, name)
+        wanted = None if against is None else set(_targets_called(record, against))
+        rows = [row for row in record.tried if index in row.nodes and (wanted is None or row.target in wanted)]
+        rows.sort(key=lambda row: (not row.is_measured, row.time_us is None, row.time_us or 0.0, len(row.nodes)))
+        refusals = {
+            answer.target: reason
+            for answer in record.targets
+            if wanted is None or answer.target in wanted
+            for reason, nodes in (answer.refuses or _unavailable(answer)).items()
+            if index in nodes or not answer.is_available
+        }
+        chosen = next((kernel for kernel in record.kernels if index in kernel.kernel.nodes), None)
+        labels = tuple(label(record, row.nodes) for row in rows)
+        return NodeExplanation(
+            record.names[index], index, record.op_types[index], chosen, tuple(rows), refusals, labels
+        )
+
+    def target(self, name: str) -> tuple[TargetExplanation, ...]:
+        """Return what targets were offered, took, got wrong, and would have to cost to be chosen.
+
+        Args:
+            name: A target as printed, its short form, or the name of its toolchain, which may have several targets.
+
+        Raises:
+            UsageError: No such target took part.
+        """
+        return tuple(_target(self.record, target) for target in _targets_called(self.record, name))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the explanation as JSON values, without the record."""
+        names = (field.name for field in dataclasses.fields(self))
+        return {name: as_plain(getattr(self, name)) for name in names if name != "record"}
+
+    @property
+    def _returned_us(self) -> float | None:
+        return next((plan.measured_us for plan in self.record.plans if plan.is_returned), None)
+
+    def __str__(self) -> str:
+        predicted = "" if self.predicted_us is None else f", predicted {ms(self.predicted_us)} ms"
+        lines = [f"{self.plan}: {counted(len(self.kernels), 'kernel')}{predicted}"]
+        head = ("kernel", "operators", "target", "ms", "share", "stays up to", "the same operators elsewhere, ms")
+        lines += first_of(columns([head, *(kernel.cells() for kernel in self.kernels)]), _SHOWN_KERNELS, "kernels")
+        if self.borders:
+            lines += [
+                "",
+                "borders:",
+                *first_of([border_line(each) for each in self.borders], _SHOWN_BORDERS, "borders"),
+            ]
+        if self.lost:
+            lines += ["", "plans that lost:", *columns(_lost_cells(plan, self._returned_us) for plan in self.lost)]
+        if self.targets:
+            told = [
+                (short(answer.target), target.why_not)
+                for answer in self.targets
+                for target in self.target(answer.target)
+            ]
+            lines += ["", "targets:", *columns(told)]
+        lines += ["", self.why_not_measured] if self.why_not_measured else []
+        if self.record.dropped:
+            lines.append(f"the record has no room for {sum(self.record.dropped.values())} candidates")
+        lines += [f"note: {note}" for note in self.notes]
+        return printable("\n".join(lines))
+
+
+def _lost_cells(plan: TriedPlan, returned_us: float | None) -> tuple[str, ...]:
+    predicted = f"predicted {ms(plan.predicted_us)}" if plan.predicted_us is not None else ""
+    measured = f"ran {ms(plan.measured_us)} ms" if plan.measured_us is not None else plan.status
+    if plan.measured_us is not None and returned_us:
+        measured += f" ({plan.measured_us / returned_us - 1.0:+.1%})"
+    differs = f"{counted(len(plan.differs), 'operator')} in other kernels" if plan.differs.ranges else ""
+    return short(plan.name), counted(plan.kernels, "kernel"), predicted, measured, plan.reason or differs
+
+
+def as_plain(value: Any) -> Any:
+    """Return a value of this room as JSON values: operators as text such as ``0-26,30``."""
+    if isinstance(value, NodeRanges | StrEnum):
+        return str(value)
+    if dataclasses.is_dataclass(value):
+        return {field.name: as_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): as_plain(each) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [as_plain(each) for each in value]
+    return value
+
+
+def _kernel(
+    record: TriedRecord, chosen: ChosenKernel, rows: Sequence[TriedKernel], total_us: float
+) -> KernelExplanation:
+    kernel = chosen.kernel
+    others = [row for row in rows if row.target != kernel.target]
+    best: dict[str, TriedKernel] = {}
+    for row in sorted(others, key=lambda row: (not row.is_measured, row.time_us is None, row.time_us or 0.0)):
+        best.setdefault(row.target, row)
+    runner_ups = [RunnerUp(row, _margin(row, kernel)) for row in best.values()]
+    runner_ups.sort(key=lambda each: (each.kernel.time_us is None, each.kernel.time_us or 0.0))
+    share = kernel.time_us / total_us if kernel.time_us is not None and total_us > 0 else None
+    return KernelExplanation(chosen, label(record, kernel.nodes), share, tuple(runner_ups))
+
+
+def _margin(row: TriedKernel, chosen: TriedKernel) -> float | None:
+    return row.time_us / chosen.time_us - 1.0 if row.time_us is not None and chosen.time_us else None
+
+
+def _why_not_measured(record: TriedRecord, counts: Mapping[str, int]) -> str:
+    count = counts.get(KernelStatus.PREDICTED.value, 0)
+    if not count:
+        return ""
+    reason = _WHY_STOPPED.get(record.stopped_by, record.stopped_by)
+    if record.stopped_by == "min_gain":
+        reason += f" of {record.min_gain:.0%}"
+    return f"{count} of {sum(counts.values())} candidates were not measured: {reason}"
+
+
+def _unavailable(answer: TargetAnswer) -> Mapping[str, NodeRanges]:
+    return {} if answer.is_available else {answer.reason: NodeRanges()}
+
+
+def _index_of(record: TriedRecord, name: str) -> int:
+    """Return the index of the operator that is meant."""
+    if name in record.names:
+        return record.names.index(name)
+    if name.startswith("#") and name[1:].isascii() and name[1:].isdecimal() and int(name[1:]) < len(record.names):
+        return int(name[1:])
+    parts = [i for i, each in enumerate(record.names) if name and name in each]
+    if len(parts) == 1:
+        return parts[0]
+    near = [record.names[i] for i in parts[:5]] or difflib.get_close_matches(name, record.names, 3, 0.5)
+    near = near or [each for each, op_type in zip(record.names, record.op_types, strict=True) if op_type == name][:5]
+    meant = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+    raise UsageError(
+        f"there is no operator {name!r} in the prepared model, which has {len(record.names)} operators{meant}"
+    )
+
+
+def _targets_called(record: TriedRecord, name: str) -> list[str]:
+    """Return the targets of a record that a text names."""
+    known = list(dict.fromkeys([*(answer.target for answer in record.targets), *(row.target for row in record.tried)]))
+    exact = [target for target in known if name in (target, short(target))]
+    named = exact or [target for target in known if name == toolchain_of(target)]
+    if not named:
+        raise UsageError(f"no target {name!r} took part; these did: {', '.join(map(short, known)) or 'none'}")
+    return named
+
+
+def _target(record: TriedRecord, target: str) -> TargetExplanation:
+    answer = next((answer for answer in record.targets if answer.target == target), None)
+    rows = [row for row in record.tried if row.target == target]
+    counts = Counter(row.status.value for row in rows)
+    chosen = tuple(kernel for kernel in record.kernels if kernel.kernel.target == target)
+    nodes_chosen = {kernel.kernel.nodes for kernel in chosen}
+    chances = _chances(record, [row for row in rows if row.nodes not in nodes_chosen])
+    wrong = tuple(row for row in rows if row.status in _WRONG_ENDS)
+    refused = tuple(row for row in rows if row.status is KernelStatus.REFUSED)
+    shown = [*chances, *wrong, *refused, *(kernel.kernel for kernel in chosen)]
+    labels = {str(row.nodes): label(record, row.nodes) for row in shown}
+    why_not = _why_not(record, answer, rows, chosen, chances)
+    if wrong:
+        why_not += f"; {len(wrong)} of its kernels were wrong or failed"
+    return TargetExplanation(answer, target, dict(counts), chosen, wrong, refused, chances, why_not, labels)
+
+
+def _why_not(
+    record: TriedRecord,
+    answer: TargetAnswer | None,
+    rows: Iterable[TriedKernel],
+    chosen: tuple[ChosenKernel, ...],
+    chances: tuple[TriedKernel, ...],
+) -> str:
+    """Return the one sentence that an author of a toolchain asks for first."""
+    if chosen:
+        count = sum(len(kernel.kernel.nodes) for kernel in chosen)
+        return f"it runs {len(chosen)} of {len(record.kernels)} kernels, {count} of {len(record.op_types)} operators"
+    if answer is not None and not answer.is_available:
+        return f"it cannot be used here: {answer.reason}"
+    if told := "; ".join(filter(None, (_nearest(record, chances), _most_hopeful(record, chances)))):
+        return told
+    reasons = Counter(row.reason for row in rows if row.reason)
+    reasons.update({} if answer is None else {reason: len(nodes) for reason, nodes in answer.refuses.items()})
+    if reasons:
+        return f"nothing of it could be used: {reasons.most_common(1)[0][0]}"
+    return "the record does not tell"
+
+
+def _chances(record: TriedRecord, rows: Iterable[TriedKernel]) -> tuple[TriedKernel, ...]:
+    """Return the few candidates that came nearest to being chosen: measured ones first, equal ones once."""
+    near = [row for row in rows if row.time_us and row.limit_us is not None]
+    near.sort(key=lambda row: (not row.is_measured, (row.time_us or 0.0) / max(row.limit_us or 0.0, 1e-9)))
+    distinct = {(label(record, row.nodes), row.time_us, row.status): row for row in reversed(near)}
+    return tuple(reversed(distinct.values()))[:_SHOWN_CHANCES]
+
+
+def _nearest(record: TriedRecord, chances: Iterable[TriedKernel]) -> str:
+    """Return how far the nearest measured candidate was from being chosen; empty if none was measured."""
+    best = next((row for row in chances if row.is_measured), None)
+    if best is None or best.time_us is None or best.limit_us is None:
+        return ""
+    expected = " by the expected times of other kernels" if best.limit_is_expected else ""
+    took = f"its nearest kernel is {label(record, best.nodes)}, which took {ms(best.time_us)} ms"
+    if best.limit_us <= 0:
+        return f"{took} and would not be chosen if it took no time"
+    if best.time_us < best.limit_us:
+        return f"{took}: a plan with it is predicted to be faster than the returned one{expected}, and was not returned"
+    return (
+        f"{took} and would have to take less than {ms(best.limit_us)} ms{expected}, so be "
+        f"{best.time_us / best.limit_us:.2f} times as fast"
+    )
+
+
+def _most_hopeful(record: TriedRecord, chances: Iterable[TriedKernel]) -> str:
+    """Return what the most hopeful candidate that was not measured promised; empty if none promised a gain."""
+    gains = [
+        (row.limit_us - row.time_us, row) for row in chances if row.limit_us and row.time_us and not row.is_measured
+    ]
+    gain_us, row = max(gains, key=lambda pair: pair[0], default=(0.0, None))
+    if row is None or gain_us <= 0 or not record.predicted_us:
+        return ""
+    share = gain_us / record.predicted_us
+    return f"of those not measured, {label(record, row.nodes)} promised most: {share:.1%} of the plan"

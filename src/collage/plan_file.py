@@ -1,0 +1,187 @@
+"""Plans as files: which operators become which kernels on which target, for people to read, edit and keep.
+
+A plan file is JSON. It names the operators of the prepared model, so it fits every model that is prepared to the same
+operators. It is checked when it is read, and again when a model is built by it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from collage._errors import UsageError
+
+__all__ = ["LabelledPart", "PlanFile", "PlanFileKernel", "read_plan"]
+
+_SCHEMA = 1
+_MAX_BYTES = 64 << 20
+_MAX_DEPTH = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledPart:
+    """A labelled part of a kernel, for toolchains that are given patterns.
+
+    Attributes:
+        label: Its label, such as ``cutlass.dense``.
+        nodes: Names of its operators.
+        parts: Labelled parts of this part.
+    """
+
+    label: str
+    nodes: tuple[str, ...]
+    parts: tuple[LabelledPart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFileKernel:
+    """One kernel of a plan.
+
+    Attributes:
+        target: The target, as printed or by its alias.
+        nodes: Names of its operators in the prepared model.
+        parts: Labelled parts.
+        device: The device that it runs on; None if no devices are planned.
+    """
+
+    target: str
+    nodes: tuple[str, ...]
+    parts: tuple[LabelledPart, ...] = ()
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """A plan.
+
+    Attributes:
+        kernels: Its kernels, in any order.
+        model: SHA-256 of the model that it was made for; empty if it is for any model with these operators.
+    """
+
+    kernels: tuple[PlanFileKernel, ...]
+    model: str = ""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets of its kernels, each once."""
+        return tuple(dict.fromkeys(kernel.target for kernel in self.kernels))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        return {
+            "schema": _SCHEMA,
+            "model": self.model,
+            "kernels": [
+                {
+                    "target": kernel.target,
+                    "nodes": list(kernel.nodes),
+                    **({"parts": [_part_to_json(part) for part in kernel.parts]} if kernel.parts else {}),
+                    **({"device": kernel.device} if kernel.device is not None else {}),
+                }
+                for kernel in self.kernels
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> PlanFile:
+        """Read what ``to_json`` returned.
+
+        Raises:
+            UsageError: It is not a plan; the message says what is wrong.
+        """
+        _check_keys(data, "the plan", {"schema", "kernels"}, {"model"})
+        if data["schema"] != _SCHEMA or type(data["schema"]) is not int:
+            raise UsageError(f"the plan has schema {str(data['schema'])[:40]}, this version reads {_SCHEMA}")
+        kernels = data["kernels"]
+        if not isinstance(kernels, list):
+            raise UsageError("'kernels' of the plan is not a list")
+        return cls(
+            tuple(_kernel(each, f"kernel {number} of the plan") for number, each in enumerate(kernels, 1)),
+            _text(data.get("model", ""), "'model' of the plan"),
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a file.
+
+        Raises:
+            UsageError: The file cannot be written.
+        """
+        try:
+            Path(path).write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def read_plan(path: str | Path) -> PlanFile:
+    """Return the plan that a file holds.
+
+    Raises:
+        UsageError: The file cannot be read, or is not a plan.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
+            raise UsageError(f"{path} is too large to be a plan")
+        data = json.loads(text.decode("utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read the plan {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not a plan: it is not JSON: {str(error)[:200]}") from error
+    try:
+        return PlanFile.from_json(data)
+    except UsageError as error:
+        raise UsageError(f"{path} cannot be used: {error}") from error
+
+
+def _kernel(data: Any, where: str) -> PlanFileKernel:
+    _check_keys(data, where, {"target", "nodes"}, {"parts", "device"})
+    device = data.get("device")
+    return PlanFileKernel(
+        _text(data["target"], f"'target' of {where}"),
+        _names(data["nodes"], where),
+        _parts(data.get("parts", []), where, 0),
+        None if device is None else _text(device, f"'device' of {where}"),
+    )
+
+
+def _parts(data: Any, where: str, depth: int) -> tuple[LabelledPart, ...]:
+    if not isinstance(data, list) or depth > _MAX_DEPTH:
+        raise UsageError(f"'parts' of {where} is not a list, or nested too deeply")
+    parts = []
+    for each in data:
+        _check_keys(each, f"a part of {where}", {"label", "nodes"}, {"parts"})
+        label = _text(each["label"], f"'label' of a part of {where}")
+        parts.append(LabelledPart(label, _names(each["nodes"], where), _parts(each.get("parts", []), where, depth + 1)))
+    return tuple(parts)
+
+
+def _part_to_json(part: LabelledPart) -> dict[str, Any]:
+    more = {"parts": [_part_to_json(each) for each in part.parts]} if part.parts else {}
+    return {"label": part.label, "nodes": list(part.nodes), **more}
+
+
+def _names(data: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(data, list) or not data or not all(isinstance(name, str) for name in data):
+        raise UsageError(f"'nodes' of {where} is not a list of names of operators")
+    return tuple(data)
+
+
+def _text(data: Any, what: str) -> str:
+    if not isinstance(data, str):
+        raise UsageError(f"{what} is not a text")
+    return data
+
+
+def _check_keys(data: Any, where: str, needed: set[str], optional: set[str]) -> None:
+    if not isinstance(data, Mapping):
+        raise UsageError(f"{where} is not a JSON object")
+    if missing := sorted(needed - set(data)):
+        raise UsageError(f"{where} has no {missing[0]!r}")
+    if unknown := sorted(set(map(str, data)) - needed - optional):
+        known = ", ".join(sorted(needed | optional))
+        raise UsageError(f"{where} has {unknown[0][:80]!r}, which is not known; known are {known}")

@@ -1,0 +1,42 @@
+"""Explanations of artefacts: nothing is loaded and nothing is built for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from collage._errors import UsageError
+from collage.explain import TRIED, Explanation, read_record, record_of_report
+from collage.runtime._manifest import MANIFEST, read_recipe
+from collage.runtime._recipe import Recipe
+from collage.runtime._zip import unpack
+from collage.system.scratch import scratch
+
+__all__ = ["explain_artefact", "explanation_of"]
+
+
+def explanation_of(recipe: Recipe, folder: Path) -> Explanation:
+    """Return the explanation of a recipe whose files are in a folder.
+
+    Raises:
+        ArtefactError: The record of what was tried is damaged, or was changed.
+    """
+    record = read_record(folder)
+    if record is None:
+        record = record_of_report(recipe.report, [(kernel.name, kernel.target) for kernel in recipe.kernels])
+    return Explanation.of(record)
+
+
+def explain_artefact(path: Path) -> Explanation:
+    """Return the explanation of an artefact, of which only the manifest and the record are read and verified.
+
+    Raises:
+        UsageError: There is nothing at the path.
+        ArtefactError: It is not an artefact, or one of the two was changed.
+    """
+    if not path.exists():
+        raise UsageError(f"{path} does not exist")
+    if path.is_dir():
+        return explanation_of(read_recipe(path, TRIED), path)
+    with scratch() as folder:
+        unpack(path, folder, only=(MANIFEST, TRIED))
+        return explanation_of(read_recipe(folder, TRIED), folder)

@@ -1,0 +1,115 @@
+"""One thread is tried for small models only, and stays on the menu where it is about as fast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from collage.compiler import thread_counts
+from collage.compiler.survey import Survey
+from collage.compiler.thread_counts import with_one_thread
+from collage.cost.outcome import Outcome, Status
+from collage.cost.statistics import Summary
+from collage.measure.baselines import TargetBaseline
+from collage.target import Target
+from collage.toolchains import Availability
+
+FAST, SLOW, FAR = (Target.parse(f"llvm -compiler={name}") for name in ("fast", "slow", "far"))
+PLAIN = Target.parse("llvm -compiler=plain")
+
+
+TOOLCHAINS = SimpleNamespace(
+    for_target=lambda target: SimpleNamespace(options={} if target == PLAIN else {"threads": "number"})
+)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What is read of a problem."""
+
+    menu: tuple[Target, ...]
+    options: Any = field(default_factory=lambda: SimpleNamespace(threads=0))
+    placement: Any = None
+    tolerance: float = 1e-4
+    toolchains: Any = field(default_factory=lambda: TOOLCHAINS)
+    asked: list[Target] = field(default_factory=list)
+
+
+def baseline(target: Target, seconds: float, error: float = 0.0) -> TargetBaseline:
+    time = Summary(seconds, seconds, seconds, 9, 0.0)
+    outcome = Outcome(Status.OK, time=time, error=error)
+    return TargetBaseline(target, Availability(True), ranges=(1,), outcomes=(outcome,))
+
+
+def surveyed(seconds: Mapping[Target, float], **problem: Any) -> Survey:
+    told: Any = _Problem(tuple(seconds), **problem)
+    reference: Any = None
+    return Survey(told, reference, {target: baseline(target, s) for target, s in seconds.items()})
+
+
+@pytest.fixture
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> dict[Target, float]:
+    """Seconds of each target on one thread, to be filled."""
+    found: dict[Target, float] = {}
+
+    def measured(survey: Any, targets: Sequence[Target], *_: Any) -> dict[Target, TargetBaseline]:
+        variants = {target.with_options(threads="1"): found[target] for target in targets}
+        survey.problem.asked.extend(targets)
+        return {target: baseline(target, seconds) for target, seconds in variants.items()}
+
+    monkeypatch.setattr(thread_counts, "_measured", measured)
+    monkeypatch.setattr(thread_counts, "thread_count", lambda: 4)
+    return found
+
+
+def result(survey: Survey) -> Survey:
+    session: Any = SimpleNamespace(say=lambda _: None)
+    database: Any = None
+    return with_one_thread(survey, session, database)
+
+
+def test_targets_that_come_near_follow_the_fastest(one_thread: dict[Target, float]) -> None:
+    one_thread |= {FAST: 0.0005, SLOW: 0.0007}
+    got = result(surveyed({SLOW: 0.002, FAST: 0.001, FAR: 0.009, PLAIN: 0.001}))
+    assert got.problem.menu == (SLOW, FAST, FAR, PLAIN, *(t.with_options(threads="1") for t in (FAST, SLOW)))
+    assert set(got.baselines) == set(got.problem.menu)
+    assert got.best_single_s == 0.0005
+
+
+def test_only_the_fastest_is_asked_where_it_loses(one_thread: dict[Target, float]) -> None:
+    one_thread |= {FAST: 0.0019}
+    survey = surveyed({SLOW: 0.002, FAST: 0.001})
+    asked: Any = survey.problem
+    assert result(survey) is survey
+    assert asked.asked == [FAST]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "problem"),
+    [
+        ({FAST: 0.004}, {}),
+        ({}, {}),
+        ({PLAIN: 0.001}, {}),
+        ({FAST.with_options(threads="2"): 0.001}, {}),
+        ({FAST: 0.001}, {"options": SimpleNamespace(threads=2)}),
+        ({FAST: 0.001}, {"placement": SimpleNamespace()}),
+    ],
+    ids=["large", "no target", "no option", "a number by hand", "a number for all", "devices"],
+)
+def test_nothing_is_tried(
+    seconds: dict[Target, float], problem: dict[str, Any], one_thread: dict[Target, float]
+) -> None:
+    survey = surveyed(seconds, **problem)
+    assert result(survey) is survey
+
+
+def test_a_machine_of_one_core_has_nothing_to_choose(
+    one_thread: dict[Target, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_counts, "thread_count", lambda: 1)
+    survey = surveyed({FAST: 0.001})
+    assert result(survey) is survey

@@ -1,0 +1,185 @@
+"""Answers from a record: the questions of a user, and of an author of a toolchain."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from tests.unit.explain.records import ACME, LLVM, OPENVINO, full_record, row
+
+from collage._errors import UsageError
+from collage.explain import Explanation, KernelStatus, as_plain, record_of_report
+
+
+@pytest.fixture
+def explanation() -> Explanation:
+    return Explanation.of(full_record())
+
+
+def test_kernels_come_with_their_runner_ups_and_margins(explanation: Explanation) -> None:
+    first, second = explanation.kernels
+    assert (first.operators, first.chosen.kernel.target) == ("Conv, Relu", OPENVINO)
+    assert first.share == pytest.approx(0.8)
+    assert [(r.kernel.target, r.margin) for r in first.runner_ups] == [(LLVM, pytest.approx(0.25))]
+    assert [(r.kernel.target, r.kernel.is_measured) for r in second.runner_ups] == [(ACME, True), (OPENVINO, False)]
+    assert [r.margin for r in second.runner_ups] == [pytest.approx(0.3), pytest.approx(2.0)]
+
+
+def test_what_lost_and_what_was_not_measured_is_told(explanation: Explanation) -> None:
+    assert [(plan.name, plan.status) for plan in explanation.lost] == [(LLVM, "ok"), ("mix 2", "wrong")]
+    assert explanation.counts["predicted only"] == 452
+    assert explanation.why_not_measured == (
+        "452 of 460 candidates were not measured: no plan with them promised a gain of 2%"
+    )
+
+
+def test_an_operator_has_every_candidate_with_it_measured_ones_first(explanation: Explanation) -> None:
+    found = explanation.node("/Resize")
+    assert (found.index, found.op_type, found.chosen and found.chosen.name) == (2, "Resize", "k1")
+    assert [(row.target, row.status) for row in found.candidates] == [
+        (LLVM, KernelStatus.MEASURED),
+        (ACME, KernelStatus.MEASURED),
+        (OPENVINO, KernelStatus.MEASURED),
+        (OPENVINO, KernelStatus.PREDICTED),
+        (ACME, KernelStatus.FAILED),
+    ]
+    assert found.refusals == {"cuda": "there is no GPU"}
+    against = explanation.node("Resize", "openvino")
+    assert {row.target for row in against.candidates} == {OPENVINO} and not against.refusals
+    assert "to be chosen: below 0.505 ms" in str(against)
+
+
+def test_a_refusal_is_told_of_the_operator_that_is_refused(explanation: Explanation) -> None:
+    assert explanation.node("conv").refusals == {ACME: "takes no Conv", "cuda": "there is no GPU"}
+    assert explanation.node("conv", "acme").refusals == {ACME: "takes no Conv"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("/resize", "'/Resize'"),
+        ("nothing-like-it", "4 operators"),
+        ("#4", "4 operators"),
+        ("Add", "'add'"),
+        ("", "4 op"),
+    ],
+)
+def test_an_unknown_operator_is_refused_with_near_names(explanation: Explanation, name: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        explanation.node(name)
+
+
+def test_an_unknown_target_is_refused_with_those_that_took_part(explanation: Explanation) -> None:
+    with pytest.raises(UsageError, match="llvm, openvino, acme, cuda"):
+        explanation.target("tensorrt")
+
+
+def test_an_author_learns_why_not_what_was_wrong_and_what_it_would_have_to_cost(explanation: Explanation) -> None:
+    (acme,) = explanation.target("acme")
+    assert acme.counts == {"wrong": 1, "failed": 1, "measured": 1}
+    assert acme.why_not == (
+        "its nearest kernel is Resize, Add, which took 0.130 ms and would have to take less than 0.100 ms by the expected "
+        "times of other kernels, so be 1.30 times as fast; 2 of its kernels were wrong or failed"
+    )
+    assert [row.reason for row in acme.wrong] == ["differs by 4.5e-01", "crash: signal 11"]
+    text = str(acme)
+    assert "takes 3 operators" in text and "refuses 1 operator: takes no Conv" in text
+    assert "wrong: differs by 4.5e-01" in text and "below 0.100 ms, by expected times" in text
+
+
+def test_a_target_that_runs_something_or_cannot_be_used_is_told_so(explanation: Explanation) -> None:
+    assert explanation.target("openvino")[0].why_not == "it runs 1 of 2 kernels, 2 of 4 operators"
+    assert explanation.target("cuda")[0].why_not == "it cannot be used here: there is no GPU"
+
+
+def test_a_target_that_only_refuses_is_told_its_most_frequent_reason() -> None:
+    rows = tuple(row(range(i, i + 1), ACME, KernelStatus.REFUSED, reason="no") for i in range(2))
+    record = replace(full_record(), tried=(*rows, row(range(2, 3), ACME, KernelStatus.REFUSED, reason="never")))
+    (acme,) = Explanation.of(record).target("acme")
+    assert acme.why_not == "nothing of it could be used: no"
+
+
+def test_all_variants_of_a_toolchain_are_meant_by_its_name() -> None:
+    variant = f"{OPENVINO} -precision=bf16"
+    record = replace(full_record(), tried=(*full_record().tried, row(range(1), variant, time_us=9.0)))
+    named = [found.target for found in Explanation.of(record).target("openvino -precision=bf16")]
+    assert named == [variant]
+    assert [found.target for found in Explanation.of(record).target("openvino")] == [OPENVINO]
+
+
+def test_everything_is_json(explanation: Explanation) -> None:
+    told = json.loads(json.dumps(explanation.to_json(), allow_nan=False))
+    assert told["kernels"][0]["chosen"]["kernel"]["nodes"] == "0-1"
+    assert told["borders"][0]["saves_us"] == 118.0
+    assert "record" not in told
+    json.dumps([as_plain(explanation.node("add")), as_plain(explanation.target("acme"))], allow_nan=False)
+
+
+def test_borders_are_told_with_cost_and_saving(explanation: Explanation) -> None:
+    assert (
+        "k0 -> k1: relu_out, 4.1 kB; costs 0.0025 ms; as one kernel on openvino 0.620 ms (measured), "
+        "so the border saves 0.118 ms" in str(explanation)
+    )
+
+
+def test_names_command_no_terminal() -> None:
+    record = replace(full_record(), names=("\x1b[31mconv", "relu\x07", "/Resize", "add"))
+    explanation = Explanation.of(record)
+    assert not any(c in str(explanation.node(f"#{i}")) for i in range(4) for c in "\x1b\x07")
+
+
+def test_an_old_report_explains_what_it_can() -> None:
+    report = {
+        "winner": "mix 1",
+        "kernels": [{"name": "k0", "nodes": ["a", "b"], "operators": "Conv, Relu", "estimate_us": 3.0, "rule": "r"}],
+        "finalists": [{"name": "llvm", "kernels": 1, "status": "ok", "measured_us": {"median": 9.0}, "reason": None}],
+        "singles": [{"target": "llvm", "status": "wrong", "measured_us": None, "reason": "differs"}],
+    }
+    explanation = Explanation.of(record_of_report(report, [("k0", LLVM), ("k1", OPENVINO)]))
+    assert [kernel.operators for kernel in explanation.kernels] == ["Conv, Relu", "?"]
+    assert explanation.lost[0].measured_us == 9.0
+    assert explanation.node("b").chosen is explanation.kernels[0].chosen
+    assert "earlier version" in explanation.notes[0] and str(explanation)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {},
+        {"kernels": 3, "finalists": {}, "singles": "x", "winner": 4},
+        {"kernels": [None, {"name": 3}, {"name": "k0", "nodes": "ab", "estimate_us": "fast", "operators": []}]},
+        {
+            "kernels": [{"name": "k0", "nodes": [1, None], "estimate_us": float("nan")}],
+            "finalists": [{}],
+            "singles": [{}],
+        },
+    ],
+)
+def test_a_report_may_hold_anything(report: dict[str, object]) -> None:
+    explanation = Explanation.of(record_of_report(report, [("k0", LLVM)]))
+    assert str(explanation) and len(explanation.kernels) == 1
+    json.dumps(explanation.to_json(), allow_nan=False)
+
+
+def test_explaining_imports_neither_the_compiler_nor_onnx() -> None:
+    script = (
+        "import collage.explain, sys; print([m for m in ('collage.compiler', 'onnx_ir', 'onnx') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_most_hopeful_kernel_is_named_with_its_promise() -> None:
+    hope = row(range(1), ACME, KernelStatus.PREDICTED, time_us=1.0, limit_us=6.05)
+    record = replace(full_record(), tried=(hope, *full_record().tried))
+    (acme,) = Explanation.of(record).target("acme")
+    assert "of those not measured, Conv promised most: 1.0% of the plan" in acme.why_not
+
+
+def test_equal_candidates_are_shown_once_and_a_hopeless_one_is_told_so() -> None:
+    rows = tuple(row(range(i, i + 1), ACME, time_us=5.0, limit_us=0.0) for i in (0, 0, 0))
+    (acme,) = Explanation.of(replace(full_record(), tried=rows)).target("acme")
+    assert len(acme.chances) == 1
+    assert acme.why_not == "its nearest kernel is Conv, which took 0.0050 ms and would not be chosen if it took no time"
