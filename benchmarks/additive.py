@@ -24,8 +24,8 @@ from benchmarks._arguments import Model, chosen_models, make_parser
 from benchmarks.search import Opened, session
 
 from collage.compiler.additive_error import additive_error
+from collage.compiler.candidates import gather_specs
 from collage.compiler.final_comparison import choose
-from collage.compiler.pipeline import gather_specs
 from collage.compiler.plans import Plan, PlannedKernel, predicted_s, single_plans
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, SubGraph

@@ -43,12 +43,12 @@ from benchmarks import _drawn_costs
 from benchmarks._arguments import MENU, ROOT, Model, chosen_models, make_parser
 
 from collage import CompileOptions
+from collage.compiler.candidates import collect, gather_specs
 from collage.compiler.cost_table import CostTable
 from collage.compiler.device_placement import prepare_and_plan_devices
 from collage.compiler.final_comparison import choose
 from collage.compiler.opening import measure_session
 from collage.compiler.partition_search import search_partition, search_until_stable
-from collage.compiler.pipeline import collect, gather_specs
 from collage.compiler.plans import Plan, single_plans
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey, survey_model
@@ -125,10 +125,10 @@ def compare(model: Model, menu: Sequence[str], state: Path) -> None:
 
 def race(opened: Opened, found: Mapping[str, Partitioning[CandidateKernel]]) -> None:
     """Runs plans end to end, taking turns, and prints how long each takes; plans of equal kernels are one."""
-    plans = single_plans(opened.problem, opened.survey)
+    plans = single_plans(opened.problem, opened.survey, ())
     names: dict[str, str] = {}
     for mode, cover in found.items():
-        plan = Plan.of(on_this_graph(opened, cover), mode)
+        plan = Plan.of(on_this_graph(opened, cover).candidates, mode)
         same = next((other for other in plans if other.same_kernels(plan)), plan)
         names[mode] = same.name
         if same is plan:

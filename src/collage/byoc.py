@@ -49,7 +49,15 @@ from collage.target import Target, TargetLike
 from collage.toolchains import Registry, Support, registry, support_for
 from collage.transform import ModulePass, PassContext, PassInfo, Sequential
 
-__all__ = ["AnnotateTarget", "FuseOps", "MergeCompilerRegions", "MergeComposite", "PartitionGraph", "partition_for"]
+__all__ = [
+    "AnnotateTarget",
+    "FuseOps",
+    "MergeCompilerRegions",
+    "MergeComposite",
+    "PartitionGraph",
+    "greedy_kernels",
+    "partition_for",
+]
 
 TARGET = "target"
 REGION = "compiler_region"
@@ -66,9 +74,28 @@ def partition_for(model: ir.Model, target: TargetLike, toolchains: Registry | No
     """
     toolchains = toolchains or registry()
     target = toolchains.parse_target(target)
+    return Sequential([*_marking(target, toolchains), PartitionGraph()], name=f"partition_for {target.toolchain}")(
+        model
+    )
+
+
+def greedy_kernels(model: ir.Model, graph: DataflowGraph, target: Target, toolchains: Registry) -> list[SubGraph]:
+    """Return what ``partition_for`` makes kernels of, as sub-graphs of the model's dataflow graph.
+
+    Args:
+        model: The model; it is not changed.
+        graph: Its dataflow graph.
+        target: The target.
+        toolchains: Where toolchains are found.
+    """
+    marked = Sequential(_marking(target, toolchains), name=f"greedy {target.toolchain}")(model)
+    kernels = (kernel.sub_graph for kernel in _marked_kernels(DataflowGraph(marked)))
+    return [SubGraph(graph, kernel.inside, kernel.nested) for kernel in kernels]
+
+
+def _marking(target: Target, toolchains: Registry) -> list[ModulePass]:
     table = toolchains.for_target(target).pattern_table()
-    steps = [MergeComposite(table), AnnotateTarget(target, toolchains), MergeCompilerRegions(), PartitionGraph()]
-    return Sequential(steps, name=f"partition_for {target.toolchain}")(model)
+    return [MergeComposite(table), AnnotateTarget(target, toolchains), MergeCompilerRegions()]
 
 
 class FuseOps(ModulePass):

@@ -63,7 +63,8 @@ class CompileOptions:
         finalists: How many mixed partitionings are raced end to end against the single toolchains.
         finals: Race end to end at all. Without, the plan of the least predicted cost is returned.
         min_gain: Stop searching when even the most hopeful plan is not this share better than the best measured one.
-        fusion: How deep kernels may be, and how each toolchain's operators are joined; None is what follows from each.
+        fusion: How deep kernels may be, and how each toolchain's operators are joined; None is what follows from each. A
+            target whose toolchain, or depth, is named here has no kernels but those that its rule proposes, alone as well.
         launch_penalties_s: Seconds that each kernel of a toolchain costs beyond its own, by the toolchain's name; of others
             they are measured. Which target is preferred where costs are equal is the order of the menu.
         seed: Seed of made-up inputs.
@@ -77,6 +78,8 @@ class CompileOptions:
             is refused.
         baseline: What the user has, and gains are told over: the original file on ``onnxruntime`` with its defaults,
             the original model on another target, or ``none``.
+        passes: How the model is prepared, as a pipeline: names of passes with commas between them, see
+            ``transform.parse_pipeline``. Which of them run is also up to the ``PassContext`` around ``compile``.
     """
 
     threads: int = 0
@@ -110,6 +113,7 @@ class CompileOptions:
     forbid: tuple[str, ...] = ()
     allow_host: bool = False
     baseline: str = "onnxruntime"
+    passes: str = "prepare"
 
     def __post_init__(self) -> None:
         if self.dims:

@@ -15,26 +15,31 @@ A bare toolchain name is an alias (``openvino`` is ``llvm -compiler=openvino``);
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from collage._errors import TargetError
 
 __all__ = [
-    "DEVICE_KINDS",
+    "DEVICE_TYPES",
     "HOST_TARGET",
     "HOST_TOOLCHAIN",
     "NATIVE_TOOLCHAIN",
     "FusionRuleLike",
     "Target",
     "TargetLike",
+    "register_device_type",
 ]
 
-DEVICE_KINDS = ("llvm", "cuda")
-"""Target kinds, each the native code generator of one device type."""
+_DEVICE_TYPES = {"llvm": "cpu", "cuda": "cuda"}
+
+DEVICE_TYPES: Mapping[str, str] = MappingProxyType(_DEVICE_TYPES)
+"""Target kinds, and the type of the devices that each is for. Toolchains may add to them, see `register_device_type`."""
 
 NATIVE_TOOLCHAIN = "tvm"
 """The toolchain that serves a target with neither ``-compiler`` nor ``-libs``."""
@@ -44,7 +49,29 @@ HOST_TOOLCHAIN = "host"
 
 _NAMES = ("compiler", "libs")
 
+_KIND = re.compile(r"[a-z][a-z0-9_]*")
+
 _CURRENT: ContextVar[tuple[Target, ...]] = ContextVar("collage_targets", default=())
+
+
+def register_device_type(kind: str, device_type: str) -> None:
+    """Make a kind of target known, and the type of devices that it is for; the same registration twice is once.
+
+    A toolchain calls this in its module, so that every process that imports the toolchain knows the kind.
+
+    Args:
+        kind: How targets of this kind begin, such as ``npu`` in ``npu -compiler=mine``.
+        device_type: How scopes name the devices, such as ``npu`` in ``npu:0``. Kinds may share one.
+
+    Raises:
+        TargetError: A name that cannot be written in a target, or a kind that is registered for other devices.
+    """
+    for name in (kind, device_type):
+        if not _KIND.fullmatch(name):
+            raise TargetError(f"{name!r} is no name of a kind or a device type; use small letters, digits and '_'")
+    known = _DEVICE_TYPES.setdefault(kind, device_type)
+    if known != device_type:
+        raise TargetError(f"target kind {kind!r} is registered for {known!r} devices, not {device_type!r}")
 
 
 class FusionRuleLike(Protocol):
@@ -59,13 +86,14 @@ class Target:
     """One entry of the menu: a device kind, a toolchain, and its options.
 
     Attributes:
-        kind: ``llvm`` or ``cuda``.
+        kind: A kind in ``DEVICE_TYPES``: ``llvm``, ``cuda``, or one that a toolchain registered.
         compiler: Name of a toolchain that compiles sub-graphs, or None.
         libs: Name of a library of operators, or None. Exclusive with ``compiler``.
         options: All other attributes, sorted by name; part of the identity.
-        host: Target of the code that drives this one's kernels; None means ``llvm``.
-        fusion_spec: A fusion rule to use instead of the one derived from the target. Not part of the printed form,
-            nor of equality.
+        host: Target of the code that drives this one's kernels; None means ``llvm``. A plan of devices in which the target
+            occurs computes shapes there, unless it names a host itself.
+        fusion_spec: A fusion rule to use instead of the one derived from the target. It says which kernels there are, not
+            how they are compiled, so it is not part of the printed form. Targets with different rules are different.
     """
 
     kind: str
@@ -74,22 +102,29 @@ class Target:
     options: tuple[tuple[str, str], ...] = ()
     host: Target | None = None
     fusion_spec: FusionRuleLike | None = field(default=None, compare=False, repr=False)
+    _rule: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.kind not in DEVICE_KINDS:
-            raise TargetError(f"unknown target kind {self.kind!r}; known kinds are {', '.join(DEVICE_KINDS)}")
+        # Rules need not be hashable, and two rules are the same if they are one object.
+        object.__setattr__(self, "_rule", 0 if self.fusion_spec is None else id(self.fusion_spec))
+        if self.kind not in DEVICE_TYPES:
+            hint = "; Target.parse reads a text with attributes" if " " in self.kind else ""
+            raise TargetError(f"unknown target kind {self.kind!r}; known kinds are {', '.join(DEVICE_TYPES)}{hint}")
         if self.compiler and self.libs:
             raise TargetError(f"target {self} has both -compiler and -libs; a target has one toolchain")
         object.__setattr__(self, "options", tuple(sorted(self.options)))
 
     @classmethod
-    def parse(cls, text: str, toolchains: Mapping[str, Iterable[str]] | None = None) -> Target:
+    def parse(
+        cls, text: str, toolchains: Mapping[str, Iterable[str]] | None = None, *, host: Target | None = None
+    ) -> Target:
         """Reads a target string or an alias.
 
         Args:
             text: For example ``llvm -compiler=openvino -threads=1``, or the alias ``openvino``.
             toolchains: What exists: toolchain name to target stems such as ``llvm -compiler=openvino``. With
                 it, aliases are understood and unknown toolchains refused; without it, only full forms are read.
+            host: Target of the code that drives the kernels.
 
         Raises:
             TargetError: The text names nothing, repeats an attribute, or contradicts itself.
@@ -104,7 +139,7 @@ class Target:
         _refuse_several(text, known)
         head, *rest = words
         wanted_kind, _, alias = head.rpartition(":")
-        if head not in DEVICE_KINDS:
+        if head not in DEVICE_TYPES:
             stems = known.get(alias, ())
             matching = [s for s in stems if not wanted_kind or s.split()[0] == wanted_kind]
             if not matching:
@@ -120,7 +155,7 @@ class Target:
                 raise TargetError(f"target {text!r} gives -{name} twice")
             attributes[name] = value
         compiler, libs = (attributes.pop(name, None) for name in _NAMES)
-        target = cls(head, compiler, libs, tuple(attributes.items()))
+        target = cls(head, compiler, libs, tuple(attributes.items()), host)
         if toolchains is not None and target.toolchain not in known:
             raise TargetError(_unknown(text, target.toolchain, known))
         return target
@@ -168,14 +203,26 @@ class Target:
         """Return True if this target may serve what was planned for ``other``.
 
         True where the two are equal, or where this one names a toolchain or a fusion spec, ``other`` does
-        not, and they agree on everything else.
+        not, and they agree on everything else, options included.
         """
         if self == other:
             return True
         named = not self.is_native or self.fusion_spec is not None
         plain = other.is_native and other.fusion_spec is None
-        same = self.kind == other.kind and set(other.options) <= set(self.options)
+        same = self.kind == other.kind and self.options == other.options
         return named and plain and same and (other.host is None or self.host == other.host)
+
+    @property
+    def without_rule(self) -> Target:
+        """This target without its fusion rule: the one that its kernels are compiled for."""
+        return self if self.fusion_spec is None else replace(self, fusion_spec=None)
+
+    @property
+    def title(self) -> str:
+        """The printed form, and the name of the fusion rule if it has one: what tells it apart on a menu."""
+        if self.fusion_spec is None:
+            return str(self)
+        return f"{self} (rule {getattr(self.fusion_spec, 'name', type(self.fusion_spec).__name__)})"
 
     @property
     def is_reduced(self) -> bool:
@@ -219,14 +266,14 @@ def _refuse_several(text: str, known: Iterable[str]) -> None:
         TargetError: The text is several targets.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    names = {*DEVICE_KINDS, *known}
+    names = {*DEVICE_TYPES, *known}
     if len(parts) > 1 and all(part.split()[0].rpartition(":")[2] in names for part in parts):
         repeated = " ".join(f"-t {shlex.quote(part)}" for part in parts)
         raise TargetError(f"unknown target {text!r}: give one at a time; write {repeated}")
 
 
 def _unknown(text: str, name: str, known: Mapping[str, Iterable[str]]) -> str:
-    names = sorted({*DEVICE_KINDS, *known} - {NATIVE_TOOLCHAIN, HOST_TOOLCHAIN})
+    names = sorted({*DEVICE_TYPES, *known} - {NATIVE_TOOLCHAIN, HOST_TOOLCHAIN})
     near = [_MEANT[name.lower()]] if _MEANT.get(name.lower()) in names else difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     return f"unknown target {text!r}: nothing is called {name!r}{hint} Known: {', '.join(names)}"

@@ -15,7 +15,10 @@ import collage
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "collage"
-LAZY_PACKAGES = ["collage", *(f"collage.{room}" for room in ("cost", "database", "numerics", "testing", "workers"))]
+LAZY_PACKAGES = [
+    "collage",
+    *(f"collage.{room}" for room in ("compiler", "cost", "database", "measure", "numerics", "testing", "workers")),
+]
 
 SCRIPT = """\
 import collage

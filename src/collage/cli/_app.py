@@ -15,6 +15,19 @@ import typer
 from collage._errors import CollageError, ModelError, UsageError, WrongAnswer
 from collage._version import __version__
 from collage.cli._arguments import read_dims, read_files, read_lengths, read_seconds
+from collage.cli._compile_options import (
+    DisabledPasses,
+    FusionStyles,
+    LaunchPenalties,
+    MaxCandidates,
+    MaxDepth,
+    NativeMaxDepth,
+    OptLevel,
+    PassConfig,
+    read_context,
+    read_fusion,
+    read_penalties,
+)
 from collage.cli._config import apply_config
 from collage.cli._console import print_json, printable, progress
 from collage.cli._db import db as db_commands
@@ -207,6 +220,17 @@ def compile_(
     allow_host: Annotated[
         bool, typer.Option("--allow-host", help="Let the host run it all, unoptimised, where no target runs any of it.")
     ] = False,
+    fusion_style: FusionStyles = None,
+    native_max_depth: NativeMaxDepth = None,
+    max_depth: MaxDepth = None,
+    max_candidates: MaxCandidates = None,
+    launch_penalty: LaunchPenalties = None,
+    passes: Annotated[
+        str, typer.Option(metavar="A,B{k=v}", help="How the model is prepared; `prepare` is what is done by default.")
+    ] = "prepare",
+    opt_level: OptLevel = None,
+    disable_pass: DisabledPasses = None,
+    pass_config: PassConfig = None,
     plan: Annotated[
         Path | None, typer.Option(metavar="PLAN.json", help="Build exactly this plan; see docs/plans.md.")
     ] = None,
@@ -277,15 +301,18 @@ def compile_(
         forbid=tuple(forbid or ()),
         allow_host=allow_host,
         baseline=baseline,
+        fusion=read_fusion(fusion_style, native_max_depth, max_depth, max_candidates),
+        launch_penalties_s=read_penalties(launch_penalty),
+        passes=passes,
     )
     if output is None or dry_run:
         from collage.cli._dry_run import print_dry_run
         from collage.compiler.dry_run import dry_run as look
 
-        with progress(quiet, verbose) as show:
+        with read_context(opt_level, disable_pass, pass_config), progress(quiet, verbose) as show:
             found = look(model, target or None, options=options, say=show)
         return print_json(found) if json else print_dry_run(found)
-    with progress(quiet, verbose) as show:
+    with read_context(opt_level, disable_pass, pass_config), progress(quiet, verbose) as show:
         executable = compile(model, target or None, options=options, progress=show)
         is_right = executable.report.numerics.ok is not False
         if is_right:  # No artefact is written by a failure.
@@ -481,6 +508,8 @@ def explain(
 
       collage inspect model.onnx --coverage --fix batch=1
 
+      collage inspect model.onnx --devices plan.toml
+
       collage inspect model.onnx --passes "InferType,FoldConstant" --print-after FoldConstant --time
     """
 )
@@ -494,24 +523,49 @@ def inspect(
     passes: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B", help="Run these passes and show what each does; `prepare` is the default preparation."
+            metavar="A,B{k=v}",
+            help="Run these passes and show what each does; `prepare` is what compile does by default.",
+        ),
+    ] = None,
+    devices: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PLAN.toml", help="Show where a plan of devices puts each operator, what is copied, and why."
         ),
     ] = None,
     print_before: Annotated[str, typer.Option(metavar="A,B", help="Print the model before these passes.")] = "",
     print_after: Annotated[str, typer.Option(metavar="A,B", help="Print the model after these passes.")] = "",
     time: Annotated[bool, typer.Option("--time", help="Show how long each pass took.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check the model and its outputs after each pass.")] = False,
+    opt_level: OptLevel = None,
+    disable_pass: DisabledPasses = None,
+    pass_config: PassConfig = None,
     json: Json = False,
 ) -> None:
     """Inspects a model."""
+    if devices is not None:
+        from collage.cli._devices import show_devices
+
+        return show_devices(model, devices, fixed=read_dims(fix, "--fix"), json=json)
     if passes is not None:
         from collage.cli._passes import show_passes
 
         return show_passes(
-            model, passes, print_before, print_after, fixed=read_dims(fix, "--fix"), time=time, verify=verify, json=json
+            model,
+            passes,
+            print_before,
+            print_after,
+            fixed=read_dims(fix, "--fix"),
+            time=time,
+            verify=verify,
+            json=json,
+            context=read_context(opt_level, disable_pass, pass_config),
         )
-    if print_before or print_after or time or verify:
-        raise UsageError('--print-before, --print-after, --time and --verify go with --passes "A,B"')
+    if print_before or print_after or time or verify or opt_level is not None or disable_pass or pass_config:
+        raise UsageError(
+            "--print-before, --print-after, --time, --verify, --opt-level, --disable-pass and --pass-config go with "
+            '--passes "A,B"'
+        )
     from collage.cli._report import print_inspection
     from collage.compiler.pipeline import CompileOptions
     from collage.inspection import inspect as inspect_

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collage.cli._console import counted, print_json, printable
 from collage.cli._report import print_table
+
+if TYPE_CHECKING:
+    from collage.transform import PassContext
 
 __all__ = ["show_passes"]
 
@@ -23,6 +26,7 @@ def show_passes(
     time: bool,
     verify: bool,
     json: bool,
+    context: PassContext,
 ) -> None:
     """Runs the passes on the model as the front door lets it in, and prints the models asked for, and a table."""
     from collage.frontend import fix_lengths, read_model
@@ -39,10 +43,11 @@ def show_passes(
 
     found = inspect_passes(
         model,
-        _names(passes),
+        passes,
         print_before=_names(print_before),
         print_after=_names(print_after),
         verify=verify,
+        context=context,
         show=show,
     )
     document = {"schema": 1, "model": {"path": str(path), "nodes": len(model.graph)}, **found, "printed": printed}
@@ -58,6 +63,8 @@ def _names(text: str) -> list[str]:
 
 def _print_table(document: Mapping[str, Any], time: bool) -> None:
     model = document["model"]
+    for told in document["diagnostics"]:
+        sys.stdout.write(printable(f"{told['pass']}: {told['text']}\n"))
     rows = []
     for row in document["passes"]:
         change = ", ".join(f"{operator} {count:+d}" for operator, count in row["change"].items())

@@ -6,7 +6,13 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collage.compiler.fuse_ops_pass import CollageFuseOps
+    from collage.compiler.pipeline import compile
+    from collage.options import CompileOptions
+    from collage.toolchains import choose_menu
 
 _HOME = {
     "CollageFuseOps": "collage.compiler.fuse_ops_pass",
@@ -17,8 +23,9 @@ _HOME = {
 
 __all__ = ["CollageFuseOps", "CompileOptions", "choose_menu", "compile"]
 
+if not TYPE_CHECKING:  # As in `collage`: it would turn every misspelt name into Any.
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(importlib.import_module(_HOME[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,7 +35,7 @@ def comparison_rows(survey: Survey, result: CompileResult) -> tuple[Row, ...]:
     finals = result.finals
     rows = [_plan_row(result, plan) for plan in finals.plans]
     told = {row.name for row in rows}
-    rows += [_target_row(survey, finals, target) for target in survey.problem.menu if str(target) not in told]
+    rows += [_target_row(survey, finals, target) for target in survey.problem.menu if target.title not in told]
     rows += _baseline_row(finals)
     return tuple(sorted(rows, key=lambda row: row.ratio.value if row.ratio else math.inf))
 
@@ -108,10 +108,12 @@ def _target_row(survey: Survey, finals: FinalComparison, target: Target) -> Row:
             f"differs by {outcome.error:.1e} of the largest output, more than {survey.problem.tolerance:.0e}; "
             "a larger accuracy budget would admit it"
         )
+    elif survey.problem.is_bound(target):
+        reason = "its kernels are bound to a rule; the time is that of the whole model without the rule"
     elif finals.standings:
         verdict = "too slow"
     return Row(
-        str(target),
+        target.title,
         "single",
         verdict,
         str(target),

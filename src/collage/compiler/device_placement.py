@@ -42,9 +42,9 @@ from collage.runtime import CopyRecord, DeviceLayout, KernelRecord
 from collage.search import Transfer
 from collage.system.machine import usable_core_numbers
 from collage.target import Target
-from collage.transform import PassContext, prepare
+from collage.transform import PassContext, parse_pipeline
 
-__all__ = ["DeviceCandidate", "DevicePlacement", "lay_out", "plan_devices", "prepare_and_plan_devices"]
+__all__ = ["DeviceCandidate", "DevicePlacement", "lay_out", "prepare_and_plan_devices"]
 
 _MERGING = "EliminateCommonSubexpr"
 """The pass that makes one operator of equal ones, wherever they are to run."""
@@ -140,7 +140,9 @@ class DevicePlacement:
         if device not in self._devices_of(name):
             return f"it is planned for {self._planned[name]}"
         wanted = [self._on(name, device).target, *self._inside[name]]
-        fits = all(planned is None or target.refines(planned) for planned in wanted)
+        # A coarser type is granted by an accuracy budget, wherever an operator runs.
+        full = replace(target, options=tuple(option for option in target.options if option[0] != "precision"))
+        fits = all(planned is None or target.refines(planned) or full.refines(planned) for planned in wanted)
         return None if fits else f"{target} does not refine {self._on(name, device)}"
 
     def devices_for(self, nodes: Iterable[ir.Node], target: Target) -> tuple[SEScope, ...]:
@@ -231,6 +233,19 @@ class DevicePlacement:
             )
         return found
 
+    def why_no_target(self, menu: Iterable[Target]) -> str | None:
+        """Return which planned target no target of a menu refines, and what to do; None if there is none."""
+        menu = tuple(menu)
+        for name, scope in self._planned.items():
+            wanted = scope.target
+            if wanted is None or (wanted.is_native and not wanted.options) or any(t.refines(wanted) for t in menu):
+                continue
+            return (
+                f"{name!r} is planned for {scope}, and no target of the menu refines {wanted}: name it too, in Python "
+                f'targets=[..., "{wanted}"], on the command line --target "{wanted}"'
+            )
+        return None
+
     @property
     def digest(self) -> str:
         """Of everything that decides where a plan's kernels run: races on other devices are other races."""
@@ -306,7 +321,7 @@ def _demanded(plan: DevicePlan, node: ir.Node, inside: Sequence[ir.Node]) -> SES
 
 
 def prepare_and_plan_devices(
-    model: ir.Model, devices: str | Path | DeviceRequests | None, left_out: Sequence[str] = ()
+    model: ir.Model, devices: str | Path | DeviceRequests | None, left_out: Sequence[str] = (), passes: str = "prepare"
 ) -> tuple[ir.Model, DevicePlacement | None]:
     """Prepares a model; where devices are asked for, here or in the model, annotations survive and are planned.
 
@@ -314,6 +329,7 @@ def prepare_and_plan_devices(
         model: A model from ``read_model``. It gets the annotations.
         devices: What is demanded besides the annotations in the model: the path of a plan of devices, or what was read.
         left_out: Names of passes that are not to run.
+        passes: How it is prepared, see ``parse_pipeline``.
 
     Returns:
         The prepared model, and the placement of its operators; None if nothing was asked for.
@@ -324,7 +340,7 @@ def prepare_and_plan_devices(
     requests = read_device_plan(devices) if isinstance(devices, str | Path) else devices
     if requests is None and not has_demands(model):
         with _without(*left_out):
-            return prepare(model), None
+            return parse_pipeline(passes)(model), None
     named = set(KeptAnnotations(model).names)
     requests = requests or DeviceRequests()
     requests.annotate(model)
@@ -333,7 +349,7 @@ def prepare_and_plan_devices(
     kept = KeptAnnotations(model)
     copies_from_identities(model)
     with _without(_MERGING, *left_out):
-        prepared = prepare(model)
+        prepared = parse_pipeline(passes)(model)
     lost = kept.restore(prepared)
     for annotation in lost:
         if annotation.name in named and not annotation.is_constant:
@@ -342,27 +358,6 @@ def prepare_and_plan_devices(
     # A copy is planned anew between the kernels that come of it; here its place is what counts.
     copies_to_identities(prepared)
     return prepared, placement
-
-
-def plan_devices(model: ir.Model, devices: str | Path | DeviceRequests | None) -> DevicePlacement | None:
-    """The placement of a model's operators as it is, without preparing it; None if nothing is asked for.
-
-    Args:
-        model: A model from ``read_model``. It gets the annotations.
-        devices: As for ``prepare_and_plan_devices``.
-
-    Raises:
-        ConfigError: A plan that makes no sense, or a conflict.
-    """
-    requests = read_device_plan(devices) if isinstance(devices, str | Path) else devices
-    if requests is None and not has_demands(model):
-        return None
-    requests = requests or DeviceRequests()
-    requests.annotate(model)
-    copies_from_identities(model)
-    placement = DevicePlacement(model, requests)
-    copies_to_identities(model)
-    return placement
 
 
 def lay_out(

@@ -10,10 +10,10 @@ from typing import Any
 import onnx_ir as ir
 
 from collage.compiler.budget import SearchBudget
+from collage.compiler.candidates import collect
 from collage.compiler.device_placement import prepare_and_plan_devices
 from collage.compiler.given_plan import targets_of_plan, with_read_plan
 from collage.compiler.opening import measure_session, on_given_inputs
-from collage.compiler.pipeline import collect
 from collage.compiler.planned import plan_of_file
 from collage.compiler.problem import Problem, with_reduced_precision
 from collage.database.database import Database

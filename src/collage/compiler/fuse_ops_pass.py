@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
 
 import onnx_ir as ir
 
-from collage._errors import NothingCanRun
-from collage.compiler.cost_table import CostTable
-from collage.compiler.device_placement import DevicePlacement, plan_devices
-from collage.compiler.opening import measure_session, on_given_inputs
-from collage.compiler.partition_search import search_until_stable
-from collage.compiler.pipeline import collect, gather_specs
-from collage.compiler.plans import Plan
-from collage.compiler.problem import Problem, with_reduced_precision
-from collage.compiler.survey import survey_model
-from collage.cost.cost import Cost
+from collage.compiler.device_placement import prepare_and_plan_devices
+from collage.compiler.effective_options import check_estimator_options, effective_options, refuse
+from collage.compiler.estimated_search import EstimatedSearch
+from collage.compiler.opening import on_given_inputs, open_model
+from collage.compiler.pipeline import find_plan
+from collage.compiler.plans import Plan, kernel_spec
+from collage.compiler.preparation import Verdict
+from collage.compiler.problem import Problem
+from collage.compiler.survey import Reference, Survey, supported_baselines
 from collage.database.database import Database
-from collage.frontend import fix_lengths, place_weights, read_model
-from collage.fusion import CandidateKernel, FusionOptions, FusionReport, collect_candidates, gather_fusion_specs
-from collage.graph import DataflowGraph, KernelSpec, NameSupply, SubGraph, is_view, kernels_of, partition
+from collage.frontend import fix_lengths, read_model
+from collage.graph import copy_model, kernels_of, partition
+from collage.measure.check_inputs import CheckingSets
 from collage.measure.estimator import CostEstimator
-from collage.measure.kernel_factory import KernelMaker, kernel_attributes, kernel_name
-from collage.measure.tuning_records import TuningRecords
 from collage.options import CompileOptions
-from collage.search import NoCover, Partitioning, placed_shortest_path, shortest_path
 from collage.system.scratch import scratch
-from collage.target import HOST_TARGET, Target, TargetLike
-from collage.toolchains import Registry, Support, choose_menu, registry, support_for
+from collage.target import HOST_TARGET, TargetLike
+from collage.toolchains import Availability, Registry, choose_menu, registry
 from collage.transform import ModulePass, PassContext, PassInfo
 
 __all__ = ["CollageFuseOps"]
@@ -39,15 +35,19 @@ __all__ = ["CollageFuseOps"]
 class CollageFuseOps(ModulePass):
     """The four phases as a pass: sub-graphs of the model become functions, each for the target that runs it best.
 
-    Does nothing unless the context's ``collage.enable_collage`` is set, and nothing to a model that it was applied to
-    before.
+    It does what ``compile`` does, but for the comparison end to end: the plan of the least predicted cost is taken. The model
+    is prepared first. What is left to the host stays outside of kernels. Nothing is done unless the context's
+    ``collage.enable_collage`` is set, nor to a model that has kernels already.
 
     Args:
         targets: The menu; None is what ``choose_menu`` says.
-        estimator: Tells what kernels cost. None measures them, lazily; with one of your own every candidate is estimated,
-            and what a toolchain takes is what its ``supports`` says.
-        options: See ``CompileOptions``; nothing is raced here.
+        estimator: Tells what kernels cost; None measures them. With one nothing is built or run, so targets need not be
+            usable here, and what a toolchain takes is what its ``supports`` says.
+        options: See ``CompileOptions``. Those that cannot hold here are refused.
         toolchains: Where toolchains are found.
+
+    Raises:
+        UsageError: An option that cannot hold, or a name that is unknown.
     """
 
     def __init__(
@@ -63,99 +63,60 @@ class CollageFuseOps(ModulePass):
         self._menu = choose_menu(targets, self._toolchains)
         self._estimator = estimator
         self._options = options or CompileOptions()
+        refuse(self._options, ["finalists"], "the pass compares nothing end to end")
+        if estimator is not None:
+            check_estimator_options(self._options)
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Partitions the model; weights are shared with it.
+        """Prepare and partition the model.
 
         Raises:
+            ModelError: The model cannot be run.
             NothingCanRun: Some operator can be run by nothing.
             UsageError: Inputs or lengths in the options that do not fit the model.
+            WrongAnswer: Every way of running the model gives wrong outputs.
         """
         if not context.get_config("collage.enable_collage") or kernels_of(model):
             return model
-        options = self._options_within(context)
-        model = fix_lengths(read_model(model), options.fixed)
-        # Records of tuned kernels have no place in a partitioned module.
-        options = replace(on_given_inputs(options, model), use_tuned=False)
-        placement = plan_devices(model, options.devices)
-        graph = DataflowGraph(model)
-        plan = (
-            self._measured(model, options, placement)
-            if self._estimator is None
-            else self._estimated(graph, self._estimator, options, placement)
-        )
-        names = NameSupply("collage")
-        specs = []
-        for kernel in plan.kernels:
-            # The plan's graph may be that of a copy; its nodes have the same indices.
-            sub_graph = SubGraph(graph, kernel.sub_graph.inside, kernel.sub_graph.nested)
-            name = names.fresh(kernel_name(sub_graph, kernel.target))
-            scope = None if placement is None else placement.result_scope(sub_graph.nodes, kernel.target, kernel.device)
-            specs.append(KernelSpec(sub_graph, name, kernel_attributes(kernel.target, name, scope)))
-        return partition(model, specs)
-
-    def _options_within(self, context: PassContext) -> CompileOptions:
-        """The pass's options; where they leave it open, a context's configuration says how deep kernels may be."""
-        if self._options.fusion is not None:
-            return self._options
-        native, other = (context.get_config(f"collage.{kind}_max_depth") for kind in ("tvm", "byoc"))
-        return replace(self._options, fusion=FusionOptions(native_max_depth=native, max_depth=other))
-
-    def _measured(self, model: ir.Model, options: CompileOptions, placement: DevicePlacement | None) -> Plan:
+        options = effective_options(self._options, self._menu, self._toolchains)
+        if self._estimator is not None:
+            return self._estimated(model, self._estimator, options)
         with ExitStack() as stack:
             workspace = stack.enter_context(scratch())
-            database = stack.enter_context(Database(options.db))
-            session = stack.enter_context(measure_session(self._toolchains, database, workspace, options))
-            menu = with_reduced_precision(self._menu, session) if options.accuracy_budget is not None else self._menu
-            problem = Problem.of(place_weights(model, workspace), menu, self._toolchains, options, placement)
-            survey = survey_model(problem, session, database)
-            if survey.reference.failure is not None:
-                raise NothingCanRun(survey.reference.failure)
-            candidates = collect(problem, gather_specs(survey), FusionReport())
-            costs = CostTable(problem, survey, session, database)
-            costs.learn()
-            costs.introduce(candidates)
-            _, result = search_until_stable(problem, survey, costs, TuningRecords(session, database), candidates)
-            if result.partitioning is None:
-                raise NothingCanRun(result.missing.reason if result.missing else "no cover was found in time")
-            return Plan.of(result.partitioning, "collage")
+            return self._measured(model, replace(options, finals=False), workspace, stack)
 
-    def _estimated(
-        self,
-        graph: DataflowGraph,
-        estimator: CostEstimator,
-        options: CompileOptions,
-        placement: DevicePlacement | None,
-    ) -> Plan:
-        def supports(target: Target) -> Callable[[ir.Node], Support]:
-            toolchain = self._toolchains.for_target(target)
-            return lambda node: support_for(toolchain, node, target)
-
-        specs = gather_fusion_specs(
-            self._menu, self._toolchains.for_target, supports, options.fusion, host_target=HOST_TARGET
+    def _measured(self, model: ir.Model, options: CompileOptions, workspace: Path, stack: ExitStack) -> ir.Model:
+        database = stack.enter_context(Database(options.db))
+        survey, session, _ = open_model(
+            model, self._menu, options, self._toolchains, workspace, database, stack, workers=None, say=lambda _: None
         )
-        kernels = KernelMaker(graph)
+        plan = find_plan(survey, session, database)[1].finals.plan
+        assert plan is not None
+        partitioned = _partitioned(survey.problem, plan)
+        _take_into_memory(partitioned)
+        return partitioned
 
-        def cost_of(candidate: CandidateKernel) -> Cost:
-            if candidate.target == HOST_TARGET:
-                # The host serves views for nothing, and the rest only where nobody else can.
-                return Cost.ZERO if is_view(graph.node(candidate.first)) else Cost.unknown(len(self._menu) + 1)
-            return estimator.estimate(kernels.model(candidate.sub_graph, candidate.target), candidate.target)
+    def _estimated(self, model: ir.Model, estimator: CostEstimator, options: CompileOptions) -> ir.Model:
+        model = fix_lengths(read_model(model), options.fixed)
+        options = on_given_inputs(options, model)
+        prepared, placement = prepare_and_plan_devices(copy_model(model), options.devices, (), options.passes)
+        problem = Problem.of(prepared, self._menu, self._toolchains, options, placement)
+        baselines = supported_baselines(problem, lambda _: Availability(True))
+        survey = Survey(problem, Reference(CheckingSets(), None, Verdict()), baselines)
+        return _partitioned(problem, EstimatedSearch(survey, estimator).best().plan)
 
-        priorities = {target: rank for rank, target in enumerate((*self._menu, HOST_TARGET))}
-        candidates = list(collect_candidates(graph, specs))
-        find: Callable[..., Partitioning[CandidateKernel] | NoCover] = shortest_path
-        if placement is not None:
-            candidates = list(placement.within(candidates))
-            if placement.is_free:
-                find = partial(placed_shortest_path, transfers=placement.transfers(graph))
-        found = find(
-            len(graph),
-            candidates,
-            cost_of,
-            launch_penalty_of=lambda c: options.launch_penalties_s.get(c.target.toolchain, 0.0),
-            priority_of=lambda c: priorities[c.target],
-        )
-        if isinstance(found, NoCover):
-            raise NothingCanRun(found.reason)
-        return Plan.of(found, "collage")
+
+def _partitioned(problem: Problem, plan: Plan) -> ir.Model:
+    """Return the prepared model with a function for each kernel; what is left to the host stays as it is."""
+    kernels = [kernel for kernel in plan.kernels if kernel.target != HOST_TARGET]
+    return partition(problem.model, [kernel_spec(problem, kernel) for kernel in kernels])
+
+
+def _take_into_memory(model: ir.Model) -> None:
+    """Hold weights that lie in a file which is about to go; they are mapped, not copied."""
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor):
+            value.const_value = ir.Tensor(
+                tensor.numpy(), dtype=tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=tensor.name
+            )

@@ -13,7 +13,7 @@ from collage.compiler.survey import Survey
 from collage.compiler.tried import record_of_trials
 from collage.database.database import Database
 from collage.frontend import model_digest
-from collage.fusion import CandidateKernel, FusionSpec, UnionFusionRule
+from collage.fusion import CandidateKernel, FusionReport, FusionSpec, UnionFusionRule
 from collage.measure.session import MeasureSession
 from collage.options import CompileOptions
 from collage.plan_file import PlanFile, read_plan
@@ -56,7 +56,7 @@ def given_plan(survey: Survey, session: MeasureSession, database: Database) -> C
     costs.introduce(kernels)
     costs.measure(kernels)
     finals = choose(problem, costs, session, [plan])
-    result = CompileResult.of(problem, costs, finals, SearchSummary.of(problem, kernels, None, ()))
+    result = CompileResult.of(problem, costs, finals, SearchSummary.of(problem, kernels, None, FusionReport()))
     if finals.recipe is None:
         return result
     return replace(result, tried=record_of_trials(problem, survey, session, finals, costs=costs))

@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from collage._errors import WrongAnswer
+from collage._errors import ConfigError, WrongAnswer
 from collage.compiler.device_placement import prepare_and_plan_devices
 from collage.compiler.precision_session import with_data, with_limits
 from collage.compiler.preparation import (
@@ -63,8 +63,11 @@ def open_model(
     *,
     workers: dict[str, Worker] | None,
     say: Say,
+    is_timed: bool = True,
 ) -> tuple[Survey, MeasureSession, dict[str, Any]]:
     """Read, prepare and survey a model; passes that change what it computes are left out.
+
+    With ``is_timed`` False, targets are asked what they support, and nothing is timed.
 
     Returns:
         The survey, the session to be closed with ``stack``, and what the report says of the model's origin.
@@ -85,7 +88,9 @@ def open_model(
         if OPSET_CONVERSION in verdict.left_out:
             model = fix_lengths(read_model(source, convert_opset=False), options.fixed)
         passes = [name for name in verdict.left_out if name != OPSET_CONVERSION]
-        prepared, placement = prepare_and_plan_devices(copy_model(model), options.devices, passes)
+        prepared, placement = prepare_and_plan_devices(copy_model(model), options.devices, passes, options.passes)
+        if placement is not None and (reason := placement.why_no_target(menu)) is not None:
+            raise ConfigError(reason)
         if placement is not None and not options.threads:
             options = replace(options, threads=placement.threads)
         preparation = Preparation(original, verdict, told is not None, partial(_prepared_without, model, options))
@@ -97,7 +102,7 @@ def open_model(
                 menu = with_reduced_precision(menu, session)
             problem = Problem.of(place_weights(prepared, workspace), menu, toolchains, options, placement)
             try:
-                survey = survey_model(problem, session, database, preparation, stack)
+                survey = survey_model(problem, session, database, preparation, stack, is_timed=is_timed)
             except PreparationDiffers as found:
                 verdict = _left_out(found, verdict, model)
                 told = None
@@ -141,7 +146,7 @@ def _told_path(source: Any) -> str:
 
 def _prepared_without(model: ir.Model, options: CompileOptions, left_out: Sequence[str]) -> ir.Model:
     names = [name for name in left_out if name != OPSET_CONVERSION]
-    return prepare_and_plan_devices(copy_model(model), options.devices, names)[0]
+    return prepare_and_plan_devices(copy_model(model), options.devices, names, options.passes)[0]
 
 
 def _left_out(found: PreparationDiffers, verdict: Verdict, model: ir.Model) -> Verdict:

@@ -10,14 +10,15 @@ import time
 from collections.abc import Hashable, Sequence
 
 from collage.compiler.autotune import known_autotuned
+from collage.compiler.candidates import joined_neighbors, may_have
 from collage.compiler.concurrent_plans import concurrent_plans
 from collage.compiler.cost_table import CostTable
 from collage.compiler.plans import Plan, predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.cost import Cost
-from collage.fusion import CandidateKernel, CandidateKernelIndex, max_coalesce, moved_borders
-from collage.graph import SubGraph, is_view
+from collage.fusion import CandidateKernel, CandidateKernelIndex, moved_borders
+from collage.graph import SubGraph
 from collage.measure.process_compat import ProcessCompatibility
 from collage.measure.tuning_records import TuningRecords
 from collage.search import (
@@ -29,7 +30,7 @@ from collage.search import (
     run_strategy,
     strategies,
 )
-from collage.target import HOST_TARGET, Target
+from collage.target import Target
 
 __all__ = ["best_plans", "in_one_process", "search_partition", "search_until_stable", "searched_again"]
 
@@ -53,10 +54,7 @@ def search_until_stable(
     """
     result = search_partition(problem, costs, index)
     while (best := result.partitioning) is not None and result.stopped_by in ("finished", "min_gain"):
-        known = {(candidate.sub_graph, candidate.target) for candidate in index}
-        fresh = [
-            c for c in _neighbor_candidates(problem, survey, best.candidates) if (c.sub_graph, c.target) not in known
-        ]
+        fresh = _neighbor_candidates(problem, survey, index, best.candidates)
         if not fresh:
             break
         costs.introduce(fresh)
@@ -67,20 +65,20 @@ def search_until_stable(
     return index, result
 
 
-def _neighbor_candidates(problem: Problem, survey: Survey, cover: Sequence[CandidateKernel]) -> list[CandidateKernel]:
-    """Kernels that differ from those of a cover in where one border is, or are two of them joined."""
+def _neighbor_candidates(
+    problem: Problem, survey: Survey, index: CandidateKernelIndex, cover: Sequence[CandidateKernel]
+) -> list[CandidateKernel]:
+    """Return kernels that differ from those of a cover in where one border is, or are two of them joined, and are new."""
     if problem.is_placed_by_search:
         return []
+    known = {(candidate.sub_graph, candidate.target) for candidate in index}
 
     def accepts(sub_graph: SubGraph, target: Target) -> bool:
-        if target != HOST_TARGET and target not in survey.baselines:
-            return False  # Tuned kernels are what they are.
-        covers = is_view if target == HOST_TARGET else lambda node: survey.coverage_of(target)(node).ok
-        return sub_graph.has_border and all(covers(node) for node in sub_graph.nodes)
+        return (sub_graph, target) in known or may_have(survey, sub_graph, target)
 
-    joined = max_coalesce(problem.graph, cover, lambda candidate: accepts(candidate.sub_graph, candidate.target))
     moved = moved_borders(problem.graph, cover, accepts)
-    return problem.within_devices([*(c for c in joined if c.sub_graph.is_admissible), *moved])
+    beside = problem.within_devices([*joined_neighbors(survey, cover), *moved])
+    return [candidate for candidate in beside if (candidate.sub_graph, candidate.target) not in known]
 
 
 def search_partition(problem: Problem, costs: CostTable, index: CandidateKernelIndex) -> SearchResult[CandidateKernel]:
@@ -90,7 +88,8 @@ def search_partition(problem: Problem, costs: CostTable, index: CandidateKernelI
     """
     with costs.budget.searching():
         transfers = tuple(costs.transfers) if problem.is_placed_by_search else None
-        question = SearchProblem(len(problem.graph), tuple(index), problem.graph, transfers)
+        is_wide = any(not candidate.sub_graph.is_admissible for candidate in index)
+        question = SearchProblem(len(problem.graph), tuple(index), problem.graph, transfers, is_wide)
         access = _CostAccess(problem, costs)
         if problem.options.search == "exhaustive":
             measure_all(question, access, access, costs.say)
@@ -155,23 +154,25 @@ def best_plans(
     if problem.is_placed_by_search:
         return concurrent_plans(problem, costs, index, result.partitioning)
     covers = _measured_through(problem, costs, index)
+    if not all(candidate.sub_graph.is_admissible for candidate in index):
+        covers.insert(0, result.partitioning)
     mix = next((cover for cover in covers if len(cover.candidates) > 1), None)
     if mix is not None:
         charged = _measured_through(problem, costs, index, _PLAIN * mix.cost.seconds)
         plain = next((cover for cover in charged if 1 < len(cover.candidates) < len(mix.candidates)), None)
         if plain is not None:
             covers.insert(covers.index(mix) + 1, plain)
-    plans = [Plan.of(cover, f"mix {i}") for i, cover in enumerate(covers, 1)]
+    plans = [Plan.of(cover.candidates, f"mix {i}") for i, cover in enumerate(covers, 1)]
     return [plan for i, plan in enumerate(plans) if not any(plan.same_kernels(earlier) for earlier in plans[:i])]
 
 
 def _measured_through(
     problem: Problem, costs: CostTable, index: CandidateKernelIndex, charge_s: float = 0.0
 ) -> list[Partitioning[CandidateKernel]]:
-    """The cheapest covers, if each kernel of a chain cost this much more."""
+    """The cheapest covers by admissible candidates, if each kernel of a chain cost this much more."""
     found = k_best(
         len(problem.graph),
-        tuple(index),
+        tuple(candidate for candidate in index if candidate.sub_graph.is_admissible),
         costs.measured_cost,
         2 * problem.options.finalists,
         launch_penalty_of=lambda candidate: costs.launch_penalty_s(candidate.target) + charge_s,

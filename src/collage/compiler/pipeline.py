@@ -8,8 +8,8 @@
 4. **partition**: the model is rewritten into one function per kernel;
 
 and then the best partitionings are compared, end to end, with every toolchain alone. ``compiler/opening.py`` reads and surveys
-the model. Phases 1 and 2 are here, phase 3 is ``compiler/partition_search.py``, phase 4 ``compiler/plans.py``, the comparison
-``compiler/final_comparison.py``. What came of it is kept by ``compiler/result_store.py``.
+the model. Phases 1 and 2 are ``compiler/candidates.py``, phase 3 is ``compiler/partition_search.py``, phase 4
+``compiler/plans.py``, the comparison ``compiler/final_comparison.py``. What came of it is kept by ``compiler/result_store.py``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from collage._errors import NothingCanRun, WrongAnswer
 from collage.compiler.accuracy_budget import judged, within_budget
 from collage.compiler.additive_error import additive_error
 from collage.compiler.autotune import autotune, known_autotuned
+from collage.compiler.candidates import collect, gather_specs
 from collage.compiler.cost_table import CostTable
+from collage.compiler.effective_options import check_estimator_options, effective_options, with_planned_targets
+from collage.compiler.estimated_search import plan_by_estimator
 from collage.compiler.final_comparison import (
     FinalComparison,
     baseline_of,
@@ -43,12 +46,20 @@ from collage.compiler.kernel_metadata import write_metadata
 from collage.compiler.opening import open_model
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
 from collage.compiler.planned import plan_file_of
-from collage.compiler.plans import Plan, predicted_s, single_plans
+from collage.compiler.plans import Plan, estimate_s, predicted_s, single_plans, with_costs
 from collage.compiler.precision_borders import around_sensitive
 from collage.compiler.precision_front import find_front
 from collage.compiler.precision_report import with_precision
 from collage.compiler.problem import Problem
-from collage.compiler.refusals import check_chosen, check_menu, check_reference, told_once, with_named_targets
+from collage.compiler.refusals import (
+    check_chosen,
+    check_menu,
+    check_reference,
+    placement_costs,
+    told_once,
+    unsearched_bodies,
+    with_named_targets,
+)
 from collage.compiler.report import compile_report
 from collage.compiler.result_store import CompileResult, ResultStore, SearchSummary
 from collage.compiler.survey import Survey
@@ -58,16 +69,8 @@ from collage.cost.outcome import Status
 from collage.database.database import Database
 from collage.explain import write_record
 from collage.frontend import as_onnx, model_digest
-from collage.fusion import (
-    CandidateKernel,
-    CandidateKernelIndex,
-    FusionReport,
-    FusionSpec,
-    HostFusionRule,
-    collect_candidates,
-    gather_fusion_specs,
-)
-from collage.graph import is_view
+from collage.fusion import CandidateKernel, CandidateKernelIndex, FusionReport
+from collage.measure.estimator import CostEstimator
 from collage.measure.process_compat import ProcessCompatibility
 from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
@@ -77,11 +80,11 @@ from collage.search import SearchResult
 from collage.system.load import is_busy
 from collage.system.progress import Progress, ProgressEvent
 from collage.system.scratch import make_scratch, scratch
-from collage.target import HOST_TARGET, TargetLike
+from collage.target import TargetLike
 from collage.toolchains import Registry, choose_menu, registry
 from collage.workers.worker import Worker
 
-__all__ = ["CompileOptions", "collect", "compile", "decide", "gather_specs", "settle"]
+__all__ = ["CompileOptions", "compile", "decide", "find_plan", "settle"]
 
 Say = Callable[[str], None]
 
@@ -96,6 +99,7 @@ def compile(
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
     options: CompileOptions | None = None,
+    estimator: CostEstimator | None = None,
     data: Any = None,
     toolchains: Registry | None = None,
     workers: dict[str, Worker] | None = None,
@@ -112,6 +116,8 @@ def compile(
         example_kwargs: Its inputs by keyword.
         dynamic_shapes: Dimensions of these that stay symbolic, as ``torch.export.export`` takes them.
         options: See ``CompileOptions``.
+        estimator: Tells what a kernel costs, in any unit; None measures. With one, no kernel is timed and no plans are
+            compared: the plan of the least cost by its word is built and checked.
         data: Samples of real inputs, in place of the options' own: see ``CompileOptions.data``.
         toolchains: Where toolchains are found; the installed ones by default.
         workers: Worker processes to use and to leave running, for callers that compile many models.
@@ -119,8 +125,8 @@ def compile(
         say: Deprecated: called with the text of each event.
 
     Returns:
-        The executable. It is never slower than the fastest single target of the menu, beyond the noise that its
-        ``report`` states, and its outputs were checked.
+        The executable. Its outputs were checked. Unless an estimator decides, it is never slower than the fastest single
+        target of the menu, beyond the noise that its ``report`` states.
 
     Raises:
         UsageError: A path that does not exist, an unknown target, an option that makes no sense, inputs that do not fit.
@@ -132,7 +138,13 @@ def compile(
     options = options if data is None else replace(options, data=data)
     toolchains = toolchains or registry()
     options = with_read_plan(options)
-    menu = choose_menu(targets_of_plan(options, targets), toolchains)
+    named = targets_of_plan(options, targets)
+    menu = choose_menu(named, toolchains)
+    if named is None:
+        menu = with_planned_targets(menu, options)
+    options = effective_options(options, menu, toolchains)
+    if estimator is not None:
+        check_estimator_options(options)
     if options.baseline not in ("none", "onnxruntime"):
         toolchains.parse_targets([options.baseline])  # Says what is wrong with it.
     started = time.monotonic()
@@ -144,30 +156,26 @@ def compile(
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
         survey, session, facts = open_model(
-            source, menu, options, toolchains, workspace, database, stack, workers=workers, say=told
+            source,
+            menu,
+            options,
+            toolchains,
+            workspace,
+            database,
+            stack,
+            workers=workers,
+            say=told,
+            is_timed=estimator is None,
         )
-        told.counts = lambda: (session.counters.measured, None)
-        check_reference(survey, session)
-        if survey.reference.failure is None:
-            check_menu(survey, session)
-            if targets is None and options.plan is None:
-                survey = with_one_thread(survey, session, database)
-            is_given = options.plan is not None
-            result = given_plan(survey, session, database) if is_given else _plan(survey, session, database, told)
-        elif survey.reference.checking.lacks_inputs and survey.problem.options.finals:
-            raise NothingCanRun(survey.reference.failure)
-        else:
-            finals = unmeasured(survey.problem, survey, session)
-            tried = record_of_trials(survey.problem, survey, session, finals)
-            result = replace(CompileResult.unmeasured(finals), tried=tried)
+        survey, result = find_plan(survey, session, database, estimator, told, may_choose_threads=targets is None)
         finals = result.finals
-        if finals.recipe is None:
-            raise _nothing_finished(finals)
-        check_chosen(survey, session, finals)
+        assert finals.recipe is not None
         facts["nodes"] = len(survey.problem.graph)
         took_s = time.monotonic() - started
         report = compile_report(survey, session, facts, result, took_s, is_named=targets is not None)
         report = with_precision(report, survey, session, finals)
+        more = [*placement_costs(survey, finals), *unsearched_bodies(survey)]
+        report = replace(report, warnings=(*report.warnings, *more))
         recipe = replace(finals.recipe, model=facts, report=report)
         if options.plan_out is not None and finals.plan is not None:
             plan_file_of(survey.problem, finals.plan, model_digest(survey.problem.model)).save(options.plan_out)
@@ -190,6 +198,45 @@ def _callback(
             progress(event)
 
     return both
+
+
+def find_plan(
+    survey: Survey,
+    session: MeasureSession,
+    database: Database,
+    estimator: CostEstimator | None = None,
+    told: Progress | None = None,
+    *,
+    may_choose_threads: bool = False,
+) -> tuple[Survey, CompileResult]:
+    """Return the survey of a model, and its plan, built and checked: all that `compile` and the pass `CollageFuseOps` share.
+
+    Raises:
+        ModelError: The model cannot be run.
+        NothingCanRun: No target of the menu runs any of it, or an operator is run by nothing.
+        WrongAnswer: Every way of running the model gives wrong outputs.
+    """
+    told = told or Progress(None, _PHASES, survey.problem.options.time_budget_s)
+    told.counts = lambda: (session.counters.measured, None)
+    check_reference(survey, session)
+    if survey.reference.failure is not None:
+        if survey.reference.checking.lacks_inputs and survey.problem.options.finals:
+            raise NothingCanRun(survey.reference.failure)
+        finals = unmeasured(survey.problem, survey, session)
+        tried = record_of_trials(survey.problem, survey, session, finals)
+        result = replace(CompileResult.unmeasured(finals), tried=tried)
+    elif estimator is not None:
+        result = plan_by_estimator(survey, session, estimator)
+    else:
+        check_menu(survey, session)
+        is_given = survey.problem.options.plan is not None
+        if may_choose_threads and not is_given:
+            survey = with_one_thread(survey, session, database)
+        result = given_plan(survey, session, database) if is_given else _plan(survey, session, database, told)
+    if result.finals.recipe is None:
+        raise _nothing_finished(result.finals)
+    check_chosen(survey, session, result.finals)
+    return survey, result
 
 
 def _plan(survey: Survey, session: MeasureSession, database: Database, told: Progress) -> CompileResult:
@@ -228,6 +275,10 @@ def _searched(
     keys = len({problem.key_of(candidate.sub_graph, candidate.target) for candidate in candidates})
     told.counts = lambda: (session.counters.measured, min(keys, costs.budget.kernels(keys)))
     candidates = CandidateKernelIndex([*candidates, *known_autotuned(problem, costs, records, candidates)])
+
+    def priced(plans: Sequence[Plan]) -> list[Plan]:
+        return [with_costs(plan, [estimate_s(costs, kernel) for kernel in plan.kernels]) for plan in plans]
+
     search = partial(search_until_stable, problem, survey, costs, records)
     if tune_s:
         candidates, _ = search(candidates)
@@ -240,10 +291,12 @@ def _searched(
         hurried = _hurried(problem, told.left_s)
         return choose(hurried, costs, session, plans, baseline=baseline_of(survey, session))
 
-    singles, found = [plan for plan in single_plans(problem, survey) if _is_allowed(problem, plan)], None
+    singles = [plan for plan in single_plans(problem, survey, candidates) if _is_allowed(problem, plan)]
+    found = None
     expected_s = partial(predicted_s, problem, costs)
     judge = partial(judged, problem, session, survey.precision, seconds=expected_s)
-    if len(survey.takers) > 1 or problem.choices or problem.placement is not None or tune_s or costs.has_variants:
+    is_bound = bool(problem.choices) or any(problem.is_bound(target) for target in survey.takers)
+    if len(survey.takers) > 1 or is_bound or problem.placement is not None or tune_s or costs.has_variants:
         compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say)
 
         def finalists(index: CandidateKernelIndex, result: SearchResult[CandidateKernel]) -> Sequence[Plan]:
@@ -252,15 +305,15 @@ def _searched(
                 again = partial(searched_again, problem, costs, index)
                 plans = within_budget(problem, costs, session, survey.precision, plans, again)
             mixes = _mixes(survey, plans, singles)
-            return with_named_targets(survey, judge([*singles, *mixes]))
+            return priced(with_named_targets(survey, judge([*singles, *mixes])))
 
         found, finals = decide(candidates, search, finalists, choose_, costs)
     else:
-        finals = choose_(with_named_targets(survey, judge(singles)))
+        finals = choose_(priced(with_named_targets(survey, judge(singles))))
     if survey.precision is not None and problem.options.front:
         again = partial(searched_again, problem, costs, candidates)
         survey.precision.front = find_front(survey, session, costs, finals, again)
-    summary = SearchSummary.of(problem, candidates, found, fusion.capped)
+    summary = SearchSummary.of(problem, candidates, found, fusion)
     finals = replace(finals, additive_error=additive_error(finals, partial(predicted_s, problem, costs)))
     result = CompileResult.of(problem, costs, finals, summary)
     if finals.recipe is None:
@@ -305,47 +358,6 @@ def _is_unfinished(options: CompileOptions, result: CompileResult) -> bool:
     has_budget = options.measure_budget is not None or options.time_budget_s is not None
     is_cut_short = has_budget and stopped_by in ("deadline", "max_measured")
     return result.finals.is_interrupted or stopped_by == "should_stop" or is_cut_short
-
-
-def gather_specs(survey: Survey) -> Sequence[FusionSpec]:
-    """Phase 1: each target of the menu says how its candidates are found."""
-    problem, usable = survey.problem, survey.usable
-    toolchain_of, fusion = problem.toolchains.for_target, problem.options.fusion
-    if problem.placement is None:
-        return gather_fusion_specs(usable, toolchain_of, survey.coverage_of, fusion)
-    # Rules that look for the largest kernels find those within one device only if they see nothing else.
-    return [
-        spec
-        for device in problem.placement.devices
-        for spec in gather_fusion_specs(usable, toolchain_of, partial(survey.coverage_on, device), fusion)
-    ]
-
-
-def collect(problem: Problem, specs: Sequence[FusionSpec], report: FusionReport) -> CandidateKernelIndex:
-    """Phase 2: the rules propose candidates; the host takes views, and what no other target takes."""
-    proposed = problem.within_devices(collect_candidates(problem.graph, specs, report))
-    covered = 0
-    for candidate in proposed:
-        covered |= candidate.bits
-    rule = HostFusionRule(lambda node: is_view(node) or not covered >> problem.graph.index_of(node) & 1)
-    host = FusionSpec("host", rule, (HOST_TARGET,))
-    left_behind = problem.within_devices(host.all_candidates(problem.graph, report))
-    index = CandidateKernelIndex([*proposed, *left_behind])
-    _check_covered(problem, index)
-    return index
-
-
-def _check_covered(problem: Problem, index: CandidateKernelIndex) -> None:
-    """Raise NothingCanRun if devices leave an operator without a target."""
-    covered = 0
-    for candidate in index:
-        covered |= candidate.bits
-    for i, node in enumerate(problem.graph.nodes):
-        if problem.placement is not None and not covered >> i & 1:
-            raise NothingCanRun(
-                f"{node.name!r} ({node.op_type}) is planned for {problem.placement.scope_of(node)}, and no target of the "
-                f"menu that takes it refines that: {', '.join(map(str, problem.menu))}"
-            )
 
 
 def decide(
@@ -393,7 +405,8 @@ def _is_among(plans: Sequence[Plan], plan: Plan) -> bool:
 def _is_single_already(survey: Survey, plan: Plan) -> bool:
     """Whether a plan is the whole model on one target, as surveyed: neither tuned, nor with parts chosen by the search."""
     first = plan.kernels[0]
-    return len(plan.kernels) == 1 and first.target in survey.baselines and not first.sub_graph.nested
+    is_surveyed = first.target in survey.baselines and not survey.problem.is_bound(first.target)
+    return len(plan.kernels) == 1 and is_surveyed and not first.sub_graph.nested
 
 
 def _nothing_finished(finals: FinalComparison) -> Exception:

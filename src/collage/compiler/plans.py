@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
@@ -15,16 +16,26 @@ from collage.compiler.device_placement import DeviceCandidate, DevicePlacement, 
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.device import SEScope
-from collage.fusion import CandidateKernel
+from collage.fusion import CandidateKernel, FusionReport, FusionSpec, HostFusionRule, greedy_cover
 from collage.graph import IndexSet, KernelSpec, SubGraph, partition
 from collage.measure.kernel_factory import kernel_attributes, plan_kernel_name
 from collage.measure.session import MeasureSession
 from collage.runtime import KernelRecord, Port, Recipe
-from collage.search import Partitioning, copies_of, makespan_s
+from collage.search import copies_of, kernel_successors, makespan_s
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import TUNED
 
-__all__ = ["Plan", "PlannedKernel", "estimate_s", "lower", "on_the_host", "predicted_s", "single_plans"]
+__all__ = [
+    "Plan",
+    "PlannedKernel",
+    "estimate_s",
+    "kernel_spec",
+    "lower",
+    "on_the_host",
+    "predicted_s",
+    "single_plans",
+    "with_costs",
+]
 
 _HOPELESS = 2.5
 """A single target this many times slower than the best, measured alone, is reported with that time and not raced."""
@@ -32,15 +43,21 @@ _HOPELESS = 2.5
 
 @dataclass(frozen=True, slots=True)
 class PlannedKernel:
-    """One kernel of a plan: which nodes, for which target, and which rule proposed it.
+    """One kernel of a plan.
 
-    The device is None where it was not for the search, or the plan, to choose.
+    Attributes:
+        sub_graph: Its nodes.
+        target: What it is compiled for.
+        rule: The rule that proposed it.
+        device: Where it runs; None if neither the search nor the plan chooses.
+        cost: What it was measured, or estimated, to cost when the plan was chosen, as text; None if that is not known.
     """
 
     sub_graph: SubGraph
     target: Target
     rule: str
     device: SEScope | None = None
+    cost: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +80,45 @@ class Plan:
         return tuple(dict.fromkeys(place.target for place in self.kernels))
 
     def same_kernels(self, other: Plan) -> bool:
-        """Whether both run the same nodes in the same kernels, whoever proposed them."""
-        mine, theirs = ([(p.sub_graph.key, p.target, p.device) for p in plan.kernels] for plan in (self, other))
+        """Return True if both run the same nodes in the same kernels, whichever rule proposed them."""
+        mine, theirs = (
+            [(p.sub_graph.key, p.target.without_rule, p.device) for p in plan.kernels] for plan in (self, other)
+        )
         return mine == theirs
 
     @classmethod
-    def of(cls, cover: Partitioning[CandidateKernel], name: str) -> Plan:
-        """The plan of a cover that the search found."""
-        ordered = sorted(cover.candidates, key=lambda c: c.sub_graph.exit.last)
-        return cls(name, tuple(_placement_of(c) for c in ordered))
+    def of(cls, cover: Sequence[CandidateKernel], name: str, single: Target | None = None) -> Plan:
+        """The plan of a cover, its kernels in an order in which they can run."""
+        return cls(name, tuple(_placement_of(c) for c in _in_run_order(cover)), single)
+
+
+def with_costs(plan: Plan, seconds: Iterable[float | None]) -> Plan:
+    """Return a plan whose kernels say what they cost, where it is known."""
+    told = [None if each is None else f"{each * 1e6:.4g} µs" for each in seconds]
+    kernels = [replace(kernel, cost=text) for kernel, text in zip(plan.kernels, told, strict=True)]
+    return replace(plan, kernels=tuple(kernels))
+
+
+def _in_run_order(cover: Sequence[CandidateKernel]) -> list[CandidateKernel]:
+    """Return kernels so that each comes after those that feed it; admissible ones by their last exits."""
+    if not cover:
+        return []
+    after = kernel_successors(cover[0].sub_graph.graph, [candidate.bits for candidate in cover])
+    waiting = [0] * len(cover)
+    for fed in after:
+        for kernel in fed:
+            waiting[kernel] += 1
+    ready = [(cover[i].sub_graph.exit.last, i) for i, count in enumerate(waiting) if not count]
+    heapq.heapify(ready)
+    ordered = []
+    while ready:
+        _, first = heapq.heappop(ready)
+        ordered.append(cover[first])
+        for kernel in after[first]:
+            waiting[kernel] -= 1
+            if not waiting[kernel]:
+                heapq.heappush(ready, (cover[kernel].sub_graph.exit.last, kernel))
+    return ordered
 
 
 def _placement_of(candidate: CandidateKernel) -> PlannedKernel:
@@ -79,8 +126,10 @@ def _placement_of(candidate: CandidateKernel) -> PlannedKernel:
     return PlannedKernel(candidate.sub_graph, candidate.target, " > ".join(candidate.rules), device)
 
 
-def single_plans(problem: Problem, survey: Survey) -> list[Plan]:
+def single_plans(problem: Problem, survey: Survey, candidates: Iterable[CandidateKernel]) -> list[Plan]:
     """Every target alone; one that takes only parts of the model is completed by the host.
+
+    A target whose kernels are bound to a rule has no others, alone as well: the largest first.
 
     Where operators are placed on devices, alone means: on every device that the target may serve, by one kernel for each
     range of operators there. What is free goes to the device on which that takes the fewest kernels.
@@ -88,7 +137,8 @@ def single_plans(problem: Problem, survey: Survey) -> list[Plan]:
     everything = IndexSet((1 << len(problem.graph)) - 1)
     plans = []
     if problem.placement is not None:
-        right = [t for t, found in survey.baselines.items() if found.whole.time is None or survey.is_right(found.whole)]
+        free = {t: found for t, found in survey.baselines.items() if not problem.is_bound(t)}
+        right = [t for t, found in free.items() if found.whole.time is None or survey.is_right(found.whole)]
         found_plans = [_alone_on_devices(problem, survey, target, problem.placement) for target in right]
         plans = [plan for plan in found_plans if plan is not None]
         by_host = (
@@ -99,19 +149,33 @@ def single_plans(problem: Problem, survey: Survey) -> list[Plan]:
         return plans if by_host is None else [*plans, by_host]
     for target, found in survey.baselines.items():
         whole = found.whole
-        if (
+        if problem.is_bound(target):
+            if bound := _bound_plan(problem, [c for c in candidates if c.target == target], target):
+                plans.append(bound)
+        elif (
             whole.time is not None
             and survey.is_right(whole)
             and whole.time.median_s <= _HOPELESS * survey.best_single_s
         ):
             plans.append(
-                Plan(str(target), (PlannedKernel(SubGraph(problem.graph, everything), target, "whole"),), target)
+                Plan(target.title, (PlannedKernel(SubGraph(problem.graph, everything), target, "whole"),), target)
             )
         elif found.refusal is not None and found.ranges and all(outcome.ok for outcome in found.outcomes):
             plans.append(_partition_for(problem, target, found.ranges))
     if not any(plan.single for plan in plans):
         plans.append(on_the_host(problem, survey))
     return plans
+
+
+def _bound_plan(problem: Problem, candidates: Sequence[CandidateKernel], target: Target) -> Plan | None:
+    """Return what a target does alone with the kernels that it may have, the host taking the rest; None if there are none."""
+    chosen = greedy_cover(candidate for candidate in candidates if candidate.sub_graph.is_admissible)
+    covered = 0
+    for candidate in chosen:
+        covered |= candidate.bits
+    report, spec = FusionReport(), FusionSpec("host", HostFusionRule(), (HOST_TARGET,))
+    rest = [c for c in spec.all_candidates(problem.graph, report) if not c.bits & covered]
+    return Plan.of([*chosen, *rest], target.title, target) if chosen else None
 
 
 def _alone_on_devices(problem: Problem, survey: Survey, target: Target, placement: DevicePlacement) -> Plan | None:
@@ -144,7 +208,7 @@ def _alone_with_rest(
         kernels.append(PlannedKernel(sub_graph, owner, "alone on a device", device if placement.is_free else None))
         start = stop
     if all(place.target == target for place in kernels):
-        return Plan(str(target), tuple(kernels), target)
+        return Plan(target.title, tuple(kernels), target)
     return Plan(f"partition_for({target.short})", tuple(kernels))
 
 
@@ -188,23 +252,19 @@ def lower(problem: Problem, session: MeasureSession, plan: Plan) -> Recipe:
     Raises:
         ToolchainError: A kernel could not be built.
     """
-    specs, records, made = [], [], [plan.name]
+    records, specs, made = [], [], [plan.name]
     for number, place in enumerate(plan.kernels, 1):
         kernel = problem.kernels.model(place.sub_graph, place.target)
         name = plan_kernel_name(number, len(plan.kernels), place.sub_graph, place.target)
         made.append(str(kernel.graph.name))
-        tuned = {key: text for key, text in kernel.metadata_props.items() if key == TUNED}
-        placement = problem.placement
-        scope = None if placement is None else placement.result_scope(place.sub_graph.nodes, place.target, place.device)
-        specs.append(KernelSpec(place.sub_graph, name, kernel_attributes(place.target, name, scope) | tuned))
-        compiled = session.build(kernel, place.target)
+        specs.append(kernel_spec(problem, place, name))
         records.append(
             KernelRecord(
                 name=name,
                 target=str(place.target),
                 inputs=tuple(str(value.name) for value in kernel.graph.inputs),
                 outputs=tuple(str(value.name) for value in kernel.graph.outputs),
-                compiled=compiled,
+                compiled=session.build(kernel, place.target),
             )
         )
     # Plans that differ in one kernel, or only in where kernels run, are different files of one workspace.
@@ -224,6 +284,18 @@ def lower(problem: Problem, session: MeasureSession, plan: Plan) -> Recipe:
         builds={target.build_name: session.availability(target).build for target in plan.targets},
         devices=devices,
     )
+
+
+def kernel_spec(problem: Problem, place: PlannedKernel, name: str = "") -> KernelSpec:
+    """Return what a kernel of a plan becomes in the partitioned model, with all that is known of it as metadata."""
+    kernel = problem.kernels.model(place.sub_graph, place.target)
+    name, placement = name or str(kernel.graph.name), problem.placement
+    scope = None if placement is None else placement.result_scope(place.sub_graph.nodes, place.target, place.device)
+    told = {key: text for key, text in kernel.metadata_props.items() if key == TUNED}
+    told["rule"] = place.rule
+    if place.cost is not None:
+        told["cost"] = place.cost
+    return KernelSpec(place.sub_graph, name, kernel_attributes(place.target, name, scope) | told)
 
 
 def estimate_s(costs: CostTable, kernel: PlannedKernel) -> float | None:

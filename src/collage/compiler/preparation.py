@@ -13,7 +13,7 @@ import onnx_ir as ir
 from collage.frontend import lengths_as_json
 from collage.measure.original_model import Mismatch, OriginalModel
 from collage.options import CompileOptions
-from collage.transform import simplifying_passes
+from collage.transform import PassContext, simplifying_passes
 
 __all__ = ["OPSET_CONVERSION", "Preparation", "PreparationDiffers", "Verdict", "find_guilty", "preparation_fact"]
 
@@ -103,8 +103,11 @@ def preparation_fact(sha256: str, options: CompileOptions, code: str) -> dict[st
         for name, array in sorted(options.inputs.items())
         if np.asarray(array).dtype != object
     }
+    context = PassContext.current()
     return {
-        "fact": "preparation-1",
+        "fact": "preparation-2",
+        "passes": [options.passes, context.opt_level, sorted(context.disabled_pass), sorted(context.required_pass)],
+        "config": {key: repr(value) for key, value in sorted(context.config.items())},
         "model": sha256,
         "code": code,
         "lengths": lengths_as_json({**options.dims, **options.fixed}),

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from collage.compiler.choices import Choices
 from collage.compiler.device_placement import DevicePlacement
-from collage.fusion import CandidateKernel
+from collage.fusion import CandidateKernel, FusionOptions
 from collage.graph import DataflowGraph, SubGraph
 from collage.measure.comparison import ComparisonPlan
 from collage.measure.estimator import model_tolerance
@@ -85,9 +85,13 @@ class Problem:
         """True if the search chooses devices."""
         return self.placement is not None and self.placement.is_free
 
+    def is_bound(self, target: Target) -> bool:
+        """Return True if the user said which kernels a target may have; see ``FusionOptions.binds``."""
+        return (self.options.fusion or FusionOptions()).binds(target)
+
     def key_of(self, sub_graph: SubGraph, target: Target) -> tuple[Hashable, Target]:
         """Return a key that kernels share if they cost the same: twelve equal layers are measured once."""
-        return self.kernels.key(sub_graph, target), target
+        return self.kernels.key(sub_graph, target), target.without_rule
 
     def kernel_of(self, sub_graph: SubGraph, target: Target) -> tuple[ir.Model, Target]:
         """Return a kernel as a standalone model, with its target."""

@@ -16,12 +16,21 @@ from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
 from collage.frontend import is_contributed, shape_misfit
-from collage.graph import is_view
+from collage.graph import bodies, is_view
 from collage.measure.baselines import TargetBaseline
 from collage.measure.session import MeasureSession
 from collage.target import HOST_TARGET
 
-__all__ = ["check_chosen", "check_menu", "check_reference", "in_short", "told_once", "with_named_targets"]
+__all__ = [
+    "check_chosen",
+    "check_menu",
+    "check_reference",
+    "in_short",
+    "placement_costs",
+    "told_once",
+    "unsearched_bodies",
+    "with_named_targets",
+]
 
 _STATUS = re.compile(r"(?:Exception caught: )?\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _AT_NODE = re.compile(
@@ -29,6 +38,11 @@ _AT_NODE = re.compile(
 )
 _PLACE = re.compile(r"^\S*onnxruntime\S*:\d+ (?:[^()]*\([^()]*\)(?: const)? )?(?:\[with [^\]]*\] )?")
 """The place in ONNX Runtime's source, and the function, with which it begins what it has to say."""
+
+_SLOWER = 1.2
+"""A plan of devices that takes this many times as long as one target alone is told of."""
+
+_SEVERAL = 2
 
 
 def check_reference(survey: Survey, session: MeasureSession) -> None:
@@ -124,6 +138,37 @@ def check_chosen(survey: Survey, session: MeasureSession, finals: FinalCompariso
         and not all(is_view(node) for node in survey.problem.graph.nodes)
     ):
         raise _refusal(survey, session)
+
+
+def placement_costs(survey: Survey, finals: FinalComparison) -> list[str]:
+    """Warn if a plan of devices makes a model slower than one target alone is without it."""
+    alone_s = survey.best_single_s
+    if survey.problem.placement is None or finals.time is None or finals.time.median_s <= _SLOWER * alone_s:
+        return []
+    best = min(
+        (found.whole.time.median_s, target.title)
+        for target, found in survey.baselines.items()
+        if found.whole.time is not None
+    )
+    return [
+        f"the plan of devices makes this model slower: it takes {finals.time.median_s * 1e6:.4g} µs, and {best[1]} alone, "
+        f"without devices, takes {best[0] * 1e6:.4g} µs"
+    ]
+
+
+def unsearched_bodies(survey: Survey) -> list[str]:
+    """Warn if most operators are inside bodies of control flow, each of which is one kernel with its operator."""
+    graph = survey.problem.graph
+    holders = {node: [inner for body in bodies(node) for inner in body.all_nodes()] for node in graph.nodes}
+    holders = {node: inner for node, inner in holders.items() if inner}
+    inside = sum(map(len, holders.values()))
+    if len(survey.takers) < _SEVERAL or inside <= len(graph):
+        return []
+    names = ", ".join(f"{node.name!r} ({node.op_type})" for node in list(holders)[:3])
+    return [
+        f"{inside} of {inside + len(graph)} operators are in bodies of control flow, which are not searched: {names} runs as "
+        "one kernel on one target"
+    ]
 
 
 def _may_be_host(problem: Problem) -> bool:

@@ -59,7 +59,7 @@ def compile_report(
     used = [str(target) for target in plan.targets]
     return Report(
         ModelFacts(**model),
-        tuple(str(target) for target in problem.menu),
+        tuple(target.title for target in problem.menu),
         plan.name,
         rows,
         finals.overruled,
@@ -101,7 +101,7 @@ def compile_report(
 
 def _machine(problem: Problem, session: MeasureSession) -> MachineFacts:
     machine = this_machine()
-    builds = {str(target): session.build_of(target) for target in problem.menu}
+    builds = {target.title: session.build_of(target) for target in problem.menu}
     return MachineFacts(machine.cpu, machine.cores, machine.memory_bytes, machine.system, __version__, builds)
 
 
@@ -120,6 +120,7 @@ def _search(problem: Problem, session: MeasureSession, result: CompileResult, wa
         "states": search.states,
         "rounds": search.rounds,
         "caps": list(search.caps),
+        "notes": list(search.notes),
         "optimal": search.optimal,
         "gap": search.gap,
         "wall_s": wall_s,

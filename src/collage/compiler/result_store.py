@@ -15,7 +15,7 @@ from typing import Any
 from collage._errors import TargetError
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import BASELINE, FinalComparison, finalist_of
-from collage.compiler.plans import Plan, PlannedKernel, estimate_s, predicted_s
+from collage.compiler.plans import Plan, PlannedKernel, estimate_s, predicted_s, with_costs
 from collage.compiler.problem import Problem
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
@@ -23,13 +23,13 @@ from collage.cost.workload_key import METHOD, runtime_settings
 from collage.database.database import Database
 from collage.explain import TriedRecord, as_json, from_json
 from collage.frontend import model_digest
-from collage.fusion import CandidateKernel
+from collage.fusion import CandidateKernel, FusionReport
 from collage.graph import ANY_VALID, IndexSet, NestedSubGraph, SubGraph
 from collage.measure.comparison import Finalist, FinalistResult
 from collage.measure.session import MeasureSession
 from collage.measure.tuning_records import TuningRecords
 from collage.numerics.value_store import ValueStore
-from collage.search import SearchResult
+from collage.search import SearchResult, kernel_successors
 from collage.system.machine import this_machine
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import TUNED
@@ -70,6 +70,7 @@ class SearchSummary:
         optimal: True if no cover by the candidates can cost less.
         gap: Share of its cost that a better cover could save at most.
         strategy: The name of the strategy that ran.
+        notes: Why candidates were left out, a sentence each.
     """
 
     stopped_by: str = "not started"
@@ -81,6 +82,7 @@ class SearchSummary:
     optimal: bool = False
     gap: float | None = None
     strategy: str = "none"
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -88,7 +90,7 @@ class SearchSummary:
         problem: Problem,
         candidates: Iterable[CandidateKernel],
         result: SearchResult[CandidateKernel] | None,
-        capped: Iterable[str],
+        fusion: FusionReport,
     ) -> SearchSummary:
         """Return the summary of a search.
 
@@ -96,13 +98,13 @@ class SearchSummary:
             problem: The model.
             candidates: Among which it was searched.
             result: What came of it; None if it was not started.
-            capped: Rules that stopped at their limit while they proposed candidates.
+            fusion: What became of the candidates that rules proposed.
         """
         candidates = list(candidates)
         keys = {problem.key_of(candidate.sub_graph, candidate.target) for candidate in candidates}
-        capped = tuple(capped)
+        capped, notes = tuple(fusion.capped), tuple(fusion.notes)
         if result is None:
-            return cls(candidates=len(candidates), keys=len(keys), caps=capped)
+            return cls(candidates=len(candidates), keys=len(keys), caps=capped, notes=notes)
         found, statistics = result.partitioning, result.statistics
         return cls(
             result.stopped_by,
@@ -114,6 +116,7 @@ class SearchSummary:
             found is not None and found.optimal,
             None if found is None else found.gap,
             result.strategy,
+            notes,
         )
 
 
@@ -214,7 +217,7 @@ class ResultStore:
             finals.standings[BASELINE] = _standing(entry, told["baseline"]["standing"])
         return CompileResult(
             finals,
-            SearchSummary(**{**told["search"], "caps": tuple(told["search"]["caps"])}),
+            SearchSummary(**{**told["search"], **{name: tuple(told["search"][name]) for name in ("caps", "notes")}}),
             {each["name"]: tuple(kernel["estimate_s"] for kernel in each["kernels"]) for each in told["plans"]},
             {each["name"]: each["predicted_s"] for each in told["plans"]},
             told["kernels_ok"],
@@ -240,7 +243,7 @@ class ResultStore:
             "additive_error": finals.additive_error,
             "kernels_ok": result.kernels_ok,
             "kernels_error": result.kernels_error,
-            "search": {**asdict(result.search), "caps": list(result.search.caps)},
+            "search": {**asdict(result.search), "caps": list(result.search.caps), "notes": list(result.search.notes)},
         }
         self._database.keep_local_fact(told, **self._name)
         if result.tried is not None:
@@ -259,10 +262,10 @@ class ResultStore:
         standing = result.finals.standings.get(plan.name)
         return {
             "name": plan.name,
-            "single": None if plan.single is None else str(plan.single),
+            "single": None if plan.single is None else plan.single.title,
             "kernels": [
                 {
-                    "target": str(kernel.target),
+                    "target": kernel.target.title,
                     "nodes": list(kernel.sub_graph.inside),
                     "parts": list(map(_as_json, kernel.sub_graph.nested)),
                     "rule": kernel.rule,
@@ -287,9 +290,11 @@ class ResultStore:
         single = None if told["single"] is None else self._target(told["single"])
         if nodes != list(range(len(self._problem.graph))) or (single is None) != (told["single"] is None):
             return None
-        last = [kernel.sub_graph.exit.last for kernel in kernels]
-        is_whole = len(kernels) == len(told["kernels"]) and last == sorted(last)
-        return Plan(told["name"], tuple(kernels), single) if is_whole else None
+        after = kernel_successors(self._problem.graph, [kernel.sub_graph.inside.bits for kernel in kernels])
+        is_in_order = all(later > i for i, fed in enumerate(after) for later in fed)
+        is_whole = len(kernels) == len(told["kernels"]) and is_in_order
+        plan = Plan(told["name"], tuple(kernels), single)
+        return with_costs(plan, [each["estimate_s"] for each in told["kernels"]]) if is_whole else None
 
     def _kernel(self, told: Mapping[str, Any]) -> PlannedKernel | None:
         target, placement, device = self._target(told["target"]), self._problem.placement, None
@@ -297,7 +302,7 @@ class ResultStore:
             return None
         parts = [_from_json(part) for part in told["parts"]]
         sub_graph = SubGraph(self._problem.graph, IndexSet.of(*told["nodes"]), parts)
-        if sub_graph.why_ill_formed(ANY_VALID) is not None or not sub_graph.is_admissible:
+        if sub_graph.why_ill_formed(ANY_VALID) is not None:
             return None
         if placement is not None:
             allowed = placement.devices_for(sub_graph.nodes, target)
@@ -310,7 +315,7 @@ class ResultStore:
 
     def _target(self, text: str) -> Target | None:
         """Return the target of the menu with this text, or the tuned variant of one; None if there is none."""
-        known = {str(target): target for target in (*self._problem.menu, HOST_TARGET)}
+        known = {target.title: target for target in (*self._problem.menu, HOST_TARGET)}
         if text in known:
             return known[text]
         try:
@@ -370,7 +375,7 @@ def _name_of(problem: Problem, session: MeasureSession) -> dict[str, Any]:
         "fact": _FACT,
         "method": METHOD,
         "model": model_digest(problem.model),
-        "menu": [[str(target), session.build_of(target)] for target in problem.menu],
+        "menu": [[target.title, problem.is_bound(target), session.build_of(target)] for target in problem.menu],
         "machine": this_machine().fingerprint,
         "settings": runtime_settings(),
         "devices": None if placement is None else placement.digest,
@@ -388,5 +393,5 @@ def _shapes(problem: Problem, values: ValueStore) -> list[list[int]]:
 
 def _digest_of(candidates: Iterable[CandidateKernel]) -> str:
     """Return a digest of what is proposed: it tells two fusion rules apart if they propose other kernels."""
-    rows = sorted(f"{c.target} {c.bits:x} {c.sub_graph.nested}" for c in candidates)
+    rows = sorted(f"{c.target.title} {c.bits:x} {c.sub_graph.nested}" for c in candidates)
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()

@@ -24,9 +24,9 @@ from collage.measure.jobs import weight_bytes
 from collage.measure.original_model import OriginalModel
 from collage.measure.session import MeasureSession
 from collage.target import HOST_TARGET, Target
-from collage.toolchains import Support
+from collage.toolchains import Availability, Support, support_for
 
-__all__ = ["Reference", "Survey", "survey_model"]
+__all__ = ["Reference", "Survey", "supported_baselines", "survey_model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,11 @@ class Survey:
     def best_single_s(self) -> float:
         """Seconds of the fastest target that takes the whole model, may run it, and is right; infinite if there is none."""
         everything = SubGraph(self.problem.graph, IndexSet((1 << len(self.problem.graph)) - 1))
-        allowed = (found.whole for t, found in self.baselines.items() if self.problem.choices.allows(everything, t))
+        allowed = (
+            found.whole
+            for t, found in self.baselines.items()
+            if self.problem.choices.allows(everything, t) and not self.problem.is_bound(t)
+        )
         right = [whole.time.median_s for whole in allowed if whole.time is not None and self.is_right(whole)]
         return min(right, default=float("inf"))
 
@@ -121,6 +125,8 @@ def survey_model(
     database: Database,
     preparation: Preparation = Preparation(),  # noqa: B008 (frozen)
     stack: ExitStack | None = None,
+    *,
+    is_timed: bool = True,
 ) -> Survey:
     """Run the model once for reference, and ask every target about it.
 
@@ -130,6 +136,7 @@ def survey_model(
         database: Where facts are kept.
         preparation: How the model was prepared.
         stack: Closes what judges reduced precision; without, nothing does, and no plan is reduced.
+        is_timed: Build and time what targets take. Otherwise their toolchains are only asked what they support.
 
     Raises:
         PreparationDiffers: The prepared model computes something else than the original.
@@ -145,6 +152,8 @@ def survey_model(
         refusal = f"not measured: {reference.failure}"
         unmeasured = {t: TargetBaseline(t, session.availability(t), refusal=refusal) for t in problem.menu}
         return Survey(problem, reference, unmeasured)
+    if not is_timed:
+        return Survey(problem, reference, supported_baselines(problem, session.availability))
     original = preparation.original
     file = original.path if original is not None and original.failure is None else None
     made = reference.checking.made
@@ -167,6 +176,20 @@ def survey_model(
         {**baselines, **baselines_of(variants)},
         precision,
     )
+
+
+def supported_baselines(problem: Problem, availability_of: Callable[[Target], Availability]) -> Baselines:
+    """Return what is known of targets whose toolchains are asked what they support; nothing is built or timed."""
+
+    def baseline(target: Target) -> TargetBaseline:
+        toolchain = problem.toolchains.for_target(target)
+        nodes = enumerate(problem.graph.nodes)
+        support = {i: support_for(toolchain, node, target) for i, node in nodes}
+        return TargetBaseline(
+            target, availability_of(target), support, refusal="not timed: an estimator tells the costs"
+        )
+
+    return {target: baseline(target) for target in problem.menu}
 
 
 def _run_reference(

@@ -21,6 +21,7 @@ from collage.device._copy_op import (
     device_copy,
     is_device_copy,
 )
+from collage.device._describe import describe_plan
 from collage.device._kept import KeptAnnotations, LostAnnotation, has_demands
 from collage.device._operators import host_operands, register_host_operands, unread_operands
 from collage.device._partition_by_scope import PartitionBySEScope
@@ -56,6 +57,7 @@ __all__ = [
     "copies_to_identities",
     "copy_scopes",
     "demand_memory_scope",
+    "describe_plan",
     "device_copy",
     "has_demands",
     "host_operands",

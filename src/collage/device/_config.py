@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from collage._errors import TargetError
-from collage.device._scope import KIND_OF, ScopeLike, SEScope, as_scope
+from collage.device._scope import ScopeLike, SEScope, as_scope, kind_of
 from collage.target import Target
 
 __all__ = ["CompilationConfig"]
@@ -86,7 +86,7 @@ class CompilationConfig:
                 return self.canonical(filled)
         if self.is_open and scope.device_type is not None:
             number = scope.virtual_device_id or 0
-            plain = scope.target or Target(KIND_OF[scope.device_type])
+            plain = scope.target or Target(kind_of(scope.device_type))
             return SEScope(scope.device_type, number, plain, scope.memory_scope)
         known_texts = ", ".join(map(str, self.scopes))
         raise TargetError(f"no configured device is {scope}; configured: {known_texts}")
@@ -134,7 +134,7 @@ def _complete(scopes: Iterable[SEScope]) -> tuple[SEScope, ...]:
         if number is None:
             number = next(i for i in range(len(given) + 1) if (scope.device_type, i) not in taken)
             taken.add((scope.device_type, number))
-        target = scope.target or Target(KIND_OF[scope.device_type])
+        target = scope.target or Target(kind_of(scope.device_type))
         full = SEScope(scope.device_type, number, target, scope.memory_scope)
         if full in complete:
             raise TargetError(f"device {full} is configured twice")

@@ -16,10 +16,10 @@ from collage.device._copy_op import is_device_copy
 from collage.device._domains import Domains
 from collage.device._kernels import is_opaque
 from collage.device._placement_constraints import Flow, PlacementConstraints, Read
-from collage.device._scope import ANYWHERE, DEVICE_TYPES, SEScope
+from collage.device._scope import ANYWHERE, SEScope
 from collage.device._shapes import settle_shapes
 from collage.graph import bodies
-from collage.target import Target
+from collage.target import DEVICE_TYPES, Target
 
 __all__ = ["DevicePlan", "PlannedCopy", "may_take", "targets_for"]
 

@@ -6,15 +6,9 @@ import re
 from dataclasses import dataclass
 
 from collage._errors import TargetError
-from collage.target import DEVICE_KINDS, Target
+from collage.target import DEVICE_TYPES, Target
 
-__all__ = ["ANYWHERE", "DEVICE_TYPES", "KIND_OF", "SEScope", "ScopeLike", "VirtualDevice", "as_scope"]
-
-DEVICE_TYPES = {"llvm": "cpu", "cuda": "cuda"}
-"""The device type of each target kind."""
-
-KIND_OF = {device: kind for kind, device in DEVICE_TYPES.items()}
-"""The target kind whose native code generator serves a device type."""
+__all__ = ["ANYWHERE", "SEScope", "ScopeLike", "VirtualDevice", "as_scope", "kind_of"]
 
 _TEXT = re.compile(r"(?P<device>[^:/\[\]\s]+)(:(?P<id>[^/\[\]\s]+))?(\[(?P<target>.*)\])?(/(?P<memory>[^\[\]\s]+))?")
 _MEMORY = re.compile(r"[A-Za-z0-9_.\-]+")
@@ -28,7 +22,7 @@ class SEScope:
     Written ``cuda:0[cuda -libs=cudnn]/global.texture``; free fields are left out, or ``?`` for the device.
 
     Attributes:
-        device_type: ``cpu`` or ``cuda``. Follows from the target where that is given.
+        device_type: ``cpu``, ``cuda``, or one that a toolchain registered. Follows from the target where that is given.
         virtual_device_id: Which of several devices of that type. Whoever runs the model says what it stands for: a GPU,
             or a set of cores.
         target: What code is compiled for.
@@ -46,7 +40,7 @@ class SEScope:
             if self.device_type not in (None, implied):
                 raise TargetError(f"target {str(self.target)!r} is for device {implied!r}, not {self.device_type!r}")
             object.__setattr__(self, "device_type", implied)
-        if self.device_type is not None and self.device_type not in KIND_OF:
+        if self.device_type is not None and self.device_type not in DEVICE_TYPES.values():
             raise TargetError(_unknown_device(self.device_type))
         number = self.virtual_device_id
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
@@ -63,7 +57,7 @@ class SEScope:
         """
         text = text.strip()
         head = text.split(maxsplit=1)[0] if text else ""
-        if (head in DEVICE_KINDS and head not in KIND_OF) or (head in DEVICE_KINDS and " " in text):
+        if head in DEVICE_TYPES and (head not in DEVICE_TYPES.values() or " " in text):
             return cls(target=Target.parse(text))
         found = _TEXT.fullmatch(text)
         if found is None:
@@ -175,5 +169,10 @@ def as_scope(scope: ScopeLike) -> SEScope:
     raise TargetError(f"a scope is an SEScope, a Target or a text such as 'cpu:1', not {scope!r}")
 
 
+def kind_of(device_type: str) -> str:
+    """Return the target kind whose native code generator serves a device type: the one that was registered first."""
+    return next(kind for kind, served in DEVICE_TYPES.items() if served == device_type)
+
+
 def _unknown_device(name: str) -> str:
-    return f"there is no device type {name!r}; known: {', '.join(KIND_OF)}"
+    return f"there is no device type {name!r}; known: {', '.join(dict.fromkeys(DEVICE_TYPES.values()))}"

@@ -1,4 +1,4 @@
-"""The front door: every model is read, bounded, validated and canonicalised here. Design section 4.1."""
+"""The front door: every model is read, bounded, validated and canonicalised here (``docs/security.md``)."""
 
 from __future__ import annotations
 

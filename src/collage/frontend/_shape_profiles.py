@@ -1,4 +1,4 @@
-"""Representative lengths: with which lengths of its symbolic dimensions a model is used, and how often (design section 9)."""
+"""Representative lengths: with which lengths of its symbolic dimensions a model is used, and how often."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import cast
 
 import onnx_ir as ir
 
+from collage._errors import UsageError
 from collage.fusion._base_rules import HostFusionRule, NodePredicate, OpPredicateFusionRule
 from collage.fusion._candidate import FusionSpec
 from collage.fusion._combinators import OnlyValidFusionRule, UnionFusionRule
@@ -20,6 +21,9 @@ from collage.target import Target
 from collage.toolchains import Support, Toolchain
 
 __all__ = ["FusionOptions", "FusionStyle", "gather_fusion_specs"]
+
+_DEPTH = 8
+"""Depth up to which combinations are enumerated, unless the user says it."""
 
 
 class FusionStyle(Enum):
@@ -40,18 +44,44 @@ class FusionOptions:
     """Options of phase 1.
 
     Attributes:
-        native_max_depth: Largest depth of kernels of native targets; 0 is no limit.
-        max_depth: Largest depth of kernels of other targets, where their style has one; 0 is no limit.
-        styles: Fusion style by name of toolchain, instead of the one derived from it.
+        native_max_depth: Most operators on a path through a kernel of native code; 0 sets none. With None combinations are
+            enumerated up to a depth of 8, and the largest ranges are candidates besides.
+        max_depth: The same for all other targets.
+        styles: Fusion style by name of toolchain, instead of the one derived from it: a `FusionStyle`, or its value.
         max_cuts: Number of cuts used for regions.
-        max_candidates: Where each rule stops.
+        max_candidates: Most kernels of several operators that a rule may propose for a target.
+
+    Raises:
+        UsageError: A negative number, or a style that does not exist.
     """
 
-    native_max_depth: int = 8
-    max_depth: int = 8
+    native_max_depth: int | None = None
+    max_depth: int | None = None
     styles: Mapping[str, FusionStyle] = field(default_factory=dict)
     max_cuts: int = 256
     max_candidates: int = 50_000
+
+    def __post_init__(self) -> None:
+        for name in ("native_max_depth", "max_depth", "max_cuts", "max_candidates"):
+            if (getattr(self, name) or 0) < 0:
+                raise UsageError(f"{name} {getattr(self, name)}: it cannot be negative")
+        object.__setattr__(self, "styles", {name: _style(name, style) for name, style in self.styles.items()})
+
+    def depth_of(self, target: Target) -> int | None:
+        """Return the limit of depth that the user gave for a target's kernels; 0 sets none, None leaves it open."""
+        return self.native_max_depth if target.is_native else self.max_depth
+
+    def binds(self, target: Target) -> bool:
+        """Return True if the user said which kernels a target may have: then there are no others than its rule proposes."""
+        return target.fusion_spec is not None or target.toolchain in self.styles or bool(self.depth_of(target))
+
+
+def _style(toolchain: str, style: FusionStyle | str) -> FusionStyle:
+    try:
+        return FusionStyle(style)
+    except ValueError:
+        known = ", ".join(each.value for each in FusionStyle)
+        raise UsageError(f"fusion style {style!r} of {toolchain!r}: it is one of {known}") from None
 
 
 def gather_fusion_specs(
@@ -94,20 +124,22 @@ def gather_fusion_specs(
 def _rule_of(target: Target, toolchain: Toolchain, coverage: NodePredicate, options: FusionOptions) -> FusionRule:
     table = tuple(toolchain.pattern_table())
     style = options.styles.get(toolchain.name) or _style_of(target, toolchain)
-    max_depth = options.native_max_depth if target.is_native else options.max_depth
+    wanted = options.depth_of(target)
+    max_depth, cap = _DEPTH if wanted is None else wanted, options.max_candidates
     singles = composites(table) if table else OpPredicateFusionRule(coverage)
     if style is FusionStyle.REGIONS:
-        return UnionFusionRule((singles, RegionFusionRule(coverage, options.max_cuts)), "regions")
+        ranges = RegionFusionRule(coverage, options.max_cuts, max_candidates=cap, max_depth=wanted or 0)
+        return UnionFusionRule((singles, ranges), "regions")
     if style is FusionStyle.ARBITRARY:
-        return combined(singles, (JoinAnythingPrimitive(),), max_depth, options.max_candidates, "arbitrary")
+        return combined(singles, (JoinAnythingPrimitive(),), max_depth, cap, "arbitrary")
     if style is FusionStyle.NONE:
         return OnlyValidFusionRule(singles)
     if table and getattr(toolchain, "considers_library", False):
-        return library_in_native(table, coverage, max_depth, options.max_candidates)
+        return library_in_native(table, coverage, max_depth, cap, wanted or 0)
     if table:
-        return combined(singles, CLASSIC_PRIMITIVES, max_depth, options.max_candidates, "classic")
-    fused = classic_fuse_ops(max_depth, coverage, options.max_candidates)
-    return UnionFusionRule((fused, singles, maximal_regions(coverage)), "classic and regions")
+        return combined(singles, CLASSIC_PRIMITIVES, max_depth, cap, "classic")
+    fused = classic_fuse_ops(max_depth, coverage, cap)
+    return UnionFusionRule((fused, singles, maximal_regions(coverage, wanted or 0, cap)), "classic and regions")
 
 
 def _style_of(target: Target, toolchain: Toolchain) -> FusionStyle:

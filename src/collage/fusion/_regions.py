@@ -30,6 +30,7 @@ class RegionFusionRule(FusionRule):
         cuts: Positions to cut at, whatever crosses them; with these, no others are looked for.
         max_candidates: Where enumeration stops.
         name: Names the rule.
+        max_depth: Most operators on a path through a range; 0 for any number.
     """
 
     predicate: NodePredicate
@@ -37,6 +38,7 @@ class RegionFusionRule(FusionRule):
     cuts: tuple[int, ...] | None = None
     max_candidates: int = 20_000
     name: str = "region"
+    max_depth: int = 0
 
     def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
         """Maximal ranges first, then those between cuts, shorter ones first."""
@@ -44,10 +46,12 @@ class RegionFusionRule(FusionRule):
         cuts = self._choose_cuts(graph, runs, report)
         inner = {r for start, stop in runs for r in _ranges_between([c for c in cuts if start <= c <= stop])}
         ranges = dict.fromkeys((*runs, *sorted(inner, key=lambda r: (r[1] - r[0], r))))
-        if len(ranges) > self.max_candidates:
+        places = (SubGraph(graph, IndexSet.range(*r)) for r in ranges)
+        within = (p for p in places if p.has_border and (not self.max_depth or p.depth <= self.max_depth))
+        kept = list(itertools.islice(within, self.max_candidates + 1))
+        if len(kept) > self.max_candidates:
             report.cap(self.name, self.max_candidates)
-        found = (SubGraph(graph, IndexSet.range(*r)) for r in list(ranges)[: self.max_candidates])
-        return [Found(sub_graph, (self.name,)) for sub_graph in found if sub_graph.has_border]
+        return [Found(sub_graph, (self.name,)) for sub_graph in kept[: self.max_candidates]]
 
     def _supported_runs(self, graph: DataflowGraph) -> Iterator[tuple[int, int]]:
         """The maximal ranges of supported operators."""

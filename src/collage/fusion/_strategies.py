@@ -100,6 +100,7 @@ def library_in_native(
     predicate: NodePredicate,
     max_depth: int = 8,
     max_candidates: int = _MAX_CANDIDATES,
+    max_range_depth: int = 0,
 ) -> FusionRule:
     """For native code that calls libraries: classic fusion of labelled parts and operators, and the largest ranges.
 
@@ -111,13 +112,16 @@ def library_in_native(
         predicate: Operators must be taken by it.
         max_depth: Largest number of operators on a path; 0 is no limit.
         max_candidates: Where enumeration stops.
+        max_range_depth: Largest number of operators on a path through one of the largest ranges; 0 for any number.
     """
     labelled = composites(table)
     operators = ExceptFusionRule(OpCallByKindFusionRule(predicate=predicate), labelled)
     singles = ExceptFusionRule(OpPredicateFusionRule(predicate), labelled)
     base = UnionFusionRule((labelled, operators), "operators and library")
     fused = combined(base, CLASSIC_PRIMITIVES, max_depth, max_candidates, "with library")
-    return UnionFusionRule((fused, singles, maximal_regions(predicate)), "library in native")
+    return UnionFusionRule(
+        (fused, singles, maximal_regions(predicate, max_range_depth, max_candidates)), "library in native"
+    )
 
 
 def regions(predicate: NodePredicate, max_cuts: int = 256) -> FusionRule:
@@ -125,9 +129,11 @@ def regions(predicate: NodePredicate, max_cuts: int = 256) -> FusionRule:
     return UnionFusionRule((OpPredicateFusionRule(predicate), RegionFusionRule(predicate, max_cuts)), "regions")
 
 
-def maximal_regions(predicate: NodePredicate) -> FusionRule:
+def maximal_regions(predicate: NodePredicate, max_depth: int = 0, max_candidates: int = _MAX_CANDIDATES) -> FusionRule:
     """The largest ranges of supported operators."""
-    return RegionFusionRule(predicate, max_cuts=0, name="maximal region")
+    return RegionFusionRule(
+        predicate, max_cuts=0, max_candidates=max_candidates, name="maximal region", max_depth=max_depth
+    )
 
 
 def composites(table: Iterable[PatternRow]) -> FusionRule:

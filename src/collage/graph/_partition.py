@@ -207,9 +207,10 @@ def _nested_groups(group: _Group, kernel: ir.Model, name: str) -> list[_Group]:
         return []
     graph = DataflowGraph(kernel)
     mapping = {i: graph.index_of(node) for i, node in zip(group.sub_graph, kernel.graph, strict=True)}
-    inner = group.sub_graph.substitute(graph, mapping)
+    inner, names = group.sub_graph.substitute(graph, mapping), NameSupply()
+    # Two parts may have one label: runtimes that inline functions want the nodes that call them to have different names.
     return [
-        _Group(SubGraph(graph, part.inside, part.nested), f"{name}_{part.label}", {COMPOSITE: part.label})
+        _Group(SubGraph(graph, part.inside, part.nested), names.fresh(f"{name}_{part.label}"), {COMPOSITE: part.label})
         for part in inner.nested
     ]
 

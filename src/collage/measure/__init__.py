@@ -9,7 +9,15 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collage.measure.estimator import (
+        CostEstimator,
+        CustomCostEstimator,
+        MeasuringCostEstimator,
+        RecordedCostEstimator,
+    )
 
 _HOME = {
     "CostEstimator": "collage.measure.estimator",
@@ -31,8 +39,9 @@ class _CallableRoom(ModuleType):
 
 sys.modules[__name__].__class__ = _CallableRoom
 
+if not TYPE_CHECKING:  # As in `collage`: it would turn every misspelt name into Any.
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            return getattr(importlib.import_module(_HOME[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

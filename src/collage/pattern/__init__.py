@@ -11,10 +11,11 @@
 """
 
 from collage.pattern import library
-from collage.pattern._base import Pattern, PatternLike, PdomSeq, Seq, attr_eq
+from collage.pattern._base import Pattern, PatternLike, PdomSeq, Seq, attr_eq, where_all
 from collage.pattern._builder import Builder, NotApplicable
 from collage.pattern._constraints import NonLeafExternUse
 from collage.pattern._explain import Explanation, closest, explain
+from collage.pattern._function_rule import rule
 from collage.pattern._match import Match, NotInMatch
 from collage.pattern._nodes import (
     absent,
@@ -30,6 +31,7 @@ from collage.pattern._nodes import (
     repeat,
     wildcard,
 )
+from collage.pattern._operators import attributes as attributes_of
 from collage.pattern._rewrite import Application, RewriteLoop, RewriteResult, RewriteRule, rewrite
 from collage.pattern._sequence import Group, dominates, dup, fork_to, make, together
 from collage.pattern._solver import MatchBudgetExceeded
@@ -54,6 +56,7 @@ __all__ = [
     "absent",
     "any_op",
     "attr_eq",
+    "attributes_of",
     "closest",
     "dominates",
     "dup",
@@ -71,6 +74,8 @@ __all__ = [
     "maybe",
     "repeat",
     "rewrite",
+    "rule",
     "together",
+    "where_all",
     "wildcard",
 ]

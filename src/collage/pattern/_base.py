@@ -337,8 +337,17 @@ class Pattern(PatternLike):
         return self._refined(name=name)
 
     def has_attr(self, attributes: dict[str, Any] | None = None, **more: Any) -> Pattern:
-        """The node has these attribute values among others; defaults of the operator's schema count."""
-        return self._refined(*(attr_is(name, value) for name, value in {**(attributes or {}), **more}.items()))
+        """The node has these attribute values among others; defaults count, also those that ONNX states in words.
+
+        Raises:
+            PatternError: A misspelt attribute: no version of these standard operators has it, and one is called nearly that.
+        """
+        wanted = {**(attributes or {}), **more}
+        self._check_attributes(wanted)
+        return self._refined(*(attr_is(name, value) for name, value in wanted.items()))
+
+    def _check_attributes(self, names: Iterable[str]) -> None:
+        """Refuse names of attributes that nothing at this place can have."""
 
     def with_attr(self, name: str, value: Any) -> Pattern:
         """``has_attr`` for one attribute, as the Relax proposal writes it."""
@@ -452,6 +461,24 @@ def attr_eq(*patterns: PatternLike | Iterable[Any], names: Sequence[str] | None 
     for column in zip(*(pattern.elements for pattern in compared), strict=True):
         relate(_constraints.AttrEq(tuple(column), None if names is None else tuple(names)))
     return tuple(compared)
+
+
+def where_all(patterns: Iterable[Any], test: Callable[..., bool], text: str) -> tuple[PatternLike, ...]:
+    """The values that the patterns stand for pass a test together, such as one of their shapes.
+
+    Args:
+        patterns: The patterns; of a sequence its last element.
+        test: Called with a value for each pattern, in order.
+        text: Completes "must be so that ..." in messages.
+
+    Returns:
+        The patterns.
+    """
+    related = flatten(patterns)
+    if len(related) < 2 or not callable(test):
+        raise PatternError("where_all relates several patterns by a function; for one there is p.where(test, text)")
+    relate(_constraints.Relation(tuple(pattern.last for pattern in related), test, text))
+    return tuple(related)
 
 
 def register_operands(user: Pattern, operands: Iterable[Pattern]) -> None:

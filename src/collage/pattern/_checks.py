@@ -17,6 +17,7 @@ from collage.pattern._constraints import (
     ExternUse,
     NoConsumer,
     OnlyUsedBy,
+    Relation,
     SameShape,
     Uniq,
     UsedBy,
@@ -48,6 +49,8 @@ def holds(state: SearchState, constraint: Constraint) -> bool:
             return all(shape is not None and None not in shape and shape == shapes[0] for shape in shapes)
         case Distinct():
             return len({state.bound[pattern] for pattern in bound}) == len(set(bound))
+        case Relation():
+            return bool(constraint.test(*(state.bound[pattern] for pattern in constraint.values)))
         case Uniq():
             return has_one_user(state, constraint.value)
         case NoConsumer() if state.plan.is_closed(constraint.excluded):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,20 @@ class Distinct(Constraint):
     """All values differ."""
 
     values: tuple[Pattern, ...]
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """The values' patterns."""
+        return self.values
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Relation(Constraint):
+    """The values pass a test together."""
+
+    values: tuple[Pattern, ...]
+    test: Callable[..., bool]
+    text: str
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:

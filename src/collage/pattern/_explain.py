@@ -24,6 +24,7 @@ from collage.pattern._constraints import (
     ExternUse,
     NoConsumer,
     OnlyUsedBy,
+    Relation,
     SameShape,
     Uniq,
     UsedBy,
@@ -231,6 +232,8 @@ def _constraint_wording(state: SearchState, pattern: Pattern, where: str, constr
                 f"{_at(state, p)}: {state.bound[p].shape or 'unknown'}" for p in values if p in state.bound
             )
             return f"shapes must be known and equal ({shapes})"
+        case Relation(values=values, text=text):
+            return f"{', '.join(_at(state, p) for p in values if p in state.bound)} must be so that {text}"
         case Distinct():
             return f"{where} stands for two patterns that must be distinct"
         case Dominates(child=child, parent=parent):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Sequence
 from types import EllipsisType
 from typing import Any
@@ -54,6 +55,13 @@ class OpPattern(Pattern):
         new = OpPattern(self.op_types, self.domain, given, self.commutative, self.predicates)
         new.name = self.name
         return new
+
+    def _check_attributes(self, names: Iterable[str]) -> None:
+        known = _operators.attribute_names(self.op_types, self.domain)
+        for name in names if known else ():
+            # Toolchains may mark standard operators with attributes of their own; what resembles ONNX's is misspelt.
+            if name not in known and (near := difflib.get_close_matches(name, known, n=1)):
+                raise PatternError(f"{' or '.join(self.op_types)} has no attribute {name!r}; did you mean {near[0]!r}?")
 
     @property
     def children(self) -> tuple[Pattern, ...]:

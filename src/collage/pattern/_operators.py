@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from collage._errors import PatternError
+from collage.pattern._attribute_defaults import depends_on_rank, stated_defaults
 
 COMMUTATIVE_OPS: frozenset[tuple[str, str]] = frozenset(
     ("", op)
@@ -154,11 +155,30 @@ def plain(value: Any) -> Any:
     return value
 
 
+@lru_cache(maxsize=1)
+def _attributes_of_history() -> Mapping[tuple[str, str], frozenset[str]]:
+    """By domain and type, the names of all attributes that any version of a standard operator has."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        found.setdefault((schema.domain, schema.name), set()).update(schema.attributes)
+    return {operator: frozenset(names) for operator, names in found.items()}
+
+
+def attribute_names(op_types: Sequence[str], domain: str) -> frozenset[str]:
+    """Return the attributes that some version of these operators has; empty if one of them is not ONNX's own."""
+    known = _attributes_of_history()
+    if not op_types or any((domain, op_type) not in known for op_type in op_types):
+        return frozenset()
+    return frozenset[str]().union(*(known[domain, op_type] for op_type in op_types))
+
+
 def attributes(node: ir.Node, opset_imports: Mapping[str, int]) -> dict[str, Any]:
-    """The node's attributes with the schema's defaults filled in."""
+    """The node's attributes with the defaults filled in: the schema's, and those that ONNX states in words."""
     version = node.version or opset_imports.get(node.domain) or opset_imports.get("")
     domain = normal_domain(node.domain)
     found = dict(_defaults(domain, node.op_type, version) if version else _agreed_defaults(domain, node.op_type))
+    if domain == "" and depends_on_rank(node.op_type):
+        found.update(stated_defaults(node, schema_of(node, opset_imports)))
     for name, attribute in node.attributes.items():
         found[name] = f"@{attribute.ref_attr_name}" if attribute.is_ref() else plain(attribute.value)
     return found

@@ -228,6 +228,7 @@ class SearchFacts:
         optimal: True if no cover by the candidates can cost less.
         gap: Share of its cost that a better cover could save at most.
         wall_s: Seconds of the whole compilation.
+        notes: Reasons that candidates were left out.
     """
 
     algorithm: str = "none"
@@ -246,6 +247,7 @@ class SearchFacts:
     optimal: bool = False
     gap: float | None = None
     wall_s: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from collage.search._label_search import wide_shortest_path
 from collage.search._lazy import LazyOptions, lazy_shortest_path
 from collage.search._overlap import overlapping_covers
 from collage.search._placed import lazy_placed_path, placed_shortest_path
+from collage.search._quotient import find_cycle, kernel_successors
 from collage.search._registry import STRATEGY_GROUP, StrategyRegistry, strategies
 from collage.search._schedule import makespan_s
 from collage.search._shortest_path import k_best, shortest_path
@@ -64,7 +65,9 @@ __all__ = [
     "WideStrategy",
     "copies_of",
     "exact_cover",
+    "find_cycle",
     "k_best",
+    "kernel_successors",
     "lazy_placed_path",
     "lazy_shortest_path",
     "makespan_s",

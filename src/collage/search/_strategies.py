@@ -56,7 +56,7 @@ class LazyStrategy:
 
     def _search_for(self, problem: SearchProblem[C]) -> Callable[..., SearchResult[C]]:
         if problem.transfers is None:
-            return lazy_shortest_path
+            return partial(lazy_shortest_path, graph=problem.graph) if problem.is_wide else lazy_shortest_path
         search: Callable[..., SearchResult[Any]] = lazy_placed_path
         return partial(search, transfers=problem.transfers)
 

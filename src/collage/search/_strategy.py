@@ -40,12 +40,14 @@ class SearchProblem(Generic[C]):
         graph: The data flow between nodes. The kernels of a cover must not feed each other in a ring.
         transfers: The values that may have to be copied between devices, if the search chooses devices. Each candidate then
             has a ``device``, see `PlacedCandidate`. None if there is nothing to choose.
+        is_wide: True if candidates may break the admission rule, so that kernels of a cover can feed each other in a ring.
     """
 
     n: int
     candidates: tuple[C, ...]
     graph: DependencyGraph
     transfers: tuple[Transfer, ...] | None = None
+    is_wide: bool = False
 
 
 class CostSource(Protocol[D]):

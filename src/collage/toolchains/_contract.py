@@ -5,7 +5,7 @@ into something that can be called. Collage asks it for nothing else: which sub-g
 right, and whether they pay, is decided elsewhere, by measurement.
 
 Everything here runs in a worker process while tuning (a crash costs one candidate) and in the user's process when an
-artefact runs. Specification 003, "Robust BYOC integrations"; design section 8.
+artefact runs. ``docs/toolchains.md`` shows how to write one.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ OptionValues = Mapping[str, tuple[str, ...] | None]
 
 @dataclass(frozen=True)
 class PatternEntry:
-    """One row of a toolchain's pattern table (specification 003, phase 1, second case).
+    """One row of a toolchain's pattern table (``docs/fusion.md``, phase 1).
 
     Attributes:
         label: The Composite label, such as ``onednn.conv2d_bias_relu``.

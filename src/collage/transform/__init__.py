@@ -20,7 +20,7 @@ from typing import Any
 
 from collage.transform._alter_op_layout import AlterOpLayout, Layout, LayoutRequest, register_layout_request
 from collage.transform._bisect import bisect_passes
-from collage.transform._config import ConfigOption, list_config_options, register_config_option
+from collage.transform._config import ConfigOption, config_option, list_config_options, register_config_option
 from collage.transform._context import PassContext, PassInstrument, build_config
 from collage.transform._decorators import (
     create_function_pass,
@@ -29,6 +29,7 @@ from collage.transform._decorators import (
     function_pass,
     module_pass,
 )
+from collage.transform._diagnostics import Diagnostic, Severity
 from collage.transform._effects import is_random
 from collage.transform._eliminate_common_subexpr import EliminateCommonSubexpr
 from collage.transform._eliminate_identity import EliminateIdentity
@@ -38,10 +39,12 @@ from collage.transform._fold_scale_axis import BackwardFoldScaleAxis, FoldScaleA
 from collage.transform._infer_type import InferType
 from collage.transform._info import PassInfo
 from collage.transform._inspect import inspect_passes
-from collage.transform._instruments import DumpIR, JsonLog, OpCountDiff, PassTimer
-from collage.transform._pass import Pass, get_pass, list_passes, register_pass
+from collage.transform._instruments import CrashReproducer, DumpIR, JsonLog, OpCountDiff, PassTimer
+from collage.transform._merge_parallel import MergeParallel
+from collage.transform._pass import Pass, PassResult, get_pass, list_passes, register_pass
 from collage.transform._pass_kinds import FunctionPass, ModulePass
 from collage.transform._pass_names import ENTRY_POINT_GROUP
+from collage.transform._pipeline import parse_pipeline
 from collage.transform._prepare import code_digest, default_passes, prepare, simplifying_passes
 from collage.transform._print_ir import PrintIR, model_text
 from collage.transform._recognise import (
@@ -68,7 +71,9 @@ __all__ = [
     "Attempt",
     "BackwardFoldScaleAxis",
     "ConfigOption",
+    "CrashReproducer",
     "DeadCodeElimination",
+    "Diagnostic",
     "DumpIR",
     "EliminateCommonSubexpr",
     "EliminateIdentity",
@@ -83,12 +88,14 @@ __all__ = [
     "JsonLog",
     "Layout",
     "LayoutRequest",
+    "MergeParallel",
     "ModulePass",
     "OpCountDiff",
     "Pass",
     "PassContext",
     "PassInfo",
     "PassInstrument",
+    "PassResult",
     "PassTimer",
     "PrintIR",
     "RecogniseAttention",
@@ -99,6 +106,7 @@ __all__ = [
     "Repeat",
     "ResolveSequences",
     "Sequential",
+    "Severity",
     "SimplifyExpr",
     "SimplifyInference",
     "ToANormalForm",
@@ -107,6 +115,7 @@ __all__ = [
     "bisect_passes",
     "build_config",
     "code_digest",
+    "config_option",
     "create_function_pass",
     "create_module_pass",
     "create_sequential_pass",
@@ -120,6 +129,7 @@ __all__ = [
     "list_passes",
     "model_text",
     "module_pass",
+    "parse_pipeline",
     "prepare",
     "register_config_option",
     "register_layout_request",
@@ -140,6 +150,7 @@ for _standard in (
     ForwardFoldScaleAxis,
     InferType,
     InlineFunctions,
+    MergeParallel,
     PrintIR,
     RecogniseAttention,
     RecogniseGelu,

@@ -87,5 +87,5 @@ def _check(option: ConfigOption, value: Any) -> None:
 
 
 register_config_option("collage.enable_collage", bool, False, "Let Collage choose the kernels instead of fixed rules.")
-register_config_option("collage.tvm_max_depth", int, 8, "Most operators on a path through a kernel fused by TVM.")
-register_config_option("collage.byoc_max_depth", int, 8, "Most operators on a path through a toolchain's kernel.")
+register_config_option("collage.tvm_max_depth", int, None, "Most operators on a path through a kernel of native code.")
+register_config_option("collage.byoc_max_depth", int, None, "Most operators on a path through a toolchain's kernel.")

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from collage._errors import ConfigError, PassError
 from collage.transform._config import check_config, config_option
+from collage.transform._diagnostics import Severity, report
 from collage.transform._info import PassInfo
 from collage.transform._pass_names import check_pass_names
 
@@ -127,6 +128,18 @@ class PassContext:
         """
         place = f"node {node.name!r} ({node.op_type}): " if node is not None else ""
         raise PassError(place + message)
+
+    def error(self, message: str, node: ir.Node | None = None) -> None:
+        """Report an error of the pass that is running, which goes on to look for more and fails when it ends."""
+        report(Severity.ERROR, message, node)
+
+    def warn(self, message: str, node: ir.Node | None = None) -> None:
+        """Report what the user should know, though the pass goes on."""
+        report(Severity.WARNING, message, node)
+
+    def remark(self, message: str, node: ir.Node | None = None) -> None:
+        """Report what the pass did, or did not do, and why; told by `Pass.run` and ``collage inspect --passes``."""
+        report(Severity.REMARK, message, node)
 
     def __enter__(self) -> PassContext:
         for index, instrument in enumerate(self.instruments):

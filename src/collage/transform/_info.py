@@ -10,7 +10,7 @@ from collage._errors import ConfigError
 __all__ = ["ALL", "PassInfo"]
 
 ALL = "*"
-"""In ``PassInfo.invalidates``: every pass that ran before."""
+"""In ``PassInfo.invalidates`` and ``preserves``: every pass that ran before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +20,24 @@ class PassInfo:
     Attributes:
         name: Its name, unique among passes.
         opt_level: The pass runs where the context's level is at least this.
-        required: Names of passes that must have run before it.
-        invalidates: Names of passes whose results it destroys, so that they run again where required; ``ALL`` for
-            every one.
+        required: Names of passes whose results must hold when it runs. They run first if they have not run, or if the model
+            has changed since.
+        invalidates: Names of passes whose results it destroys even if it leaves the model as it is; ``ALL`` for every one.
+        preserves: Names of passes whose results hold after it, although it changes the model; ``ALL`` for every one.
     """
 
     name: str
     opt_level: int
     required: Sequence[str] = ()
     invalidates: Sequence[str] = ()
+    preserves: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ConfigError(f"a pass needs a name, not {self.name!r}")
         if isinstance(self.opt_level, bool) or not isinstance(self.opt_level, int):
             raise ConfigError(f"pass {self.name!r} needs an opt_level, a whole number, not {self.opt_level!r}")
-        for field in ("required", "invalidates"):
+        for field in ("required", "invalidates", "preserves"):
             names = getattr(self, field)
             if isinstance(names, str) or not all(isinstance(name, str) for name in names):
                 raise ConfigError(f"{field!r} of pass {self.name!r} is a list of names, not {names!r}")

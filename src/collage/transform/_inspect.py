@@ -14,17 +14,12 @@ from collage._errors import UsageError
 from collage.transform._context import PassContext, PassInstrument
 from collage.transform._info import PassInfo
 from collage.transform._instruments import op_counts
-from collage.transform._pass import get_pass
 from collage.transform._pass_names import check_pass_names
-from collage.transform._prepare import default_passes
+from collage.transform._pipeline import parse_pipeline
 from collage.transform._print_ir import model_text
-from collage.transform._sequential import Sequential
 from collage.transform._verify import VerifyAfterEach
 
 __all__ = ["inspect_passes"]
-
-_EVERYTHING = 3
-"""Who names passes wants them to run, whatever their level."""
 
 Show = Callable[[str, str, str], None]
 """Told a pass's name, ``before`` or ``after``, and the model's text there, as the pass runs."""
@@ -32,25 +27,29 @@ Show = Callable[[str, str, str], None]
 
 def inspect_passes(
     model: ir.Model,
-    names: Sequence[str],
+    names: str | Sequence[str],
     *,
     print_before: Collection[str] = (),
     print_after: Collection[str] = (),
     verify: bool = False,
+    context: PassContext | None = None,
     show: Show = lambda name, when, text: None,
 ) -> dict[str, Any]:
     """Runs passes in order and describes what each did.
 
     Args:
         model: A model; it is not changed.
-        names: Names of registered passes, or ``prepare`` for the default preparation.
+        names: Names of registered passes, which run whatever their level; ``prepare`` for the default preparation, whose
+            passes run as they do in ``compile``. Or a pipeline as text, see ``parse_pipeline``.
         print_before: Names of passes, also of members of sequences, before which the model is shown.
         print_after: The same, after them.
         verify: Check the model after each pass; see ``VerifyAfterEach``. Times contain the checks.
+        context: The level, disabled passes and configuration; None is the current context.
         show: Gets what is printed.
 
     Returns:
-        ``nodes``, ``operators`` and ``passes`` of the result; values of JSON. Each pass has its ``name``, ``depth`` in
+        ``nodes``, ``operators``, ``diagnostics`` and ``passes`` of the result; values of JSON. Each pass has its ``name``,
+        ``depth`` in
         sequences, ``nodes`` after it, ``change`` of the number of nodes per operator, ``time_us``, and why it was
         ``skipped``, or None.
 
@@ -60,15 +59,23 @@ def inspect_passes(
     """
     if not names:
         raise UsageError("name at least one pass")
-    passes = [default_passes() if name == "prepare" else get_pass(name) for name in names]
+    pipeline = parse_pipeline(names if isinstance(names, str) else ",".join(names))
     for chosen in (print_before, print_after):
         check_pass_names(chosen, "passes to print")
     watcher = _Watcher(print_before, print_after, show)
-    with PassContext(_EVERYTHING, instruments=[*([VerifyAfterEach()] if verify else []), watcher]):
-        model = Sequential(passes, name="passes")(model)
+    given = context or PassContext.current()
+    named = [member.info.name for member in pipeline.passes]
+    instruments = [*given.instruments, *([VerifyAfterEach()] if verify else []), watcher]
+    required = {*given.required_pass, *named}
+    with PassContext(
+        given.opt_level, given.fallback_device, required, given.disabled_pass, given.config, instruments, given.trace
+    ):
+        result = pipeline.run(model)
+    model = result.model
     return {
         "nodes": sum(op_counts(model).values()),
         "operators": dict(op_counts(model).most_common()),
+        "diagnostics": [{"pass": each.pass_name, "text": str(each)} for each in result.diagnostics],
         "passes": [
             {
                 "name": run.name,

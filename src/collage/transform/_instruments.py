@@ -12,11 +12,12 @@ from typing import Any
 
 import onnx_ir as ir
 
+from collage.graph import copy_model
 from collage.transform._context import PassInstrument
 from collage.transform._info import PassInfo
 from collage.transform._print_ir import model_text
 
-__all__ = ["DumpIR", "JsonLog", "OpCountDiff", "PassTimer", "op_counts"]
+__all__ = ["CrashReproducer", "DumpIR", "JsonLog", "OpCountDiff", "PassTimer", "op_counts"]
 
 
 @dataclass(slots=True)
@@ -144,6 +145,52 @@ class JsonLog(PassInstrument):
         seconds = round(time.monotonic() - self._start_s, 6)
         with self._path.open("a") as file:
             file.write(json.dumps({"event": event, "pass": info.name, "time_s": seconds, **details}) + "\n")
+
+
+class CrashReproducer(PassInstrument):
+    """Writes what a failing pass was given, so that the failure can be had again: ``model.onnx`` and ``pipeline.txt``.
+
+    Args:
+        folder: Where to write; made when something fails.
+
+    Attributes:
+        written: The folder, once something was written there.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.written: Path | None = None
+        self._folder = Path(folder)
+        self._context: Any = None
+        self._open: list[tuple[PassInfo, ir.Model]] = []
+
+    def enter_pass_ctx(self, context: Any) -> None:
+        """Notes the context, and forgets an earlier block."""
+        self._context, self._open, self.written = context, [], None
+
+    def run_before_pass(self, model: ir.Model, info: PassInfo) -> None:
+        """Keeps the model; its weights are shared."""
+        self._open.append((info, copy_model(model)))
+
+    def run_after_pass(self, model: ir.Model, info: PassInfo) -> None:
+        """Forgets it."""
+        self._open.pop()
+
+    def on_error(self, model: ir.Model, info: PassInfo, error: BaseException) -> None:
+        """Writes the model that the innermost pass was given, and how to run that pass."""
+        _, given = self._open.pop()
+        if self.written is not None or not isinstance(error, Exception):
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        ir.save(given, self._folder / "model.onnx")
+        level, disabled = self._context.opt_level, sorted(self._context.disabled_pass)
+        lines = [
+            f"collage inspect model.onnx --passes {info.name} --opt-level {level}"
+            + "".join(f" --disable-pass {name}" for name in disabled)
+            + "".join(f" --pass-config {key}={value}" for key, value in self._context.config.items()),
+            f"failed with {type(error).__name__}: {error}",
+        ]
+        (self._folder / "pipeline.txt").write_text("\n".join(lines) + "\n")
+        self.written = self._folder
 
 
 def op_counts(model: ir.Model) -> Counter[str]:

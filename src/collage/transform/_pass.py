@@ -10,7 +10,9 @@ that another one requires by their names, and what a name stands for is a pass.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NoReturn
 
@@ -18,12 +20,34 @@ import onnx_ir as ir
 
 from collage._errors import CollageError, ConfigError, PassError
 from collage.transform._context import PassContext
-from collage.transform._draft import Draft
+from collage.transform._diagnostics import Diagnostic, collecting, reporting_for
+from collage.transform._draft import Draft, source
 from collage.transform._fingerprint import fingerprint
 from collage.transform._info import ALL, PassInfo
 from collage.transform._pass_names import ENTRY_POINT_GROUP, installed_names, note_name, unknown_pass
 
-__all__ = ["Pass", "Runner", "as_pass", "get_pass", "list_passes", "register_pass"]
+__all__ = ["Pass", "PassResult", "Runner", "as_pass", "get_pass", "list_passes", "make_pass", "register_pass"]
+
+
+_REQUIRED: set[str] = set()
+"""Names of passes that some pass requires: only of these it matters which model they left."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """The outcome of running a pass.
+
+    Attributes:
+        model: The model that it made; the one that it was given if it changed nothing.
+        modified: True if it changed anything but names.
+        changed_by: Names of the passes that changed something, in order; of a sequence, its members.
+        diagnostics: What passes reported.
+    """
+
+    model: ir.Model
+    modified: bool
+    changed_by: tuple[str, ...]
+    diagnostics: tuple[Diagnostic, ...]
 
 
 class Pass(ABC):
@@ -38,6 +62,7 @@ class Pass(ABC):
 
     def __init__(self, info: PassInfo) -> None:
         note_name(info.name)
+        _REQUIRED.update(info.required)
         self.info = info
 
     def __call__(self, model: ir.Model) -> ir.Model:
@@ -51,6 +76,20 @@ class Pass(ABC):
             raise TypeError(f"pass {self.info.name!r} takes an onnx_ir.Model, not {type(model).__name__}")
         result = Runner(PassContext.current()).execute(self, Draft(model), self.info.name)
         return model if isinstance(result, Draft) else result
+
+    def run(self, model: ir.Model) -> PassResult:
+        """Run the pass as a call does, and tell what it did besides: if it changed anything, and what was reported.
+
+        Raises:
+            PassError: As for a call.
+        """
+        runner = Runner(PassContext.current())
+        runner.changing = []
+        with collecting() as diagnostics:
+            result = runner.execute(self, Draft(model), self.info.name)
+        changed_by = tuple(dict.fromkeys(runner.changing))
+        modified = not isinstance(result, Draft) and bool(changed_by) and fingerprint(result) != fingerprint(model)
+        return PassResult(result if modified else model, modified, changed_by, tuple(diagnostics))
 
     @abstractmethod
     def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
@@ -108,7 +147,7 @@ def as_pass(candidate: Any) -> Pass:
     raise TypeError(f"{candidate!r} is no pass; decorate functions with module_pass or function_pass")
 
 
-_FACTORIES: dict[str, Callable[[], Pass]] = {}
+_FACTORIES: dict[str, Callable[..., Pass]] = {}
 
 
 def register_pass(name: str, factory: Pass | Callable[[], Pass], *, override: bool = False) -> None:
@@ -136,6 +175,16 @@ def get_pass(name: str) -> Pass:
         ConfigError: There is none; near names are suggested. Or its package cannot be imported. Or it has another
             name, so that switching off the one that it was registered under would switch off nothing.
     """
+    return make_pass(name, {})
+
+
+def make_pass(name: str, options: Mapping[str, Any]) -> Pass:
+    """Makes the pass that was registered under a name, with options.
+
+    Raises:
+        ConfigError: As for ``get_pass``.
+        TypeError: It does not take these options.
+    """
     factory = _FACTORIES.get(name)
     if factory is None:
         found = [entry for entry in entry_points(group=ENTRY_POINT_GROUP) if entry.name == name]
@@ -144,7 +193,7 @@ def get_pass(name: str) -> Pass:
         factory = _load(found[0])
         register_pass(name, factory)
         factory = _FACTORIES[name]
-    made = as_pass(factory())
+    made = as_pass(factory(**options))
     if made.info.name != name:
         raise ConfigError(f"the pass that was registered as {name!r} is called {made.info.name!r}; register it as that")
     return made
@@ -177,7 +226,8 @@ class Runner:
         self.disabled: frozenset[str] = frozenset()
         self.changing: list[str] | None = None
         self._finished: list[str] = []
-        self._valid: set[str] = set()
+        self._valid: dict[str, str | None] = {}
+        self._suspect: set[str] = set()
         self._given_up: set[str] = set()
         self._pending: list[str] = []
         self._reported: BaseException | None = None
@@ -198,26 +248,28 @@ class Runner:
             self._call_instruments("on_skip", model, info, reason)
             return model
         model = self._execute_required(info, model, place)
+        for name in self._suspect & (self._valid.keys() if ALL in info.preserves else set(info.preserves)):
+            self._holds(name, model)  # Once the model is changed, a fingerprint cannot tell any more.
         self._call_instruments("run_before_pass", model, info)
         before = fingerprint(model) if self.changing is not None and pass_.is_traced else None
         result = self._apply(pass_, model, place)
-        self._note(info)
+        self._note(pass_, result)
         if self.changing is not None and before is not None and fingerprint(result) != before:
             self.changing.append(info.name)
         self._call_instruments("run_after_pass", result, info)
         return result
 
-    def checkpoint(self) -> frozenset[str]:
-        """Names of the passes whose results stand."""
-        return frozenset(self._valid)
+    def checkpoint(self) -> tuple[dict[str, str | None], set[str]]:
+        """The passes whose results stand, and what is known of them."""
+        return dict(self._valid), set(self._suspect)
 
     def is_of_instrument(self, error: BaseException) -> bool:
         """Whether an instrument raised it, and no pass."""
         return error is self._instrument_error
 
-    def give_up(self, name: str, checkpoint: frozenset[str]) -> None:
+    def give_up(self, name: str, checkpoint: tuple[dict[str, str | None], set[str]]) -> None:
         """Takes note that a pass failed, and that what ran inside it was lost."""
-        self._valid = set(checkpoint)
+        self._valid, self._suspect = checkpoint
         self._given_up.add(name)
 
     def is_disabled(self, name: str) -> bool:
@@ -255,17 +307,26 @@ class Runner:
                     raise ConfigError(f"passes require each other in a circle: {circle}")
                 if self.is_disabled(name):
                     raise ConfigError(f"pass {info.name!r} requires {name!r}, which is disabled")
-                if name not in self._valid:
+                if not self._holds(name, model):
                     model = self.execute(get_pass(name), model, f"{name} (required at {place})", required=True)
         finally:
             self._pending.pop()
         return model
 
+    def _holds(self, name: str, model: ir.Model) -> bool:
+        """Return True if a pass ran, and the model is as it left it, or passes since then say that they preserve its result."""
+        if name not in self._valid:
+            return False
+        if name in self._suspect and fingerprint(source(model)) == self._valid[name]:
+            self._suspect.remove(name)
+        return name not in self._suspect
+
     def _apply(self, pass_: Pass, model: ir.Model, place: str) -> ir.Model:
         try:
             if self.context.trace is not None and pass_.is_traced:
                 self.context.trace(model, pass_.info, True)
-            result = pass_.apply(model, self, place)
+            with reporting_for(pass_.info.name) if pass_.is_traced else nullcontext():
+                result = pass_.apply(model, self, place)
             if not isinstance(result, ir.Model):
                 raise TypeError(f"it returned {type(result).__name__}, not a model; did you forget 'return'?")
             if self.context.trace is not None and pass_.is_traced:
@@ -295,12 +356,25 @@ class Runner:
         self._reported = report
         return report
 
-    def _note(self, info: PassInfo) -> None:
+    def _note(self, pass_: Pass, result: ir.Model) -> None:
+        info = pass_.info
         if info.name in self._given_up:
             self._given_up.remove(info.name)
             return
         self._finished.append(info.name)
         if ALL in info.invalidates:
             self._valid.clear()
-        self._valid -= set(info.invalidates)
-        self._valid.add(info.name)
+        for name in info.invalidates:
+            self._valid.pop(name, None)
+        # Of a sequence the members were noted.
+        if pass_.is_traced and ALL not in info.preserves and not isinstance(result, Draft):
+            self._suspect.update(self._valid.keys() - set(info.preserves))
+        if _is_registered(pass_):
+            self._valid[info.name] = fingerprint(source(result)) if info.name in _REQUIRED else None
+            self._suspect.discard(info.name)
+
+
+def _is_registered(pass_: Pass) -> bool:
+    """Return True if a pass may stand for its name: the name was registered for it, or for nothing."""
+    factory, inner = _FACTORIES.get(pass_.info.name), getattr(pass_, "inner", pass_)
+    return not isinstance(factory, type) or isinstance(inner, factory)

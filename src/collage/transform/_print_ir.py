@@ -15,6 +15,10 @@ from collage.transform._pass_kinds import ModulePass
 
 __all__ = ["PrintIR", "model_text"]
 
+_MOST_ELEMENTS = 1024
+_SHOWN = 6
+"""Values of a constant that are printed."""
+
 
 class PrintIR(ModulePass):
     """Prints the model and passes it on unchanged.
@@ -49,7 +53,7 @@ class PrintIR(ModulePass):
 
 
 def model_text(model: ir.Model, only: str | None = None) -> str:
-    """A model as text, one node a line, bodies indented; weights are not printed.
+    """A model as text, one node a line, bodies indented; of constants their types and first values.
 
     Args:
         model: Any model.
@@ -65,6 +69,11 @@ def _graph_lines(graph: ir.Graph, title: str, only: re.Pattern[str], indent: str
     inputs = ", ".join(map(_value_text, graph.inputs))
     outputs = ", ".join(map(_value_text, graph.outputs))
     lines = [f"{indent}{title} ({inputs}) -> ({outputs}) {{"]
+    shown = [node for node in graph if only.search(node.name or "") or only.search(node.op_type)]
+    read = {value for node in shown for value in node.inputs}
+    for value in graph.initializers.values():
+        if value in read or not only.pattern:
+            lines.append(f"{indent}  {_constant_text(value)}")
     for node in graph:
         if only.search(node.name or "") or only.search(node.op_type):
             lines.append(f"{indent}  {_node_text(node)}")
@@ -77,8 +86,8 @@ def _graph_lines(graph: ir.Graph, title: str, only: re.Pattern[str], indent: str
 def _node_text(node: ir.Node) -> str:
     outputs = ", ".join(map(_value_text, node.outputs))
     inputs = ", ".join("_" if value is None else str(value.name) for value in node.inputs)
-    plain = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.TENSOR}
-    attributes = ", ".join(f"{a.name}={a.value}" for a in node.attributes.values() if a.type not in plain)
+    bodies = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
+    attributes = ", ".join(f"{a.name}={_attribute_text(a)}" for a in node.attributes.values() if a.type not in bodies)
     domain = f"{node.domain}." if node.domain else ""
     return f"{outputs} = {domain}{node.op_type}({inputs})" + (f" {{{attributes}}}" if attributes else "")
 
@@ -87,3 +96,24 @@ def _value_text(value: ir.Value) -> str:
     dtype = value.dtype.name.lower() if value.dtype is not None else "?"
     shape = "[?]" if value.shape is None else "[" + ", ".join(map(str, value.shape)) + "]"
     return f"{value.name}: {dtype}{shape}"
+
+
+def _attribute_text(attribute: ir.Attr) -> str:
+    if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+        return _tensor_text(attribute.as_tensor())
+    return str(attribute.value)
+
+
+def _constant_text(value: ir.Value) -> str:
+    tensor = value.const_value
+    return f"{value.name} = {'a default that is not here' if tensor is None else _tensor_text(tensor)}"
+
+
+def _tensor_text(tensor: ir.TensorProtocol) -> str:
+    """The type, the shape and the first values of a tensor; of large ones, which may lie in a file, no values."""
+    text = f"{tensor.dtype.name.lower()}[{', '.join(map(str, tensor.shape))}]"
+    if tensor.size > _MOST_ELEMENTS:
+        return text
+    values = tensor.numpy().reshape(-1)
+    more = ", …" if len(values) > _SHOWN else ""
+    return f"{text} {{{', '.join(map(str, values[:_SHOWN].tolist()))}{more}}}"

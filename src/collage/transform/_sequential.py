@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from collage.transform._diagnostics import reporting_for
 from collage.transform._draft import Draft
 from collage.transform._fingerprint import fingerprint
 from collage.transform._info import PassInfo
@@ -124,7 +125,8 @@ class Attempt(Pass):
         """Runs the inner pass on a copy."""
         draft, checkpoint = Draft(model), runner.checkpoint()
         try:
-            result = self.inner.apply(draft, runner, place)
+            with reporting_for(self.info.name):
+                result = self.inner.apply(draft, runner, place)
             if isinstance(result, Draft):
                 return model
             check_valid(result)

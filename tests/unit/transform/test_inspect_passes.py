@@ -36,8 +36,13 @@ def test_text(capsys, path):
         capsys, "inspect", path, "--passes", "FoldConstant, EliminateCommonSubexpr", "--print-after", "FoldConstant"
     )
     assert code == 0
-    printed, table = out.split("}\n", 1)
-    assert printed.startswith("# after FoldConstant\ngraph g") and "Mul(x, c)" in printed and "Add" not in printed
+    printed, table = out.split("\n}\n", 1)
+    assert (
+        printed.startswith("# after FoldConstant\ngraph g")
+        and "c = float[] {5.0" in out
+        and "Mul(x, c)" in printed
+        and "Add" not in printed
+    )
     assert "FoldConstant" in table and "Add -2" in table and "Mul -1" in table and " ms" not in table
     assert " ms" in collage(capsys, "inspect", path, "--passes", "FoldConstant", "--time")[1]
 
@@ -48,7 +53,7 @@ def test_json(capsys, path):
     )
     document = json.loads(out)
     assert code == 0
-    assert set(document) == {"schema", "model", "nodes", "operators", "passes", "printed"}
+    assert set(document) == {"schema", "model", "nodes", "operators", "diagnostics", "passes", "printed"}
     assert document["schema"] == 1 and document["model"] == {"path": str(path), "nodes": 5}
     assert document["operators"] == {"Mul": 1, "Sub": 1} and document["nodes"] == 2
     assert {"pass": "simplify", "when": "before"}.items() <= document["printed"][0].items()

@@ -2,7 +2,7 @@
 
 A library offers functions. Each has a label, a pattern that says which operators it can stand for, and a way to bind it
 to such operators: their constants are packed, once, and what comes back is called with views of the kernel's own memory.
-Specification 003, "Easier Library Integration".
+``docs/toolchains.md`` has an example under "Functions of libraries inside native kernels".
 """
 
 from __future__ import annotations

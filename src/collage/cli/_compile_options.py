@@ -1,0 +1,139 @@
+"""Options of the command line that say which kernels there may be, and which passes run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from collage._errors import UsageError
+from collage.cli._arguments import read_pairs
+
+if TYPE_CHECKING:
+    from collage.fusion import FusionOptions
+    from collage.transform import PassContext
+
+__all__ = [
+    "DisabledPasses",
+    "FusionStyles",
+    "LaunchPenalties",
+    "MaxCandidates",
+    "MaxDepth",
+    "NativeMaxDepth",
+    "OptLevel",
+    "PassConfig",
+    "read_context",
+    "read_fusion",
+    "read_penalties",
+]
+
+FusionStyles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fusion-style",
+        metavar="TOOLCHAIN=STYLE",
+        help="How a toolchain's operators become kernels: none, classic, arbitrary or regions; may be repeated.",
+    ),
+]
+MaxDepth = Annotated[
+    int | None, typer.Option(min=0, help="Most operators on a path through a kernel of a toolchain; 0 is no limit.")
+]
+NativeMaxDepth = Annotated[
+    int | None, typer.Option(min=0, help="Most operators on a path through a kernel of native code; 0 is no limit.")
+]
+MaxCandidates = Annotated[
+    int | None, typer.Option(min=0, help="Most kernels of several operators that a rule may propose for a target.")
+]
+LaunchPenalties = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--launch-penalty",
+        metavar="TOOLCHAIN=US",
+        help="Microseconds that each kernel costs beyond its own; may be repeated. Default: measured.",
+    ),
+]
+OptLevel = Annotated[int | None, typer.Option(min=0, max=3, help="Passes up to this level run; 2 if not given.")]
+DisabledPasses = Annotated[
+    list[str] | None, typer.Option("--disable-pass", metavar="NAME", help="A pass that must not run; may be repeated.")
+]
+PassConfig = Annotated[
+    list[str] | None,
+    typer.Option("--pass-config", metavar="KEY=VALUE", help="A configuration key of passes; may be repeated."),
+]
+
+
+def read_fusion(
+    styles: Sequence[str] | None, native_max_depth: int | None, max_depth: int | None, max_candidates: int | None
+) -> FusionOptions | None:
+    """Read the options of fusion; None if none is given, so that the configuration of passes decides."""
+    if not styles and native_max_depth is None and max_depth is None and max_candidates is None:
+        return None
+    from collage.fusion import FusionOptions
+
+    named: Any = read_pairs(styles, "--fusion-style", "TOOLCHAIN=STYLE")
+    told = FusionOptions(native_max_depth, max_depth, named)
+    return (
+        told
+        if max_candidates is None
+        else FusionOptions(native_max_depth, max_depth, named, max_candidates=max_candidates)
+    )
+
+
+def read_penalties(items: Sequence[str] | None) -> dict[str, float]:
+    """Read ``openvino=20``, in microseconds, as seconds."""
+    penalties = {}
+    for name, text in read_pairs(items, "--launch-penalty", "TOOLCHAIN=MICROSECONDS").items():
+        try:
+            penalties[name] = float(text) * 1e-6
+        except ValueError:
+            raise UsageError(f"--launch-penalty {name}={text}: {text!r} is no number of microseconds") from None
+        if not 0 <= penalties[name] < float("inf"):
+            raise UsageError(f"--launch-penalty {name}={text}: it is no number from zero up")
+    return penalties
+
+
+def read_context(
+    opt_level: int | None, disabled: Sequence[str] | None, config: Sequence[str] | None, **others: Any
+) -> PassContext:
+    """Return the context in which passes run: the current one, changed as the options say.
+
+    Args:
+        opt_level: The level; None keeps the current one.
+        disabled: Names of passes.
+        config: ``KEY=VALUE`` each.
+        others: Further arguments of the context.
+
+    Raises:
+        ConfigError: An unknown pass or key.
+        UsageError: A value that is not of its key's type.
+    """
+    from collage.transform import PassContext, get_pass, list_passes
+
+    known = set(list_passes())
+    for name in disabled or ():
+        if name in known:
+            get_pass(name)  # A package's pass is known by its name once it was made.
+    now = PassContext.current()
+    return PassContext(
+        now.opt_level if opt_level is None else opt_level,
+        now.fallback_device,
+        now.required_pass,
+        [*now.disabled_pass, *(disabled or ())],
+        {**now.config, **_config(read_pairs(config, "--pass-config", "KEY=VALUE"))},
+        **others,
+    )
+
+
+def _config(pairs: Mapping[str, str]) -> dict[str, Any]:
+    from collage.transform import config_option
+
+    read: dict[type, Any] = {int: int, float: float, str: str, bool: {"true": True, "false": False}.__getitem__}
+    values = {}
+    for key, text in pairs.items():
+        kind = config_option(key).type
+        try:
+            values[key] = read[kind](text.lower() if kind is bool else text)
+        except (KeyError, ValueError):
+            raise UsageError(f"--pass-config {key}={text}: {text!r} is no {kind.__name__}") from None
+    return values

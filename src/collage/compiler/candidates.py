@@ -1,0 +1,104 @@
+"""Phases 1 and 2 for one model: which candidate kernels there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import onnx_ir as ir
+
+from collage._errors import NothingCanRun
+from collage.compiler.problem import Problem
+from collage.compiler.survey import Survey
+from collage.fusion import (
+    CandidateKernel,
+    CandidateKernelIndex,
+    FusionReport,
+    FusionSpec,
+    HostFusionRule,
+    collect_candidates,
+    gather_fusion_specs,
+    max_coalesce,
+)
+from collage.graph import SubGraph, is_view
+from collage.target import HOST_TARGET, Target
+
+__all__ = ["collect", "gather_specs", "host_spec", "joined_neighbors", "may_have"]
+
+
+def gather_specs(survey: Survey) -> Sequence[FusionSpec]:
+    """Phase 1: each target of the menu says how its candidates are found."""
+    problem, usable = survey.problem, survey.usable
+    toolchain_of, fusion = problem.toolchains.for_target, problem.options.fusion
+    if problem.placement is None:
+        return gather_fusion_specs(usable, toolchain_of, survey.coverage_of, fusion)
+    # Rules that look for the largest kernels find those within one device only if they see nothing else.
+    return [
+        spec
+        for device in problem.placement.devices
+        for spec in gather_fusion_specs(usable, toolchain_of, partial(survey.coverage_on, device), fusion)
+    ]
+
+
+def host_spec(takes: Callable[[ir.Node], bool] | None = None) -> FusionSpec:
+    """Return the spec by which single operators are left to the host; None takes every operator."""
+    return FusionSpec("host", HostFusionRule(takes), (HOST_TARGET,))
+
+
+def collect(
+    problem: Problem, specs: Sequence[FusionSpec], report: FusionReport, *, host_takes_all: bool = False
+) -> CandidateKernelIndex:
+    """Phase 2: the rules propose candidates; the host takes views, and what no other target takes.
+
+    Args:
+        problem: The model and the menu.
+        specs: What proposes candidates.
+        report: Told what was left out.
+        host_takes_all: Let the host take every operator, since proposals may turn out to be invalid.
+    """
+    # Where the search chooses devices, no cover may have to be checked for kernels that feed each other in a ring.
+    collected = collect_candidates(problem.graph, specs, report, admissible_only=problem.is_placed_by_search)
+    proposed = problem.within_devices(collected)
+    covered = 0
+    for candidate in proposed:
+        covered |= candidate.bits
+    left = host_spec(
+        None if host_takes_all else lambda node: is_view(node) or not covered >> problem.graph.index_of(node) & 1
+    )
+    left_behind = problem.within_devices(left.all_candidates(problem.graph, report))
+    index = CandidateKernelIndex([*proposed, *left_behind])
+    _check_covered(problem, index)
+    return index
+
+
+def _check_covered(problem: Problem, index: CandidateKernelIndex) -> None:
+    """Raise NothingCanRun if devices leave an operator without a target."""
+    covered = 0
+    for candidate in index:
+        covered |= candidate.bits
+    for i, node in enumerate(problem.graph.nodes):
+        if problem.placement is not None and not covered >> i & 1:
+            raise NothingCanRun(
+                f"{node.name!r} ({node.op_type}) is planned for {problem.placement.scope_of(node)}, and no target of the "
+                f"menu that takes it refines that: {', '.join(map(str, problem.menu))}"
+            )
+
+
+def may_have(survey: Survey, sub_graph: SubGraph, target: Target) -> bool:
+    """Return True if a kernel that no rule proposed is one that a target may have, and takes.
+
+    Where the user says which kernels a target may have, there are none but those. Tuned kernels are what they are.
+    """
+    if target == HOST_TARGET:
+        return sub_graph.has_border and all(is_view(node) for node in sub_graph.nodes)
+    if target not in survey.baselines or survey.problem.is_bound(target):
+        return False
+    covers = survey.coverage_of(target)
+    return sub_graph.has_border and all(covers(node).ok for node in sub_graph.nodes)
+
+
+def joined_neighbors(survey: Survey, cover: Sequence[CandidateKernel]) -> list[CandidateKernel]:
+    """Return the kernels of a cover, neighbours of one target joined as far as the target may have and takes that."""
+    graph = survey.problem.graph
+    joined = max_coalesce(graph, cover, lambda candidate: may_have(survey, candidate.sub_graph, candidate.target))
+    return [candidate for candidate in joined if candidate.sub_graph.is_admissible]

@@ -1,0 +1,92 @@
+"""The options of a compilation, completed by the pass context, and checked against the menu and each other."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+from collage._errors import UsageError
+from collage.device import read_device_plan
+from collage.fusion import FusionOptions
+from collage.options import CompileOptions
+from collage.target import HOST_TOOLCHAIN, Target
+from collage.toolchains import Registry
+from collage.transform import PassContext
+
+__all__ = ["check_estimator_options", "effective_options", "refuse", "with_planned_targets"]
+
+_ABOUT_TIMES = (
+    "accuracy_budget",
+    "finalists",
+    "front",
+    "measure_budget",
+    "min_gain",
+    "percentile",
+    "remeasure",
+    "search",
+    "time_budget_s",
+    "tune_s",
+)
+"""Options that say how kernels are timed, tuned and compared, which nothing is where an estimator tells the costs."""
+
+
+def effective_options(options: CompileOptions | None, menu: Sequence[Target], toolchains: Registry) -> CompileOptions:
+    """Return options in which a context's configuration says how deep kernels may be, where the options leave it open.
+
+    Raises:
+        UsageError: A fusion style or a launch penalty names no toolchain, or two targets cannot be told apart.
+    """
+    options = options or CompileOptions()
+    known = {*toolchains.names(), *(target.toolchain for target in menu), HOST_TOOLCHAIN}
+    _check_names("fusion style", (options.fusion or FusionOptions()).styles, known)
+    _check_names("launch penalty", options.launch_penalties_s, known)
+    titles = [target.title for target in menu]
+    if twice := next((title for title in titles if titles.count(title) > 1), None):
+        raise UsageError(
+            f"two targets of the menu are {twice!r} and have different rules; give the rules different names"
+        )
+    context = PassContext.current()
+    native, other = (context.get_config(f"collage.{kind}_max_depth") for kind in ("tvm", "byoc"))
+    if options.fusion is not None or (native is None and other is None):
+        return options
+    return replace(options, fusion=FusionOptions(native_max_depth=native, max_depth=other))
+
+
+def with_planned_targets(menu: Sequence[Target], options: CompileOptions | None) -> tuple[Target, ...]:
+    """Return the default menu and the targets that the plan of devices names, if it is given in a file."""
+    devices = None if options is None else options.devices
+    if devices is None:
+        return tuple(menu)
+    requests = read_device_plan(devices) if isinstance(devices, str | Path) else devices
+    named = [scope.target for scope in requests.devices.values() if scope.target is not None]
+    return tuple(dict.fromkeys([*menu, *named]))
+
+
+def check_estimator_options(options: CompileOptions) -> None:
+    """Refuse options that have no effect where an estimator tells the costs.
+
+    Raises:
+        UsageError: One of them is set.
+    """
+    refuse(options, _ABOUT_TIMES, "an estimator tells the costs")
+
+
+def refuse(options: CompileOptions, names: Iterable[str], why: str) -> None:
+    """Refuse options that are set and cannot hold.
+
+    Raises:
+        UsageError: One of them has another value than its default.
+    """
+    defaults = {each.name: each.default for each in fields(CompileOptions)}
+    if given := next((name for name in names if getattr(options, name) != defaults[name]), None):
+        raise UsageError(f"option {given} has no effect here: {why}")
+
+
+def _check_names(what: str, names: Iterable[str], known: set[str]) -> None:
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
+            raise UsageError(f"{what} of {name!r}: no toolchain is called that; {hint}")

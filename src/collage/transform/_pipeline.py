@@ -1,0 +1,72 @@
+"""Pipelines as text: ``prepare, FoldConstant{max_growth=0}, PrintIR{only=Conv}``."""
+
+from __future__ import annotations
+
+import re
+
+from collage._errors import ConfigError, UsageError
+from collage.transform._pass import Pass, get_pass, make_pass
+from collage.transform._prepare import default_passes
+from collage.transform._sequential import Sequential
+
+__all__ = ["parse_pipeline"]
+
+_MEMBER = re.compile(r"\s*(?P<name>[^\s,{}]+)\s*(?:\{(?P<options>[^{}]*)\})?\s*(?:,|$)")
+
+
+def parse_pipeline(text: str) -> Sequential:
+    """Read a pipeline: names of passes with commas between them, each with options in braces if it takes any.
+
+    Args:
+        text: For example ``prepare,FoldConstant{max_growth=0}``. ``prepare`` is the default preparation. Values are whole
+            numbers, numbers, ``true``, ``false`` or text.
+
+    Raises:
+        ConfigError: A pass is unknown, or does not take an option.
+        UsageError: The text cannot be read, or names no pass.
+    """
+    if not text.strip(", "):
+        raise UsageError("name at least one pass")
+    members: list[Pass] = []
+    end = 0
+    while end < len(text):
+        found = _MEMBER.match(text, end)
+        if found is None:
+            raise UsageError(f"cannot read {text[end:]!r} in the passes {text!r}; write NAME,NAME{{option=value}}")
+        members.append(_pass(found["name"], _options(found["options"] or "", text)))
+        end = found.end()
+    return Sequential(members, name="passes")
+
+
+def _pass(name: str, options: dict[str, object]) -> Pass:
+    if name == "prepare" and not options:
+        return default_passes()
+    if not options:
+        return get_pass(name)
+    try:
+        return make_pass(name, options)
+    except TypeError as error:
+        raise ConfigError(f"pass {name!r} does not take {', '.join(options)}: {error}") from error
+
+
+def _options(text: str, pipeline: str) -> dict[str, object]:
+    options: dict[str, object] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(
+                f"cannot read option {part!r} in the passes {pipeline!r}; write {{option=value,option=value}}"
+            )
+        options[key.strip()] = _value(value.strip())
+    return options
+
+
+def _value(text: str) -> object:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
