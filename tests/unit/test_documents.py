@@ -45,6 +45,29 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}, anchor
 
 
+def shallow_blocks(text: str) -> list[str]:
+    """Lines of blocks inside list items that are indented by less than the four spaces that the site needs."""
+    found, fence, before = [], False, ""
+    for line in text.splitlines():
+        is_fence = line.lstrip().startswith("```")
+        starts_block = is_fence or line.lstrip().startswith("|") or not before.strip()
+        if not fence and starts_block and re.match(r" {1,3}\S", line):
+            found.append(line)
+        fence, before = fence != is_fence, line
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_in_lists_stay_in_them_on_the_site(page: Path) -> None:
+    assert shallow_blocks(page.read_text()) == []
+
+
+def test_a_shallow_block_is_found() -> None:
+    assert shallow_blocks("1. A\n   b\n\n    c\n    | t |\n    ```\n  code\n    ```\n") == []
+    shallow = ["   c", "   | t |", "   ```"]
+    assert shallow_blocks(f"1. A\n\n{shallow[0]}\n{shallow[1]}\n{shallow[2]}\n") == shallow
+
+
 @pytest.mark.parametrize("page", PATHS_ARE_CHECKED)
 def test_paths_that_are_named_exist(page: str) -> None:
     assert not missing_paths((ROOT / page).read_text())
