@@ -46,12 +46,15 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def shallow_blocks(text: str) -> list[str]:
-    """Lines of blocks inside list items that are indented by less than the four spaces that the site needs."""
+    """Lines that the site would put elsewhere: blocks of list items that are indented by less than four spaces, and items
+    without an empty line between them and a block.
+    """
     found, fence, before = [], False, ""
     for line in text.splitlines():
         is_fence = line.lstrip().startswith("```")
         starts_block = is_fence or line.lstrip().startswith("|") or not before.strip()
-        if not fence and starts_block and re.match(r" {1,3}\S", line):
+        is_stuck = re.match(r"(\d+\.|[*-]) ", line) and re.match(r" {4}[^\s*-]", before)
+        if not fence and (is_stuck or (starts_block and re.match(r" {1,3}\S", line))):
             found.append(line)
         fence, before = fence != is_fence, line
     return found
@@ -66,6 +69,8 @@ def test_a_shallow_block_is_found() -> None:
     assert shallow_blocks("1. A\n   b\n\n    c\n    | t |\n    ```\n  code\n    ```\n") == []
     shallow = ["   c", "   | t |", "   ```"]
     assert shallow_blocks(f"1. A\n\n{shallow[0]}\n{shallow[1]}\n{shallow[2]}\n") == shallow
+    assert shallow_blocks("1. A\n\n    c\n2. B\n") == ["2. B"]
+    assert shallow_blocks("1. A\n\n    c\n\n2. B\n") == []
 
 
 @pytest.mark.parametrize("page", PATHS_ARE_CHECKED)
