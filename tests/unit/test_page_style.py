@@ -25,16 +25,14 @@ ALLOWED: dict[str, int] = {
     "CODE_OF_CONDUCT.md": 2,
     "CONTRIBUTING.md": 1,
     "docs/cuda.md": 2,
-    "docs/deploying.md": 12,
     "docs/devices.md": 7,
-    "docs/explain.md": 1,
     "docs/fusion.md": 5,
     "docs/passes.md": 5,
     "docs/patterns.md": 6,
     "docs/plans.md": 2,
     "docs/precision.md": 7,
     "docs/security.md": 1,
-    "docs/studies/measuring-ablation.md": 4,
+    "docs/studies/measuring-ablation.md": 3,
     "docs/studies/xnnpack.md": 2,
     "docs/style.md": 4,
     "docs/toolchains.md": 13,
@@ -51,7 +49,7 @@ def sentences(text: str) -> list[str]:
     """Sentences of prose, list items and cells of tables. Items of a list after a colon count by themselves."""
     found = []
     for part in BREAKS.split(NOT_PROSE.sub("", text)):
-        plain = re.sub(r"`[^`]*`|\]\([^)]*\)", "x", " ".join(part.split()))
+        plain = re.sub(r"`[^`]*`|\]\([^)]*\)", "x", " ".join(part.split()).removeprefix("* "))
         found += [sentence for sentence in re.split(r"(?<=[.!?:])[*_)]* +", plain) if sentence]
     return found
 
@@ -74,8 +72,8 @@ def test_pages_keep_the_rules_that_a_program_can_check(page: str) -> None:
 @pytest.mark.parametrize(
     ("text", "count"),
     [
-        ("word " * 25 + ".", 0),
-        ("word " * 26 + ".", 1),
+        ("word " * 24 + "end.", 0),
+        ("word " * 25 + "end.", 1),
         ("word " * 20 + "end.\nThen " + "word " * 20 + "end.", 0),
         ("word " * 20 + "`a b c d e f g`.", 0),
         ("| " + "word " * 20 + "| " + "word " * 20 + "|", 0),
