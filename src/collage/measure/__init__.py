@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         MeasuringCostEstimator,
         RecordedCostEstimator,
     )
+    from collage.measure.one_kernel import KernelCost
 
 _HOME = {
     "CostEstimator": "collage.measure.estimator",

@@ -17,7 +17,7 @@ from collage.options import CompileOptions
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, CompileOptions]]:
     told: list[tuple[Any, CompileOptions]] = []
 
-    def compile_(model: Any, targets: Any, *, options: CompileOptions, say: Any) -> Slow:
+    def compile_(model: Any, targets: Any, *, options: CompileOptions, progress: Any) -> Slow:
         told.append((targets, options))
         return Slow()
 

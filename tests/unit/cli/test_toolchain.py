@@ -63,7 +63,9 @@ def test_targets_lists_what_is_broken_and_why(
     assert "Broken.name is missing" in rows["broken"]["reason"]
     assert "licence server" in rows["unsure"]["reason"]
     assert rows["broken"]["broken"] and not rows["onnxruntime"]["broken"]
-    assert rows["openvino"]["by_target"][0]["values"]["precision"] == ["f32", "bf16", "f16", "default"]
+    assert rows["openvino"]["by_target"][0]["values"]["precision"] == [
+        *("f32", "bf16", "f16", "int8", "w8", "w4", "default")
+    ]
     assert code_of("targets") == 0
     said = capsys.readouterr().out
     assert "broken: TypeError" in said and "Traceback" not in said

@@ -35,7 +35,8 @@ def rows_of(plans: dict[str, FinalistResult | None], *found: TargetBaseline) -> 
     finals = FinalComparison(None, made[0], [p for p in made if p.name != BASELINE], standings, RACED, None)
     result = CompileResult(finals, SearchSummary(), {}, dict.fromkeys(plans))
     survey: Any = SimpleNamespace(
-        problem=SimpleNamespace(menu=[each.target for each in found], tolerance=1e-3),
+        problem=SimpleNamespace(menu=[each.target for each in found], tolerance=1e-3, is_bound=lambda _: False),
+        precision=None,
         baselines={each.target: each for each in found},
         is_right=lambda outcome: outcome.error is None or outcome.error <= 1e-3,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 
 from collage.compiler import thread_counts
@@ -14,10 +15,12 @@ from collage.compiler.survey import Survey
 from collage.compiler.thread_counts import with_one_thread
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
+from collage.graph import DataflowGraph
 from collage.measure.baselines import TargetBaseline
 from collage.target import Target
 from collage.toolchains import Availability
 
+MODEL = '<ir_version: 8, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
 FAST, SLOW, FAR = (Target.parse(f"llvm -compiler={name}") for name in ("fast", "slow", "far"))
 PLAIN = Target.parse("llvm -compiler=plain")
 
@@ -35,6 +38,9 @@ class _Problem:
     options: Any = field(default_factory=lambda: SimpleNamespace(threads=0))
     placement: Any = None
     tolerance: float = 1e-4
+    graph: Any = field(default_factory=lambda: DataflowGraph(ir.from_onnx_text(MODEL)))
+    choices: Any = field(default_factory=lambda: SimpleNamespace(allows=lambda *_: True))
+    is_bound: Any = field(default_factory=lambda: lambda _: False)
     toolchains: Any = field(default_factory=lambda: TOOLCHAINS)
     asked: list[Target] = field(default_factory=list)
 

@@ -249,6 +249,8 @@ def test_what_computes_something_else_is_left_to_pytorch(monkeypatch) -> None:
         def run(self, inputs: list[Any]) -> dict[str, Any]:
             return {name: value + np.float32(0.1) for name, value in super().run(inputs).items()}
 
+        def save(self, *_: Any, **__: Any) -> None: ...
+
     monkeypatch.setattr(collage.compiler.pipeline, "compile", lambda model, *_, **__: Wrong(model))
     (said,) = compared(Counter, lambda: [(torch.randn(2),)] * 3)
     assert "something else" in said

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collage._errors import ToolchainError
+from collage.report import Report
 from collage.runtime import CopyRecord, DeviceLayout, KernelRecord, Port, Recipe, Step
 from collage.runtime._parallel import (
     CoreSets,
@@ -203,7 +204,7 @@ def recipe() -> Recipe:
         "model.onnx",
         {},
         {},
-        {},
+        Report(),
         DeviceLayout({ONE: (0,), TWO: (1,)}, (CopyRecord("p", "p_here", TWO, ONE),), {"x": TWO}),
     )
 
