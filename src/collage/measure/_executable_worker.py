@@ -22,7 +22,7 @@ __all__ = ["ArtefactWorker", "ExecutableWorker", "OriginalFileWorker", "VendorWo
 
 
 class _Service:
-    """What can be checked and timed.
+    """An executable that can be checked and timed.
 
     Args:
         call: Runs the model on inputs by name; outputs by name.

@@ -41,7 +41,7 @@ from collage.workers.machine_lock import build_lock, measurement_lock
 __all__ = ["KernelWorker"]
 
 _COLD_BYTES = 16 << 20
-"""What activations take of a processor's caches at most, see ``collage.measure.cache_pressure``."""
+"""The most that activations take of a processor's caches, see ``collage.measure.cache_pressure``."""
 _CHAIN = 32
 
 
@@ -61,7 +61,7 @@ class KernelWorker:
         self._capturing: dict[tuple[Any, ...], tuple[tuple[str, ...], Kernel]] = {}
 
     def availability(self, target: str) -> dict[str, Any]:
-        """What the toolchain says of itself and one of its targets."""
+        """Return the toolchain's answers about itself and one of its targets."""
         with importing_here(alone=True):
             return asdict(availability_for(self._toolchain, Target.parse(target)))
 
@@ -195,11 +195,11 @@ class KernelWorker:
         return dict(self._toolchain.profile(made, Target.parse(target), Path(workspace), arrays, repeats))
 
     def can_tune(self) -> bool:
-        """Whether the toolchain tunes."""
+        """Return True if the toolchain tunes."""
         return isinstance(self._toolchain, Tuner)
 
     def tuning_workloads(self, kernel: str, target: str, workspace: str) -> list[str]:
-        """What can be tuned in a kernel, by name."""
+        """Return the parts of a kernel that can be tuned, by name."""
         folder = Path(workspace)
         assert isinstance(self._toolchain, Tuner)
         model = kernel_for(self._toolchain, ir.load(folder / kernel))

@@ -1,4 +1,4 @@
-"""What one core reaches at its best. Runs in a child, where the products of NumPy can be kept to one thread."""
+"""The best rates of one core. Runs in a child, where the products of NumPy can be kept to one thread."""
 
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ __all__ = ["Baselines", "TargetBaseline", "maximal_ranges", "measure_baselines"]
 _HOPELESS = 3.0
 """A target this many times slower than the best on the whole model is not measured precisely."""
 _MOST_RANGES = 16
-"""Where a target takes a model only in pieces, so many of the largest are measured as its greedy partitioning."""
+"""If a target takes a model only in pieces, at most so many of the largest are measured as its greedy partitioning."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetBaseline:
-    """What is known of one target on one model.
+    """The baseline of one target on one model.
 
     Attributes:
         target: The target.
@@ -173,7 +173,7 @@ class _BaselineMeasurer:
         return support
 
     def _profile(self, ranges: Sequence[int], outcomes: Sequence[Outcome]) -> dict[int, float]:
-        """Where the time goes, scaled to what was measured without the profiler."""
+        """Return the seconds of each node, scaled to the time that was measured without the profiler."""
         profile: dict[int, float] = {}
         for bits, outcome in zip(ranges, outcomes, strict=True):
             if outcome.time is None:

@@ -23,7 +23,7 @@ __all__ = ["Builds", "Built"]
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What came of a build.
+    """The result of a build.
 
     Attributes:
         result: ``collage.toolchains.Compiled`` as JSON, or why there is none.
@@ -38,7 +38,7 @@ class Builds:
     """The kernels of one workspace.
 
     Args:
-        worker_pool: Who builds them.
+        worker_pool: The workers that build them.
         workspace: Folder for kernels, with the model's weights file.
         counters: Counts what is built.
         threads: Threads that each kernel may use; 0 is the toolchains' default.

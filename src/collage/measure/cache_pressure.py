@@ -1,15 +1,10 @@
-"""What the rest of a model leaves of a kernel's caches, from one of its runs to the next.
+"""The memory that the rest of a model touches between two runs of a kernel.
 
 Every other kernel runs in between, on all processors. Their weights are read once; memory for activations is used over and
 over, so that some megabytes are all that it takes of a cache, however many there are of it. Touching them also takes about as
 long as the kernels before do, so that the helpers of this one's toolchain have gone to sleep, as they have in a plan.
 
-Plans of 6 to 24 kernels, light and heavy, on two toolchains each, were run in turn with their kernels by themselves, all in one
-process. Where activations counted up to 16 MiB, sums were 5 % too low to 4 % too high for twelve plans, 0 to 10 % too low for
-five light ones on another day, and 1 % too low to 9 % too high on another machine; up to 8 MiB, 1 to 12 % too low; up to 24 MiB,
-1 % too low to 11 % too high; 12 MiB twice, 2 % too low to 6 % too high, and up to 26 % too high on the other machine. When one
-processor touched weights alone, they were 7 to 28 % too low. What is left is learned from plans (see
-``collage.measure.additivity``).
+The limits are from plans that ran in turns with their kernels alone: see ``docs/studies/measuring-notes.md``.
 """
 
 from __future__ import annotations
@@ -27,11 +22,11 @@ __all__ = ["CachePressure"]
 _CACHE_BYTES = 32 << 20
 """More than this is not worth touching: no cache of one processor holds it."""
 _REUSED_BYTES = 16 << 20
-"""What activations take of a processor's caches at most."""
+"""The most that activations take of a processor's caches."""
 
 
 class CachePressure:
-    """What lies around the kernels of one model.
+    """The surroundings of the kernels of one model.
 
     Args:
         model_bytes: Weights of the whole model.

@@ -63,7 +63,7 @@ _MOST_PROBING_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class CheckingSets:
-    """What came of running a model for reference.
+    """The result of running a model for reference.
 
     Attributes:
         failure: Why it cannot be run; None if it can.
@@ -422,7 +422,7 @@ def _first_taken(
 def _is_settled(
     model: ir.Model, inputs: Mapping[str, Any], measure_session: MeasureSession, values: ValueStore
 ) -> bool:
-    """Whether all values stay what they are, within tolerance, where the last digits of the inputs change."""
+    """Return True if all values stay within tolerance when the last digits of the inputs change."""
     random = np.random.default_rng(_OTHER_SEED)
     nudged = ValueStore(values.folder.with_name(f"{values.folder.name}_nudged"))
     capture_reference(model, {name: _nudged(value, random) for name, value in inputs.items()}, measure_session, nudged)
@@ -437,7 +437,7 @@ def _nudged(value: np.ndarray[Any, Any], random: np.random.Generator) -> np.ndar
 
 
 def _as_declared(model: ir.Model, values: ValueStore) -> bool:
-    """Whether all values have the shapes that the model says they have, with one length for each symbol."""
+    """Return True if all values have the shapes that the model states, with one length for each symbol."""
     lengths: dict[str, int] = {}
     known = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
     for value in known:

@@ -46,7 +46,7 @@ class CustomCostEstimator:
         self._function = function
 
     def estimate(self, module: ir.Model, target: Target) -> Cost:
-        """What the callable says."""
+        """Return the cost that the callable states."""
         return Cost.of(self._function(module, target))
 
 
@@ -57,7 +57,7 @@ class RecordedCostEstimator:
         self._seconds = dict(seconds)
 
     def estimate(self, module: ir.Model, target: Target) -> Cost:
-        """What the table says."""
+        """Return the cost in the table."""
         found = self._seconds.get((structural_hash(module), str(target)))
         return Cost.UNKNOWN if found is None else Cost.of(found)
 
@@ -96,7 +96,7 @@ class MeasuringCostEstimator:
         return self._workshop.measure_again(self.job(module, target, abandon_above_s))
 
     def why_wrong(self, module: ir.Model, target: Target) -> str | None:
-        """Why this very kernel, with its weights and on its values, is wrong; None if it is right.
+        """Return the reason why this kernel, with its weights and on its values, is wrong; None if it is right.
 
         Raises:
             ToolchainError: It could not be built or run.

@@ -1,4 +1,4 @@
-"""Why something is measured that seemed to be known: which part of its key differs from what is stored."""
+"""Explain why a timing is not known: the parts of its key that differ from stored ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def explain_model(
     """For each target alone on the whole model: whether its timing is known, or what the nearest stored one differs in.
 
     Raises:
-        ModelError: The file is no valid model.
+        ModelError: The file is not a valid model.
         NothingCanRun: It cannot be run for reference.
     """
     prepared = prepare(fix_lengths(read_model(path), fixed or {}))
@@ -62,7 +62,7 @@ def explain_model(
 
 
 def explain_digest(database: Database, beginning: str) -> dict[str, Any]:
-    """What a stored timing differs in from the nearest other one.
+    """Return the parts in which a stored timing differs from the nearest other one.
 
     Raises:
         UsageError: No timing, or more than one, has a digest that begins so.

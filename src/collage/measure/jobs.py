@@ -1,4 +1,4 @@
-"""What a workshop is asked to do, how much of it at once, and what it has done."""
+"""Jobs of a measure session, their batches, and counters of work done."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Job:
     Attributes:
         kernel: The extracted model; its graph's name is unique in the workspace.
         structure: What it computes, see ``structure_of``.
-        target: Whom it is for.
+        target: The target that it is for.
         inputs: Names of its inputs in the value store, in order.
         outputs: Names of its outputs in the value store, in order.
         tolerance: See ``collage.numerics.compare``.
@@ -45,7 +45,7 @@ class Job:
 
 @dataclass(slots=True)
 class Counters:
-    """What a session has done.
+    """Counters of the work of a session.
 
     Attributes:
         built: Kernels compiled.
@@ -61,7 +61,7 @@ class Counters:
 
 
 def structure_of(kernel: ir.Model) -> str:
-    """What a kernel computes, as part of its key: its structural hash, and that of what some toolchains are given instead.
+    """Return a digest of the computation of a kernel, as part of its key.
 
     Operators that ONNX Runtime's optimisers made are written out for toolchains that know only ONNX's own. What they are
     written out as is part of what is timed.

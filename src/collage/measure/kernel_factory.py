@@ -116,7 +116,7 @@ def kernel_attributes(target: Target, name: str, result_scope: SEScope | None = 
 
 
 def kernel_name(sub_graph: SubGraph, target: Target) -> str:
-    """What a kernel does and by whom, short enough for a file name."""
+    """Return a label of a kernel's operators and its toolchain, short enough for a file name."""
     op_types = [node.op_type for node in sub_graph.nodes]
     label = "_".join(op_types)
     if len(label) > _LABEL_LENGTH:

@@ -1,4 +1,4 @@
-"""What an unmeasured kernel can be expected to cost, so that only promising ones are built.
+"""Predict the cost of kernels that are not measured, so that only promising ones are built.
 
 An expectation is learned, not proved: a search that relies on it may miss an optimum, and must not claim one. It comes from
 
@@ -40,7 +40,7 @@ _TYPE_PRIOR = 0.05
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one target on one model.
+    """The measured costs of one target on one model.
 
     Attributes:
         dispatch_s: Seconds of an empty kernel.
@@ -106,7 +106,7 @@ class LearnedCostModel:
             known.sums_s = ()
 
     def weights(self, nodes: Iterable[int]) -> dict[int, float]:
-        """What nodes cost inside larger kernels, on whatever is fastest for each."""
+        """Return the cost of nodes inside larger kernels, on the fastest target for each."""
         return {i: self._best_base.get(i, 0.0) + _LEAST_S for i in nodes}
 
     def learn_measurement(self, target: Hashable, nodes: int, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What calling a toolchain costs on this machine, whatever the kernel: measured once, and kept."""
+"""The cost of calling a toolchain on this machine, for any kernel. It is measured once and kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time goes on a toolchain that cannot tell: one operator of each type that matters is measured by itself.
+"""A profile for toolchains that have none: one operator of each important type is measured alone.
 
 What a type costs on another toolchain is the wrong guide just where toolchains differ, which is where mixing pays. A few
 small kernels tell; and they are candidates themselves, so that nothing is measured for this alone.

@@ -1,6 +1,6 @@
-"""Which toolchains can share a process: probed in child processes, once for their builds and this machine.
+"""Probe in child processes if toolchains can share a process, once for their builds and this machine.
 
-Runtimes clash in ways that nobody declares: symbols of one library taken for another's, static thread-local storage that
+Runtimes clash in ways that they do not declare: symbols of one library taken for another's, static thread-local storage that
 runs out, thread pools that bind the process to one core. While measuring, each toolchain has a process of its own; an
 executable has one for all. So before a mix is believed, its toolchains are loaded together, each runs a kernel, in turns,
 and all must come out alive and right. The verdict is a fact, kept with the builds that it holds for.
@@ -28,7 +28,7 @@ _TIMEOUT_S = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether several toolchains can share a process, and why not."""
+    """A verdict on several toolchains in one process, with the reason if they cannot share it."""
 
     ok: bool
     reason: str | None = None
@@ -57,7 +57,7 @@ class ProcessCompatibility:
         self._say = say
 
     def verdict(self, targets: Iterable[Target]) -> Verdict:
-        """Whether the toolchains of these targets can share a process; one alone always can."""
+        """Return the verdict on the toolchains of these targets in one process. One alone is always right."""
         owners = {target.toolchain: target for target in targets}
         return self._verdict([owners[name] for name in sorted(owners)])
 

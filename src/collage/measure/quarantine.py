@@ -5,7 +5,7 @@ in a row, with no other job of that toolchain ending otherwise in between, its b
 day. That is kept as a fact, seen in ``collage db stats`` and, as the reason why the toolchain is not available, in every
 report. It ends with the day, with another build of the toolchain, or when the user asks for ``--remeasure``.
 
-What is not tried for this reason is no outcome of the kernel, and is not recorded as one.
+Kernels that are not tried for this reason have no outcome, and none is recorded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Quarantined(WorkerDied):
 
 
 class Quarantine:
-    """Who is left alone, and why.
+    """Toolchains that are not used, and the reasons.
 
     Args:
         database: Where quarantines are kept.
@@ -45,7 +45,7 @@ class Quarantine:
         self._reasons: dict[str, str] = {}
 
     def recorded(self, toolchain: str, build: str) -> str | None:
-        """Why an earlier session quarantined this build; None if none did, or long ago."""
+        """Return the reason why an earlier session quarantined this build; None if none did, or long ago."""
         if self._forgive:
             return None
         found = self._database.fact(**_name(toolchain, build))

@@ -33,7 +33,7 @@ ShapeOf = Callable[[ir.Value], Sequence[int] | None]
 _WINOGRAD = (6 * 3 / (6 + 3 - 1)) ** 2
 """Multiplications saved by F(6x6, 3x3), the largest that anybody uses in floating point."""
 _REDUCED = 16.0
-"""How much faster than f32 a coarser type may be: tile units do sixteen 8-bit products in the time of one in f32."""
+"""The largest speed-up of a coarser type over f32: tile units do sixteen 8-bit products in the time of one in f32."""
 _ABOVE_GEMM = 1.5
 _ABOVE_COPY = 2.0
 _SERVICE = "collage.measure._peak_worker:PeakWorker"
@@ -44,7 +44,7 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """What this machine can do at most.
+    """The peak rates of this machine.
 
     Attributes:
         flops_per_s: Floating-point operations per second, f32, all cores.

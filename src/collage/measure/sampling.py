@@ -1,4 +1,4 @@
-"""How one kernel is timed: with the caches that it will meet inside the model, until the median is known well enough.
+"""Time one kernel with the caches that it meets inside the model, until the median is known well enough.
 
 A kernel alone in a loop finds its weights in cache; inside the model, those of all others have been through the cache since.
 Measured in a loop, small kernels look 10 to 20 % too cheap, and a search over many of them picks the luckiest. So before
@@ -116,7 +116,7 @@ def sample(
 
 
 def _is_enough(samples: Sequence[float], spent_s: float, plan: SamplingPlan) -> bool:
-    """Whether no further run is worth its time."""
+    """Return True if no further run is worth its time."""
     least_s = min(samples)
     if len(samples) >= plan.most:
         return True

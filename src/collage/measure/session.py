@@ -103,7 +103,7 @@ class MeasureSession:
 
     @property
     def value_folders(self) -> list[str]:
-        """Where the values lie on which kernels are checked: of all occasions, in order, and then further ones."""
+        """Folders of the values that kernels are checked on: of all occasions, in order, and then further ones."""
         return [str(values.folder) for values, _ in self.occasions] + [str(folder) for folder in self.other_folders]
 
     @property
@@ -112,11 +112,11 @@ class MeasureSession:
         return [weight for _, weight in self.occasions]
 
     def availability(self, target: Target) -> Availability:
-        """Whether a target can be used, as its toolchain says itself in a process of its own."""
+        """Return the availability of a target, as its toolchain states it in a process of its own."""
         return self._crew.availability(target)
 
     def build_of(self, target: Target) -> str:
-        """What a target's timings depend on; see ``WorkerPool.build_of``."""
+        """Return the build that a target's timings depend on; see ``WorkerPool.build_of``."""
         return self._crew.build_of(target)
 
     def start_all(self, targets: Iterable[Target], first: Callable[[], None] = lambda: None) -> None:
@@ -187,7 +187,7 @@ class MeasureSession:
         return best
 
     def recall(self, job: Job) -> Outcome | None:
-        """What is known of a kernel without building or measuring it, or None."""
+        """Return the known outcome of a kernel without building or measuring it, or None."""
         return self._recall(self.key(job))
 
     def build(self, kernel: ir.Model, target: Target) -> Compiled:
@@ -199,12 +199,12 @@ class MeasureSession:
         return Compiled.from_json(self._builds.compiled(kernel, target))
 
     def try_build(self, kernel: ir.Model, target: Target) -> str | None:
-        """Why a kernel cannot be built, or None if it can."""
+        """Return the reason why a kernel cannot be built, or None if it can."""
         found = self._builds.build(kernel, target, min(self._limits.compile_s, self._limits.try_s)).result
         return str(found)[:500] if isinstance(found, ToolchainError) else None
 
     def check(self, job: Job) -> str | None:
-        """Why a kernel is wrong on this model's values, or None if it is right.
+        """Return the reason why a kernel is wrong on this model's values, or None if it is right.
 
         A latency may be that of another kernel of equal key, which has other weights and met other values.
 
@@ -224,7 +224,7 @@ class MeasureSession:
         return found["wrong"] or None
 
     def overheads(self, kernel: ir.Model, target: Target) -> Mapping[str, float]:
-        """What calling a toolchain costs, measured with a kernel that does next to nothing.
+        """Return the cost of calling a toolchain, measured with a kernel that does next to nothing.
 
         Returns:
             ``dispatch_s``: one call, with cold caches, as inside a model; ``launch_s``: what each kernel of a chain
@@ -248,14 +248,14 @@ class MeasureSession:
         return found
 
     def can_tune(self, target: Target) -> bool:
-        """Whether a target's toolchain finds faster code by trying."""
+        """Return True if a target's toolchain finds faster code by trials."""
         try:
             return bool(self._crew.call(target, "can_tune", self._limits.start_s))
         except ToolchainError:
             return False
 
     def tuning_workloads(self, kernel: ir.Model, target: Target) -> list[str]:
-        """What can be tuned in a kernel, by name.
+        """Return the parts of a kernel that can be tuned, by name.
 
         Raises:
             ToolchainError: The toolchain cannot tell.
@@ -347,7 +347,7 @@ class MeasureSession:
         values.reload()
 
     def _recall(self, key: WorkloadKey) -> Outcome | None:
-        """What is known already, from this session or from the database."""
+        """Return the known outcome, from this session or from the database."""
         known = self._session.get(key.digest)
         if known is None and not self._remeasure:
             found = self._database.find(key)
@@ -421,7 +421,7 @@ class MeasureSession:
         return weighted_mean(parts)
 
     def _distinct_occasions(self, job: Job) -> list[tuple[ValueStore, float]]:
-        """Those that differ for a kernel: where none of its lengths is symbolic, all are one."""
+        """Return the occasions that differ for a kernel. If none of its lengths is symbolic, there is one."""
         met: dict[str, tuple[ValueStore, float]] = {}
         for values, weight in self.occasions:
             shapes = _shapes(job, values)
@@ -430,7 +430,7 @@ class MeasureSession:
         return list(met.values())
 
     def _checked(self, job: Job, compiled: dict[str, Any]) -> dict[str, Any]:
-        """What a worker has to be told to run a kernel on the model's values, and to check it."""
+        """Return the arguments with which a worker runs a kernel on the model's values and checks it."""
         return {
             "compiled": compiled,
             "target": str(job.target),
@@ -446,7 +446,7 @@ class MeasureSession:
 
 
 def _shapes(job: Job, values: ValueStore) -> str:
-    """What a kernel gets on one occasion; and what it makes of that, where lengths of results depend on more than shapes."""
+    """Return the inputs of a kernel on one occasion, and its outputs if their lengths depend on more than shapes."""
 
     def told(names: Iterable[str]) -> str:
         return " ".join(f"{values.shape(name)}{values.dtype(name)}" if name in values else "?" for name in names)

@@ -1,4 +1,4 @@
-"""What tuning found, kept by workload and by kernel: nothing is tuned twice, in whichever model it occurs.
+"""Records of tuning, by workload and by kernel. Nothing is tuned twice, in whichever model it occurs.
 
 A workload is what a toolchain tunes in a kernel, such as one loop nest; a kernel that was tuned through is noted with the
 records of all its workloads, so that later compilations find it without asking the toolchain, and with what the tuning
@@ -33,7 +33,7 @@ _RUNS = 8
 
 @dataclass(frozen=True, slots=True)
 class TunedKernel:
-    """What came of tuning a kernel.
+    """The result of tuning a kernel.
 
     Attributes:
         records: The value of the property ``collage.toolchains.TUNED``.
@@ -50,7 +50,7 @@ class TunedKernel:
 
 @dataclass(frozen=True, slots=True)
 class TuningForecast:
-    """What tuning can be expected to take and to bring, going by what it took and brought so far.
+    """The expected duration and gain of tuning, from those of earlier tunings.
 
     Attributes:
         efforts: Times a kernel's effort that its tuning takes.
@@ -87,7 +87,7 @@ class TuningRecords:
         self._tuners: dict[str, bool] = {}
 
     def can_tune(self, target: Target) -> bool:
-        """Return True if kernels of this target may be tuned: its toolchain can, and it is no target of tuned kernels."""
+        """Return True if kernels of this target may be tuned: its toolchain can, and its kernels are not tuned ones."""
         name = target.toolchain
         if name not in self._tuners:
             self._tuners[name] = self._workshop.can_tune(target)
@@ -135,12 +135,12 @@ class TuningRecords:
         self._here[digest_of(name)] = (str(job.target), tuned)
 
     def find(self, job: Job) -> TunedKernel | None:
-        """What came of tuning the kernel of a job, in whichever model; None if it was not."""
+        """Return the result of tuning the kernel of a job, in any model; None if it was not tuned."""
         _, found = self._here.get(digest_of(self._kernel_name(job)), ("", None))
         return found
 
     def any(self) -> bool:
-        """Whether any kernel was tuned on this machine."""
+        """Return True if any kernel was tuned on this machine."""
         return bool(self._here)
 
     @property
@@ -149,7 +149,7 @@ class TuningRecords:
         return digest_of({name: asdict(tuned) for name, (_, tuned) in self._here.items()})
 
     def forecast(self, target: Target) -> TuningForecast:
-        """What tuning for a target, with its trials and seed, can be expected to take and to bring."""
+        """Return the expected duration and gain of tuning for a target, with its trials and seed."""
         return TuningForecast.of([tuned for name, tuned in self._here.values() if name == str(target)])
 
     @functools.cached_property

@@ -27,7 +27,7 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a worker may use.
+    """The limits of a worker.
 
     Attributes:
         start_s: Seconds for a worker to come up, and once more to import what its toolchain needs.
@@ -88,7 +88,7 @@ class WorkerPool:
                 worker.kill()
 
     def availability(self, target: Target) -> Availability:
-        """Whether a target can be used, as its toolchain says in a process of its own; options make no difference."""
+        """Return the availability of a target, as its toolchain states it in a process of its own, whatever the options."""
         name = target.build_name
         if name not in self._available:
             try:
@@ -105,7 +105,7 @@ class WorkerPool:
         return self._available[name]
 
     def build_of(self, target: Target) -> str:
-        """What a target's timings depend on: its toolchain's build, and the code here that drives it."""
+        """Return what a target's timings depend on: its toolchain's build, and the code here that drives it."""
         return self._with_revision(target, self.availability(target).build)
 
     def _with_revision(self, target: Target, build: str) -> str:
