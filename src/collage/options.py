@@ -1,4 +1,4 @@
-"""What a user may decide about a compilation."""
+"""The options of a compilation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_STRATEGY", "SEARCHES", "CompileOptions"]
 
 SEARCHES = ("fast", "proof", "exhaustive")
-"""How thorough a search may be, see ``CompileOptions.search``."""
+"""Kinds of search by thoroughness, see ``CompileOptions.search``."""
 
 DEFAULT_STRATEGY = "lazy"
 
@@ -150,5 +150,5 @@ class CompileOptions:
 
     @property
     def proves(self) -> bool:
-        """Whether a search goes on until no other plan can cost less."""
+        """True if a search goes on until no other plan can cost less."""
         return self.search != "fast"

@@ -1,4 +1,4 @@
-"""What options say beyond what the library of the command line reads itself. All raise UsageError for what they cannot read."""
+"""Readers of options that the library of the command line cannot read. All raise UsageError for wrong values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people see while they wait, and when something goes wrong: on stderr, so that stdout stays data."""
+"""Progress and error messages. They go to stderr, so that stdout holds data only."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _SHOWN_WAISTS = 8
 _SHOWN_INPUTS = 4
 """Inputs whose other lengths are shown; ``--json`` has all."""
 _CALL_US = 20.0
-"""What a run may take beside its kernels, and so by how much a single toolchain may seem faster on a small model."""
+"""Microseconds of a run beside its kernels, by which a single toolchain may seem faster on a small model."""
 
 
 def print_report(report: Report, artefact: str | None = None) -> None:
@@ -106,7 +106,7 @@ def _shapes(inputs: Mapping[str, Sequence[int]]) -> str:
 
 
 def print_outputs(outputs: Sequence[Mapping[str, Any]]) -> None:
-    """What ``run`` returned."""
+    """Print the outputs of ``run``."""
     rows = (
         (row["name"], row["dtype"], str(row["shape"]), _number(row["min"]), _number(row["max"]), row["file"] or "")
         for row in outputs
@@ -115,7 +115,7 @@ def print_outputs(outputs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_bench(table: Mapping[str, Any]) -> None:
-    """What ``bench`` measured."""
+    """Print the result of ``bench``."""
     best = min((row["median_us"] for row in table["rows"] if row["median_us"]), default=None)
     rows = (
         (
@@ -178,7 +178,7 @@ def print_env(env: Mapping[str, Any]) -> None:
 
 
 def print_inspection(found: Mapping[str, Any]) -> None:
-    """What is in a model."""
+    """Print the contents of a model."""
     console = _console()
     model = found["model"]
     console.print(

@@ -81,7 +81,7 @@ def _loaded(
 
 
 def check_names(names: Iterable[str], inputs: Sequence[Port] | None) -> None:
-    """Refuse names that are no inputs; nothing if these are not known.
+    """Refuse names other than those of inputs; nothing if these are not known.
 
     Raises:
         InputError: A name that is none of them.

@@ -1,4 +1,4 @@
-"""``collage toolchain check``: the contract of toolchains, as a table, for those who write one."""
+"""``collage toolchain check``: the contract of toolchains, as a table, for authors of toolchains."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _source(name: str, facts: dict[str, Any]) -> str:
 
 @dataclass
 class _Listener:
-    """What pytest calls as tests end."""
+    """The results of tests, as pytest tells them."""
 
     rows: list[dict[str, Any]]
     say: Any

@@ -30,7 +30,7 @@ from collage.toolchains import TUNED
 __all__ = ["TRIALS", "autotune", "known_autotuned"]
 
 TRIALS = 16
-"""What is tried for each workload of a kernel."""
+"""Trials for each workload of a kernel."""
 
 _LEAST_EFFORT_S = 1e-3
 
@@ -38,7 +38,7 @@ _LEAST_EFFORT_S = 1e-3
 def known_autotuned(
     problem: Problem, costs: CostTable, records: TuningRecords, candidates: Iterable[CandidateKernel]
 ) -> list[CandidateKernel]:
-    """Those of some candidates whose very kernels were tuned before, in whichever model, as candidates with tuned code.
+    """Return candidates with tuned code, for those candidates whose kernels were tuned before in any model.
 
     Nothing is tuned, built or measured here: what the database knows of their time is known from now on, the rest is for
     the search to find out.

@@ -42,7 +42,7 @@ class SearchBudget:
         self._searched_s = 0.0
 
     def kernels(self, keys: int) -> int:
-        """How many kernels the search may ask for in all.
+        """Return the number of kernels that the search may ask for in all.
 
         What the user says; or else a share of the keys there are, or any number where something is to be proved.
 
@@ -71,7 +71,7 @@ class SearchBudget:
 
     @contextmanager
     def searching(self) -> Iterator[None]:
-        """What happens within counts as searching, of which there is so much and no more."""
+        """Count the time within as time of searching, which is limited."""
         started = time.monotonic()
         try:
             yield

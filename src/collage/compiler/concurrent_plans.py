@@ -1,8 +1,8 @@
 """Plans where the search places operators on devices: several ways to share the work, for the finals to choose from.
 
 The cheapest cover is that which takes least work; the one that ends first keeps more devices busy, and may well be another.
-What kernels of different devices do to each other when they run at once (a memory shared, a clock turned down) nobody
-predicts, so both are raced, and the cheapest cover of each device alone as well.
+Kernels of different devices slow each other when they run at once (a memory shared, a clock turned down). That is not predicted.
+So both are compared end to end, and the cheapest cover of each device alone as well.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from collage.search import NoCover, Partitioning, overlapping_covers, placed_sho
 __all__ = ["concurrent_plans"]
 
 _ROUNDS = 12
-"""How often the cover that is expected to end first is looked for, and what it lacks is measured."""
+"""Rounds of looking for the cover that is expected to end first, and measuring its missing kernels."""
 
 _CHARGE = 0.01
-"""What each kernel that is not measured is charged for that, as a share of the cheapest cover: few new ones come first."""
+"""Charge for each kernel that is not measured, as a share of the cheapest cover, so that covers with few of them come first."""
 
 
 def concurrent_plans(

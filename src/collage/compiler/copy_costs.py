@@ -1,4 +1,4 @@
-"""What it costs to hand a tensor from one device to another: measured once on this machine, and kept.
+"""The cost of handing a tensor from one device to another. It is measured once on this machine and kept.
 
 Sets of this machine's cores share its memory, so nothing is copied between them. It is not free either: the other core
 set's thread has to be woken, and has to fetch the tensor from the caches of the cores that wrote it. Both are measured, the
@@ -39,7 +39,7 @@ Cores = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class CopyCost:
-    """What a tensor costs when another core set reads it, beyond what the core set that wrote it would pay.
+    """The cost of a tensor that another core set reads, beyond that of the core set that wrote it.
 
     Attributes:
         latency_s: Seconds until the other thread is awake.
@@ -61,7 +61,7 @@ pinned, and the launch and the wait. Never nothing: kernels there are timed betw
 
 
 def measure_copy_cost(src: Cores, dst: Cores, database: Database, remeasure: bool = False) -> CopyCost:
-    """What handing a tensor from one core set to another costs, from the database if it is known for this machine.
+    """Return the cost of handing a tensor from one core set to another, from the database if it is known for this machine.
 
     Args:
         src: The cores that write it.
@@ -111,7 +111,7 @@ def _copy_cost(
 
 
 def _extra_s(devices: CoreSets, nbytes: int) -> float:
-    """How much longer it takes until a tensor was read on the other device than on its own; never negative."""
+    """Return the extra seconds of reading a tensor on the other device; never negative."""
     array = np.zeros(max(1, nbytes // 8))
     times: Mapping[str, list[float]] = {"src": [], "dst": []}
     for turn in range(_ROUNDS):

@@ -34,7 +34,7 @@ _BATCH_SIZE = 16
 _ONE_AND_THE_HOST = 2
 _TWO_PARTS = 2
 _LEAST_SHARE = 0.1
-"""What is at least left of a kernel's time when the cost of the call is taken off."""
+"""The least share of a kernel's time that is left when the cost of the call is taken off."""
 
 
 class HasTarget(Protocol):
@@ -47,12 +47,12 @@ class HasTarget(Protocol):
 
     @property
     def target(self) -> Target:
-        """What it is compiled for."""
+        """The target that the kernel is compiled for."""
         ...
 
 
 class CostTable:
-    """What the kernels of one model cost.
+    """The costs of the kernels of one model.
 
     Args:
         problem: The model and the menu.
@@ -143,7 +143,7 @@ class CostTable:
 
     @property
     def kernels_left(self) -> int:
-        """How many kernels the search may still have measured."""
+        """Return the number of kernels that the search may still have measured."""
         return max(0, self.budget.kernels(len(self._twins)) - self.budget.asked)
 
     @property
@@ -153,7 +153,7 @@ class CostTable:
 
     @cached_property
     def transfers(self) -> list[Transfer]:
-        """What operators hand to each other, and what it costs to copy it, where the search places them."""
+        """Return the values that operators hand to each other with their copy costs, if the search places operators."""
         problem = self._problem
         assert problem.placement is not None
         return transfers_of(
@@ -236,7 +236,7 @@ class CostTable:
 
     @property
     def rejections(self) -> int:
-        """How many kernels turned out to be wrong where another of equal key was right."""
+        """Return the number of kernels that are wrong although another one of equal key is right."""
         return len(self._rejected)
 
     def expected_s(self, candidate: CandidateKernel) -> float:

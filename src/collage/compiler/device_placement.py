@@ -64,7 +64,7 @@ class DeviceCandidate(CandidateKernel):
 
 
 class DevicePlacement:
-    """Where the operators of a prepared model run, or may run.
+    """The devices on which the operators of a prepared model run, or may run.
 
     Args:
         model: The model, annotated.
@@ -119,11 +119,11 @@ class DevicePlacement:
 
     @property
     def has_overlap(self) -> bool:
-        """Whether kernels of different devices run at once: the runtime has threads for devices where any has cores."""
+        """True if kernels of different devices run at once. The runtime has threads for devices if any has cores."""
         return bool(self.cores)
 
     def scope_of(self, node: ir.Node, rest: SEScope | None = None) -> SEScope:
-        """Where a node of the main graph runs, and what it is to be compiled for.
+        """Return the device and the target of a node of the main graph.
 
         Args:
             node: The node.
@@ -135,7 +135,7 @@ class DevicePlacement:
         return self._on(name, rest)
 
     def why_not(self, node: ir.Node, device: SEScope, target: Target) -> str | None:
-        """Why a kernel for a target that runs on a device cannot contain a node; None if it can."""
+        """Return the reason why a kernel for a target on a device cannot contain a node; None if it can."""
         name = str(node.name)
         if device not in self._devices_of(name):
             return f"it is planned for {self._planned[name]}"
@@ -151,11 +151,11 @@ class DevicePlacement:
         return tuple(d for d in self.devices if all(self.why_not(node, d, target) is None for node in nodes))
 
     def allows(self, nodes: Iterable[ir.Node], target: Target) -> bool:
-        """Whether a kernel for a target may consist of these nodes: one device, and the target refines every plan."""
+        """Return True if a kernel for a target may consist of these nodes: one device, and the target refines every plan."""
         return bool(self.devices_for(nodes, target))
 
     def within(self, candidates: Iterable[CandidateKernel]) -> Iterator[CandidateKernel]:
-        """Those candidates of a graph that are allowed; once for each device, where the search is to choose one."""
+        """Return the allowed candidates of a graph, once for each device if the search chooses one."""
         refused: dict[tuple[Target, SEScope], int] = {}
         for candidate in candidates:
             target, nodes = candidate.target, candidate.sub_graph.graph.nodes
@@ -172,7 +172,7 @@ class DevicePlacement:
                 yield DeviceCandidate(candidate.sub_graph, target, candidate.spec, candidate.rules, device, number)
 
     def result_scope(self, nodes: Iterable[ir.Node], target: Target, device: SEScope | None = None) -> SEScope:
-        """Where the results of a kernel lie, and what it is compiled for (``result_se_scope``).
+        """Return the place of the results of a kernel and its target (``result_se_scope``).
 
         Args:
             nodes: The kernel's nodes.
@@ -189,7 +189,7 @@ class DevicePlacement:
         copy_s: Callable[[SEScope, SEScope, int], float] = lambda src, dst, nbytes: 0.0,
         nbytes_of: Callable[[ir.Value], int] = lambda value: value_nbytes(value) or 0,
     ) -> list[Transfer]:
-        """What operators hand to each other, and what it costs to copy it from device to device.
+        """Return the values that operators hand to each other, with the costs of copying them from device to device.
 
         Inputs arrive in the host's memory, and outputs are delivered there, unless something else is demanded. Sets of
         this machine's cores all see that memory, so where there is no other device, only demands count.
@@ -294,7 +294,7 @@ class DevicePlacement:
 
 
 class _Use(Enum):
-    """How a node reads a value."""
+    """Ways in which a node reads a value."""
 
     DATA = auto()
     ON_HOST = auto()
@@ -302,7 +302,7 @@ class _Use(Enum):
 
 
 def _use_of(node: ir.Node, value: ir.Value) -> _Use:
-    """How a node, its bodies included, reads one of its values."""
+    """Return the way in which a node, its bodies included, reads one of its values."""
     inside = {node, *(inner for body in bodies(node) for inner in body.all_nodes())}
     uses = [use for use in value.uses() if use.node in inside and use.idx not in unread_operands(use.node)]
     if not uses:
@@ -311,7 +311,7 @@ def _use_of(node: ir.Node, value: ir.Value) -> _Use:
 
 
 def _demanded(plan: DevicePlan, node: ir.Node, inside: Sequence[ir.Node]) -> SEScope:
-    """What is demanded of a node; of control flow, what is annotated in it, or of its results."""
+    """Return the demands on a node. For control flow they are the annotations in it, or of its results."""
     demanded = plan.required(node)
     annotated: Sequence[ir.Node | ir.Value] = (*inside, *node.outputs) if inside else ()
     for scope in map(asked_scope, annotated):
@@ -404,7 +404,7 @@ def lay_out(
 
 
 def _values_of(node: ir.Node) -> list[ir.Value]:
-    """What a call of a kernel, which leaves nothing out, reads and makes."""
+    """Return the values that a call of a kernel reads and makes. A call leaves nothing out."""
     return [value for value in (*node.inputs, *node.outputs) if value is not None]
 
 

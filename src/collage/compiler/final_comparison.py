@@ -39,7 +39,7 @@ _NOISY = 1.5
 
 @dataclass(frozen=True, slots=True)
 class FinalComparison:
-    """How the finals ended.
+    """The result of the final comparison.
 
     Attributes:
         recipe: The winner's, ready to run; None if nothing finished.
@@ -219,7 +219,7 @@ def _wrong_kernel(problem: Problem, plan: Plan, why_wrong_kernel: Callable[[Plan
 
 
 def unmeasured(problem: Problem, survey: Survey, session: MeasureSession) -> FinalComparison:
-    """What to return where the model could not be run for reference: the host, which runs it as it is written.
+    """Return the host's plan, for a model that could not be run for reference. The host runs it as it is written.
 
     Raises:
         NothingCanRun: Not even the host can build it.

@@ -49,7 +49,7 @@ __all__ = ["measure_session", "on_given_inputs", "open_model"]
 Say = Callable[[str], None]
 
 LIMITS = Limits()
-"""What workers may use."""
+"""The limits of workers."""
 
 
 def open_model(

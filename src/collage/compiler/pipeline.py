@@ -130,7 +130,7 @@ def compile(
 
     Raises:
         UsageError: A path that does not exist, an unknown target, an option that makes no sense, inputs that do not fit.
-        ModelError: The source is no valid, or no safe, model, or one that cannot be run.
+        ModelError: The source is not a valid model, not a safe one, or cannot be run.
         NothingCanRun: An operator that no target and no fallback can run, or a menu that runs none of them.
         WrongAnswer: Every way of running the model gives wrong outputs.
     """
@@ -389,7 +389,7 @@ def decide(
 
 
 def _mixes(survey: Survey, plans: Sequence[Plan], singles: Sequence[Plan]) -> list[Plan]:
-    """Return the best plans of the search that are no singles, by new names."""
+    """Return the best plans of the search other than singles, by new names."""
     mixes = [plan for plan in plans if not _is_single_already(survey, plan) and not _is_among(singles, plan)]
     return [replace(plan, name=f"mix {i}") for i, plan in enumerate(mixes[: survey.problem.options.finalists], 1)]
 
@@ -403,14 +403,14 @@ def _is_among(plans: Sequence[Plan], plan: Plan) -> bool:
 
 
 def _is_single_already(survey: Survey, plan: Plan) -> bool:
-    """Whether a plan is the whole model on one target, as surveyed: neither tuned, nor with parts chosen by the search."""
+    """Return True if a plan is the whole model on one target as surveyed: not tuned, and without parts that the search chose."""
     first = plan.kernels[0]
     is_surveyed = first.target in survey.baselines and not survey.problem.is_bound(first.target)
     return len(plan.kernels) == 1 and is_surveyed and not first.sub_graph.nested
 
 
 def _nothing_finished(finals: FinalComparison) -> Exception:
-    """What to say where no way of running the model is left."""
+    """Return the error for a model that no plan runs rightly."""
     standings = finals.standings
     reasons = told_once({name: [s.reason] for name, s in standings.items() if s.reason}) or "no target took it"
     if any(s.status is Status.WRONG for s in standings.values()):

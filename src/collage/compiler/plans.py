@@ -213,7 +213,7 @@ def _alone_with_rest(
 
 
 def on_the_host(problem: Problem, survey: Survey) -> Plan:
-    """The whole model on the host: what is left where nobody on the menu takes it.
+    """The whole model on the host: the last resort if no target of the menu takes it.
 
     Raises:
         NothingCanRun: The plan of devices does not let the host run everything.

@@ -23,7 +23,7 @@ OPSET_CONVERSION = "opset conversion"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is left out of a preparation.
+    """The passes that are left out of a preparation.
 
     Attributes:
         left_out: Names of passes, or ``OPSET_CONVERSION``.
@@ -40,7 +40,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """How a model was prepared, and what it can be compared with.
+    """A prepared model, with its reference.
 
     Attributes:
         original: The model as the user gave it; None if the prepared one is the user's own.

@@ -26,7 +26,7 @@ __all__ = ["Problem", "with_reduced_precision"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is to be compiled, and for what.
+    """A model to be compiled, with the targets and options.
 
     Attributes:
         model: The prepared model, its large weights in one file.

@@ -109,8 +109,8 @@ def check_menu(survey: Survey, session: MeasureSession) -> None:
     """Refuse to go on where no target of the menu runs any part of the model.
 
     Raises:
-        NothingCanRun: So it is, and nobody allowed the host to run everything.
-        WrongAnswer: So it is, because a target computes wrongly.
+        NothingCanRun: No target does, and the host is not allowed to run everything.
+        WrongAnswer: No target does, because one computes wrongly.
     """
     # What is built operator by operator may do where all of it at once does not.
     some = any(support.ok for found in survey.baselines.values() for support in found.support.values())
@@ -128,7 +128,7 @@ def check_chosen(survey: Survey, session: MeasureSession, finals: FinalCompariso
     """Refuse a plan of which no target of the menu runs any operator; views are the host's in any plan.
 
     Raises:
-        NothingCanRun: It is such a plan, and nobody allowed that.
+        NothingCanRun: It is such a plan, and that is not allowed.
         WrongAnswer: It is, because a target computes wrongly.
     """
     is_host_alone = finals.plan is not None and finals.plan.targets == (HOST_TARGET,)

@@ -158,7 +158,7 @@ def _numerics(
 
 
 def _reference(survey: Survey, session: MeasureSession) -> dict[str, Any]:
-    """What outputs were compared with, on which inputs, and what was left out of the preparation for that."""
+    """Return the reference of the outputs, the sets of inputs, and the passes that were left out of the preparation."""
     original, values, problem = survey.reference.original, session.values, survey.problem
     outputs = [str(value.name) for value in problem.model.graph.outputs]
     return {
@@ -212,7 +212,7 @@ def _other_lengths(problem: Problem, session: MeasureSession) -> list[dict[str, 
 
 
 def _left_to_the_host(survey: Survey, plan: Plan) -> list[str]:
-    """Why nobody runs the model who was asked to, where that is so."""
+    """Warn if no requested target runs any of the model."""
     if plan.targets != (HOST_TARGET,):
         return []
     reasons = {target.short: survey.baselines[target].whole.reason for target in survey.problem.menu}
@@ -221,7 +221,7 @@ def _left_to_the_host(survey: Survey, plan: Plan) -> list[str]:
 
 
 def _says_little(problem: Problem, no_numbers: Mapping[str, float]) -> list[str]:
-    """What cannot be told of outputs that are no numbers."""
+    """Warn about outputs that are NaN in the reference."""
     told = [f"{share:.0%} of output {name!r}" for name, share in no_numbers.items()]
     if not told:
         return []
@@ -232,7 +232,7 @@ def _says_little(problem: Problem, no_numbers: Mapping[str, float]) -> list[str]
 
 
 def _saturates(tolerance: float, strict: float, standing: FinalistResult | None) -> list[str]:
-    """What a user may not expect of a quantised model, and how to do without."""
+    """Warn about saturating products of a quantised model, and name the option that avoids them."""
     error = None if standing is None else standing.max_rel
     if error is None or error <= _NOTEWORTHY or tolerance <= strict:
         return []
@@ -243,7 +243,7 @@ def _saturates(tolerance: float, strict: float, standing: FinalistResult | None)
 
 
 def _warnings(finals: FinalComparison, threads: int, machine: Machine) -> list[str]:
-    """Where the figures deserve less belief than usual, a sentence each."""
+    """Return a sentence for each reason to believe the figures less than usual."""
     warnings = []
     if machine.quota is not None and threads > (enough := thread_count(machine)) > 0:
         warnings.append(

@@ -58,7 +58,7 @@ _TUNED_OPTIONS = ("trials", "seed")
 
 @dataclass(frozen=True, slots=True)
 class SearchSummary:
-    """What a search did, for the report.
+    """The work of a search, for the report.
 
     Attributes:
         stopped_by: See ``SearchResult``; ``not started`` where there was nothing to search.
@@ -122,7 +122,7 @@ class SearchSummary:
 
 @dataclass(frozen=True, slots=True)
 class CompileResult:
-    """What a compilation ends with.
+    """The result of a compilation.
 
     Attributes:
         finals: The winner, and how the other plans compare.
@@ -284,7 +284,7 @@ class ResultStore:
         return self._problem.kernels.model(kernel.sub_graph, kernel.target).metadata_props.get(TUNED)
 
     def _plan(self, told: Mapping[str, Any]) -> Plan | None:
-        """Return a plan of this model; None if its kernels are no cover, or not for this menu and these devices."""
+        """Return a plan of this model; None if its kernels do not cover the model, or are not for this menu and these devices."""
         kernels = [kernel for each in told["kernels"] if (kernel := self._kernel(each)) is not None]
         nodes = sorted(node for each in told["kernels"] for node in each["nodes"])
         single = None if told["single"] is None else self._target(told["single"])

@@ -31,7 +31,7 @@ __all__ = ["Reference", "Survey", "supported_baselines", "survey_model"]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What outputs are compared with.
+    """The reference of outputs.
 
     Attributes:
         checking: The sets of inputs on which everything is checked.
@@ -45,13 +45,13 @@ class Reference:
 
     @property
     def failure(self) -> str | None:
-        """Why the model could not be run for reference; nothing can be measured then."""
+        """Return the reason why the model could not be run for reference. Nothing can be measured then."""
         return self.checking.failure
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is known of a model before any search.
+    """The facts about a model before any search.
 
     Attributes:
         problem: The model and the menu.

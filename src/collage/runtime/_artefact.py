@@ -13,7 +13,7 @@ Or a zip of it, stored without compression, which ``load`` unpacks into a folder
 zip, without the compiled kernels: ``load`` builds them.
 
 Native code is native code: load artefacts only from people whose programs you would run, or have ``load`` rebuild all
-kernels from the model. The manifest protects against damage and mix-ups, not against someone who can write a new manifest.
+kernels from the model. The manifest protects against damage and mix-ups, not against an author of a new manifest.
 """
 
 from __future__ import annotations

@@ -249,7 +249,7 @@ class Executable:
             The path.
 
         Raises:
-            UsageError: The path is taken by something that is no artefact, or cannot be written.
+            UsageError: The path holds something other than an artefact, or cannot be written.
         """
         return save(self.recipe, self.workspace, Path(path), recipe_only=recipe_only)
 

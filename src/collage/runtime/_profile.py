@@ -1,4 +1,4 @@
-"""Where the time of a run goes, kernel by kernel."""
+"""The time of a run, kernel by kernel."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class KernelTime:
 
     Attributes:
         name: Its global symbol.
-        target: Who runs it.
+        target: The target that runs the kernel.
         median_us: Median over the runs.
         p10_us: Tenth percentile.
         p90_us: Ninetieth percentile.
@@ -38,7 +38,7 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What ``Executable.profile`` measured, with all caches warm and all kernels in their places.
+    """The result of ``Executable.profile``, measured with all caches warm and all kernels in their places.
 
     Attributes:
         kernels: In the order in which they run.
@@ -123,7 +123,7 @@ class Profile:
 
 
 def _covered(spans: Sequence[Span]) -> int:
-    """How long at least one span lasted, in ns: those of kernels that ran at once overlap."""
+    """Return the ns during which at least one span lasted. Spans of kernels that ran at once overlap."""
     covered = end = 0
     for began, ended in sorted(spans):
         covered += max(0, ended - max(began, end))
