@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -169,7 +170,7 @@ def test_what_was_tampered_with_is_refused(compiled: collage.Executable, tmp_pat
     for bad in (
         text[: len(text) // 2],
         "[]",
-        text.replace('"schema": 1', '"schema": 99', 1),
+        re.sub(r'"schema": \d', '"schema": 99', text, count=1),
         text.replace('"files"', '"f"'),
     ):
         manifest.write_text(bad)

@@ -107,7 +107,7 @@ def nest(value: Any, times: int) -> Any:
 
 MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "an old version": lambda m: m.update(schema=0),
-    "a newer version": lambda m: m.update(schema=4),
+    "a newer version": lambda m: m.update(schema=5),
     "a version that is no number": lambda m: m.update(schema="1"),
     "a version that is a truth": lambda m: m.update(schema=True),
     "kernels of one name": lambda m: m["kernels"][0].update(name=m["kernels"][1]["name"]),
