@@ -434,8 +434,8 @@ def test_what_compiled_models_offer_changes_nothing(handed: Handed, tmp_path: Pa
     collage.load(artefact).run(x)
     benchmark.bench(artefact, MENU, rounds=1, inputs=handed(x))
     inspection.inspect(source, MENU, options=_options())
-    for path in (source, artefact):
-        session = InferenceSession(path, targets=MENU, options=_options(), cache_dir=tmp_path / "cache")
+    of_model = InferenceSession(source, targets=MENU, options=_options(), cache_dir=tmp_path / "cache")
+    for session in (of_model, InferenceSession(artefact)):
         session.run(None, handed(x))
 
 

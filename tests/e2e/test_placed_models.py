@@ -10,7 +10,10 @@ import pytest
 
 import collage
 from collage.compiler.device_placement import DevicePlacement
-from collage.compiler.fuse_ops_pass import CollageFuseOps
+from collage.compiler.estimated_search import EstimatedSearch
+from collage.compiler.preparation import Verdict
+from collage.compiler.problem import Problem
+from collage.compiler.survey import Reference, Survey, supported_baselines
 from collage.cost import Cost
 from collage.device import (
     PlanDevices,
@@ -23,11 +26,12 @@ from collage.device import (
     require_output,
 )
 from collage.frontend import read_model
-from collage.graph import DataflowGraph, KernelSpec, NameSupply, kernels_of, partition
+from collage.graph import KernelSpec, NameSupply, kernels_of, partition
+from collage.measure.check_inputs import CheckingSets
 from collage.measure.kernel_factory import kernel_attributes
 from collage.search import copies_of
 from collage.target import Target
-from collage.toolchains import Registry
+from collage.toolchains import Availability, Registry
 from collage.transform import prepare
 from tests.e2e.fake_two_device_toolchains import NearToolchain
 from tests.unit.device.simulation import random_inputs, random_model, run
@@ -68,10 +72,12 @@ def placed(model: ir.Model, seed: int, placement: DevicePlacement) -> tuple[ir.M
     toolchains = Registry()
     toolchains.add(NearToolchain({}))
     toolchains.add(NearToolchain({}, "far", "cuda"))
-    graph = DataflowGraph(model)
-    plan = CollageFuseOps(["near", "cuda:far"], toolchains=toolchains)._estimated(
-        graph, AtRandom(seed), collage.CompileOptions(), placement
-    )
+    menu = tuple(toolchains.parse_target(name) for name in ("near", "cuda:far"))
+    problem = Problem.of(model, menu, toolchains, collage.CompileOptions(), placement)
+    graph = problem.graph
+    baselines = supported_baselines(problem, lambda _: Availability(True))
+    survey = Survey(problem, Reference(CheckingSets(), None, Verdict()), baselines)
+    plan = EstimatedSearch(survey, AtRandom(seed)).best().plan
     names = NameSupply("kernel")
     specs = []
     for kernel in plan.kernels:

@@ -269,7 +269,7 @@ def compile_(
     from collage.runtime import check_destination
 
     if output is None and not dry_run:
-        raise UsageError("missing option -o (see collage compile --help)")
+        raise UsageError("missing option --output (-o), see collage compile --help")
     for path in (output, plan_out):
         if path is not None and not path.parent.exists():
             raise UsageError(f"cannot write {path}: the folder {path.parent} does not exist")

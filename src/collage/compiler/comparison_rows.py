@@ -33,27 +33,31 @@ _ALWAYS_TOLD: tuple[Verdict, ...] = ("wrong", "crashed", "time-out", "out of mem
 def comparison_rows(survey: Survey, result: CompileResult) -> tuple[Row, ...]:
     """Return the rows in the order of their ratios; those without one come last."""
     finals = result.finals
-    rows = [_plan_row(result, plan) for plan in finals.plans]
+    rows = [_plan_row(survey, result, plan) for plan in finals.plans]
     told = {row.name for row in rows}
     rows += [_target_row(survey, finals, target) for target in survey.problem.menu if target.title not in told]
     rows += _baseline_row(finals)
     return tuple(sorted(rows, key=lambda row: row.ratio.value if row.ratio else math.inf))
 
 
-def _plan_row(result: CompileResult, plan: Plan) -> Row:
+def _plan_row(survey: Survey, result: CompileResult, plan: Plan) -> Row:
     finals, standing = result.finals, result.finals.standings.get(plan.name)
     verdict: Verdict = "not raced" if standing is None else _verdict(standing, plan)
     is_returned = finals.plan is not None and plan.name == finals.plan.name
+    whole = None if plan.single is None else survey.baselines[plan.single].whole.time
+    is_bound = plan.single is not None and survey.problem.is_bound(plan.single)
     return _with_standing(
         Row(
             plan.name,
             "mix" if plan.single is None else "single",
             "returned" if is_returned else verdict,
-            None if plan.single is None else str(plan.single),
+            None if plan.single is None else plan.single.title,
             len(plan.kernels),
             _precision(plan.targets),
             ratio=Ratio(1.0, 1.0, 1.0) if is_returned else None,
             estimate_us=_us(result.predicted_s.get(plan.name)),
+            alone_us=None if is_bound else _times(whole),
+            unbound_us=_times(whole) if is_bound else None,
         ),
         standing,
         is_returned,
@@ -72,7 +76,7 @@ def _with_standing(row: Row, standing: FinalistResult | None, is_returned: bool 
         time_us=_us(standing.paired_s),
         measured_us=_times(standing.time),
         rounds_us=tuple(1e6 * seconds for seconds in standing.rounds_s),
-        alone_us=_times(standing.alone),
+        alone_us=_times(standing.alone) or row.alone_us,
         max_rel_error=standing.max_rel,
         reason=standing.reason,
     )

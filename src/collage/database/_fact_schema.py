@@ -125,6 +125,7 @@ _SEARCH: Mapping[str, Callable[[Any], bool]] = {
     "states": is_finite,
     "rounds": is_finite,
     "caps": lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+    "notes": lambda value: isinstance(value, list) and all(isinstance(note, str) for note in value),
     "optimal": lambda value: isinstance(value, bool),
     "gap": _is_finite_or_none,
     "strategy": lambda value: isinstance(value, str),

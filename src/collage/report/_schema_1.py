@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, cast
 
 from collage._errors import TargetError
@@ -198,6 +199,7 @@ def _single(row: Row) -> dict[str, Any]:
         "raced": row.ratio is not None,
         "measured_us": _times(row),
         "reason": row.reason,
+        **({} if row.unbound_us is None else {"unbound_us": asdict(row.unbound_us)}),
     }
 
 

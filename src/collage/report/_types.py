@@ -148,6 +148,7 @@ class Row:
         measured_us: Latencies in the reporting phase.
         rounds_us: Median latency in each round of the reporting phase, in the order of time.
         alone_us: Latencies outside the comparison, as timed alone. They are not comparable with the other columns.
+        unbound_us: Latencies of the whole model, timed alone, if the target's kernels are bound to a rule.
         estimate_us: Predicted time.
         max_rel_error: Largest difference of an output from the reference, relative to the largest magnitude.
         reason: One sentence, if it has no time or is wrong.
@@ -164,6 +165,7 @@ class Row:
     measured_us: Times | None = None
     rounds_us: tuple[float, ...] = ()
     alone_us: Times | None = None
+    unbound_us: Times | None = None
     estimate_us: float | None = None
     max_rel_error: float | None = None
     reason: str | None = None

@@ -395,6 +395,7 @@ RESULT = {
         "states": 2,
         "rounds": 1,
         "caps": ["states"],
+        "notes": [],
         "optimal": False,
         "gap": 0.5,
         "strategy": "lazy",
