@@ -52,7 +52,7 @@ def test_the_code_of_the_page_runs() -> None:
 
 def test_the_page_on_measuring_has_the_numbers_of_the_comparison() -> None:
     page = (Path(__file__).parents[3] / "docs" / "measuring.md").read_text()
-    section = page.partition("### The finals")[2][:2000]
+    section = page.partition("## The final comparison")[2][:2000]
     plan = ComparisonPlan()
     for words in (
         f"at least {plan.rounds} times",
