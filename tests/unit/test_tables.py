@@ -40,6 +40,15 @@ def test_bench_says_what_may_be_the_call_itself(
     assert said in printed and ("longer" in printed) == bool(said)
 
 
+def test_bench_takes_no_wrong_row_for_the_best(capsys: pytest.CaptureFixture[str]) -> None:
+    table = bench_table(40.0, 10.0, 30.0)
+    table["rows"][1]["reason"] = "output 'y': differs"
+    print_bench(table)
+    printed = capsys.readouterr().out
+    assert "1.333" in printed and "0.333" in printed
+    assert "10 µs longer" in printed
+
+
 @pytest.mark.parametrize(
     ("lengths", "said"),
     [

@@ -116,7 +116,9 @@ def print_outputs(outputs: Sequence[Mapping[str, Any]]) -> None:
 
 def print_bench(table: Mapping[str, Any]) -> None:
     """Print the result of ``bench``."""
-    best = min((row["median_us"] for row in table["rows"] if row["median_us"]), default=None)
+    # A row with a reason is wrong, or coarser than the model: no measure for the others.
+    right = [row["median_us"] for row in table["rows"] if row["median_us"] and not row["reason"]]
+    best = min(right, default=None)
     rows = (
         (
             row["name"],
@@ -137,8 +139,10 @@ def print_bench(table: Mapping[str, Any]) -> None:
             f"{table['speedup_vs_best_single']:.3f}x the best single toolchain (95 % interval {low:.3f} to {high:.3f})",
             highlight=False,
         )
-        ours, *singles = (row["median_us"] for row in table["rows"])
-        longer_us = ours - min(time_us for time_us in singles if time_us)
+        ours, *singles = table["rows"]
+        longer_us = ours["median_us"] - min(
+            (row["median_us"] for row in singles if row["median_us"] and not row["reason"]), default=ours["median_us"]
+        )
         if 0 < longer_us <= _CALL_US:
             console.print(
                 f"{longer_us:.0f} µs longer: the call itself may take up to {_CALL_US:.0f} µs", highlight=False

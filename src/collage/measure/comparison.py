@@ -345,7 +345,7 @@ def _run_rounds(
             break
         alive = [runner for runner in alive if runner.status is Status.OK]
         done = max((len(getattr(runner, phase)) for runner in alive), default=0)
-        say(f"comparison, {phase}: round {done + 1} of {max(rounds, plan.rounds)} or more, finalists: {len(alive)}")
+        say(f"comparison, {phase}: round {done + 1}, finalists: {len(alive)}")
         order.shuffle(alive)
         with measurement_lock():
             for runner in alive:
