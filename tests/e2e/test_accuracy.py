@@ -52,6 +52,7 @@ def test_without_a_budget_nothing_is_rough(chain: Path, toolchains: Registry) ->
     assert not reduced_nodes(report)
 
 
+@pytest.mark.slow
 def test_a_large_budget_takes_the_whole_model(chain: Path, toolchains: Registry) -> None:
     report = compile_within(0.1, chain, toolchains)
     assert len(reduced_nodes(report)) == 5
@@ -80,6 +81,7 @@ def test_naming_a_rough_target_grants_no_budget(chain: Path, toolchains: Registr
 
 
 @pytest.mark.skipif("avx512_bf16" not in this_machine().flags, reason="this processor does not compute in bf16")
+@pytest.mark.slow
 def test_a_real_toolchain_is_within_the_budget(mixed_model: Path) -> None:
     options = collage.CompileOptions(accuracy_budget=2e-2)
     executable = collage.compile(mixed_model, ["openvino"], options=options, workers=LENT)

@@ -165,6 +165,7 @@ def rows(count: int) -> list[dict[str, Any]]:
     return [{"v0": random.standard_normal((1, 64)).astype(np.float32)} for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_a_largest_drop_grants_reduced_targets(chain: Path, rough: Registry) -> None:
     options = collage.CompileOptions(metric="snr", max_drop=0.1)
     report = collage.compile(chain, "rough", options=options, data=rows(10), toolchains=rough, workers=LENT).report
@@ -183,6 +184,7 @@ def test_one_sample_is_taken_and_the_report_says_that_it_is_too_few(chain: Path,
     assert any("too few samples" in line for line in report["precision"]["summary"])
 
 
+@pytest.mark.slow
 def test_a_front_is_time_against_error(chain: Path, rough: Registry) -> None:
     options = collage.CompileOptions(front=True, accuracy_budget=0.1)
     report = collage.compile(chain, "rough", options=options, toolchains=rough, workers=LENT).report
