@@ -29,9 +29,9 @@ BAR = 1.03
 SAMPLES = 3
 """Runs of one turn; one more before them brings caches and threads back."""
 QUIET_S = 0.5
-"""How long a turn may take to end: threads that spin for a while after it would slow down whoever comes next."""
+"""Seconds that a turn may take to end: threads that spin for a while after it would slow down the next one."""
 MEASURED_S = 8.0
-"""How long a model is measured on a toolchain, once it has its fewest rounds."""
+"""Seconds that a model is measured on a toolchain, once it has its fewest rounds."""
 FEWEST_ROUNDS = 8
 FAR = 4.0
 """A vendor's interface that takes so many times as long is not looked at twice."""
@@ -43,7 +43,7 @@ ALIGNMENT = 64
 """Bytes; where arrays begin that Collage hands from kernel to kernel."""
 
 Made = tuple[str, Any]
-"""What a child process answers: ``ok`` and a value, or ``problem`` and a sentence."""
+"""The answer of a child process: ``ok`` and a value, or ``problem`` and a sentence."""
 
 
 def compiled_by_collage(name: str, folder: Path, threads: int, workspace: Path) -> Any:
@@ -59,7 +59,7 @@ def compiled_by_collage(name: str, folder: Path, threads: int, workspace: Path) 
 
 
 def loaded_by_collage(name: str, compiled: Any, inputs: Inputs, threads: int, workspace: Path) -> Call:
-    """That kernel, alone in its process."""
+    """A kernel that is alone in its process."""
     from collage.toolchains import LoadOptions
 
     toolchain, target = toolchain_of(name, threads)
@@ -158,7 +158,7 @@ class Child:
         return self.answer(RUN_TIMEOUT_S)
 
     def answer(self, timeout_s: float = BUILD_TIMEOUT_S) -> Made:
-        """What it sends next, or what came instead."""
+        """Return the next answer, or the error that came instead."""
         try:
             return self._pipe.recv() if self._pipe.poll(timeout_s) else ("problem", f"took more than {timeout_s:g} s")
         except (EOFError, OSError):
@@ -218,7 +218,7 @@ def turns(runners: Mapping[str, Child], rounds: int) -> tuple[dict[str, list[Any
 
 
 def row_of(vendor: str, first: str, samples: Mapping[str, list[Any]], problems: Mapping[str, str]) -> dict[str, Any]:
-    """What the rounds say of one interface."""
+    """Return the figures of one interface, from its rounds."""
     if vendor not in samples:
         label = vendor if vendor in problems else next(iter(problems))
         return {"problem": f"{label}: {problems[label]}"}

@@ -45,7 +45,7 @@ WIN = 1.05
 TURN_S = 0.003
 """How long a toolchain runs in its turn: short kernels run many times."""
 QUIET_S = 0.5
-"""How long a turn may take to end: threads that spin for a while after it would slow down whoever comes next."""
+"""Seconds that a turn may take to end: threads that spin for a while after it would slow down the next one."""
 MOST_SAMPLES = 50
 FEWEST_ROUNDS = 12
 CASE_S = 4.0

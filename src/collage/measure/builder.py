@@ -56,7 +56,7 @@ class Builds:
         limits: Limits,
         say: Callable[[str], None],
     ) -> None:
-        self._crew = worker_pool
+        self._pool = worker_pool
         self._workspace = workspace
         self._counters = counters
         self._threads = threads
@@ -92,7 +92,7 @@ class Builds:
                 self._say(f"building {job.kernel.graph.name} on {job.target.short}")
                 results[index] = self.build(job.kernel, job.target)
 
-        self._crew.side_by_side({name: partial(build_some, indices) for name, indices in by_toolchain.items()})
+        self._pool.side_by_side({name: partial(build_some, indices) for name, indices in by_toolchain.items()})
         return [results[index] for index in range(len(jobs))]
 
     def build(self, kernel: ir.Model, target: Target, timeout_s: float | None = None) -> Built:
@@ -101,7 +101,7 @@ class Builds:
         with build_lock():
             started = time.monotonic()  # Standing in line is no part of building.
             try:
-                made: dict[str, Any] = self._crew.call(
+                made: dict[str, Any] = self._pool.call(
                     target,
                     "build",
                     timeout_s or self._limits.compile_s,
@@ -136,5 +136,5 @@ class Builds:
     def tidy(self) -> None:
         """Has workers forget the kernels that they loaded, and this process the weights that it looked at."""
         self._held_bytes = 0
-        self._crew.recycle()
+        self._pool.recycle()
         page_out(self._workspace)

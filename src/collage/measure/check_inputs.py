@@ -225,7 +225,7 @@ def agrees_with_original(
     """Return whether another preparation of a model computes what the original does.
 
     Args:
-        model: The other preparation, its weights in the workshop's workspace.
+        model: The other preparation, its weights in the session's workspace.
         shown_on: Holds the inputs on which an earlier preparation did not.
         measure_session: Runs it.
         original: The original model.

@@ -71,7 +71,7 @@ class MeasuringCostEstimator:
     """
 
     def __init__(self, measure_session: MeasureSession, model_bytes: int) -> None:
-        self._workshop = measure_session
+        self._session = measure_session
         self._surroundings = CachePressure(model_bytes, measure_session.values, measure_session.cores)
         self._structures: dict[str, str] = {}
 
@@ -89,11 +89,11 @@ class MeasuringCostEstimator:
             abandon_above_s: Kernels slower than this need not be measured precisely.
         """
         jobs = [self.job(module, target, abandon_above_s) for module, target in kernels]
-        return self._workshop.measure(jobs)
+        return self._session.measure(jobs)
 
     def measure_again(self, module: ir.Model, target: Target, abandon_above_s: float) -> Outcome | None:
         """Measure a kernel once more, see ``MeasureSession.measure_again``."""
-        return self._workshop.measure_again(self.job(module, target, abandon_above_s))
+        return self._session.measure_again(self.job(module, target, abandon_above_s))
 
     def why_wrong(self, module: ir.Model, target: Target) -> str | None:
         """Return the reason why this kernel, with its weights and on its values, is wrong; None if it is right.
@@ -101,7 +101,7 @@ class MeasuringCostEstimator:
         Raises:
             ToolchainError: It could not be built or run.
         """
-        return self._workshop.check(self.job(module, target))
+        return self._session.check(self.job(module, target))
 
     def job(self, module: ir.Model, target: Target, abandon_above_s: float = float("inf")) -> Job:
         """The job of measuring a kernel."""

@@ -158,7 +158,7 @@ def capture_shape_profiles(
     dims: Lengths,
     given: Mapping[str, Any] = MappingProxyType({}),
 ) -> Mapping[str, Any]:
-    """Runs the model at all its representative lengths; the workshop will time kernels at each of them.
+    """Runs the model at all its representative lengths; the session will time kernels at each of them.
 
     Args:
         model: A prepared model.
@@ -238,7 +238,7 @@ def capture_reference(
         model: A prepared model.
         inputs: One value per graph input, by name.
         measure_session: Runs it in a worker process.
-        values: Where to store them; the workshop's own store by default.
+        values: Where to store them; the session's own store by default.
         exempt: See ``capture_rounding_sensitive``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The workshop: where kernels are built and measured, in worker processes that may die.
+"""The session: where kernels are built and measured, in worker processes that may die.
 
 Builds of one batch run side by side, one per toolchain; then the batch is measured, one kernel at a time, while nothing
 is built, by other tuners neither. Everything that was ever measured comes from the database instead. Outcomes are data.
@@ -54,7 +54,7 @@ class MeasureSession:
         threads: Threads that each kernel may use; 0 is the toolchains' default.
         remeasure: Do not look up what the database knows.
         limits: What workers may use; None is what ``Limits`` says.
-        workers: Worker processes to use and to leave running; None is the workshop's own.
+        workers: Worker processes to use and to leave running; None is the session's own.
         say: Told what is going on.
     """
 
@@ -77,9 +77,9 @@ class MeasureSession:
         self._limits = limits = limits or Limits()
         self.say = say
         self._session: dict[str, Outcome] = {}
-        self._crew = WorkerPool(toolchains, database, limits, forgive=remeasure, workers=workers, say=say)
+        self._pool = WorkerPool(toolchains, database, limits, forgive=remeasure, workers=workers, say=say)
         self.counters = Counters()
-        self._builds = Builds(self._crew, workspace, self.counters, threads=threads, limits=limits, say=say)
+        self._builds = Builds(self._pool, workspace, self.counters, threads=threads, limits=limits, say=say)
         self._verified: set[tuple[str, str]] = set()
         self.values = ValueStore(workspace / "values")
         self.occasions = [(self.values, 1.0)]
@@ -94,7 +94,7 @@ class MeasureSession:
 
     def close(self) -> None:
         """Ends all workers, unless they were lent."""
-        self._crew.close()
+        self._pool.close()
 
     @property
     def cores(self) -> int:
@@ -113,15 +113,15 @@ class MeasureSession:
 
     def availability(self, target: Target) -> Availability:
         """Return the availability of a target, as its toolchain states it in a process of its own."""
-        return self._crew.availability(target)
+        return self._pool.availability(target)
 
     def build_of(self, target: Target) -> str:
         """Return the build that a target's timings depend on; see ``WorkerPool.build_of``."""
-        return self._crew.build_of(target)
+        return self._pool.build_of(target)
 
     def start_all(self, targets: Iterable[Target], first: Callable[[], None] = lambda: None) -> None:
-        """Has the toolchains of all targets come up side by side, which takes some of them seconds; see ``WorkerPool.muster``."""
-        self._crew.start_all(targets, first)
+        """Start the toolchains of all targets side by side, which takes some of them seconds; see ``WorkerPool.start_all``."""
+        self._pool.start_all(targets, first)
 
     def key(self, job: Job) -> WorkloadKey:
         """Under which key a job's timing is kept."""
@@ -217,7 +217,7 @@ class MeasureSession:
         made = self._builds.compiled(job.kernel, job.target)
         with build_lock():
             told = self._checked(job, made)
-            found = self._crew.call(job.target, "check", self._limits.run_s, **told)
+            found = self._pool.call(job.target, "check", self._limits.run_s, **told)
         self._builds.relieve(job.kernel)
         if not found["wrong"]:
             self._verified.add(name)
@@ -233,7 +233,7 @@ class MeasureSession:
         try:
             made = self._builds.compiled(kernel, target)
             with measurement_lock():
-                found: Mapping[str, float] = self._crew.call(
+                found: Mapping[str, float] = self._pool.call(
                     target,
                     "overheads",
                     self._limits.run_s,
@@ -250,7 +250,7 @@ class MeasureSession:
     def can_tune(self, target: Target) -> bool:
         """Return True if a target's toolchain finds faster code by trials."""
         try:
-            return bool(self._crew.call(target, "can_tune", self._limits.start_s))
+            return bool(self._pool.call(target, "can_tune", self._limits.start_s))
         except ToolchainError:
             return False
 
@@ -262,7 +262,7 @@ class MeasureSession:
         """
         file, workspace = self._builds.write(kernel), str(self.workspace)
         with build_lock():
-            found: list[str] = self._crew.call(
+            found: list[str] = self._pool.call(
                 target,
                 "tuning_workloads",
                 self._limits.try_s,
@@ -278,7 +278,7 @@ class MeasureSession:
         Raises:
             ToolchainError: It could not be tuned.
         """
-        found: dict[str, str] = self._crew.call(
+        found: dict[str, str] = self._pool.call(
             target,
             "tune",
             budget_s + self._limits.compile_s,
@@ -296,7 +296,7 @@ class MeasureSession:
         try:
             made = self._builds.compiled(kernel, target)
             with measurement_lock():
-                found = self._crew.call(
+                found = self._pool.call(
                     target,
                     "profile",
                     self._limits.run_s,
@@ -332,7 +332,7 @@ class MeasureSession:
         """Have a worker do a job with a model and a store of its inputs."""
         file = self._builds.write(model)
         with build_lock():
-            self._crew.call(
+            self._pool.call(
                 target,
                 job,
                 self._limits.compile_s + self._limits.run_s,
@@ -385,7 +385,7 @@ class MeasureSession:
         Some are right at first only: those whose buffers are overrun, or whose threads run a race.
         """
         told = self._checked(job, compiled)
-        check = partial(self._crew.call, job.target, "check", self._limits.run_s, **told)
+        check = partial(self._pool.call, job.target, "check", self._limits.run_s, **told)
         try:
             found = check()
             if not found["wrong"]:
@@ -409,7 +409,7 @@ class MeasureSession:
             # What is hopeless on one occasion is so on all of them.
             abandon_above_s = min(job.abandon_above_s / weight, 1e9)
             plan = SamplingPlan(job.context_bytes // _MIB * _MIB, self.cores, abandon_above_s=abandon_above_s)
-            samples = self._crew.call(
+            samples = self._pool.call(
                 job.target,
                 "sample",
                 self._limits.run_s,

@@ -82,7 +82,7 @@ class TuningRecords:
     """
 
     def __init__(self, measure_session: MeasureSession, database: Database) -> None:
-        self._workshop = measure_session
+        self._session = measure_session
         self._database = database
         self._tuners: dict[str, bool] = {}
 
@@ -90,7 +90,7 @@ class TuningRecords:
         """Return True if kernels of this target may be tuned: its toolchain can, and its kernels are not tuned ones."""
         name = target.toolchain
         if name not in self._tuners:
-            self._tuners[name] = self._workshop.can_tune(target)
+            self._tuners[name] = self._session.can_tune(target)
         return self._tuners[name] and target.option("trials") is None
 
     def tune(self, kernel: ir.Model, target: Target, budget_s: float) -> tuple[str, float] | None:
@@ -110,12 +110,12 @@ class TuningRecords:
         Raises:
             ToolchainError: It could not be tuned.
         """
-        workloads = self._workshop.tuning_workloads(kernel, target)
+        workloads = self._session.tuning_workloads(kernel, target)
         records = {name: text for name in workloads if (text := self._database.fact(**self._name(name, target)))}
         missing = [name for name in workloads if name not in records]
         new, began = len(missing), time.monotonic()
         while missing and (left_s := budget_s - (time.monotonic() - began)) > 0:
-            found = self._workshop.tune(kernel, target, left_s, records)
+            found = self._session.tune(kernel, target, left_s, records)
             fresh = [name for name in missing if name in found]
             if not fresh:
                 break
@@ -164,7 +164,7 @@ class TuningRecords:
 
     def _kernel_name(self, job: Job) -> Mapping[str, str | int]:
         """As its timings are filed, but for what tuning does not depend on: the model around it."""
-        parts = self._workshop.key(job).parts()
+        parts = self._session.key(job).parts()
         return {"fact": "tuned-1", **{name: part for name, part in parts.items() if name not in ("context", "method")}}
 
     def _name(self, workload: str, target: Target) -> Mapping[str, str | int]:
@@ -172,8 +172,8 @@ class TuningRecords:
             "fact": "tuning-1",
             "workload": workload,
             "target": str(target),
-            "build": self._workshop.build_of(target),
+            "build": self._session.build_of(target),
             "machine": this_machine().fingerprint,
-            "threads": self._workshop.threads,
+            "threads": self._session.threads,
             "settings": runtime_settings(),
         }

@@ -77,7 +77,7 @@ def search_section(contents: PageContents) -> Markup:
         ("ended by", search.stopped_by.replace("_", " ")),
         ("candidates", f"{search.candidates:,}, of which {search.keys:,} distinct" if search.candidates else ""),
         ("built", f"{search.built:,}"),
-        ("measured", f"{search.measured:,}, {search.measured_again:,} twice; {search.cache_hits:,} were known"),
+        ("measured", f"{search.measured:,}; {search.cache_hits:,} were known"),
         ("proof", "no plan of these candidates can be cheaper" if search.optimal else "none; see docs/fusion.md"),
         ("time in all", f"{search.wall_s:.0f} s" if search.wall_s else ""),
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from collage.graph import known_operators
 from collage.page._contents import KernelView, Operator, PageContents, Value
@@ -95,8 +95,7 @@ class _Names:
 
     def walk(self, value: _T) -> _T:
         """Return a value in which every text is redacted, in dataclasses, mappings and sequences too."""
-        found: Any = self._walked(value)
-        return found  # type: ignore[no-any-return]
+        return cast(_T, self._walked(value))
 
     def _walked(self, value: Any) -> Any:
         if isinstance(value, str):

@@ -221,7 +221,6 @@ class SearchFacts:
         keys: Number of distinct ones.
         built: Kernels that were built.
         measured: Kernels that were measured.
-        measured_again: Kernels that were measured twice.
         cache_hits: Timings that were known.
         raced: False if the result of an earlier compilation was reused.
         states: Covered sets that were settled.
@@ -240,7 +239,6 @@ class SearchFacts:
     keys: int = 0
     built: int = 0
     measured: int = 0
-    measured_again: int = 0
     cache_hits: int = 0
     raced: bool = False
     states: int = 0

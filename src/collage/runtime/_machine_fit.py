@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from collage.runtime._manifest import processor_facts
 from collage.runtime._recipe import Recipe
+from collage.system.machine import threads_of_quota
 
 __all__ = ["fitting_threads"]
 
@@ -24,7 +24,7 @@ def fitting_threads(recipe: Recipe, compiled_on: Any) -> tuple[int, list[str]]:
     """
     here = processor_facts()
     cores, quota = int(here["cores"] or 1), here["quota"]
-    usable = cores if quota is None else max(1, min(cores, math.ceil(quota)))
+    usable = cores if quota is None else min(cores, threads_of_quota(quota))
     if recipe.devices is not None or compiled_on == here:
         return recipe.threads, []
     notes, threads = [], recipe.threads
@@ -51,7 +51,7 @@ def _usable(facts: Any) -> int | None:
         return None
     if not isinstance(quota, int | float) or not 0 < quota < cores:
         return int(cores)
-    return max(1, math.ceil(quota))
+    return threads_of_quota(quota)
 
 
 def _counted(threads: int) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from collage.system.cgroups import free_in_groups_bytes, limit_of_groups_bytes, processor_quota
 
-__all__ = ["Machine", "free_memory_bytes", "this_machine", "thread_count", "usable_memory_bytes"]
+__all__ = ["Machine", "free_memory_bytes", "this_machine", "thread_count", "threads_of_quota", "usable_memory_bytes"]
 
 _CPUINFO = Path("/proc/cpuinfo")
 _TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -107,6 +107,11 @@ def _memory_bytes() -> int:
     return int(psutil.virtual_memory().total)
 
 
+def threads_of_quota(quota: float) -> int:
+    """Return the threads that a container's quota, in processors, leaves work for: at least 1, else the nearest number."""
+    return max(1, round(quota))
+
+
 def thread_count(machine: Machine | None = None, processors: int | None = None) -> int:
     """Return the number of threads that a container leaves work for, 0 if it leaves the whole machine.
 
@@ -119,7 +124,7 @@ def thread_count(machine: Machine | None = None, processors: int | None = None) 
     """
     machine = this_machine() if machine is None else machine
     processors = (os.cpu_count() or machine.cores) if processors is None else processors
-    quota = math.inf if machine.quota is None else max(1, round(machine.quota))
+    quota = math.inf if machine.quota is None else threads_of_quota(machine.quota)
     if machine.cores >= processors and quota >= machine.physical_cores:
         return 0
     return int(min(machine.physical_cores, quota))

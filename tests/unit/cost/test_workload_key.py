@@ -140,7 +140,7 @@ class Keys:
         folder = self._folder / str(next(self._numbers))
         folder.mkdir()
         measure_session = MeasureSession(self._toolchains, self._database, folder, threads=setting.threads)
-        measure_session._crew._available["fake"] = Availability(True, "1", setting.build)
+        measure_session._pool._available["fake"] = Availability(True, "1", setting.build)
         for value in model.graph.inputs:
             measure_session.values.put(str(value.name), np.zeros(value.shape.numpy(), value.dtype.numpy()))
         maker = KernelMaker(DataflowGraph(model))
@@ -216,7 +216,7 @@ def shapes_in_key(folder: Path, text: str, *occasions: tuple[dict[str, tuple[int
             store.put(name, np.zeros(shape, np.float32))
         stores.append((store, weight))
     with Database("sqlite:///:memory:") as database, MeasureSession(toolchains, database, folder) as measure_session:
-        measure_session._crew._available["fake"] = Availability(True, "1", "fake 1.0")
+        measure_session._pool._available["fake"] = Availability(True, "1", "fake 1.0")
         measure_session.occasions = stores
         maker, target = KernelMaker(DataflowGraph(model)), Target.parse("llvm -compiler=fake")
         job = MeasuringCostEstimator(measure_session, 0).job(maker.model((1 << len(maker.graph)) - 1, target), target)
