@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from collage._errors import UsageError
+from collage.cli._ages import age, read_age_s
 from collage.cli._arguments import read_dims, read_lengths
 from collage.cli._console import counted, print_json, printable
 
@@ -22,7 +23,6 @@ __all__ = ["db"]
 
 _SCHEMA = 1
 """Version of what ``--json`` prints."""
-_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 db = typer.Typer(
     name="db",
@@ -71,7 +71,7 @@ def stats(url: Url = None, json: Json = False) -> None:
     for name, machine in found["by_machine"].items():
         _print(f"  {'machine':<8} {machine['timings']:>7}  {name}  {machine['cpu'] or ''}")
     for row in found["quarantined"]:
-        _print(f"  quarantined {_age(row['since_s'])}: {row['toolchain']} ({row['build']}): {row['reason']}")
+        _print(f"  quarantined {age(row['since_s'])}: {row['toolchain']} ({row['build']}): {row['reason']}")
     if found["damaged"]:
         _print(f"  unknown, as they cannot be believed: {counted(found['damaged'], 'row')}")
 
@@ -276,7 +276,7 @@ def prune(
     from collage.database.queries import Choice
     from collage.database.queries import prune as prune_
 
-    before_s = None if older_than is None else time.time() - _age_s(older_than)
+    before_s = None if older_than is None else time.time() - read_age_s(older_than)
     choice = Choice(before_s, machine, build, target, status, kind)
     if choice == Choice():
         raise UsageError("say what to remove, such as --older-than 90d (see collage db prune --help)")
@@ -342,7 +342,7 @@ def _print_moved(moved: Any, source: str, json: bool) -> None:
 def _line(row: Mapping[str, Any]) -> str:
     """A timing in one line."""
     took = f"{row['median_us']:>12.1f} µs" if row["median_us"] is not None else f"{'':>15}"
-    made = f"{_age(row['made_at_s'])}, {'here' if row['local'] else row['origin']}"
+    made = f"{age(row['made_at_s'])}, {'here' if row['local'] else row['origin']}"
     said = f"  {row['reason'][:80]}" if row["reason"] else ""
     return f"{row['digest'][:12]}  {row['status']:<13} {took}  {row['parts']['target']:<34} {made}{said}"
 
@@ -352,7 +352,7 @@ def _why(row: Mapping[str, Any]) -> str:
     head = f"{row['digest'][:12]} on {row['parts']['target']}: "
     found = row["nearest"]
     if row["known"]:
-        return f"{head}known, {found['status']}, {_age(found['made_at_s'])}"
+        return f"{head}known, {found['status']}, {age(found['made_at_s'])}"
     if found is None:
         return f"{head}not known; nothing else is, either"
     lines = [
@@ -360,19 +360,3 @@ def _why(row: Mapping[str, Any]) -> str:
     ]
     lines += [f"  {d['part']}: wanted {d['wanted']!r}, stored {d['stored']!r}" for d in row["differs"]]
     return "\n".join(lines)
-
-
-def _age(made_at_s: float) -> str:
-    seconds = max(0.0, time.time() - made_at_s)
-    for unit in ("w", "d", "h", "m"):
-        if seconds >= _UNITS[unit]:
-            return f"{seconds / _UNITS[unit]:.0f}{unit} ago"
-    return "just now"
-
-
-def _age_s(text: str) -> float:
-    """Reads ``90m``, ``12h``, ``30d`` or ``8w``."""
-    number, factor = text[:-1], _UNITS.get(text[-1:])
-    if factor is None or not number.isdecimal() or len(number) > 6:
-        raise UsageError(f"cannot read the age {text!r}; write for example 12h, 30d or 8w")
-    return int(number) * factor
