@@ -15,6 +15,8 @@ from collage._errors import UsageError
 from collage.cli._ages import age, read_age_s
 from collage.cli._arguments import read_dims, read_lengths
 from collage.cli._console import counted, print_json, printable
+from collage.store import download, upload, url_of
+from collage.system.scratch import scratch
 
 if TYPE_CHECKING:
     from collage.database.database import Database
@@ -172,7 +174,7 @@ def explain_miss(
     """
 )
 def export(
-    file: Annotated[str, typer.Argument(help="Where to; - is the standard output.")],
+    file: Annotated[str, typer.Argument(help="Where to: a file or a URL; - is the standard output.")],
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -205,7 +207,7 @@ def export(
     """,
 )
 def import_(
-    file: Annotated[str, typer.Argument(help="Where from; - is the standard input.")],
+    file: Annotated[str, typer.Argument(help="Where from: a file or a URL; - is the standard input.")],
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -221,11 +223,13 @@ def import_(
 
 
 @db.command(
-    help="""Take what another database knows: a file, or a URL. Rows keep their origin; the other one is not changed.
+    help="""Take what another database knows: a file, here or at a URL, or a server.
 
-    Examples:
+    Rows keep their origin. The other database is not changed. Examples:
 
       collage db merge /backup/timings.sqlite
+
+      collage db merge s3://bucket/timings.sqlite
 
       collage db merge postgresql://me@server/timings --db mine.sqlite
     """
@@ -307,6 +311,12 @@ def _written(file: str) -> Iterator[Any]:
     if file == "-":
         yield sys.stdout
         return
+    if (url := url_of(file)) is not None:
+        with scratch() as folder:
+            with (folder / "export").open("w", encoding="utf-8") as out:
+                yield out
+            upload(folder / "export", url)
+        return
     try:
         with Path(file).open("w", encoding="utf-8") as out:
             yield out
@@ -318,6 +328,13 @@ def _written(file: str) -> Iterator[Any]:
 def _read(file: str) -> Iterator[Any]:
     if file == "-":
         yield sys.stdin
+        return
+    if (url := url_of(file)) is not None:
+        with scratch() as folder:
+            if (found := download(url, folder)) is None:
+                raise UsageError(f"{file} is an artefact, not an export")
+            with found.open(encoding="utf-8") as lines:
+                yield lines
         return
     try:
         with Path(file).open(encoding="utf-8") as lines:
