@@ -272,7 +272,7 @@ def compile_(
     from collage.cli._run import read_arrays
     from collage.compiler.pipeline import CompileOptions, compile
     from collage.runtime import check_destination
-    from collage.store import url_of
+    from collage.store import shown, url_of
 
     if output is None and not dry_run:
         raise UsageError("missing option --output (-o), see collage compile --help")
@@ -322,16 +322,16 @@ def compile_(
         executable = compile(model, target or None, options=options, progress=show)
         is_right = executable.report.numerics.ok is not False
         if is_right:  # No artefact is written by a failure.
-            show(f"writing {output}")
+            show(f"writing {shown(output)}")
             executable.save(output, recipe_only=recipe_only)
     # Imports and writing are time that the user waits, too.
     searched = replace(executable.report.search, wall_s=time.monotonic() - began)
     report = replace(executable.report, search=searched)
     if json:
-        told = {**report.as_json(with_old_keys=True), "artefact": str(output) if is_right else None}
+        told = {**report.as_json(with_old_keys=True), "artefact": shown(output) if is_right else None}
         print_json({**told, "explanation": executable.explain().to_json()} if explain else told)
     else:
-        print_report(report, str(output) if is_right else None)
+        print_report(report, shown(output) if is_right else None)
         if explain:
             from collage.cli._explain import print_explanation
 

@@ -10,6 +10,7 @@ import typer
 
 from collage._errors import UsageError
 from collage.cli._console import counted, print_json, printable
+from collage.store import shown
 
 __all__ = ["PACK_HELP", "UNPACK_HELP", "pack", "show_machines", "unpack"]
 
@@ -48,11 +49,11 @@ def pack(
     plans = pack_(artefacts, output)
     if json:
         told = [{"machine": str(plan.made_on), "fingerprint": plan.made_on.fingerprint or None} for plan in plans]
-        print_json({"schema": _SCHEMA, "artefact": str(output), "plans": told})
+        print_json({"schema": _SCHEMA, "artefact": shown(output), "plans": told})
         return
     for plan in plans:
         _print(f"  {plan}")
-    _print(f"{counted(len(plans), 'plan')} written to {output}")
+    _print(f"{counted(len(plans), 'plan')} written to {shown(output)}")
 
 
 def unpack(
@@ -69,9 +70,9 @@ def unpack(
     check_destination(output)
     plan = unpack_plan(artefact, output, machine)
     if json:
-        print_json({"schema": _SCHEMA, "artefact": str(output), "machine": str(plan.made_on)})
+        print_json({"schema": _SCHEMA, "artefact": shown(output), "machine": str(plan.made_on)})
     else:
-        _print(f"{plan}\nwritten to {output}")
+        _print(f"{plan}\nwritten to {shown(output)}")
 
 
 def show_machines(artefact: Path, *, has_options: bool, json: bool) -> None:
@@ -86,10 +87,10 @@ def show_machines(artefact: Path, *, has_options: bool, json: bool) -> None:
         raise UsageError(f"{artefact} is an artefact: these options ask about models, such as its model.onnx")
     found = machine_rows(artefact)
     if json:
-        print_json({"schema": _SCHEMA, "artefact": str(artefact), **found})
+        print_json({"schema": _SCHEMA, "artefact": shown(artefact), **found})
         return
     kind = f"a pack of {counted(len(found['plans']), 'plan')}" if found["pack"] else "an artefact"
-    _print(f"{artefact}: {kind} of {found['model'] or 'a model'} ({(found['sha256'] or 'no digest')[:12]})")
+    _print(f"{shown(artefact)}: {kind} of {found['model'] or 'a model'} ({(found['sha256'] or 'no digest')[:12]})")
     for row in found["plans"]:
         gain = "" if row["speedup"] is None else f", {row['speedup']:.2f}x what you had"
         code = "native code" if row["native_code"] else "no native code"

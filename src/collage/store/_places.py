@@ -40,9 +40,10 @@ def url_of(place: str | Path) -> str | None:
     return f"file:///{rest}" if scheme in _LOCAL else f"{scheme}://{rest}"
 
 
-def shown(url: str) -> str:
-    """Return a URL for messages: without a name or a password."""
-    return _SECRET.sub("//***@", url)
+def shown(place: str | Path) -> str:
+    """Return a place for messages: a URL with all of its slashes, and without a name or a password."""
+    url = url_of(place)
+    return str(place) if url is None else _SECRET.sub("//***@", url)
 
 
 @contextmanager
