@@ -55,6 +55,7 @@ from collage.compiler.refusals import (
     check_chosen,
     check_menu,
     check_reference,
+    over_time,
     placement_costs,
     told_once,
     unsearched_bodies,
@@ -166,7 +167,9 @@ def compile(
             workers=workers,
             say=told,
             is_timed=estimator is None,
+            ends_at=told.ends_at,
         )
+        survey_s = time.monotonic() - started
         survey, result = find_plan(survey, session, database, estimator, told, may_choose_threads=targets is None)
         finals = result.finals
         assert finals.recipe is not None
@@ -175,6 +178,7 @@ def compile(
         report = compile_report(survey, session, facts, result, took_s, is_named=targets is not None)
         report = with_precision(report, survey, session, finals)
         more = [*placement_costs(survey, finals), *unsearched_bodies(survey)]
+        more += over_time(options.time_budget_s, took_s, survey_s)
         report = replace(report, warnings=(*report.warnings, *more))
         recipe = replace(finals.recipe, model=facts, report=report)
         if options.plan_out is not None and finals.plan is not None:
@@ -288,8 +292,7 @@ def _searched(
 
     def choose_(plans: Sequence[Plan]) -> FinalComparison:
         told.enter("compare")
-        hurried = _hurried(problem, told.left_s)
-        return choose(hurried, costs, session, plans, baseline=baseline_of(survey, session))
+        return choose(problem, costs, session, plans, baseline=baseline_of(survey, session))
 
     singles = [plan for plan in single_plans(problem, survey, candidates) if _is_allowed(problem, plan)]
     found = None
@@ -320,14 +323,6 @@ def _searched(
         return result
     tried = record_of_trials(problem, survey, session, finals, costs=costs, found=found, fusion=fusion)
     return replace(result, tried=tried)
-
-
-def _hurried(problem: Problem, left_s: float | None) -> Problem:
-    """Return a problem whose comparison fits what is left of the time budget: a third each to load, choose and report."""
-    plan = problem.comparison_plan
-    if left_s is None or left_s / 3 >= plan.phase_s:
-        return problem
-    return replace(problem, comparison_plan=replace(plan, phase_s=left_s / 3))
 
 
 def _recalled(

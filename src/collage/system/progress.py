@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,8 @@ __all__ = ["Progress", "ProgressEvent", "shown"]
 
 _LOGGER = logging.getLogger("collage.progress")
 _PLAIN_EVERY_S = 2.0
+_SHARE_OF_MEASURING = 0.95
+"""The share of a time budget after which nothing is measured any more: what is left writes the report and the artefact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,11 @@ class Progress:
     def left_s(self) -> float | None:
         """Seconds that are left of the time budget; None if there is none."""
         return None if self._budget_s is None else max(0.0, self._budget_s - (time.monotonic() - self._began))
+
+    @property
+    def ends_at(self) -> float:
+        """The value of ``time.monotonic()`` by which measuring should have ended; infinite without a time budget."""
+        return math.inf if self._budget_s is None else self._began + _SHARE_OF_MEASURING * self._budget_s
 
     def enter(self, title: str) -> None:
         """Begin the phase of this title, unless a later one has begun."""
