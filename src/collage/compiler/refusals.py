@@ -185,8 +185,7 @@ def over_time(budget_s: float | None, took_s: float, survey_s: float) -> list[st
         return []
     return [
         f"the time budget of {budget_s:g} s did not hold: {took_s:.0f} s. Reading the model and timing the whole of it on "
-        f"every target took {survey_s:.0f} s, and is never cut short; fewer targets, or --time-budget {1.5 * survey_s:.0f}s "
-        "or more, hold"
+        f"every target took {survey_s:.0f} s, and is never cut short; name fewer targets, or allow about {2 * survey_s:.0f} s"
     ]
 
 

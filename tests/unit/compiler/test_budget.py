@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from collage.compiler.budget import SearchBudget
+from collage.compiler.refusals import over_time
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import summarise
 from collage.measure.comparison import ComparisonPlan
@@ -34,3 +35,12 @@ def test_the_comparison_gets_at_most_half_of_what_is_left(left_s: float) -> None
     # Two singles: 10 s of building, and 22 rounds of 0.12 s each, both twice.
     expected = left_s - min(left_s / 2, 2 * (10.0 + 22 * 2 * 0.12))
     assert budget.seconds_left([single, single]) == pytest.approx(max(0.0, expected), abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "took_s", "warns"), [(None, 900.0, False), (40.0, 43.9, False), (40.0, 44.1, True)]
+)
+def test_a_budget_that_did_not_hold_is_told(budget_s: float | None, took_s: float, warns: bool) -> None:
+    told = over_time(budget_s, took_s, 31.0)
+    assert bool(told) is warns
+    assert all("40 s did not hold: 44 s" in text and "took 31 s" in text for text in told)
