@@ -79,7 +79,7 @@ from collage.options import CompileOptions
 from collage.runtime import Executable, Recipe
 from collage.search import SearchResult
 from collage.system.load import is_busy
-from collage.system.progress import Progress, ProgressEvent
+from collage.system.progress import Progress, ProgressEvent, is_notebook, shown
 from collage.system.scratch import make_scratch, scratch
 from collage.target import TargetLike
 from collage.toolchains import Registry, choose_menu, registry
@@ -122,7 +122,8 @@ def compile(
         data: Samples of real inputs, in place of the options' own: see ``CompileOptions.data``.
         toolchains: Where toolchains are found; the installed ones by default.
         workers: Worker processes to use and to leave running, for callers that compile many models.
-        progress: Called with an event for each step. The logger ``collage.progress`` is told in any case.
+        progress: Called with an event for each step. The logger ``collage.progress`` is told in any case. With None, a
+            notebook shows a line with a clock.
         say: Deprecated: called with the text of each event.
 
     Returns:
@@ -149,11 +150,14 @@ def compile(
     if options.baseline not in ("none", "onnxruntime"):
         toolchains.parse_targets([options.baseline])  # Says what is wrong with it.
     started = time.monotonic()
-    told = Progress(_callback(progress, say), _PHASES, options.time_budget_s)
-    told.enter("read")
-    told("reading the model")
-    source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
     with ExitStack() as stack:
+        callback = _callback(progress, say)
+        if callback is None and is_notebook():
+            callback = stack.enter_context(shown())
+        told = Progress(callback, _PHASES, options.time_budget_s)
+        told.enter("read")
+        told("reading the model")
+        source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
         survey, session, facts = open_model(
