@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from collage._errors import NothingCanRun, ToolchainError
@@ -88,7 +90,8 @@ def choose(
     if not problem.options.finals:
         return _least_predicted(problem, costs, session, plans)
     try:
-        return _compared(problem, session, plans, costs.why_wrong, baseline)
+        expected_s = partial(predicted_s, problem, costs)
+        return _compared(problem, session, plans, costs.why_wrong, baseline, expected_s)
     except KeyboardInterrupt:
         session.say("interrupted: returning the best single, as measured by itself")
         return _least_predicted(
@@ -102,10 +105,13 @@ def _compared(
     plans: Sequence[Plan],
     why_wrong_kernel: Callable[[PlannedKernel], str | None] = lambda _: None,
     baseline: Finalist | None = None,
+    expected_s: Callable[[Plan], float | None] = lambda _: None,
 ) -> FinalComparison:
-    recipes, failures = _built(problem, session, plans, why_wrong_kernel)
-    finalists = [finalist_of(problem, session, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
-    finalists += [] if baseline is None else [baseline]
+    # The most promising come first, since the last are left out if time is short.
+    ordered = sorted(plans, key=lambda plan: expected_s(plan) or math.inf)
+    recipes, failures = _built(problem, session, ordered, why_wrong_kernel)
+    finalists = [finalist_of(problem, session, plan, recipes[plan.name]) for plan in ordered if plan.name in recipes]
+    finalists[:0] = [] if baseline is None else [baseline]
     result = compare_end_to_end(finalists, problem.tolerance, problem.comparison_plan, session.say)
     standings = {**failures, **{standing.finalist.name: standing for standing in result.standings}}
     if result.winner is None:
@@ -191,10 +197,17 @@ def _built(
     plans: Sequence[Plan],
     why_wrong_kernel: Callable[[PlannedKernel], str | None],
 ) -> tuple[dict[str, Recipe], dict[str, FinalistResult]]:
-    """The plans that can be raced, and how the others failed: a kernel could not be built, or is wrong where it is."""
+    """Return the plans that can be compared, and how the others failed: a kernel could not be built, or is wrong where it is.
+
+    Building takes at most half of the time that is left, but one single is built in any case.
+    """
     recipes: dict[str, Recipe] = {}
     failures: dict[str, FinalistResult] = {}
+    reserve_s = problem.comparison_plan.left_s / 2
     for plan in plans:
+        is_late = problem.comparison_plan.left_s < reserve_s
+        if is_late and (plan.single is None or any(one.single for one in plans if one.name in recipes)):
+            continue
         session.say(f"building finalist {plan.name}")
         entry = finalist_of(problem, session, plan, None)
         try:
