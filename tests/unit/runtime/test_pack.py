@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import warnings
 import zipfile
@@ -18,11 +19,12 @@ from tests.unit.runtime.conftest import assert_right, small_model
 import collage
 from collage._errors import ArtefactError, UsageError
 from collage.cli._app import _main
-from collage.runtime import Executable, machine_rows, opened, pack, unpack_plan, verify
+from collage.runtime import Executable, _choice, machine_rows, opened, pack, unpack_plan, verify
 from collage.runtime._made_on import Fit, MadeOn
 from collage.runtime._pack import PACK
 from collage.system.machine import this_machine
 from collage.testing import executable_of
+from collage.toolchains import registry
 
 MODEL = "a" * 64
 FLAGS = this_machine().flags
@@ -180,6 +182,38 @@ def test_a_plan_whose_toolchain_is_missing_is_left_out(mix: Path, single: Path, 
     executable, told = loaded(tmp_path / "p")
     assert fingerprint_of(executable) == "b" * 16
     assert "elsewhere" in told[0]
+
+
+def test_machines_that_differ_in_their_gpu_are_two(
+    mix: Path, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One processor, two kinds of GPU: the builds of the toolchains for it tell them apart."""
+    fingerprint = this_machine().fingerprint
+    builds = json.loads((mix / "manifest.json").read_text())["toolchains"]
+    one = made(mix, fingerprint, toolchains={**builds, "cuda:onnxruntime": "onnxruntime 1, NVIDIA A"})
+    one.rename(tmp_path / "one")
+    two = made(mix, fingerprint, toolchains={**builds, "cuda:onnxruntime": "onnxruntime 1, NVIDIA B"})
+    plans = pack([tmp_path / "one", two], tmp_path / "p")
+    assert "NVIDIA A" in str(plans[0]) and "NVIDIA B" in str(plans[1])
+    for plan, gpu in zip(plans, "AB", strict=True):
+        monkeypatch.setattr(
+            _choice, "_devices_that_differ", lambda plan, _, gpu=gpu: [] if f"NVIDIA {gpu}" in str(plan) else ["other"]
+        )
+        assert _choice.choose(plans, registry()) == _choice.Choice(plan)
+    monkeypatch.undo()
+    executable, told = loaded(tmp_path / "p")
+    assert len(told) == 1 and "another device" in told[0] and "NVIDIA A" in told[0]
+    assert_right(executable)
+    with pytest.raises(UsageError, match="2 plans"):
+        unpack_plan(tmp_path / "p", tmp_path / "u", fingerprint)
+    assert "NVIDIA B" in str(unpack_plan(tmp_path / "p", tmp_path / "u", plans[1].manifest[:12]))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root links files of other users")
+def test_the_pack_of_another_user_is_loaded(packed: Path) -> None:
+    for entry in packed.iterdir():
+        os.chown(entry, 12345, 12345)
+    assert_right(collage.load(packed))
 
 
 def test_packs_are_packed_and_unpacked(mix: Path, single: Path, made: Made, tmp_path: Path) -> None:
