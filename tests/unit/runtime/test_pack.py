@@ -43,12 +43,18 @@ def mix(build: Callable[[], Executable], tmp_path_factory: pytest.TempPathFactor
     return of_model(build()).save(tmp_path_factory.mktemp("mix") / "m.collage")
 
 
-@pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An artefact with native code: the library of a TVM kernel."""
-    pytest.importorskip("tvm")
+@pytest.fixture(scope="module", params=["marked", pytest.param("tvm", marks=pytest.mark.slow)])
+def native(request: pytest.FixtureRequest, mix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artefact with native code: the library of a TVM kernel, or a kernel that says that it is such code."""
     path = tmp_path_factory.mktemp("native") / "m.collage"
-    return of_model(executable_of(small_model(), [([0, 1, 2], "onnxruntime"), ([3], "llvm")])).save(path)
+    if request.param == "tvm":
+        pytest.importorskip("tvm")
+        return of_model(executable_of(small_model(), [([0, 1, 2], "onnxruntime"), ([3], "llvm")])).save(path)
+    shutil.copytree(mix, path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["kernels"][2]["compiled"]["portable"] = False
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +97,10 @@ def loaded(path: Path) -> tuple[Executable, list[str]]:
         warnings.simplefilter("always")
         executable = collage.load(path, trusted=True)
     return executable, [str(warning.message) for warning in told if warning.category is RuntimeWarning]
+
+
+def kernels_of(artefact: Path) -> list[dict[str, Any]]:
+    return list(json.loads((artefact / "manifest.json").read_text())["kernels"])
 
 
 def fingerprint_of(executable: Executable) -> str:
@@ -144,9 +154,8 @@ def test_native_code_of_a_smaller_machine_is_loaded(native: Path, made: Made, tm
 def test_native_code_of_another_machine_is_never_loaded(
     native: Path, made: Made, tmp_path: Path, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from collage.toolchains.tvm.toolchain import TvmToolchain
-
-    monkeypatch.setattr(TvmToolchain, "load", lambda *_: pytest.fail("native code was loaded"))
+    (name,) = {k["compiled"]["toolchain"] for k in kernels_of(native) if not k["compiled"]["portable"]}
+    monkeypatch.setattr(type(registry().get(name)), "load", lambda *_: pytest.fail("native code was loaded"))
     pack([made(native, "b" * 16, **other)], tmp_path / "p")
     executable, told = loaded(tmp_path / "p")
     assert [kernel.target for kernel in executable.recipe.kernels] == ["llvm -compiler=onnxruntime"]
