@@ -132,6 +132,8 @@ def _options_of_all_commands(
 
       collage compile model.onnx -o model.collage --search proof
 
+      collage compile model.onnx -o model.collage --objective throughput --limit "p99<=20ms"
+
       collage compile model.onnx -o model.collage --devices plan.toml
 
       collage compile model.onnx -o model.collage --force "/Resize:llvm" --forbid "openvino:TopK"
@@ -207,6 +209,14 @@ def compile_(
             help="Search strategy: lazy, exhaustive, wide, or one of an installed package; see docs/fusion.md.",
         ),
     ] = "lazy",
+    objective: Annotated[
+        Literal["latency", "throughput", "memory", "size"],
+        typer.Option(help="What decides: latency, runs per second, resident set, or bytes; see docs/objectives.md."),
+    ] = "latency",
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="Q<=V", help="A bound to keep: p99<=20ms, rss<=400MB, size<=10MB, throughput>=50/s."),
+    ] = None,
     percentile: Annotated[
         Literal["10", "50", "90"], typer.Option(help="Percentile of a kernel's latencies that is its cost.")
     ] = "50",
@@ -291,6 +301,8 @@ def compile_(
         front=front,
         search=search,
         strategy=strategy,
+        objective=objective,
+        limits=tuple(limit or ()),
         percentile=int(percentile),
         measure_budget=measure_budget,
         remeasure=remeasure,

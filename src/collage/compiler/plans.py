@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -135,6 +136,7 @@ def single_plans(problem: Problem, survey: Survey, candidates: Iterable[Candidat
     range of operators there. What is free goes to the device on which that takes the fewest kernels.
     """
     everything = IndexSet((1 << len(problem.graph)) - 1)
+    most_s = math.inf if problem.options.weighs_bytes else _HOPELESS * survey.best_single_s
     plans = []
     if problem.placement is not None:
         free = {t: found for t, found in survey.baselines.items() if not problem.is_bound(t)}
@@ -152,11 +154,7 @@ def single_plans(problem: Problem, survey: Survey, candidates: Iterable[Candidat
         if problem.is_bound(target):
             if bound := _bound_plan(problem, [c for c in candidates if c.target == target], target):
                 plans.append(bound)
-        elif (
-            whole.time is not None
-            and survey.is_right(whole)
-            and whole.time.median_s <= _HOPELESS * survey.best_single_s
-        ):
+        elif whole.time is not None and survey.is_right(whole) and whole.time.median_s <= most_s:
             plans.append(
                 Plan(target.title, (PlannedKernel(SubGraph(problem.graph, everything), target, "whole"),), target)
             )

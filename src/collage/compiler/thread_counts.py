@@ -35,7 +35,7 @@ def with_one_thread(survey: Survey, session: MeasureSession, database: Database)
     if it is about as fast or faster on one thread.
     """
     options, placement = survey.problem.options, survey.problem.placement
-    if options.threads or placement is not None or (thread_count() or this_machine().physical_cores) < 2:
+    if options.search_threads or placement is not None or (thread_count() or this_machine().physical_cores) < 2:
         return survey
     if not survey.best_single_s < _SMALL_S:
         return survey

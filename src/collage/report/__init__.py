@@ -20,7 +20,7 @@ from collage.report._types import (
     Verdict,
 )
 from collage.report._words import (
-    COLUMNS,
+    columns_of,
     gain_lines,
     html_of,
     milliseconds,
@@ -32,7 +32,7 @@ from collage.report._words import (
 )
 
 __all__ = [
-    "COLUMNS",
+    "columns_of",
     "SCHEMA",
     "Gain",
     "KernelRow",
