@@ -409,6 +409,8 @@ def run(
       collage bench model.collage --against onnxruntime --json
 
       collage bench model.collage --input image=photo.npy
+
+      collage bench model.collage --concurrency 2 --duration 10s
     """
 )
 def bench(
@@ -417,6 +419,12 @@ def bench(
         list[str] | None, typer.Option("--against", metavar="T", help="A target; may be repeated. Default: its menu.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=3, help="Rounds; each contestant has one turn in each.")] = 15,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Callers at once: runs per second, and latencies under that load.")
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How long each contestant serves in all, e.g. 10s.")
+    ] = None,
     dim: Occasions = None,
     input_: Inputs = None,
     model: Annotated[
@@ -433,6 +441,22 @@ def bench(
 
     inputs = read_arrays(read_files(input_, "--input", "NAME=FILE.npy"))
     dims = read_lengths(dim) if dim else None
+    if concurrency is not None or duration is not None:
+        from collage.cli._serving import show_serving
+
+        return show_serving(
+            artefact,
+            against,
+            concurrency or 1,
+            read_seconds(duration),
+            quiet=quiet,
+            verbose=verbose,
+            json=json,
+            rounds=rounds,
+            dims=dims,
+            inputs=inputs,
+            model=model,
+        )
     with progress(quiet, verbose) as say:
         table = bench_(artefact, against, rounds=rounds, dims=dims, inputs=inputs, model=model, say=say)
     if json:

@@ -77,6 +77,14 @@ class _Variant:
         return self.plan.name
 
     @property
+    def title(self) -> str:
+        """The plan as it is told to people."""
+        streams = self.recipe.streams
+        name = self.plan.name.rpartition(",")[0] if streams else self.plan.name
+        name = name if self.plan.single is None else self.plan.single.short
+        return f"{name}, {streams} x {self.threads}" if streams else name
+
+    @property
     def threads(self) -> int:
         """Threads of one stream, as it is told; 0 is the toolchains' default."""
         return self.recipe.threads or (_cores() // self.recipe.streams if self.recipe.streams else 0)
@@ -86,7 +94,13 @@ class _Variant:
 
 
 def choose_finals(
-    survey: Survey, problem: Problem, costs: CostTable, session: MeasureSession, plans: Sequence[Plan], *, told: bool = True
+    survey: Survey,
+    problem: Problem,
+    costs: CostTable,
+    session: MeasureSession,
+    plans: Sequence[Plan],
+    *,
+    told: bool = True,
 ) -> FinalComparison:
     """Compare plans by the objective of the options, and return the winner.
 
@@ -118,7 +132,7 @@ def choose_finals(
             failures[plan.name] = check
     wanted = {limit.quantity for limit in limits} | _own(options.objective) - {"throughput"}
     measured = [_measured(problem, session, variant, wanted) for variant in variants]
-    failures |= {each.name: each for each in measured if isinstance(each, FinalistResult)}
+    failures |= {each.finalist.name: each for each in measured if isinstance(each, FinalistResult)}
     open_ = [each for each in measured if isinstance(each, _Variant)]
     if not open_:
         return FinalComparison(None, None, plans, failures, None, None)
@@ -326,6 +340,7 @@ def _told(
         "rows": [
             {
                 "name": variant.name,
+                "title": variant.title,
                 "kind": "mix" if variant.plan.single is None else "single",
                 "streams": variant.recipe.streams,
                 "threads": variant.threads,
@@ -366,9 +381,7 @@ def with_final_size(executable: Executable, options: CompileOptions) -> None:
         executable.report = replace(recipe.report, objective=section)
         executable.recipe = replace(recipe, report=executable.report)
     if missed := next((limit for limit in limits if size > limit.value), None):
-        raise LimitNotMet(
-            f"no plan keeps {missed.text}; the nearest is {recipe.report.winner} with size {amount('size', size)}"
-        )
+        raise LimitNotMet(f"no plan keeps {missed.text}; the nearest has size {amount('size', size)}, with its report")
 
 
 def _why_missed(variant: _Variant, limit: Limit) -> str:
@@ -390,6 +403,4 @@ def _nearest(variants: Sequence[_Variant], limits: Sequence[Limit]) -> str:
         if (value := nearest.figures.of(limit.quantity)) is not None
     ]
     told = " and ".join(dict.fromkeys(limit.text for limit in limits))
-    return f"no plan keeps {told}; the nearest is {nearest.name} with {', '.join(dict.fromkeys(figures))}"
-
-
+    return f"no plan keeps {told}; the nearest is {nearest.title} with {', '.join(dict.fromkeys(figures))}"

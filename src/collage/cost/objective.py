@@ -13,7 +13,7 @@ from collage._errors import UsageError
 __all__ = ["OBJECTIVES", "QUANTITIES", "Figures", "Limit", "amount", "read_limits"]
 
 OBJECTIVES = ("latency", "throughput", "memory", "size")
-"""What a compilation may optimise; see ``CompileOptions.objective``."""
+"""The figures that a compilation may optimise; see ``CompileOptions.objective``."""
 
 QUANTITIES: Mapping[str, str] = {
     "p50": "p50_s",
@@ -31,7 +31,9 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
     "bytes": {"B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30},
     "per_s": {"/s": 1.0},
 }
-_FORM = re.compile(r"\s*([A-Za-z0-9]+)\s*(<=|>=)\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]+)\s*", re.ASCII)
+_FORM = re.compile(
+    r"\s*([A-Za-z0-9]+)\s*(<=|>=)\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ/]+)\s*", re.ASCII
+)
 _EXAMPLES = '"p99<=20ms", "rss<=400MB", "size<=10MB" or "throughput>=50/s"'
 _LONGEST = 80
 

@@ -38,6 +38,7 @@ class _Streams:
             for number, own in enumerate(calls)
         ]
         self._all = calls
+        self._samples: list[np.ndarray[Any, Any]] = []
 
     def warm_up(self) -> None:
         """Run each stream once on each of its sets of inputs, one after the other."""
@@ -49,16 +50,21 @@ class _Streams:
         """Return the seconds that each of ``runs`` runs takes, with all streams busy: the inverse of the throughput."""
         return 1.0 / _rate(self._measured(lambda done, _: done < runs))
 
-    def serve(self, seconds: float) -> dict[str, Any]:
+    def serve(self, seconds: float, more: bool = False) -> dict[str, Any]:
         """Keep all streams busy for a time.
+
+        Args:
+            seconds: The time.
+            more: True if percentiles are of the calls before, too.
 
         Returns:
             ``runs_per_s`` of all streams, percentiles of the latencies in seconds, and the number of runs.
         """
         end = time.perf_counter() + seconds
         found = self._measured(lambda _, now: now < end)
-        latencies = np.array([sample for _, _, samples in found for sample in samples])
-        percentiles = np.percentile(latencies, [10, 50, 90, 95, 99]).tolist()
+        before = self._samples if more else []
+        self._samples = [*before, np.array([sample for _, _, samples in found for sample in samples])]
+        percentiles = np.percentile(np.concatenate(self._samples), [10, 50, 90, 95, 99]).tolist()
         named = dict(zip(("p10_s", "p50_s", "p90_s", "p95_s", "p99_s"), percentiles, strict=True))
         return {"runs_per_s": _rate(found), **named, "runs": sum(done for done, _, _ in found)}
 
@@ -144,11 +150,11 @@ class ConcurrentExecutableWorker(ExecutableWorker):
             streams.run(warm_up)
         return [streams.run(runs)]
 
-    def serve(self, seconds: float) -> dict[str, Any]:
+    def serve(self, seconds: float, more: bool = False) -> dict[str, Any]:
         """Keep all streams busy for a time; see ``_Streams.serve``."""
         streams = self._ready()
         streams.run(1)
-        return streams.serve(seconds)
+        return streams.serve(seconds, more)
 
 
 class ConcurrentArtefactWorker(ArtefactWorker):
@@ -169,10 +175,10 @@ class ConcurrentArtefactWorker(ArtefactWorker):
         for _ in range(concurrency):
             self._streams.warm_up()
 
-    def serve(self, seconds: float) -> dict[str, Any]:
+    def serve(self, seconds: float, more: bool = False) -> dict[str, Any]:
         """Keep all callers busy for a time; see ``_Streams.serve``."""
         self._streams.run(1)
-        return self._streams.serve(seconds)
+        return self._streams.serve(seconds, more)
 
 
 class ConcurrentVendorWorker:
@@ -186,9 +192,7 @@ class ConcurrentVendorWorker:
 
     def __init__(self, concurrency: int, threads: int, **arguments: Any) -> None:
         exclusive = concurrency == 1
-        self._sessions = [
-            VendorWorker(**arguments, threads=threads, exclusive=exclusive) for _ in range(concurrency)
-        ]
+        self._sessions = [VendorWorker(**arguments, threads=threads, exclusive=exclusive) for _ in range(concurrency)]
         self._streams = _Streams([_timed(each) for each in self._sessions], self._sessions[0].weights)
         self._streams.warm_up()
 
@@ -196,10 +200,10 @@ class ConcurrentVendorWorker:
         """Check the first session; see ``VendorWorker``."""
         return self._sessions[0].check(tolerance)
 
-    def serve(self, seconds: float) -> dict[str, Any]:
+    def serve(self, seconds: float, more: bool = False) -> dict[str, Any]:
         """Keep all sessions busy for a time; see ``_Streams.serve``."""
         self._streams.run(1)
-        return self._streams.serve(seconds)
+        return self._streams.serve(seconds, more)
 
 
 class OriginalAtOnceWorker(OriginalFileWorker):
@@ -228,9 +232,9 @@ class OriginalAtOnceWorker(OriginalFileWorker):
             streams.run(warm_up)
         return [streams.run(runs)]
 
-    def serve(self, seconds: float) -> dict[str, Any]:
+    def serve(self, seconds: float, more: bool = False) -> dict[str, Any]:
         """Keep the session busy for a time; see ``_Streams.serve``."""
-        return self._ready().serve(seconds)
+        return self._ready().serve(seconds, more)
 
 
 def _timed(service: VendorWorker | OriginalFileWorker) -> list[Call]:

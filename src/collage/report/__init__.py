@@ -32,7 +32,6 @@ from collage.report._words import (
 )
 
 __all__ = [
-    "columns_of",
     "SCHEMA",
     "Gain",
     "KernelRow",
@@ -47,6 +46,7 @@ __all__ = [
     "SearchFacts",
     "Times",
     "Verdict",
+    "columns_of",
     "from_json",
     "gain_lines",
     "html_of",

@@ -66,25 +66,20 @@ def _bytes(
     value = _number(returned.get(key))
     if value is None:
         return []
+    rows = {str(row.get("name")): row for row in map(_mapping, _list(section.get("rows")))}
+    own = _number(rows.get(report.winner, {}).get(key)) or value
     others = [
-        (other, str(row.get("name")))
-        for row in map(_mapping, _list(section.get("rows")))
-        if row.get("kind") == "single" and row.get("name") != report.winner
-        if (other := _number(row.get(key))) is not None
+        (other, str(row.get("title")))
+        for name, row in rows.items()
+        if row.get("kind") == "single" and name != report.winner and (other := _number(row.get(key))) is not None
     ]
+    other = _number(_mapping(section.get("baseline")).get(key))
+    told = [] if other is None else [("what you have (the original file)", other)]
+    told += [(f"the least of the other single toolchains ({name})", other) for other, name in sorted(others)[:1]]
     lines = [f"{words}: {_megabytes(value)}"]
-    told = [("the original file" if key == "size_bytes" else "the original file on onnxruntime", _number(_mapping(section.get("baseline")).get(key)))]
-    if others:
-        other, name = min(others)
-        told.append((f"the least of the other single toolchains ({name})", other))
-    lines += [
-        f"{value / other:.3f} times the {words} of {name}, {_megabytes(other)}"
-        if key == "rss_bytes"
-        else f"{value / other:.3f} times the bytes of {name}, {_megabytes(other)}"
-        for name, other in told
-        if other
-    ]
-    return lines
+    if own != value and key == "size_bytes":
+        lines[0] += f", of which {_megabytes(value - own)} are its report and the record of the search"
+    return lines + [f"{own / other:.3f} times {name}, {_megabytes(other)}" for name, other in told]
 
 
 def _figures(returned: Mapping[str, Any]) -> str:

@@ -88,7 +88,9 @@ def _baseline_of(row: Row | None) -> str:
 
 def title_of(row: Row) -> str:
     """Return the name of a row as the table has it."""
-    name = short_name(row.target or (row.name if row.streams is None else row.name.rpartition(",")[0])) + of_streams(row)
+    name = short_name(row.target or (row.name if row.streams is None else row.name.rpartition(",")[0])) + of_streams(
+        row
+    )
     if row.kind != "baseline":
         return name
     return f"{name}, {'the original file' if row.kernels is None else 'the baseline'}"
@@ -109,7 +111,11 @@ def verdict_of(report: ReportValues, row: Row) -> str:
     if row.verdict in ("tie", "slower") and returned is not None and (row.kernels or 0) > (returned.kernels or 0):
         words += f", with {'more' if row.verdict == 'tie' else row.kernels} kernels"
     if row.verdict == "too slow" and row.alone_us is not None:
-        told = f"{runs_per_s(row.alone_us.median)} runs/s" if by_runs(report) else f"{milliseconds(row.alone_us.median)} ms"
+        told = (
+            f"{runs_per_s(row.alone_us.median)} runs/s"
+            if by_runs(report)
+            else f"{milliseconds(row.alone_us.median)} ms"
+        )
         words += f" ({told} when timed alone)"
     if row.verdict == "undecided" and report.objective.get("name", "latency") not in ("latency", "throughput"):
         words = "faster, and not chosen by the objective"

@@ -55,7 +55,9 @@ def fitting_streams(recipe: Recipe, threads: int) -> tuple[int, list[str]]:
     room = max(1, usable // (threads or usable))
     if recipe.streams <= room:
         return recipe.streams, []
-    return room, [f"compiled for {recipe.streams} runs at once, and {usable} processors are usable: {room} at once here"]
+    return room, [
+        f"compiled for {recipe.streams} runs at once, and {usable} processors are usable: {room} at once here"
+    ]
 
 
 def _usable(facts: Any) -> int | None:
