@@ -36,8 +36,8 @@ def objective_lines(report: ReportValues) -> list[str]:
     lines = []
     if name == "throughput":
         lines += _throughput(section, returned)
-    elif name in _BYTES:
-        lines += _bytes(report, section, returned, *_BYTES[str(name)])
+    elif isinstance(name, str) and name in _BYTES:
+        lines += _bytes(report, section, returned, *_BYTES[name])
     limits = [str(text) for text in _list(section.get("limits"))]
     if limits:
         lines.append(f"limits kept: {', '.join(limits)}{_figures(returned)}")
