@@ -27,7 +27,7 @@ from collage.compiler.final_comparison import (
     compared,
     finalist_of,
 )
-from collage.compiler.plans import Plan
+from collage.compiler.plans import Plan, predicted_s
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.objective import QUANTITIES, Figures, Limit, amount
@@ -120,10 +120,12 @@ def choose_finals(
     if options.is_plain:
         return choose(problem, costs, session, plans, baseline=baseline)
     limits = options.bounds
+    # The most promising come first, since the last are left out if time is short.
+    plans = sorted(plans, key=lambda plan: predicted_s(problem, costs, plan) or math.inf)
     recipes, failures = built_plans(problem, session, plans, costs.why_wrong)
     variants: list[_Variant] = []
     for plan in plans:
-        if plan.name not in recipes:
+        if plan.name not in recipes or (variants and problem.comparison_plan.left_s <= 0):
             continue
         check = _checked(problem, session, plan, recipes[plan.name])
         if check.status is Status.OK:

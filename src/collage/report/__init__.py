@@ -19,6 +19,7 @@ from collage.report._types import (
     Times,
     Verdict,
 )
+from collage.report._objective import by_runs, objective_lines, runs_per_s
 from collage.report._words import (
     columns_of,
     gain_lines,
@@ -46,13 +47,16 @@ __all__ = [
     "SearchFacts",
     "Times",
     "Verdict",
+    "by_runs",
     "columns_of",
     "from_json",
     "gain_lines",
     "html_of",
     "milliseconds",
+    "objective_lines",
     "ratio_text",
     "report_schema",
+    "runs_per_s",
     "short_name",
     "table_rows",
     "title_of",

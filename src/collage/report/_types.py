@@ -324,7 +324,7 @@ class ReportValues:
         precision: Section of the accuracy budget.
         tried: Section of the candidates that were tried.
         front: Section of the front of time against error.
-        objective: Section of the objective and the limits; empty if the latency alone decides.
+        objective: Section of the objective, by its ``name``, and of the limits; empty in reports from before there were any.
         schema: Version of the report.
     """
 
