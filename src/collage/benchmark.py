@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from collage import runtime
 from collage._errors import ToolchainError, UsageError
 from collage.cost.outcome import Status
 from collage.database.database import Database
@@ -31,7 +32,7 @@ from collage.measure.comparison import Comparison, ComparisonPlan, Finalist, Fin
 from collage.measure.estimator import model_tolerance
 from collage.measure.reference_run import capture_made_up
 from collage.measure.session import MeasureSession
-from collage.runtime import Recipe, unpack, verify
+from collage.runtime import Recipe, verify
 from collage.system.scratch import scratch
 from collage.target import Target, TargetLike
 from collage.toolchains import Registry, option_values, registry
@@ -74,7 +75,7 @@ def bench(
     """
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
-        folder, recipe = opened(artefact, workspace / "unpacked")
+        folder, recipe = opened(artefact, stack, say)
         toolchains = registry()
         targets = toolchains.parse_targets(list(against or ()) or list(recipe.report.get("menu", ())))
         track = open_track(stack, workspace, recipe, folder, model, dims, inputs, say)
@@ -115,18 +116,17 @@ class Track:
     timed: Mapping[str, Any]
 
 
-def opened(artefact: Path, empty: Path) -> tuple[Path, Recipe]:
-    """Return the folder and the recipe of an artefact, verified; a zip is unpacked into a folder that does not exist yet.
+def opened(artefact: Path, stack: ExitStack, say: Callable[[str], None]) -> tuple[Path, Recipe]:
+    """Return the folder and the recipe of an artefact, verified. What was unpacked is there until the stack is closed.
 
     Raises:
         UsageError: There is nothing at the path.
         ArtefactError: It is damaged, or was changed.
     """
-    if artefact.is_file():
-        empty.mkdir()
-        unpack(artefact, empty)
-        artefact = empty
-    return artefact, verify(artefact)[0]
+    found = stack.enter_context(runtime.opened(artefact))
+    if found.note is not None:
+        say(found.note)
+    return found.folder, verify(found.folder)[0]
 
 
 def open_track(

@@ -36,9 +36,9 @@ class CompileOptions:
         fixed: Lengths that symbolic dimensions have from now on, by symbol: everything is compiled for them, also by toolchains
             that take no others, and the executable takes no others either.
         inputs: Representative inputs by name, NumPy; those not given are made up.
-        time_budget_s: Seconds that the whole compilation should take. What the finals are expected to need is kept back,
-            and the search gets what is left; the singles are always tried. With None a fast search ends where nothing
-            promises a gain, after 35 s at most.
+        time_budget_s: Seconds that the whole compilation should take. What the comparison is expected to need is kept back,
+            and the search gets what is left. Reading the model and timing it whole on every target are never cut short.
+            With None a fast search ends where nothing promises a gain, after 35 s at most.
         tune_s: Seconds to spend on tuning, once a plan of untuned kernels stands, for targets whose toolchain can tune. Part
             of the time budget, if there is one. 0 tunes nothing.
         use_tuned: Let kernels take part that earlier compilations tuned, of this model or of others; it costs nothing.

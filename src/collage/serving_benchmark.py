@@ -100,7 +100,7 @@ def bench_serving(
     threads = max(1, (thread_count() or this_machine().physical_cores) // concurrency)
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
-        folder, recipe = opened(artefact, workspace / "unpacked")
+        folder, recipe = opened(artefact, stack, say)
         targets = registry().parse_targets(list(against or ()) or list(recipe.report.get("menu", ())))
         track = open_track(stack, workspace, recipe, folder, model, dims, inputs, say)
         vendors, failures = vendors_on(track, targets, threads, say)

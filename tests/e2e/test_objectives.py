@@ -50,6 +50,7 @@ def test_a_malformed_limit_ends_with_2(
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_bytes_that_a_report_tells_are_those_on_disk(model: Path, tmp_path: Path) -> None:
     options = CompileOptions(objective="size", limits=("size<=10MB", "rss<=4GB"), baseline="none")
     exe = collage.compile(model, ["onnxruntime"], options=options)
@@ -103,7 +104,7 @@ def test_bench_under_load_tells_throughput_and_percentiles(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = executable_of(model, "onnxruntime", threads=1).save(tmp_path / "m.collage")
-    more = ["--against", "onnxruntime", "--duration", "0.6s", "--rounds", "3", "--model", str(model)]
+    more = ["--against", "onnxruntime", "--duration", "0.6s", "--rounds", "3"]
     assert command("bench", str(path), "--concurrency", "2", *more, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in found["rows"]] == ["collage", "onnxruntime"]

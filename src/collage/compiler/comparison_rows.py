@@ -65,6 +65,7 @@ def _plan_row(survey: Survey, result: CompileResult, plan: Plan) -> Row:
             estimate_us=_us(result.predicted_s.get(plan.name)),
             alone_us=None if is_bound else _times(whole),
             unbound_us=_times(whole) if is_bound else None,
+            reason="the time budget left no time to compare it" if finals.standings and standing is None else None,
         ),
         standing,
         is_returned,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from collage._errors import NothingCanRun, ToolchainError
@@ -92,7 +94,8 @@ def choose(
     if not problem.options.finals:
         return _least_predicted(problem, costs, session, plans)
     try:
-        return _compared(problem, session, plans, costs.why_wrong, baseline)
+        expected_s = partial(predicted_s, problem, costs)
+        return _compared(problem, session, plans, costs.why_wrong, baseline, expected_s)
     except KeyboardInterrupt:
         session.say("interrupted: returning the best single, as measured by itself")
         return _least_predicted(
@@ -106,9 +109,12 @@ def _compared(
     plans: Sequence[Plan],
     why_wrong_kernel: Callable[[PlannedKernel], str | None] = lambda _: None,
     baseline: Finalist | None = None,
+    expected_s: Callable[[Plan], float | None] = lambda _: None,
 ) -> FinalComparison:
-    recipes, failures = built_plans(problem, session, plans, why_wrong_kernel)
-    finalists = [finalist_of(problem, session, plan, recipes[plan.name]) for plan in plans if plan.name in recipes]
+    # The most promising come first, since the last are left out if time is short.
+    ordered = sorted(plans, key=lambda plan: expected_s(plan) or math.inf)
+    recipes, failures = built_plans(problem, session, ordered, why_wrong_kernel)
+    finalists = [finalist_of(problem, session, plan, recipes[plan.name]) for plan in ordered if plan.name in recipes]
     found = compared(problem, session, plans, recipes, finalists, baseline)
     return replace(found, standings={**failures, **found.standings})
 
@@ -136,7 +142,7 @@ def compared(
         plan: The length of the comparison; None is the problem's.
         winner: Name of the plan that counts as the winner, whatever its time.
     """
-    finalists = [*finalists, *([] if baseline is None else [baseline])]
+    finalists = [*([] if baseline is None else [baseline]), *finalists]
     length = plan or problem.comparison_plan
     result = compare_end_to_end(finalists, problem.tolerance, length, session.say, winner=winner)
     standings = {standing.finalist.name: standing for standing in result.standings}
@@ -223,10 +229,17 @@ def built_plans(
     plans: Sequence[Plan],
     why_wrong_kernel: Callable[[PlannedKernel], str | None],
 ) -> tuple[dict[str, Recipe], dict[str, FinalistResult]]:
-    """Return the plans that can be raced, and how the others failed: a kernel could not be built, or is wrong where it is."""
+    """Return the plans that can be compared, and how the others failed: a kernel could not be built, or is wrong where it is.
+
+    Building takes at most half of the time that is left, but one single is built in any case.
+    """
     recipes: dict[str, Recipe] = {}
     failures: dict[str, FinalistResult] = {}
+    reserve_s = problem.comparison_plan.left_s / 2
     for plan in plans:
+        is_late = problem.comparison_plan.left_s < reserve_s
+        if is_late and (plan.single is None or any(one.single for one in plans if one.name in recipes)):
+            continue
         session.say(f"building finalist {plan.name}")
         entry = finalist_of(problem, session, plan, None)
         try:

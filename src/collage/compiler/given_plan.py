@@ -55,7 +55,7 @@ def given_plan(survey: Survey, session: MeasureSession, database: Database) -> C
     kernels = [CandidateKernel(place.sub_graph, place.target, _GIVEN, (place.rule,)) for place in plan.kernels]
     costs.introduce(kernels)
     costs.measure(kernels)
-    finals = choose_finals(survey, problem, costs, session, [plan], told=False)
+    finals = choose_finals(survey, costs, session, [plan], told=False)
     result = CompileResult.of(problem, costs, finals, SearchSummary.of(problem, kernels, None, FusionReport()))
     if finals.recipe is None:
         return result

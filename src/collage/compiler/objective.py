@@ -94,19 +94,12 @@ class _Variant:
 
 
 def choose_finals(
-    survey: Survey,
-    problem: Problem,
-    costs: CostTable,
-    session: MeasureSession,
-    plans: Sequence[Plan],
-    *,
-    told: bool = True,
+    survey: Survey, costs: CostTable, session: MeasureSession, plans: Sequence[Plan], *, told: bool = True
 ) -> FinalComparison:
     """Compare plans by the objective of the options, and return the winner.
 
     Args:
         survey: What is known of the model.
-        problem: The model, and how long plans are compared.
         costs: What kernels cost.
         session: Builds, and has the inputs.
         plans: All plans.
@@ -116,7 +109,7 @@ def choose_finals(
         LimitNotMet: Some plan is right, and none keeps all limits.
     """
     baseline = baseline_of(survey, session) if told else None
-    options = problem.options
+    problem, options = survey.problem, survey.problem.options
     if options.is_plain:
         return choose(problem, costs, session, plans, baseline=baseline)
     limits = options.bounds

@@ -55,6 +55,7 @@ from collage.compiler.refusals import (
     check_chosen,
     check_menu,
     check_reference,
+    over_time,
     placement_costs,
     told_once,
     unsearched_bodies,
@@ -78,7 +79,7 @@ from collage.options import CompileOptions
 from collage.runtime import Executable, Recipe
 from collage.search import SearchResult
 from collage.system.load import is_busy
-from collage.system.progress import Progress, ProgressEvent
+from collage.system.progress import Progress, ProgressEvent, is_notebook, shown
 from collage.system.scratch import make_scratch, scratch
 from collage.target import TargetLike
 from collage.toolchains import Registry, choose_menu, registry
@@ -121,7 +122,8 @@ def compile(
         data: Samples of real inputs, in place of the options' own: see ``CompileOptions.data``.
         toolchains: Where toolchains are found; the installed ones by default.
         workers: Worker processes to use and to leave running, for callers that compile many models.
-        progress: Called with an event for each step. The logger ``collage.progress`` is told in any case.
+        progress: Called with an event for each step. The logger ``collage.progress`` is told in any case. With None, a
+            notebook shows a line with a clock.
         say: Deprecated: called with the text of each event.
 
     Returns:
@@ -148,11 +150,14 @@ def compile(
     if options.baseline not in ("none", "onnxruntime"):
         toolchains.parse_targets([options.baseline])  # Says what is wrong with it.
     started = time.monotonic()
-    told = Progress(_callback(progress, say), _PHASES, options.time_budget_s)
-    told.enter("read")
-    told("reading the model")
-    source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
     with ExitStack() as stack:
+        callback = _callback(progress, say)
+        if callback is None and is_notebook():
+            callback = stack.enter_context(shown())
+        told = Progress(callback, _PHASES, options.time_budget_s)
+        told.enter("read")
+        told("reading the model")
+        source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
         survey, session, facts = open_model(
@@ -166,7 +171,9 @@ def compile(
             workers=workers,
             say=told,
             is_timed=estimator is None,
+            ends_at=told.ends_at,
         )
+        survey_s = time.monotonic() - started
         survey, result = find_plan(survey, session, database, estimator, told, may_choose_threads=targets is None)
         finals = result.finals
         assert finals.recipe is not None
@@ -175,6 +182,7 @@ def compile(
         report = compile_report(survey, session, facts, result, took_s, is_named=targets is not None)
         report = with_precision(report, survey, session, finals)
         more = [*placement_costs(survey, finals), *unsearched_bodies(survey)]
+        more += over_time(options.time_budget_s, took_s, survey_s)
         report = replace(report, warnings=(*report.warnings, *more))
         recipe = replace(finals.recipe, model=facts, report=report)
         if options.plan_out is not None and finals.plan is not None:
@@ -293,8 +301,7 @@ def _searched(
 
     def choose_(plans: Sequence[Plan]) -> FinalComparison:
         told.enter("compare")
-        hurried = _hurried(problem, told.left_s)
-        return choose_finals(survey, hurried, costs, session, plans)
+        return choose_finals(survey, costs, session, plans)
 
     singles = [plan for plan in single_plans(problem, survey, candidates) if _is_allowed(problem, plan)]
     found = None
@@ -326,14 +333,6 @@ def _searched(
         return result
     tried = record_of_trials(problem, survey, session, finals, costs=costs, found=found, fusion=fusion)
     return replace(result, tried=tried)
-
-
-def _hurried(problem: Problem, left_s: float | None) -> Problem:
-    """Return a problem whose comparison fits what is left of the time budget: a third each to load, choose and report."""
-    plan = problem.comparison_plan
-    if left_s is None or left_s / 3 >= plan.phase_s:
-        return problem
-    return replace(problem, comparison_plan=replace(plan, phase_s=left_s / 3))
 
 
 def _recalled(

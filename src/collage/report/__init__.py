@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collage.report._codec import from_json
+from collage.report._objective import by_runs, objective_lines, runs_per_s
 from collage.report._report import Report, report_schema
 from collage.report._types import (
     SCHEMA,
@@ -19,7 +20,6 @@ from collage.report._types import (
     Times,
     Verdict,
 )
-from collage.report._objective import by_runs, objective_lines, runs_per_s
 from collage.report._words import (
     columns_of,
     gain_lines,

@@ -75,7 +75,7 @@ class Stage:
         )
         survey: Any = SimpleNamespace(problem=problem, reference=SimpleNamespace(original=None))
         session: Any = SimpleNamespace(say=lambda _: None)
-        return choose_finals(survey, problem, SimpleNamespace(why_wrong=None), session, self.plans)  # type: ignore[arg-type]
+        return choose_finals(survey, SimpleNamespace(why_wrong=None), session, self.plans)  # type: ignore[arg-type]
 
 
 def figures_of(draw: Any) -> Figures:
