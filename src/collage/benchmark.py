@@ -38,7 +38,7 @@ from collage.system.scratch import scratch
 from collage.target import Target, TargetLike
 from collage.toolchains import Registry, option_values, registry
 
-__all__ = ["Track", "artefact_on", "bench", "open_track", "opened", "raced", "row_of"]
+__all__ = ["OURS", "Track", "artefact_on", "bench", "open_track", "opened", "raced", "row_of", "vendors_on"]
 
 OURS = "collage"
 _LEGS = 3
@@ -82,18 +82,9 @@ def bench(
         track = open_track(stack, workspace, recipe, folder, model, dims, inputs, say)
         finalists = [artefact_on(track, OURS, folder, recipe)]
         standings: dict[str, FinalistResult | None] = {OURS: None}
-        targets = _with_defaults(targets, toolchains, track.session)
-        for number, target in enumerate(targets):
-            vendor = _vendor(target, recipe.threads, track.session.workspace, track.timed)
-            say(f"building the model on {target.short}")
-            track.model.graph.name = f"original_{number}"  # So are called the files that it is compiled to.
-            try:
-                compiled = track.session.build(track.model, target)
-            except ToolchainError as error:
-                standings[vendor.name] = FinalistResult(vendor, Status.COMPILE_ERROR, reason=str(error))
-                continue
-            standings[vendor.name] = None
-            finalists.append(replace(vendor, arguments={**vendor.arguments, "compiled": compiled.as_json()}))
+        vendors, failures = vendors_on(track, targets, recipe.threads, say)
+        standings |= {name: failures.get(name) for name in (*failures, *(vendor.name for vendor in vendors))}
+        finalists += vendors
         result, duration_s = raced(track, finalists, rounds, OURS, say)
         standings.update((standing.finalist.name, standing) for standing in result.standings)
         is_alive = result.winner is not None and result.winner.finalist.name == OURS
@@ -106,6 +97,7 @@ def bench(
         "speedup_interval": speedup[1].as_list() if speedup else None,
         "rounds": rounds,
         "duration_s": duration_s,
+        "threads": recipe.threads,
         "environment": describe_environment(),
     }
 
@@ -176,6 +168,25 @@ def artefact_on(track: Track, name: str, folder: Path, recipe: Recipe, *, incumb
     return Finalist(
         name, "collage.measure._executable_worker:ArtefactWorker", arguments, len(recipe.kernels), incumbent
     )
+
+
+def vendors_on(
+    track: Track, targets: Sequence[Target], threads: int, say: Callable[[str], None]
+) -> tuple[list[Finalist], dict[str, FinalistResult]]:
+    """Return the targets as contestants, each with its vendor's defaults, and those that the model cannot be built on."""
+    vendors: list[Finalist] = []
+    failures: dict[str, FinalistResult] = {}
+    for number, target in enumerate(_with_defaults(targets, registry(), track.session)):
+        vendor = _vendor(target, threads, track.session.workspace, track.timed)
+        say(f"building the model on {target.short}")
+        track.model.graph.name = f"original_{number}"  # So are called the files that it is compiled to.
+        try:
+            compiled = track.session.build(track.model, target)
+        except ToolchainError as error:
+            failures[vendor.name] = FinalistResult(vendor, Status.COMPILE_ERROR, reason=str(error))
+            continue
+        vendors.append(replace(vendor, arguments={**vendor.arguments, "compiled": compiled.as_json()}))
+    return vendors, failures
 
 
 def raced(

@@ -137,6 +137,8 @@ def _options_of_all_commands(
 
       collage compile model.onnx -o model.collage --search proof
 
+      collage compile model.onnx -o model.collage --objective throughput --limit "p99<=20ms"
+
       collage compile model.onnx -o model.collage --devices plan.toml
 
       collage compile model.onnx -o model.collage --force "/Resize:llvm" --forbid "openvino:TopK"
@@ -212,6 +214,14 @@ def compile_(
             help="Search strategy: lazy, exhaustive, wide, or one of an installed package; see docs/fusion.md.",
         ),
     ] = "lazy",
+    objective: Annotated[
+        Literal["latency", "throughput", "memory", "size"],
+        typer.Option(help="What decides: latency, runs per second, resident set, or bytes; see docs/objectives.md."),
+    ] = "latency",
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="Q<=V", help="A bound to keep: p99<=20ms, rss<=400MB, size<=10MB, throughput>=50/s."),
+    ] = None,
     percentile: Annotated[
         Literal["10", "50", "90"], typer.Option(help="Percentile of a kernel's latencies that is its cost.")
     ] = "50",
@@ -297,6 +307,8 @@ def compile_(
         front=front,
         search=search,
         strategy=strategy,
+        objective=objective,
+        limits=tuple(limit or ()),
         percentile=int(percentile),
         measure_budget=measure_budget,
         remeasure=remeasure,
@@ -403,6 +415,8 @@ def run(
       collage bench model.collage --against onnxruntime --json
 
       collage bench model.collage --input image=photo.npy
+
+      collage bench model.collage --concurrency 2 --duration 10s
     """
 )
 def bench(
@@ -411,6 +425,12 @@ def bench(
         list[str] | None, typer.Option("--against", metavar="T", help="A target; may be repeated. Default: its menu.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=3, help="Rounds; each contestant has one turn in each.")] = 15,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Callers at once: runs per second, and latencies under that load.")
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How long each contestant serves in all, e.g. 10s.")
+    ] = None,
     dim: Occasions = None,
     input_: Inputs = None,
     model: Annotated[
@@ -427,6 +447,22 @@ def bench(
 
     inputs = read_arrays(read_files(input_, "--input", "NAME=FILE.npy"))
     dims = read_lengths(dim) if dim else None
+    if concurrency is not None or duration is not None:
+        from collage.cli._serving import show_serving
+
+        return show_serving(
+            artefact,
+            against,
+            concurrency or 1,
+            read_seconds(duration),
+            quiet=quiet,
+            verbose=verbose,
+            json=json,
+            rounds=rounds,
+            dims=dims,
+            inputs=inputs,
+            model=model,
+        )
     with progress(quiet, verbose) as say:
         table = bench_(artefact, against, rounds=rounds, dims=dims, inputs=inputs, model=model, say=say)
     if json:

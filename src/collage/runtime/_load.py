@@ -12,7 +12,7 @@ from typing import Any
 
 from collage._errors import ArtefactError, UsageError
 from collage.runtime._executable import Executable
-from collage.runtime._machine_fit import fitting_threads
+from collage.runtime._machine_fit import fitting_streams, fitting_threads
 from collage.runtime._made_on import Fit, MadeOn
 from collage.runtime._manifest import verify_bytes
 from collage.runtime._model_check import ModelCheck
@@ -81,6 +81,9 @@ def load(
             own = own or _copy(folder)
             recipe = _rebuild(recipe, own, reasons, available)
         fitting, notes = fitting_threads(recipe, manifest.get("processors"))
+        if contexts is None and recipe.streams:
+            contexts, fewer = fitting_streams(recipe, threads or fitting)
+            notes += fewer
         executable = Executable(
             recipe,
             own or folder,

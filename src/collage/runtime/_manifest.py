@@ -184,7 +184,7 @@ def understood(manifest: Mapping[str, Any], folder: Path) -> tuple[Recipe, Mappi
 
 def _check_kernels(recipe: Recipe) -> None:
     """Refuses what a toolchain would believe, such as thread counts that take a machine down."""
-    counts = [recipe.threads]
+    counts = [recipe.threads, recipe.streams]
     if len({kernel.name for kernel in recipe.kernels}) < len(recipe.kernels):
         raise ValueError("two kernels have one name")
     for kernel in recipe.kernels:
@@ -196,7 +196,7 @@ def _check_kernels(recipe: Recipe) -> None:
             raise ValueError(f"kernel {kernel.name!r} is for {target} but of {kernel.compiled.toolchain!r}")
         counts.append(int(target.option("threads") or 0))
     if not all(0 <= count <= _MAX_THREADS for count in counts):
-        raise ValueError(f"{max(counts)} threads")
+        raise ValueError(f"{max(counts)} threads or streams")
 
 
 def _read(folder: Path) -> Mapping[str, Any]:
