@@ -356,7 +356,7 @@ def _settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
             near = difflib.get_close_matches(str(name), [*_OWN_OPTIONS, *names], n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join([*_OWN_OPTIONS, *names])}"
             raise UsageError(f"torch.compile with backend='collage' has no option {name!r}; {hint}")
-    options = own.get("options", CompileOptions())
+    options = own.get("options", CompileOptions(baseline="none"))  # No report is shown that would name a gain.
     if not isinstance(options, CompileOptions):
         raise UsageError(f"the option 'options' is a collage.CompileOptions, not {options!r}")
     options = replace(options, **{name: given[name] for name in given if name not in own})
