@@ -91,7 +91,7 @@ class Executable:
         self.outputs = recipe.outputs
         self.report = recipe.report
         self.notes: list[str] = []
-        self._bind = Signature(recipe.inputs).bind
+        self._bind = Signature(recipe.inputs, recipe.empty).bind
         self._output_names = tuple(port.name for port in recipe.outputs)
         self._only_output = self._output_names[0] if len(self._output_names) == 1 else None
         cores = usable_cores()
