@@ -31,6 +31,7 @@ from collage.cli._compile_options import (
 from collage.cli._config import apply_config
 from collage.cli._console import print_json, printable, progress
 from collage.cli._db import db as db_commands
+from collage.cli._fleet import fleet as fleet_commands
 from collage.cli._page import HELP as REPORT_HELP
 from collage.cli._page import report as report_command
 from collage.cli._toolchain import toolchain as toolchain_commands
@@ -49,6 +50,7 @@ app = typer.Typer(
 
 app.add_typer(db_commands)
 app.add_typer(toolchain_commands)
+app.add_typer(fleet_commands)
 app.command("report", help=REPORT_HELP)(report_command)
 
 _INTERRUPTED = 130
