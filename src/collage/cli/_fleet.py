@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from collage.cli._console import counted, print_json, printable, progress
 if TYPE_CHECKING:
     from collage.fleet.tasks import Task
 
-__all__ = ["fleet"]
+__all__ = ["MachineName", "MachinesFile", "On", "compile_there", "fleet"]
 
 _SCHEMA = 1
 """Version of what ``--json`` prints."""
@@ -37,6 +38,18 @@ Address = Annotated[
 ]
 Folder = Annotated[Path | None, typer.Option("-o", "--output", help="Only tasks of this output folder.")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Models; default: all.")]
+On = Annotated[
+    str | None,
+    typer.Option("--on", metavar="RAY", help="Compile and measure on a node of this cluster; see docs/fleet.md."),
+]
+MachineName = Annotated[
+    str | None, typer.Option("--machine", metavar="TYPE", help="With --on: the type of machine, as its file names it.")
+]
+MachinesFile = Annotated[
+    Path | None, typer.Option("--machines", metavar="FLEET.toml", help="With --on: the types of machines.")
+]
+_OWN = ("model", "output", "on", "machine", "machines", "db", "quiet", "verbose", "json", "config")
+"""Parameters of ``collage compile`` that are obeyed here if the model is compiled there."""
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
@@ -232,6 +245,48 @@ def join(
     environment = {**os.environ, "RAY_worker_niceness": "0"}
     words = [ray, "start", f"--address={address}", f"--num-cpus={slots}", f"--resources={resources}"]
     os.execve(ray, words, environment)
+
+
+def compile_there(
+    context: typer.Context,
+    model: Path,
+    output: Path | None,
+    on: str | None,
+    machine: str | None,
+    machines: Path | None,
+    db: str | None,
+    *,
+    quiet: bool,
+    json: bool,
+) -> None:
+    """Compile a model on a node of a cluster, with the options of ``collage compile`` that were given."""
+    from collage.fleet.machines import LOCAL, MachineType, check_options, local_fleet, read_fleet
+    from collage.fleet.remote import compile_on
+
+    if on is None or output is None:
+        raise UsageError("--machine goes with --on and -o: which cluster, and where to write the artefact")
+    if machines is None and on != LOCAL:
+        raise UsageError("name the types of machines: --machines fleet.toml; `collage fleet machines` writes one")
+    kind = (local_fleet() if machines is None else read_fleet(machines))[machine or LOCAL]
+    given = {
+        next(each for each in parameter.opts if each.startswith("--")).lstrip("-"): context.params[str(parameter.name)]
+        for parameter in context.command.params
+        if parameter.name not in _OWN and _is_given(context, str(parameter.name))
+    }
+    options = {**kind.options, **check_options(given, "--on")}
+    with progress(quiet) as say:
+        kept = compile_on(model, MachineType(kind.name, kind.fingerprint, options), output, address=on, db=db, say=say)
+    if json:
+        print_json({"schema": _SCHEMA, "artefact": str(output), "machine": kind.name, **asdict(kept)})
+    else:
+        took = "" if kept.time_us is None else f": {kept.time_us / 1e3:.3f} ms there"
+        typer.echo(f"{output}{took}")
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Return True if an option was given, on the command line or in a file."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name in ("COMMANDLINE", "DEFAULT_MAP", "ENVIRONMENT")
 
 
 def _chosen(db: str | None, output: Path | None, names: list[str]) -> tuple[list[Task], set[str]]:

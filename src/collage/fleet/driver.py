@@ -16,6 +16,7 @@ from typing import Any
 
 from collage._errors import ArtefactError, CollageError
 from collage._version import __version__
+from collage.fleet.answers import Answer, read_answer
 from collage.fleet.cluster import MEASURE, ClusterLost, Node, join, nodes, resource_of
 from collage.fleet.models import read_files
 from collage.fleet.node import compile_here
@@ -76,14 +77,22 @@ class Driver:
         store: The states of the tasks.
         ray: The module, connected.
         tell: Told each event, as JSON values.
+        function: The work of a node.
     """
 
-    def __init__(self, order: Order, store: TaskStore, ray: Any, tell: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        order: Order,
+        store: TaskStore,
+        ray: Any,
+        tell: Callable[[Mapping[str, Any]], None],
+        function: Callable[[dict[str, bytes], Mapping[str, Any]], dict[str, Any]] = compile_here,
+    ) -> None:
         self._order = order
         self._store = store
         self._ray = ray
         self._tell = tell
-        self._remote = ray.remote(num_cpus=0, max_retries=0)(compile_here)
+        self._remote = ray.remote(num_cpus=0, max_retries=0)(function)
         self._queues = {name: _Queue() for name in order.machines}
         known = {task.digest: task for task in store.of([each.task.digest for each in order.work])}
         self._tasks = known
@@ -213,37 +222,36 @@ class Driver:
         except Exception as error:
             raise ClusterLost(f"Ray lost a task: {error}") from error
         else:
-            self._settle(work, found)
+            self._settle(work, read_answer(found))
 
-    def _settle(self, work: Work, found: Mapping[str, Any]) -> None:
-        """Judge what a node sent, which may be anything."""
-        kind, node = found.get("kind"), str(found.get("node", ""))
-        where = str(found.get("host", ""))
-        if kind == "refused":
-            queue = self._queues[work.task.machine]
-            queue.refused.add(node)
+    def _settle(self, work: Work, answer: Answer) -> None:
+        queue = self._queues[work.task.machine]
+        # A node that gives another name each time would be handed the task for ever.
+        is_known = answer.node in {node.id for node in nodes(self._ray)} - queue.refused
+        if answer.kind == "refused" and is_known:
+            queue.refused.add(answer.node)
             queue.waiting.appendleft(work)
-            self._tell({"say": f"refused a node: {found.get('reason')}"})
+            self._tell({"say": f"refused a node: {answer.reason}"})
             return
-        self._avoided.setdefault(work.task.digest, set()).add(node)
-        if kind != "done":
-            is_final = found.get("code") in _FINAL_CODES
-            return self._settle_failure(work, str(found.get("reason")), where, is_final=is_final)
+        self._avoided.setdefault(work.task.digest, set()).add(answer.node)
+        if answer.kind != "done":
+            is_final = answer.code in _FINAL_CODES
+            return self._settle_failure(work, answer.reason, answer.host, is_final=is_final)
         task = self._tasks[work.task.digest]
         try:
-            kept = keep(found.get("artefact", b""), work.model, self._order.folder / task.file)
+            kept = keep(answer.artefact, work.model, self._order.folder / task.file)
         except ArtefactError as error:
-            return self._settle_failure(work, f"{where}: {error}", where)
+            return self._settle_failure(work, f"{answer.host}: {error}", answer.host)
         self._finish(
             work,
             state="done",
             reason="",
-            node=where,
+            node=answer.host,
             artefact=kept.digest,
             time_us=kept.time_us,
             gain=kept.gain,
             versions=kept.versions,
-            took_s=float(found.get("took_s", 0.0)),
+            took_s=answer.took_s,
         )
 
     def _settle_called_off(self, flight: _Flight) -> None:

@@ -103,7 +103,7 @@ def check_options(options: Any, where: str) -> dict[str, Any]:
 
 def options_text(options: Mapping[str, Any]) -> str:
     """Return options as the file that ``collage compile --config`` reads."""
-    lines = [f"{json.dumps(name)} = {_toml(value)}" for name, value in sorted(options.items())]
+    lines = [f"{_toml(name)} = {_toml(value)}" for name, value in sorted(options.items())]
     return "\n".join(["[compile]", *lines]) + "\n"
 
 

@@ -13,6 +13,7 @@ from collage._errors import ArtefactError, CollageError, UsageError
 from collage._version import __version__
 from collage.database.database import Database
 from collage.database.export import Moved, export_lines, import_lines
+from collage.fleet.answers import Answer, read_answer
 from collage.fleet.cluster import MEASURE, ClusterLost, join, nodes, resource_of
 from collage.fleet.machines import LOCAL, MachineType
 from collage.fleet.models import describe_model, read_files
@@ -78,12 +79,12 @@ def compile_on(
     }
     with join(address, [machine.name]) as ray:
         found = _sent(ray, read_files(model), job, limit_s + _GRACE_S, patience_s, say)
-    if found.get("kind") != "done":
-        raise CollageError(f"{found.get('host')} could not compile {path}: {found.get('reason')}")
-    kept = keep(found.get("artefact", b""), model, output)
+    if found.kind != "done":
+        raise CollageError(f"{found.host or 'the node'} could not compile {path}: {found.reason}")
+    kept = keep(found.artefact, model, output)
     if is_file(db):
         with Database(db) as database:
-            moved = take_rows(database, found.get("rows", ""), machine.fingerprint)
+            moved = take_rows(database, found.rows, machine.fingerprint)
         say(f"{moved.taken} new timings and facts came back")
     return kept
 
@@ -111,13 +112,15 @@ def take_rows(database: Database, text: Any, fingerprint: str) -> Moved:
     """
     if not isinstance(text, str) or len(text) > _MOST_TEXT or text.count("\n") > MOST_ROWS:
         raise ArtefactError(f"a node sends more than {MOST_ROWS:,} timings and facts; none is taken")
-    lines = []
-    for line in text.splitlines(keepends=True):
-        told = json.loads(line) if line.startswith('{"timing"') else None
-        if told is not None and told["timing"]["parts"].get("machine") != fingerprint:
+    for line in text.splitlines():
+        try:
+            told = json.loads(line)
+            machine = told["timing"]["parts"]["machine"] if "timing" in told else fingerprint
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue  # ``import_lines`` says what is wrong with it.
+        if machine != fingerprint:
             raise ArtefactError("a node sends timings of machines that are not of its type; none is taken")
-        lines.append(line)
-    return import_lines(database, io.StringIO("".join(lines)), "timings of a node")
+    return import_lines(database, io.StringIO(text), "timings of a node")
 
 
 def _rows_for(db: str, machine: MachineType) -> str:
@@ -135,7 +138,7 @@ def _sent(
     limit_s: float,
     patience_s: float,
     say: Callable[[str], None],
-) -> dict[str, Any]:
+) -> Answer:
     """Send a job to nodes of its type until one takes it."""
     remote = ray.remote(num_cpus=0, max_retries=0)(compile_here)
     refused: set[str] = set()
@@ -154,11 +157,11 @@ def _sent(
             contents, job
         )
         try:
-            found: dict[str, Any] = ray.get(reference, timeout=limit_s)
+            answer = read_answer(ray.get(reference, timeout=limit_s))
         except Exception as error:
             ray.cancel(reference, force=True)
             raise CollageError(f"the node was lost: {' '.join(str(error).split())[:300]}") from error
-        if found.get("kind") != "refused":
-            return found
-        say(f"refused a node: {found.get('reason')}")
-        refused.add(str(found.get("node")))
+        if answer.kind != "refused" or answer.node not in {node.id for node in fit}:
+            return answer
+        say(f"refused a node: {answer.reason}")
+        refused.add(answer.node)
