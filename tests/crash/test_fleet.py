@@ -52,7 +52,7 @@ class Machines:
             "health_check_period_ms": 500,
             "health_check_timeout_ms": 2000,
         }
-        head = {"port": self.port, "num_cpus": 0, "include_dashboard": False, "_system_config": quick}
+        head = {"gcs_server_port": self.port, "num_cpus": 0, "include_dashboard": False, "_system_config": quick}
         self.cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
         self.nodes = []
         for number in range(len(NODES)):
@@ -135,7 +135,7 @@ def test_nodes_and_the_head_are_killed_at_random_moments(count: int, machines: M
                 number = moments.randrange(len(NODES))
                 machines.kill(number)
                 machines.add(number)
-        output, errors = process.communicate(timeout=1800)
+        _, errors = process.communicate(timeout=1800)
     assert process.returncode == 0, errors.decode()
     assert plans(site.folder / "out") == calm
     measured = site.measured()
