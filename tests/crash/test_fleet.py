@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -204,3 +207,58 @@ def test_one_model_is_compiled_there_from_here(machines: Machines) -> None:
     measured = site.measured()
     assert measured and len(set(measured)) == len(measured)
     assert plan_of(site.folder / "0.zip") == plan_of(site.folder / "1.zip")
+
+
+def test_the_database_is_killed_and_restarted(machines: Machines) -> None:
+    """The one exception of measuring once: a restart lets go of the claims to kernels that are being timed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pgserver = pytest.importorskip("pgserver", reason="the package pgserver is not installed")
+    site = machines.site
+    models = site.models(CHAINS[:2])
+    folder = Path(tempfile.mkdtemp(prefix="collage-postgres-"))
+    server = pgserver.get_server(folder)
+    try:
+        fleet, db = site.fleet_file(machines.fingerprints), new_database(server.get_uri())
+        with site.start(
+            *("compile", *models, "--on", machines.address, "--machines", fleet, "--db", db, "-o", "out", "--json")
+        ) as process:
+            while len(site.measured()) < 2:
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.05)
+            os.kill(server.get_pid(), signal.SIGQUIT)  # It drops everything, as in a crash.
+            known = set(site.measured())
+            time.sleep(2.0)
+            server.ensure_postgres_running()
+            _, errors = process.communicate(timeout=1200)
+        assert process.returncode == 0, errors.decode()
+        told = site.run("status", "--db", db)
+        assert [task["state"] for task in told["tasks"]] == ["done"] * 4
+        measured = site.measured()
+        assert all(measured.count(key) == 1 for key in known), "acknowledged, and lost"
+        assert len(measured) - len(set(measured)) <= len(NODES)
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_the_embedded_cluster_gives_what_the_plain_command_gives(tmp_path: Path) -> None:
+    """With real toolchains of this machine, and no cluster but the one that the command starts and ends."""
+    site = Site(tmp_path)
+    models = site.models(CHAINS[:2])
+    fleet = tmp_path / "fleet.toml"
+    here = fingerprint_on(set(os.sched_getaffinity(0)))
+    fleet.write_text(f'[compile]\ntarget = ["onnxruntime"]\n[machines.here]\nfingerprint = "{here}"\n')
+    told = site.run("compile", *models, "--machines", fleet, "--db", "fleet.sqlite", "-o", "out")
+    assert [task["state"] for task in told["tasks"]] == ["done"] * 2
+    for model in models:
+        plain = tmp_path / f"{model.stem}.zip"
+        subprocess.run(
+            [*site.command, "compile", model, "-o", plain, "-t", "onnxruntime", "--db", "plain.sqlite", "-q"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, **site.environment},
+            cwd=tmp_path,
+        )
+        assert plan_of(tmp_path / "out" / model.stem / "here.collage.zip") == plan_of(plain)
+    assert_none_left(site.mark)

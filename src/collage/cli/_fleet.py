@@ -262,9 +262,12 @@ def compile_there(
     """Compile a model on a node of a cluster, with the options of ``collage compile`` that were given."""
     from collage.fleet.machines import LOCAL, MachineType, check_options, local_fleet, read_fleet
     from collage.fleet.remote import compile_on
+    from collage.store import url_of
 
     if on is None or output is None:
         raise UsageError("--machine goes with --on and -o: which cluster, and where to write the artefact")
+    if url_of(output) is not None:
+        raise UsageError("an artefact comes back as a file here; `collage store put` moves it on")
     if machines is None and on != LOCAL:
         raise UsageError("name the types of machines: --machines fleet.toml; `collage fleet machines` writes one")
     kind = (local_fleet() if machines is None else read_fleet(machines))[machine or LOCAL]
