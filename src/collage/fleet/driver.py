@@ -126,9 +126,7 @@ class Driver:
         """See which nodes there are, which tasks were cancelled, and which are overdue."""
         self._looked_s = now_s = time.monotonic()
         self._nodes = nodes(self._ray)
-        waiting = [work.task.digest for queue in self._queues.values() for work in queue.waiting]
-        flying = [flight.work.task.digest for flight in self._flights.values()]
-        cancelled = self._store.cancelled([*waiting, *flying])
+        cancelled = self._store.cancelled(str(self._order.folder))
         for queue in self._queues.values():
             queue.waiting = deque(work for work in queue.waiting if work.task.digest not in cancelled)
         for reference, flight in self._flights.items():
@@ -139,19 +137,22 @@ class Driver:
 
     def _hand_out(self) -> None:
         """Give each type as many tasks as its nodes take at once, so that each begins when it is handed out."""
+        most = sum({node.id: node.slots for node in self._nodes}.values())
         for name, queue in self._queues.items():
             fit = [node for node in self._nodes if node.machine == name and node.id not in queue.refused]
             slots = sum(node.slots for node in fit)
             if queue.waiting and not slots and not queue.is_missed:
                 queue.is_missed = True
                 self._tell({"say": f"waiting for a node of type {name}"})
-            while queue.waiting and queue.flying < slots:
-                work = queue.waiting.popleft()
-                self._start(work, queue, {node.id for node in fit})
-                queue.flying += 1
+            # A node may be of several types, and takes no more for that.
+            while queue.waiting and queue.flying < slots and len(self._flights) < most:
+                self._start(queue.waiting.popleft(), queue, {node.id for node in fit})
                 queue.is_missed = False
 
     def _start(self, work: Work, queue: _Queue, there: set[str]) -> None:
+        self._tasks[work.task.digest] = self._store.change(self._tasks[work.task.digest], state="running")
+        if self._tasks[work.task.digest].state == "cancelled":
+            return
         task, machine = work.task, self._order.machines[work.task.machine]
         avoided = self._avoided.setdefault(task.digest, set())
         if avoided >= there:
@@ -178,7 +179,7 @@ class Driver:
         except Exception as error:
             raise ClusterLost(f"Ray takes no task: {error}") from error
         self._flights[reference] = _Flight(work, time.monotonic() + self._order.limit_s + _GRACE_S)
-        self._tasks[task.digest] = self._store.change(self._tasks[task.digest], state="running")
+        queue.flying += 1
 
     def _collect(self) -> None:
         """Take what has come back."""
@@ -264,7 +265,10 @@ class Driver:
         task = self._tasks[work.task.digest]
         tries = task.tries + 1
         if tries < (min(2, self._order.tries) if is_final else self._order.tries):
-            self._tasks[task.digest] = self._store.change(task, state="waiting", tries=tries, reason=reason, node=where)
+            task = self._store.change(task, state="waiting", tries=tries, reason=reason, node=where)
+            self._tasks[task.digest] = task
+            if task.state == "cancelled":
+                return
             self._queues[task.machine].waiting.append(work)
             self._tell({"say": f"{task.name} for {task.machine}: {reason}; trying again"})
         else:

@@ -21,6 +21,7 @@ from collage.fleet.models import ModelFiles, describe_model
 from collage.fleet.orders import Order, Work
 from collage.fleet.returned import file_digest
 from collage.fleet.tasks import Task, TaskStore, absolute_url, is_file
+from collage.system.machine import this_machine
 
 __all__ = ["compile_fleet"]
 
@@ -65,6 +66,11 @@ def compile_fleet(
     db = absolute_url(db)
     if address != LOCAL and is_file(db):
         raise UsageError("a fleet on several machines needs a database that all reach: --db postgresql://...")
+    here = this_machine().fingerprint
+    if address == LOCAL and (other := [each for each in fleet.machines.values() if each.fingerprint != here]):
+        raise UsageError(
+            f"this machine has the fingerprint {here}, so it is not of the type {other[0].name!r}; see --on"
+        )
     if missing := [path for path in models if not path.is_file()]:
         raise UsageError(f"{missing[0]} does not exist")
     folder.mkdir(parents=True, exist_ok=True)

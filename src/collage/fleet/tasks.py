@@ -131,11 +131,17 @@ class TaskStore:
         self._write(insert)
 
     def change(self, task: Task, **changes: Any) -> Task:
-        """Keep a task with changes. It is safe when this returns."""
+        """Keep a task with changes. It is safe when this returns.
+
+        Returns:
+            The task as it is from now on. One that was cancelled meanwhile neither waits nor runs again.
+        """
         changed = replace(task, **changes, changed_at_s=time.time())
         update = sa.update(_task).where(_task.c.digest == task.digest).values(_row(changed))
-        self._write(lambda connection: connection.execute(update))
-        return changed
+        if changed.state in ("waiting", "running"):
+            update = update.where(_task.c.state != "cancelled")
+        is_kept = self._write(lambda connection: connection.execute(update).rowcount)
+        return changed if is_kept else replace(task, state="cancelled")
 
     def move(self, digests: Sequence[str], states: Iterable[str], to: str, reason: str = "") -> int:
         """Move tasks that are in one of these states to another one; their tries are forgotten.
@@ -159,10 +165,9 @@ class TaskStore:
         """Return the tasks with these keys."""
         return [task for part in _parts(digests) for task in self._read(_task.c.digest.in_(part))]
 
-    def cancelled(self, digests: Sequence[str]) -> set[str]:
-        """Return those of these keys whose tasks were cancelled."""
-        chosen = [_task.c.digest.in_(part) & (_task.c.state == "cancelled") for part in _parts(digests)]
-        return {task.digest for each in chosen for task in self._read(each)}
+    def cancelled(self, folder: str) -> set[str]:
+        """Return the keys of the tasks of an output folder that were cancelled."""
+        return {task.digest for task in self._read((_task.c.folder == folder) & (_task.c.state == "cancelled"))}
 
     def all(self, folder: str | None = None) -> list[Task]:
         """Return all tasks, or those of one output folder, at most 200,000: the newest of them, oldest first."""

@@ -240,6 +240,30 @@ def test_a_lost_cluster_loses_nothing_and_the_next_driver_continues(tmp_path: Pa
     assert {digest: fleet.tasks[digest] for digest in kept} == kept
 
 
+def test_a_model_that_cannot_be_read_any_more_fails_and_its_slot_is_free(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, 3, tries=1)
+    (tmp_path / "m0.onnx").unlink()
+    fleet.run(done, {"a": "small"})
+    assert fleet.states() == ["failed", "done", "done"]
+
+
+def test_a_node_of_two_types_takes_one_task_at_a_time(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, 3, (SMALL, BIG))
+
+    class Both(FakeRay):
+        def nodes(self) -> list[dict[str, Any]]:
+            (node,) = super().nodes()
+            return [{**node, "Resources": {"machine:small": 1.0, "machine:big": 1.0, "measure": 1.0}}]
+
+        def _options(self, resources: Mapping[str, float], label_selector: Any = None) -> Any:
+            self.types = {"a": next(name[8:] for name in resources if name.startswith("machine:"))}
+            return super()._options(resources, label_selector)
+
+    ray = Both(done, {"a": "small"})
+    Driver(fleet.order, fleet.store, ray, fleet.told.append).run()
+    assert fleet.states() == ["done"] * 6 and ray.most_at_once == 1
+
+
 def test_an_order_survives_its_way_as_text(tmp_path: Path) -> None:
     order = Fleet(tmp_path, 2, (SMALL, BIG)).order
     assert Order.from_json(order.to_json()) == order

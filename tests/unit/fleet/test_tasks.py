@@ -39,9 +39,20 @@ def test_tasks_move_only_from_the_states_that_are_named(database_url: str) -> No
         store.plan(task(number, state=state, tries=2) for number, state in enumerate(states))
         digests = [f"t{number}" for number in range(5)]
         assert store.move(digests, ("waiting", "running"), "cancelled", "cancelled") == 2
-        assert store.cancelled(digests) == {"t0", "t1", "t4"}
+        assert store.cancelled("out") == {"t0", "t1", "t4"} and store.cancelled("elsewhere") == set()
         assert store.move(digests, ("failed", "cancelled"), "waiting") == 4
         assert {each.tries for each in store.all() if each.state == "waiting"} == {0}
+
+
+def test_a_task_that_was_cancelled_meanwhile_neither_waits_nor_runs_again(database_url: str) -> None:
+    with TaskStore(database_url) as store:
+        store.plan([task(1)])
+        (known,) = store.of(["t1"])
+        store.move(["t1"], ("waiting",), "cancelled")
+        for state in ("running", "waiting"):
+            assert store.change(known, state=state).state == "cancelled"
+            assert store.of(["t1"])[0].state == "cancelled"
+        assert store.change(known, state="done", artefact="f" * 64).state == "done"
 
 
 def test_thousands_of_tasks_are_planned_and_found(database_url: str) -> None:
