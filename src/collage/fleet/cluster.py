@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import CollageError, UsageError
@@ -63,6 +64,8 @@ def join(address: str, machines: Iterable[str] = (), slots: int = 1) -> Iterator
         UsageError: Ray is not installed.
         ClusterLost: There is no cluster at this address.
     """
+    if address.startswith("ray://") and _has_token():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray's client does not look for a token by itself.
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")  # What is timed must not give way to everything else.
@@ -109,6 +112,12 @@ def nodes(ray: Any) -> list[Node]:
         for name in each["Resources"]
         if name.startswith(_PREFIX)
     ]
+
+
+def _has_token() -> bool:
+    """Return True if there is a token for clusters: Ray makes one where it starts a cluster, and refuses others without."""
+    named = os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+    return bool(named) or (Path.home() / ".ray" / "auth_token").is_file()
 
 
 def _first_line(error: BaseException) -> str:

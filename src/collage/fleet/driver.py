@@ -195,6 +195,7 @@ class Driver:
             raise ClusterLost(f"Ray does not answer: {error}") from error
         for reference in ready:
             flight = self._flights.pop(reference)
+            self._moved_s = time.monotonic()
             self._queues[flight.work.task.machine].flying -= 1
             self._land(reference, flight)
             self._forget(flight.work.task.model)
@@ -277,7 +278,6 @@ class Driver:
     def _finish(self, work: Work, **changes: Any) -> None:
         task = self._store.change(self._tasks[work.task.digest], **changes)
         self._tasks[task.digest] = task
-        self._moved_s = time.monotonic()
         self._tell({"settled": task.as_json()})
 
     def _forget(self, model: str) -> None:

@@ -29,6 +29,8 @@ Say = Callable[[str], None]
 _LOCK = ".collage-fleet.lock"
 _LOG = ".collage-fleet.log"
 _PAUSE_S = 2.0
+_MOST_LIVES = 20
+"""Drivers in a row that may end without having settled anything: a model may end each of them."""
 
 
 def compile_fleet(
@@ -137,26 +139,29 @@ def _plan(models: Iterable[Path], fleet: Fleet, folder: Path, say: Say) -> tuple
 
 def _supervise(order: Order, say: Say) -> None:
     """Start drivers until one settles everything."""
-    moved_s = time.monotonic()
+    lost_s: float | None = None  # Since when no driver has found the cluster.
+    lives = 0  # Drivers in a row that found it, and settled nothing.
     counted = {"done": 0, "of": len(order.work)}
     while True:
-        code, told, has_moved = _drive(order, say, counted)
+        before = counted["done"]
+        code, told = _drive(order, say, counted)
         if code == 0:
             return
-        moved_s = time.monotonic() if has_moved else moved_s
+        has_joined, has_moved = "joined" in told, counted["done"] > before
+        lives = 0 if has_moved else lives + has_joined
+        lost_s = time.monotonic() if lost_s is None or has_joined else lost_s
         if "error" in told:
             raise (UsageError if code == UsageError.exit_code else CollageError)(told["error"])
         reason = told.get("lost") or f"the driver ended with code {code}; {order.folder / _LOG} holds what it said"
-        if time.monotonic() - moved_s > order.patience_s:
+        if time.monotonic() - lost_s > order.patience_s or lives > _MOST_LIVES:
             raise CollageError(f"{reason}; the same command continues")
         say(f"{reason}; trying again")
         time.sleep(_PAUSE_S)
 
 
-def _drive(order: Order, say: Say, counted: dict[str, int]) -> tuple[int, Mapping[str, str], bool]:
-    """Run one driver; return its exit code, its last words, and True if it settled anything."""
+def _drive(order: Order, say: Say, counted: dict[str, int]) -> tuple[int, Mapping[str, str]]:
+    """Run one driver; return its exit code, and the last of its words on joining, on losing the cluster, and on errors."""
     last: dict[str, str] = {}
-    has_moved = False
     with (order.folder / _LOG).open("ab") as log:
         driver = subprocess.Popen(
             [sys.executable, "-m", "collage.fleet.driver"],
@@ -173,13 +178,12 @@ def _drive(order: Order, say: Say, counted: dict[str, int]) -> tuple[int, Mappin
         for line in driver.stdout:
             event = _event(line)
             if "settled" in event:
-                has_moved = True
                 counted["done"] += 1
                 say(f"[{counted['done']}/{counted['of']}] {_told(event['settled'])}")
             elif "say" in event:
                 say(str(event["say"]))
-            last |= {name: str(event[name]) for name in ("error", "lost") if name in event}
-        return driver.wait(), last, has_moved
+            last |= {name: str(event[name]) for name in ("error", "joined", "lost") if name in event}
+        return driver.wait(), last
     finally:
         with contextlib.suppress(BrokenPipeError):
             driver.stdin.close()
