@@ -1,4 +1,4 @@
-"""Where timings are kept, so that nothing is measured twice.
+"""The timing database, so that nothing is measured twice.
 
 SQLite (write-ahead log) by default; PostgreSQL by URL. Every row is committed when its measurement ends, so that a killed
 run loses at most the one under way. Only timings are shared, never binaries; each says where it was made. What a row
@@ -65,7 +65,7 @@ def default_url() -> str:
 
 @functools.cache
 def this_origin() -> str:
-    """What rows that are made here are marked with: the host's name, and a digest that tells namesakes apart."""
+    """Return the mark of rows that are made here: the host's name, and a digest that tells namesakes apart."""
     host = platform.node() or "localhost"
     with contextlib.suppress(OSError):
         return f"{host[:64]}-{hashlib.sha256(Path('/etc/machine-id').read_bytes() + host.encode()).hexdigest()[:8]}"
@@ -108,12 +108,12 @@ class Database:
         return sqlite_file(self._engine.url)
 
     def lookup(self, key: WorkloadKey) -> Outcome | None:
-        """What is known of a kernel, or None."""
+        """Return the outcome of measuring a kernel, None if it is not known."""
         record = self.find(key)
         return None if record is None else record.outcome
 
     def find(self, key: WorkloadKey) -> Record | None:
-        """What is known of a kernel, and where and when that was found out; or None."""
+        """Return the outcome of measuring a kernel with its origin and time, None if it is not known."""
         row = self._row(schema.timing, key.digest)
         outcome = None if row is None else outcome_of(row)
         return None if row is None or outcome is None else Record(outcome, str(row["origin"]), row["made_at_s"])
@@ -220,7 +220,7 @@ class Database:
         self._persistently("write", delete)
 
     def complaints(self) -> str | None:
-        """What the engine's own check finds wrong with the file, or None."""
+        """Return what the engine's own check finds wrong with the file, None if nothing."""
         if self.file is None:
             return None
         with self._clearly("read"), self._engine.connect() as connection:
@@ -280,5 +280,5 @@ class Database:
 
 
 def _cause(error: sa.exc.SQLAlchemyError) -> str:
-    """What the engine itself said, in one line."""
+    """Return the message of the engine itself, in one line."""
     return " ".join(str(error.__cause__ or error).split())[:500]
