@@ -41,6 +41,8 @@ _RANK_OF_TILE = 4
 """The rank from which on Tile needs constant repeats."""
 _MASKED = 2
 """The mode in which Attention returns its scores with mask and bias."""
+_LENGTHS = 4
+"""The place of the lengths of sequences among the inputs of recurrent networks."""
 _PEEPHOLES = 7
 """The place of the peepholes among LSTM's inputs."""
 _OVERLAP = 3
@@ -203,6 +205,12 @@ def _suppresses_what_touches(node: ir.Node) -> bool:
     if threshold is None or threshold.const_value is None:
         return True
     return threshold.const_value.size == 0 or bool(threshold.const_value.numpy().min() <= 0)
+
+
+def _has_lengths_of_varying_shapes(node: ir.Node) -> bool:
+    x = node.inputs[0]
+    has_lengths = len(node.inputs) > _LENGTHS and node.inputs[_LENGTHS] is not None
+    return has_lengths and not (x is not None and _is_fixed(x))
 
 
 def _is_fixed(value: ir.Value) -> bool:
@@ -379,6 +387,11 @@ DEFECTS: Sequence[KnownDefect] = (
         "GRU LSTM RNN",
         "openvino takes no notice of the layout of {op}",
         lambda node: bool(node.attributes.get_int("layout")),
+    ),
+    KnownDefect(
+        "GRU LSTM RNN",
+        "openvino's CPU plugin takes no notice of the lengths of sequences in {op} where shapes vary",
+        _has_lengths_of_varying_shapes,
     ),
     KnownDefect(
         "LSTM",
