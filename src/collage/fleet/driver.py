@@ -117,6 +117,8 @@ class Driver:
             if time.monotonic() - self._looked_s >= _LOOK_S:
                 self._look()
             self._hand_out()
+            if self._flights:
+                self._moved_s = time.monotonic()
             self._collect()
             if time.monotonic() - self._moved_s > self._order.patience_s and not self._flights:
                 missing = ", ".join(sorted(name for name, queue in self._queues.items() if queue.waiting))

@@ -37,7 +37,7 @@ class Fleet:
                 task = Task(f"{number}-{machine.name}", str(folder), path.stem, f"{number}", machine.name, file=file)
                 works.append(Work(task, model(path)))
         self.store.plan(work.task for work in works)
-        limits = {"tries": 3, "limit_s": 1000.0, "patience_s": 0.5, **more}
+        limits = {"tries": 3, "limit_s": 1000.0, "patience_s": 60.0, **more}
         machines_ = {machine.name: machine for machine in machines}
         self.order = Order("ray", "db", folder, machines_, tuple(works), **limits)
         self.told: list[Mapping[str, Any]] = []
@@ -147,7 +147,7 @@ def test_a_node_of_another_fingerprint_is_refused_once_and_costs_no_try(tmp_path
 
 
 def test_without_any_right_node_the_driver_gives_up_after_its_patience_and_tasks_wait(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path, 2)
+    fleet = Fleet(tmp_path, 2, patience_s=0.5)
     with pytest.raises(CollageError, match="no node for small"):
         fleet.run(lambda r: {"kind": "refused", "reason": "no", "node": r.node}, {"liar": "small", "x": "big"})
     assert "done" not in fleet.states() and "failed" not in fleet.states()
