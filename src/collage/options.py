@@ -46,7 +46,7 @@ class CompileOptions:
             and memory of this machine allow. ``exhaustive`` measures every candidate. The last two may take long; both end
             with the cheapest plan by the measured costs, which is not yet the fastest one: as always, the race decides that.
         strategy: Name of the search strategy, which decides what is measured first, and finds the cheapest plan of what was
-            measured: ``lazy``, ``exhaustive``, ``wide``, or one of another package (see ``docs/fusion.md``).
+            measured: ``lazy``, ``exhaustive``, ``evolutionary``, ``wide``, or one of another package (see ``docs/fusion.md``).
         percentile: Which percentile of its latencies is a kernel's cost: 50, or 10 or 90.
         accuracy_budget: Largest end-to-end error that is acceptable, relative to an output's largest magnitude. Grants the
             search targets of reduced precision; None is what the model's own types allow.
