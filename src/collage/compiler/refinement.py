@@ -52,7 +52,10 @@ class Refinement:
             finalists: The plans that are compared in any case.
         """
         problem, costs, strategy = self._problem, self._costs, self._strategy
-        if strategy is None or not problem.options.finals or costs.strategy_faults or problem.is_placed_by_search:
+        options = problem.options
+        if strategy is None or costs.strategy_faults or problem.is_placed_by_search:
+            return []
+        if not options.finals or options.objective != "latency":
             return []
         if problem.comparison_plan.one_at_a_time:
             costs.say(f"{strategy.name}: no second phase, since two plans at once may be too much for the memory")

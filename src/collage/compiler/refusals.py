@@ -42,6 +42,8 @@ _PLACE = re.compile(r"^\S*onnxruntime\S*:\d+ (?:[^()]*\([^()]*\)(?: const)? )?(?
 _SLOWER = 1.2
 """A plan of devices that takes this many times as long as one target alone is told of."""
 
+_LATE = 1.1
+"""Times its budget after which a compilation says that it took too long."""
 _SEVERAL = 2
 
 
@@ -168,6 +170,22 @@ def unsearched_bodies(survey: Survey) -> list[str]:
     return [
         f"{inside} of {inside + len(graph)} operators are in bodies of control flow, which are not searched: {names} runs as "
         "one kernel on one target"
+    ]
+
+
+def over_time(budget_s: float | None, took_s: float, survey_s: float) -> list[str]:
+    """Warn if a compilation took longer than the user granted, and say what cannot be shorter.
+
+    Args:
+        budget_s: The time budget.
+        took_s: Seconds that the compilation took.
+        survey_s: Seconds until the model was read and timed on every target.
+    """
+    if budget_s is None or took_s <= _LATE * budget_s:
+        return []
+    return [
+        f"the time budget of {budget_s:g} s did not hold: {took_s:.0f} s. Reading the model and timing the whole of it on "
+        f"every target took {survey_s:.0f} s, and is never cut short; name fewer targets, or allow about {2 * survey_s:.0f} s"
     ]
 
 

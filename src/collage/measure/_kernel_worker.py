@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from collage._errors import CompileError
 from collage.frontend import WEIGHTS_FILE
+from collage.graph import load_mapped
 from collage.measure.sampling import SamplingPlan, sample, sample_kernel
 from collage.numerics.compare import compare_all, differing_elements
 from collage.numerics.value_store import ValueStore, is_beyond_ranges, probe_of
@@ -78,7 +78,7 @@ class KernelWorker:
             ``Compiled`` as JSON.
         """
         folder, goal = Path(workspace), Target.parse(target)
-        model = ir.load(folder / kernel)
+        model = load_mapped(folder / kernel)
         compiled = compile_for(self._toolchain, model, goal, folder)
         result = compiled.as_json()
         self._kernel(result, goal, folder, threads)
@@ -202,7 +202,7 @@ class KernelWorker:
         """Return the parts of a kernel that can be tuned, by name."""
         folder = Path(workspace)
         assert isinstance(self._toolchain, Tuner)
-        model = kernel_for(self._toolchain, ir.load(folder / kernel))
+        model = kernel_for(self._toolchain, load_mapped(folder / kernel))
         return list(self._toolchain.tuning_workloads(model, Target.parse(target), folder))
 
     def tune(
@@ -212,7 +212,7 @@ class KernelWorker:
         folder = Path(workspace)
         assert isinstance(self._toolchain, Tuner)
         session = TuningSession(budget_s, threads, known, build_lock, measurement_lock)
-        model = kernel_for(self._toolchain, ir.load(folder / kernel))
+        model = kernel_for(self._toolchain, load_mapped(folder / kernel))
         return dict(self._toolchain.tune(model, Target.parse(target), folder, session))
 
     def overheads(
@@ -273,7 +273,7 @@ class KernelWorker:
         told = hashlib.sha256((folder / kernel).read_bytes()).hexdigest()
         key = target, workspace, told, place and (place.st_ino, place.st_mtime_ns)
         if key not in self._capturing:
-            compiled = compile_for(self._toolchain, ir.load(folder / kernel), goal, folder)
+            compiled = compile_for(self._toolchain, load_mapped(folder / kernel), goal, folder)
             loaded = self._toolchain.load(compiled, goal, folder, LoadOptions())
             self._capturing = {**dict(list(self._capturing.items())[-1:]), key: (compiled.outputs, loaded)}
         names, loaded = self._capturing[key]
