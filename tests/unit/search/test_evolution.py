@@ -100,7 +100,7 @@ def test_switches_that_no_kernel_shows_are_found_out(seed: int) -> None:
 
 def test_what_is_timed_and_returned_can_be_run_on_random_graphs() -> None:
     evolved = 0
-    for seed in range(30):
+    for seed in range(16):
         rng = random.Random(seed)
         graph = random_graph(rng, most=5)
         is_wide = seed % 2 == 1
@@ -126,7 +126,7 @@ def test_what_is_timed_and_returned_can_be_run_on_random_graphs() -> None:
         tried = [timer.times[each] for each in seeds if each in timer.times]
         assert all(timer.times[cover] < min(tried) for cover in better), seed
         evolved += len(timer.times) > len(seeds)
-    assert evolved > 6
+    assert evolved > 3
 
 
 def _noisy(times: dict[Cover, float], cover: Cover) -> float:
