@@ -47,7 +47,7 @@ class CompileOptions:
             and memory of this machine allow. ``exhaustive`` measures every candidate. The last two may take long; both end
             with the cheapest plan by the measured costs, which is not yet the fastest one: as always, the race decides that.
         strategy: Name of the search strategy, which decides what is measured first, and finds the cheapest plan of what was
-            measured: ``lazy``, ``exhaustive``, ``wide``, or one of another package (see ``docs/fusion.md``).
+            measured: ``lazy``, ``exhaustive``, ``evolutionary``, ``wide``, or one of another package (see ``docs/fusion.md``).
         objective: The figure that is optimised: ``latency`` of one run at a time; ``throughput`` of several runs at once, whose
             number is chosen too; ``memory``, the largest resident set; ``size``, the bytes of the artefact.
         limits: Bounds that the result must keep, such as ``"p99<=20ms"`` or ``"rss<=400MB"``; see ``docs/objectives.md``.

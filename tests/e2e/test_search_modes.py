@@ -62,9 +62,8 @@ def report_of(folder: Path, db: str, menu: Sequence[str] = NAMES, **options: Any
     toolchains = Registry()
     for name in NAMES:
         toolchains.add(FakeToolchain(name=name))
-    given = collage.CompileOptions(
-        finals=False, db=str(folder / f"{db}.sqlite"), launch_penalties_s=PENALTIES, **options
-    )
+    options = {"finals": False, **options}
+    given = collage.CompileOptions(db=str(folder / f"{db}.sqlite"), launch_penalties_s=PENALTIES, **options)
     found = collage.compile(folder / "m.onnx", menu, toolchains=toolchains, options=given, workers=WORKERS)
     return dict(found.report)
 
@@ -116,7 +115,7 @@ def test_a_mode_that_does_not_exist_is_a_usage_error() -> None:
         collage.CompileOptions(search="greedy")
 
 
-@pytest.mark.parametrize("strategy", ["lazy", "exhaustive", "wide"])
+@pytest.mark.parametrize("strategy", ["lazy", "exhaustive", "wide", "evolutionary"])
 def test_every_strategy_proves_the_same_plan_and_is_named_in_the_report(
     clock: dict[str, int], strategy: str, tmp_path: Path
 ) -> None:
@@ -166,6 +165,74 @@ def test_a_strategy_of_others_decides_what_is_measured(
     before = len(NAMES) * (1 + len(OPERATORS))  # The whole model, and each operator alone in place of a profile.
     assert report["search"]["measured"] == before + len(OPERATORS) // 2
     assert sorted(node for kernel in report["kernels"] for node in kernel["nodes"]) == [f"n{i}" for i in range(6)]
+
+
+def test_the_exhaustive_strategy_measures_every_candidate_unless_it_has_a_budget(
+    clock: dict[str, int], tmp_path: Path
+) -> None:
+    search = report_of(tmp_path, "one", strategy="exhaustive")["search"]
+    assert search["measured"] == search["keys"]
+    assert (search["mode"], search["algorithm"]) == ("fast", "exhaustive")
+
+
+class Faulty(PairByPair):
+    """Return the same pair twice; it is asked once."""
+
+    name = "faulty"
+    asked = 0
+
+    def run(self, problem: Any, costs: Any, limits: Any) -> SearchResult[Any]:
+        Faulty.asked += 1
+        result = super().run(problem, costs, limits)
+        assert result.partitioning is not None
+        cover = result.partitioning.candidates
+        return replace(result, partitioning=replace(result.partitioning, candidates=(cover[0], *cover)))
+
+
+def test_a_faulty_strategy_of_others_is_told_of_and_breaks_nothing(clock: dict[str, int], tmp_path: Path) -> None:
+    lazy = report_of(tmp_path, "lazy", measure_budget=60)
+    strategies().add(Faulty())
+    try:
+        report = report_of(tmp_path, "one", strategy=Faulty.name, measure_budget=60)
+        again = report_of(tmp_path, "one", strategy=Faulty.name, measure_budget=60)
+    finally:
+        strategies.cache_clear()
+    said = "search strategy 'faulty' returned a partitioning that covers nodes twice"
+    for found in (report, again):
+        assert found["warnings"][0].startswith(said)
+        assert found["search"]["algorithm"] == "lazy"
+    assert Faulty.asked == 2
+    assert report["estimate_us"] <= lazy["estimate_us"] * 1.2
+
+
+class Refining(PairByPair):
+    """Take pairs, and then propose single operators, of which it has one plan timed."""
+
+    name = "refining"
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def refine(self, problem: Any, costs: Any, seeds: Any, timer: Any) -> list[list[Any]]:
+        ones = {c.bits: c for c in reversed(problem.candidates)}
+        cover = [ones[1 << node] for node in range(problem.n)]
+        self.times = [timer.time_of(seeds[0]), timer.time_of(cover)]
+        return [cover]
+
+
+@pytest.mark.slow
+def test_what_a_second_phase_proposes_is_in_the_final_comparison(clock: dict[str, int], tmp_path: Path) -> None:
+    strategy = Refining()
+    strategies().add(strategy)
+    try:
+        report = report_of(tmp_path, "one", strategy=strategy.name, finals=True, measure_budget=60, baseline="none")
+    finally:
+        strategies.cache_clear()
+    assert report["search"]["algorithm"] == "refining"
+    assert not any("search strategy" in warning for warning in report["warnings"])
+    (row,) = [row for row in report["candidates"] if row["name"].startswith("refined")]
+    assert (row["name"], row["kernels"]) == ("refined 1", len(OPERATORS))
+    assert len(strategy.times) == 2 and all(0 < each < 100 for each in strategy.times)
 
 
 def test_where_there_is_nothing_to_choose_no_algorithm_ran(clock: dict[str, int], tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def compile_(
         str,
         typer.Option(
             metavar="NAME",
-            help="Search strategy: lazy, exhaustive, wide, or one of an installed package; see docs/fusion.md.",
+            help="Search strategy: lazy, exhaustive, evolutionary, wide, or one of an installed package; see docs/fusion.md.",
         ),
     ] = "lazy",
     objective: Annotated[

@@ -40,18 +40,19 @@ class SearchBudget:
         self._comparison_plan = comparison_plan
         self._began = time.monotonic()
         self._searched_s = 0.0
+        self._is_free = options.proves or options.strategy == "exhaustive"
 
     def kernels(self, keys: int) -> int:
         """Return the number of kernels that the search may ask for in all.
 
-        What the user says; or else a share of the keys there are, or any number where something is to be proved.
+        What the user says; or else a share of the keys there are, or any number where something is to be proved, or all measured.
 
         Args:
             keys: 0 where that is not known yet.
         """
         if self._options.measure_budget is not None:
             return self._options.measure_budget
-        if self._options.proves:
+        if self._is_free:
             return sys.maxsize
         return min(_MOST_KERNELS, max(_LEAST_KERNELS, int(_SHARE_OF_KERNELS * keys))) if keys else _MOST_KERNELS
 
@@ -64,7 +65,7 @@ class SearchBudget:
             singles: The whole model on each target that takes it; loading and comparing plans takes twice as long again.
         """
         if self._options.time_budget_s is None:
-            return math.inf if self._options.proves else max(0.0, _SEARCH_S - self._searched_s)
+            return math.inf if self._is_free else max(0.0, _SEARCH_S - self._searched_s)
         building_s = sum(whole.build_s for whole in singles)
         rounds = self._comparison_plan.rounds + self._comparison_plan.reporting_rounds
         running_s = rounds * sum(

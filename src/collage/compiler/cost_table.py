@@ -66,6 +66,7 @@ class CostTable:
         overheads: What calling each target costs.
         batch_size: So many kernels are measured at once.
         say: Told what is going on, a line at a time.
+        strategy_faults: What is wrong with the user's search strategy, which is not asked again then.
     """
 
     def __init__(self, problem: Problem, survey: Survey, session: MeasureSession, database: Database) -> None:
@@ -74,6 +75,7 @@ class CostTable:
         self.overheads: dict[Target, Overheads] = {}
         self.batch_size = _BATCH_SIZE
         self.say = session.say
+        self.strategy_faults: tuple[str, ...] = ()
         self._problem = problem
         self._survey = survey
         self._session = session

@@ -21,18 +21,19 @@ from collage.fusion import CandidateKernel, CandidateKernelIndex, moved_borders
 from collage.graph import SubGraph
 from collage.measure.process_compat import ProcessCompatibility
 from collage.measure.tuning_records import TuningRecords
+from collage.options import DEFAULT_STRATEGY
 from collage.search import (
     Partitioning,
     SearchProblem,
     SearchResult,
     k_best,
     measure_all,
-    run_strategy,
+    run_or_fall_back,
     strategies,
 )
 from collage.target import Target
 
-__all__ = ["best_plans", "in_one_process", "search_partition", "search_until_stable", "searched_again"]
+__all__ = ["CostAccess", "best_plans", "in_one_process", "search_partition", "search_until_stable", "searched_again"]
 
 _PLAIN = 0.01
 """Charge for each kernel, as a share of the best mix, under which a finalist of fewer kernels is found. Mixes next to the best
@@ -90,17 +91,23 @@ def search_partition(problem: Problem, costs: CostTable, index: CandidateKernelI
         transfers = tuple(costs.transfers) if problem.is_placed_by_search else None
         is_wide = any(not candidate.sub_graph.is_admissible for candidate in index)
         question = SearchProblem(len(problem.graph), tuple(index), problem.graph, transfers, is_wide)
-        access = _CostAccess(problem, costs)
+        access = CostAccess(problem, costs)
         if problem.options.search == "exhaustive":
             measure_all(question, access, access, costs.say)
+        name = DEFAULT_STRATEGY if costs.strategy_faults else problem.options.strategy
+        strategy, unknown = strategies().get(name), len(index) + 1
         while True:
-            result = run_strategy(strategies().get(problem.options.strategy), question, access, access)
+            result = run_or_fall_back(strategy, question, access, access)
+            for fault in result.faults:
+                costs.say(fault)
+            costs.strategy_faults += result.faults
             # Kernels whose timing the database knows do not count against the budget.
-            if result.stopped_by != "max_measured" or not costs.kernels_left:
+            before, unknown = unknown, sum(costs.known_cost(candidate) is None for candidate in index)
+            if result.stopped_by != "max_measured" or not costs.kernels_left or unknown == before or result.faults:
                 return result
 
 
-class _CostAccess:
+class CostAccess:
     """The costs and the limits of one search, as strategies see them (`CostSource` and `SearchLimits`)."""
 
     def __init__(self, problem: Problem, costs: CostTable) -> None:
@@ -116,12 +123,15 @@ class _CostAccess:
         self.batch_size = costs.batch_size
 
     def launch_penalty_s(self, candidate: CandidateKernel) -> float:
+        """Return the seconds that this kernel costs in a cover beyond its own cost."""
         return self._costs.launch_penalty_s(candidate.target)
 
     def priority(self, candidate: CandidateKernel) -> int:
+        """Return the rank of the candidate's target on the menu."""
         return self._problem.priority(candidate.target)
 
     def key_of(self, candidate: CandidateKernel) -> Hashable:
+        """Return the key of a candidate."""
         return self._problem.key_of(candidate.sub_graph, candidate.target)
 
     def measure(self, candidates: Sequence[CandidateKernel]) -> Sequence[Cost]:
@@ -135,13 +145,16 @@ class _CostAccess:
 
     @property
     def kernels_left(self) -> int:
+        """The number of candidates that may still be measured."""
         return self._costs.kernels_left
 
     @property
     def seconds_left(self) -> float:
+        """The seconds that the search may still take."""
         return max(0.0, self._deadline - time.monotonic())
 
     def should_stop(self) -> bool:
+        """Return True after an interrupt."""
         return self._is_interrupted
 
 

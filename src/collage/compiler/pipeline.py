@@ -51,6 +51,7 @@ from collage.compiler.precision_borders import around_sensitive
 from collage.compiler.precision_front import find_front
 from collage.compiler.precision_report import with_precision
 from collage.compiler.problem import Problem
+from collage.compiler.refinement import Refinement
 from collage.compiler.refusals import (
     check_chosen,
     check_menu,
@@ -310,6 +311,7 @@ def _searched(
     is_bound = bool(problem.choices) or any(problem.is_bound(target) for target in survey.takers)
     if len(survey.takers) > 1 or is_bound or problem.placement is not None or tune_s or costs.has_variants:
         compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say)
+        refinement = Refinement(problem, costs, session, lambda plan: compat.can_share(plan.targets))
 
         def finalists(index: CandidateKernelIndex, result: SearchResult[CandidateKernel]) -> Sequence[Plan]:
             plans = in_one_process(problem, costs, compat, index, best_plans(problem, costs, index, result))
@@ -317,6 +319,8 @@ def _searched(
                 again = partial(searched_again, problem, costs, index)
                 plans = within_budget(problem, costs, session, survey.precision, plans, again)
             mixes = _mixes(survey, plans, singles)
+            refined = refinement.plans(index, [*mixes, *singles])
+            mixes += [plan for plan in refined if not _is_among([*mixes, *singles], plan)]
             return priced(with_named_targets(survey, judge([*singles, *mixes])))
 
         found, finals = decide(candidates, search, finalists, choose_, costs)
@@ -358,11 +362,11 @@ def _recalled(
 
 
 def _is_unfinished(options: CompileOptions, result: CompileResult) -> bool:
-    """Return True if the user, or a budget of theirs, ended it early: the same command then goes on from there."""
+    """Return True if the user, a budget of theirs or a fault of their strategy ended it early: the same command then goes on."""
     stopped_by = result.search.stopped_by
     has_budget = options.measure_budget is not None or options.time_budget_s is not None
     is_cut_short = has_budget and stopped_by in ("deadline", "max_measured")
-    return result.finals.is_interrupted or stopped_by == "should_stop" or is_cut_short
+    return result.finals.is_interrupted or stopped_by == "should_stop" or is_cut_short or bool(result.strategy_faults)
 
 
 def decide(

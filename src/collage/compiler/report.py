@@ -83,6 +83,7 @@ def compile_report(
         from_json(Numerics, _numerics(survey, session, result, standing, no_numbers)),
         tuple(
             [
+                *result.strategy_faults,
                 *survey.reference.checking.notes,
                 *_preparation(survey.reference),
                 *_left_to_the_host(survey, finals.plan),

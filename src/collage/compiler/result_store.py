@@ -133,6 +133,7 @@ class CompileResult:
         kernels_error: Largest error of the winner's kernels, where it is known.
         is_remembered: An earlier compilation found it.
         tried: The record of what was tried; None if an earlier version kept the result without one.
+        strategy_faults: What is wrong with the search strategy that the user chose. Such a result is not kept.
     """
 
     finals: FinalComparison
@@ -143,6 +144,7 @@ class CompileResult:
     kernels_error: float | None = None
     is_remembered: bool = False
     tried: TriedRecord | None = None
+    strategy_faults: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, problem: Problem, costs: CostTable, finals: FinalComparison, search: SearchSummary) -> CompileResult:
@@ -157,6 +159,7 @@ class CompileResult:
             {plan.name: predicted_s(problem, costs, plan) for plan in finals.plans},
             all(outcome.ok for outcome in known) if len(known) == len(outcomes) else None,
             max((outcome.error for outcome in known if outcome.error is not None), default=None),
+            strategy_faults=costs.strategy_faults,
         )
 
     @classmethod

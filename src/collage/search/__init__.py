@@ -1,6 +1,7 @@
 """The search room: disjoint candidate kernels that cover the graph at least cost.
 
 A strategy decides which candidates are measured, and finds the best cover of those (``SearchStrategy``, found by ``strategies``).
+`run_or_fall_back` runs it. One with a second phase is a ``RefiningStrategy``, which times whole covers.
 Strategies are made of these functions:
 
 * `shortest_path` and `k_best`: all costs known; exact.
@@ -13,12 +14,15 @@ Strategies are made of these functions:
 
 from __future__ import annotations
 
+from collage.search._evolution import EvolutionaryStrategy
 from collage.search._exact import exact_cover
+from collage.search._guard import refine_or_leave, run_or_fall_back
 from collage.search._label_search import wide_shortest_path
 from collage.search._lazy import LazyOptions, lazy_shortest_path
 from collage.search._overlap import overlapping_covers
 from collage.search._placed import lazy_placed_path, placed_shortest_path
 from collage.search._quotient import find_cycle, kernel_successors
+from collage.search._refinement import CoverTimer, RefiningStrategy
 from collage.search._registry import STRATEGY_GROUP, StrategyRegistry, strategies
 from collage.search._schedule import makespan_s
 from collage.search._shortest_path import k_best, shortest_path
@@ -48,13 +52,16 @@ __all__ = [
     "Candidate",
     "CostOf",
     "CostSource",
+    "CoverTimer",
     "DependencyGraph",
+    "EvolutionaryStrategy",
     "ExhaustiveStrategy",
     "LazyOptions",
     "LazyStrategy",
     "NoCover",
     "Partitioning",
     "PlacedCandidate",
+    "RefiningStrategy",
     "SearchLimits",
     "SearchProblem",
     "SearchResult",
@@ -74,7 +81,9 @@ __all__ = [
     "measure_all",
     "overlapping_covers",
     "placed_shortest_path",
+    "refine_or_leave",
     "result_of_cover",
+    "run_or_fall_back",
     "run_strategy",
     "shortest_path",
     "strategies",

@@ -25,6 +25,8 @@ __all__ = [
     "measure_all",
     "result_of_cover",
     "run_strategy",
+    "why_no_cover",
+    "why_wrong",
 ]
 
 D = TypeVar("D", bound=Candidate, contravariant=True)
@@ -138,29 +140,41 @@ def run_strategy(
     """
     result = strategy.run(problem, costs, limits)
     if result.partitioning is not None:
-        fault = _fault(problem, costs, result.partitioning.candidates)
+        fault = why_wrong(problem, costs, result.partitioning)
         if fault is not None:
             raise CollageError(f"search strategy {strategy.name!r} returned a partitioning that {fault}; it is faulty")
     return replace(result, strategy=strategy.name)
 
 
-def _fault(problem: SearchProblem[Any], costs: CostSource[Any], cover: Sequence[Candidate]) -> str | None:
-    """Return the reason why candidates are not a cover that can be run, or None."""
+def why_no_cover(problem: SearchProblem[Any], cover: Sequence[Candidate]) -> str | None:
+    """Return the reason why candidates are not a cover that can be run, as far as the data flow tells; or None."""
     proposed, covered = set(problem.candidates), 0
     for candidate in cover:
         if candidate not in proposed:
             return f"holds a kernel that is not a candidate: {candidate}"
         if candidate.bits & covered:
             return f"covers nodes twice, by {candidate}"
-        cost = costs.known_cost(candidate)
-        if cost is None or Cost.of(cost).is_invalid:
-            return f"holds a kernel that {'was not measured' if cost is None else 'cannot run'}: {candidate}"
         covered |= candidate.bits
     missing = ~covered & ((1 << problem.n) - 1)
     if missing:
         return f"leaves {missing.bit_count()} nodes uncovered"
     ring = find_cycle(kernel_successors(problem.graph, [candidate.bits for candidate in cover]))
     return None if ring is None else f"holds {len(ring)} kernels that feed each other in a ring"
+
+
+def why_wrong(problem: SearchProblem[Any], costs: CostSource[Any], found: Partitioning[Any]) -> str | None:
+    """Return the reason why a partitioning is none, or does not cost what it says; or None."""
+    if (reason := why_no_cover(problem, found.candidates)) is not None:
+        return reason
+    for candidate in found.candidates:
+        cost = costs.known_cost(candidate)
+        if cost is None or Cost.of(cost).is_invalid:
+            return f"holds a kernel that {'was not measured' if cost is None else 'cannot run'}: {candidate}"
+    added = result_of_cover(found.candidates, problem, costs).partitioning
+    assert added is not None
+    if found.cost.is_known and added.cost.is_known and not math.isclose(found.cost.seconds, added.cost.seconds):
+        return f"is said to cost {found.cost}, and costs {added.cost}"
+    return None
 
 
 def result_of_cover(

@@ -140,6 +140,7 @@ class SearchResult(Generic[C]):
         bound_violations: Measurements that came out below a bound. Under proof bounds any one withdraws the claim.
         statistics: What the search did.
         strategy: Name of the strategy, filled in by `run_strategy`.
+        faults: Why another strategy did not find it, a sentence each.
     """
 
     partitioning: Partitioning[C] | None
@@ -148,3 +149,4 @@ class SearchResult(Generic[C]):
     bound_violations: int = 0
     statistics: SearchStatistics = field(default_factory=lambda: SearchStatistics(0))
     strategy: str = ""
+    faults: tuple[str, ...] = ()

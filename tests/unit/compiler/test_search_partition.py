@@ -28,6 +28,7 @@ class FakeSession:
         self.options = SimpleNamespace(**{**defaults, **options})
         self.budget = SimpleNamespace(searching=nullcontext)
         self.search_s_left = 60.0
+        self.strategy_faults: tuple[str, ...] = ()
         self.measured: dict[Span, Cost] = {}
         self.said: list[str] = []
         self.interrupts = 0

@@ -28,7 +28,7 @@ from .fake_costs import FakeCosts
 from .search_oracle import Graph, candidate, covers, least_cost, random_candidates, random_costs, random_graph
 from .test_placed_search import cost_with_copies, placed, random_problem
 
-BUILT_IN = ("exhaustive", "lazy", "wide")
+BUILT_IN = ("evolutionary", "exhaustive", "lazy", "wide")
 PENALTY_S = 2.0**-19
 
 

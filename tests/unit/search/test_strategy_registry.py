@@ -70,7 +70,7 @@ def test_options_and_the_command_line_refuse_unknown_names(tmp_path: Path, capsy
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The example of the page as an installed package; its name."""
-    section = PAGE.read_text().split("## Write a search strategy")[1].split("\n## ")[0]
+    section = PAGE.read_text().split("## Write a search strategy")[1].split("\n### ")[0]
     code, manifest = (re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL) for kind in ("python", "toml"))
     assert len(code) == len(manifest) == 1
     ((group, points),) = tomllib.loads(manifest[0])["project"]["entry-points"].items()

@@ -13,6 +13,7 @@
 * ``Mish`` adds a small exponential to 1 and takes the logarithm of that: of -10 three digits are left.
 * ``ConvTranspose`` to a given shape is made to the one that it has without.
 * ``Conv`` over one dimension is left to plain loops, up to eight times slower than those that are written for two.
+* ``Conv`` over three dimensions, and ``ConvTranspose``, are left to such loops as well; see ``convolutions``.
 * ``Einsum`` takes a letter's length from the tensor that it meets first; where that is 1 when the kernel is called, ONNX has
   another's.
 * ``Expand`` takes a length that is known when the kernel is called only for what the output has; where it is 1 then, ONNX
@@ -41,6 +42,7 @@ from tvm import relax, sym, te, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
 from collage._errors import Unsupported
+from collage.toolchains.tvm.convolutions import Windows, is_known, over_three_dimensions, padded_to_shape, transposed
 
 __all__ = ["KernelImporter", "import_onnx"]
 
@@ -100,7 +102,11 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         if op_name == "Conv" and inputs[0].ty.ndim == _ONE_LENGTH and inputs[1].ty.ndim == _ONE_LENGTH:
             return self._as_two_dimensional(inputs, attrs, opset)
         if op_name == "ConvTranspose" and "output_shape" in attrs:
-            attrs = _padded_to_shape(inputs[0], inputs[1], attrs)
+            attrs = padded_to_shape(inputs[0], inputs[1], attrs)
+        if op_name in _CONVOLUTIONS and is_known(inputs[1]):
+            windows = Windows.of(attrs, inputs[0].ty.ndim - 2)
+            if windows is not None and (op_name == "ConvTranspose" or inputs[0].ty.ndim == _THREE_LENGTHS):
+                return self._convolved(op_name, inputs, windows, attrs, opset)
         if op_name == "Einsum":
             _refuse_unlike_lengths(attrs["equation"].decode(), inputs)
         if op_name == "Expand":
@@ -127,6 +133,22 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             attrs["pads"] = [0, begin, 0, end]
         y = super()._convert_operator("Conv", onnx_input([x, weight, *inputs[2:]]), attrs, opset)
         return relax.op.squeeze(self.bb.normalize(y), [2])
+
+    def _convolved(
+        self, op_name: str, inputs: list[Any], windows: Windows, attrs: Mapping[str, Any], opset: int
+    ) -> Any:
+        """A convolution that is made of ordinary ones."""
+        x, weight, bias = [*inputs, None][:3]
+
+        def convolve(x: Any, weight: Any, bias: Any, windows: Windows) -> Any:
+            given = onnx_input([x, weight] if bias is None else [x, weight, bias])
+            kernel = [int(n) for n in weight.ty.shape.values[2:]]
+            return self._convert_operator("Conv", given, {**windows.as_attributes(), "kernel_shape": kernel}, opset)
+
+        if op_name == "Conv":
+            return over_three_dimensions(self.bb, x, weight, bias, windows, convolve)
+        extra = attrs.get("output_padding") or [0] * (x.ty.ndim - 2)
+        return transposed(self.bb, x, weight, bias, windows, extra, convolve)
 
     def _divided(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
         """A quotient or remainder of integers that is 0 where the divisor is, and wraps around where it is -1.
@@ -179,6 +201,10 @@ _NORMALISATIONS = frozenset(("LayerNormalization", "RMSNormalization"))
 
 _ONE_LENGTH = 3
 """Rank of a tensor of samples, channels and one further dimension."""
+
+_THREE_LENGTHS = 5
+
+_CONVOLUTIONS = frozenset(("Conv", "ConvTranspose"))
 
 _HIGHEST_EXPONENT = 8
 """Beyond it products of small integers leave the range of most types."""
@@ -264,25 +290,6 @@ def _within_reach(ends: Any) -> Any:
     if not isinstance(ends, tvm.ir.GenericConst):
         return ends
     return relax.const(np.clip(ends.value.numpy(), -_FAR, _FAR), str(ends.ty.dtype))
-
-
-def _padded_to_shape(x: Any, weight: Any, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes of a transposed convolution with the padding that makes its output as long as ``output_shape`` says."""
-    lengths = [int(n) for n in x.ty.shape.values[2:]]
-    kernel = [int(n) for n in weight.ty.shape.values[2:]]
-    wanted = attrs["output_shape"][-len(lengths) :]
-    extra = list(attrs.get("output_padding", [0] * len(lengths)))
-    begin, end = [], []
-    for i, (n, k) in enumerate(zip(lengths, kernel, strict=True)):
-        stride, dilation = (attrs[name][i] if name in attrs else 1 for name in ("strides", "dilations"))
-        total = (n - 1) * stride + (k - 1) * dilation + 1 + extra[i] - wanted[i]
-        if total < 0:  # Beyond what the window reaches there is nothing but the bias.
-            extra[i], total = extra[i] - total, 0
-        half = total // 2
-        begin.append(half if attrs.get("auto_pad") == b"SAME_UPPER" else total - half)
-        end.append(total - begin[i])
-    kept = {name: value for name, value in attrs.items() if name not in ("auto_pad", "output_shape")}
-    return {**kept, "pads": [*begin, *end], "output_padding": extra}
 
 
 def _shifted(x: Any, places: Any, right: bool) -> Any:

@@ -23,6 +23,8 @@ def front(target: Any, *, channels_last: bool) -> Any:
     from tvm import relax
     from tvm.relax.backend import cpu_generic
 
+    from collage.toolchains.tvm.weight_layout import pack_weights
+
     layout = [relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})] if channels_last else []
     return tvm.transform.Sequential(
         [
@@ -30,6 +32,7 @@ def front(target: Any, *, channels_last: bool) -> Any:
             *layout,
             relax.transform.DecomposeOpsForInference(),
             *cpu_generic.legalize_passes(target),
+            pack_weights(),
         ]
     )
 

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 LANES = 16
-_TILE_COLUMNS = (64, 48, 32, 16, 8, 4)
+TILE_COLUMNS = (64, 48, 32, 16, 8, 4)
 _TILE_ROWS = (6, 5, 4, 7, 8, 3, 2)
 _TILE_BYTES = 1024
 """What TVM still keeps on the stack, and a compiler in registers."""
@@ -171,7 +171,7 @@ def _vectorise_innermost(sch: s_tir.Schedule, block: Any) -> None:
     """
     loop = sch.get_loops(block)[-1]
     if extent(sch, loop) > _TILE_BYTES // 4:
-        width = divisor(extent(sch, loop), _TILE_COLUMNS)
+        width = divisor(extent(sch, loop), TILE_COLUMNS)
         if width is None:
             return
         _, loop = sch.split(loop, [None, width])
@@ -214,7 +214,7 @@ def _tile(column_extent: int, row_extent: int, place: int) -> tuple[int, int | N
         ValueError: There is no such way.
     """
     shapes: list[tuple[int, int | None]] = []
-    for columns in (c for c in _TILE_COLUMNS if column_extent and column_extent % c == 0):
+    for columns in (c for c in TILE_COLUMNS if column_extent and column_extent % c == 0):
         fitting: list[int | None] = [
             r for r in _TILE_ROWS if row_extent and row_extent % r == 0 and r * columns * 4 <= _TILE_BYTES
         ]

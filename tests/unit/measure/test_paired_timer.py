@@ -1,0 +1,80 @@
+"""Times against an anchor, of executables whose latencies are drawn instead of measured."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from collage._errors import WorkerDied
+from collage.measure import paired_timer as module
+from collage.measure.comparison import Finalist
+from collage.measure.paired_timer import PairedTimer
+
+ALIVE: list[Track] = []
+
+
+class Track:
+    """Stands in for a worker: as slow as it is told to be, on a machine whose speed drifts."""
+
+    speed = 1.0
+
+    def __init__(self, service: str, arguments: Mapping[str, Any]) -> None:
+        self.arguments, self.calls, self.random = arguments, 0, random.Random(service)
+        ALIVE.append(self)
+
+    def call(self, method: str, timeout_s: float, **params: Any) -> Any:
+        if method == "check":
+            return {"max_abs": 0.0, "max_rel": 0.0, "reason": self.arguments.get("wrong")}
+        self.calls += 1
+        if self.calls > self.arguments.get("dies_after", 10**9):
+            raise WorkerDied("gone")
+        Track.speed *= self.random.lognormvariate(0.0, 0.01)
+        return [self.arguments["seconds"] * Track.speed for _ in range(params["runs"])]
+
+    def kill(self) -> None:
+        if self in ALIVE:
+            ALIVE.remove(self)
+
+
+@pytest.fixture
+def timer(monkeypatch: pytest.MonkeyPatch) -> Iterator[PairedTimer]:
+    monkeypatch.setattr(module, "Worker", Track)
+    for lock in ("build_lock", "measurement_lock"):  # Nothing is measured here that others could disturb.
+        monkeypatch.setattr(module, lock, contextlib.nullcontext)
+    timer = PairedTimer(entry(0.01), 1e-4)
+    yield timer
+    assert len(ALIVE) == 1
+    timer.close()
+    assert not ALIVE
+
+
+def entry(seconds: float, **more: Any) -> Finalist:
+    return Finalist(f"plan {seconds}", f"service {seconds}", {"seconds": seconds, **more})
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 1.0, 1.1, 3.0])
+def test_a_time_is_a_share_of_the_anchors(timer: PairedTimer, share: float) -> None:
+    assert timer.ratio(entry(0.01 * share)) == pytest.approx(share, rel=0.05)
+
+
+def test_what_fails_or_is_wrong_has_no_time_and_others_still_have_one(timer: PairedTimer) -> None:
+    assert timer.ratio(entry(0.005, wrong="output 'y' differs")) == math.inf
+    assert timer.ratio(entry(0.005, dies_after=0)) == math.inf
+    assert timer.ratio(entry(0.005, dies_after=4)) == math.inf
+    assert timer.ratio(entry(0.005)) == pytest.approx(0.5, rel=0.05)
+
+
+def test_what_is_much_slower_has_one_turn_and_what_may_be_faster_has_most(
+    timer: PairedTimer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    for share in (2.0, 1.1, 0.8):
+        before = ALIVE[0].calls
+        timer.ratio(entry(0.01 * share))
+        calls.append(ALIVE[0].calls - before)
+    assert calls == [2, 5, 11]
