@@ -112,7 +112,8 @@ class _MaxError:
         return Estimate(worst, min(drops), prediction_bound(drops), len(drops))
 
     def told(self, estimate: Estimate) -> str:
-        return f"largest error {estimate.value:.1e} of the largest output, and below {estimate.high:.1e} on {_FURTHER} further inputs"
+        further = f"below {estimate.high:.1e} on {_FURTHER} further inputs"
+        return f"largest error {estimate.value:.1e} of the largest output, and {further}"
 
 
 @dataclass(frozen=True, slots=True)
