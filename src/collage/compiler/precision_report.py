@@ -108,7 +108,7 @@ def _operators(survey: Survey, places: Sequence[PlannedKernel]) -> Mapping[str, 
         for node in place.sub_graph.nodes:
             if is_product(node):
                 found[node.op_type][
-                    place.target.option("floats", "f32") if node.name in kept else precision_of(place.target)
+                    (place.target.option("floats") or "f32") if node.name in kept else precision_of(place.target)
                 ] += 1
     return found
 
