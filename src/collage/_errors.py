@@ -8,9 +8,10 @@
     │   ├── InputError             inputs of a wrong name, shape or type
     │   └── ConfigError            an unknown pass or option
     │       └── DeviceConflict     demands on devices that contradict each other, and how they meet
-    ├── ModelError                 a file that is no valid, or no safe, model (exit code 5)
+    ├── ModelError                 a file that is not a valid or safe model (exit code 5)
     ├── ArtefactError              an artefact that was tampered with or does not fit (exit code 5)
     ├── NothingCanRun              an operator that no toolchain and no fallback takes (exit code 3)
+    │   └── LimitNotMet            limits that no plan keeps, and the nearest plan
     ├── WrongAnswer                outputs outside the tolerance (exit code 4)
     ├── PassError                  a pass failed; names the pass and its place in the sequence
     ├── PatternError               a pattern that cannot be built as written
@@ -33,6 +34,7 @@ __all__ = [
     "ConfigError",
     "DeviceConflict",
     "InputError",
+    "LimitNotMet",
     "ModelError",
     "NothingCanRun",
     "PassError",
@@ -56,7 +58,7 @@ class CollageError(Exception):
 
 
 class UsageError(CollageError):
-    """What was asked for makes no sense: a missing path, an unknown option."""
+    """A request that makes no sense: a missing path, an unknown option."""
 
     exit_code = 2
 
@@ -77,7 +79,7 @@ class DeviceConflict(ConfigError):
     """Two demands on devices or memories that contradict each other.
 
     Attributes:
-        one: The one end: what is demanded, of what, and by whom.
+        one: The one end: the demand, its object and its origin.
         other: The other end.
         chain: The steps between them, each a sentence.
         remedies: What would resolve it, best first.
@@ -92,7 +94,7 @@ class DeviceConflict(ConfigError):
 
 
 class ModelError(CollageError):
-    """A file that is no valid, or no safe, ONNX model, or one that cannot be run."""
+    """A file that is not a valid or safe ONNX model, or one that cannot be run."""
 
     exit_code = 5
 
@@ -107,6 +109,10 @@ class NothingCanRun(CollageError):
     """An operator that no toolchain of the menu and no fallback can run, or a menu that runs none of a model."""
 
     exit_code = 3
+
+
+class LimitNotMet(NothingCanRun):
+    """Limits of a compilation that no plan keeps. The message names the nearest plan, and its figures."""
 
 
 class WrongAnswer(CollageError):
@@ -140,7 +146,7 @@ class WorkerDied(ToolchainError):
 
 
 class WorkerCrash(WorkerDied):
-    """The process ended: a signal, or an exit that nobody asked for."""
+    """The process ended: a signal, or an unexpected exit."""
 
 
 class WorkerTimeout(WorkerDied):

@@ -72,7 +72,9 @@ def _loaded(
     """Return an executable, and a tensor for each of its inputs."""
     check_names(files, read_inputs(artefact))
     feeds = read_arrays(files)
-    executable = load(artefact, rebuild=rebuild)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # What they say is among the notes.
+        executable = load(artefact, rebuild=rebuild)
     check_names(files, executable.inputs)
     known = {port.name for port in executable.inputs}
     if known - set(feeds):

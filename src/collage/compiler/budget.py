@@ -28,16 +28,16 @@ class SearchBudget:
 
     Args:
         options: What the user grants.
-        race_plan: How the finals will be run, for which time has to be left.
+        comparison_plan: How plans will be compared, for which time has to be left.
 
     Attributes:
         asked: How many kernels the search has asked for so far.
     """
 
-    def __init__(self, options: CompileOptions, race_plan: ComparisonPlan) -> None:
+    def __init__(self, options: CompileOptions, comparison_plan: ComparisonPlan) -> None:
         self.asked = 0
         self._options = options
-        self._race_plan = race_plan
+        self._comparison_plan = comparison_plan
         self._began = time.monotonic()
         self._searched_s = 0.0
 
@@ -56,18 +56,22 @@ class SearchBudget:
         return min(_MOST_KERNELS, max(_LEAST_KERNELS, int(_SHARE_OF_KERNELS * keys))) if keys else _MOST_KERNELS
 
     def seconds_left(self, singles: Sequence[Outcome]) -> float:
-        """Seconds that the search may still take: what the time budget leaves when the finals have had theirs.
+        """Return the seconds that the search may still take: what the time budget leaves when the comparison has had its own.
+
+        Of the time that was left when the search began, the comparison gets at most half.
 
         Args:
-            singles: The whole model on each target that takes it; their finals take as long again.
+            singles: The whole model on each target that takes it; loading and comparing plans takes twice as long again.
         """
         if self._options.time_budget_s is None:
             return math.inf if self._options.proves else max(0.0, _SEARCH_S - self._searched_s)
         building_s = sum(whole.build_s for whole in singles)
-        rounds = self._race_plan.rounds + self._race_plan.reporting_rounds
-        running_s = rounds * sum(max(w.time.median_s, self._race_plan.block_s) for w in singles if w.time is not None)
-        spent_s = time.monotonic() - self._began
-        return max(0.0, self._options.time_budget_s - spent_s - 2 * (building_s + running_s))
+        rounds = self._comparison_plan.rounds + self._comparison_plan.reporting_rounds
+        running_s = rounds * sum(
+            max(w.time.median_s, self._comparison_plan.block_s) for w in singles if w.time is not None
+        )
+        comparing_s = min(2 * (building_s + running_s), max(0.0, self._comparison_plan.ends_at - self._began) / 2)
+        return max(0.0, self._comparison_plan.left_s - comparing_s)
 
     @contextmanager
     def searching(self) -> Iterator[None]:

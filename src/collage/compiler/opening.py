@@ -39,6 +39,7 @@ from collage.measure.original_model import OriginalModel
 from collage.measure.session import MeasureSession
 from collage.measure.worker_pool import Limits
 from collage.options import CompileOptions
+from collage.system.progress import Progress
 from collage.target import Target
 from collage.toolchains import Registry
 from collage.transform import code_digest
@@ -64,14 +65,18 @@ def open_model(
     workers: dict[str, Worker] | None,
     say: Say,
     is_timed: bool = True,
+    ends_at: float | None = None,
 ) -> tuple[Survey, MeasureSession, dict[str, Any]]:
     """Read, prepare and survey a model; passes that change what it computes are left out.
 
-    With ``is_timed`` False, targets are asked what they support, and nothing is timed.
+    With ``is_timed`` False, targets are asked what they support, and nothing is timed. The search and the comparison of plans
+    end by ``ends_at``, a value of ``time.monotonic()``, as far as they can; None counts the time budget from now.
 
     Returns:
         The survey, the session to be closed with ``stack``, and what the report says of the model's origin.
     """
+    if ends_at is None:
+        ends_at = Progress(None, (), options.time_budget_s).ends_at
     model = read_model(source)
     facts: dict[str, Any] = {
         "path": _told_path(source),
@@ -101,6 +106,7 @@ def open_model(
             if options.allows_reduced:
                 menu = with_reduced_precision(menu, session)
             problem = Problem.of(place_weights(prepared, workspace), menu, toolchains, options, placement)
+            problem = problem.ending_at(ends_at)
             try:
                 survey = survey_model(problem, session, database, preparation, stack, is_timed=is_timed)
             except PreparationDiffers as found:
@@ -128,7 +134,7 @@ def measure_session(
         toolchains,
         database,
         workspace,
-        threads=options.threads,
+        threads=options.search_threads,
         limits=LIMITS,
         remeasure=options.remeasure,
         workers=workers,

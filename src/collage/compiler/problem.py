@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
@@ -79,6 +79,10 @@ class Problem:
             ComparisonPlan.of_model(weight_bytes(model), free_memory_bytes()),
             Choices.of(graph, menu, options.force, options.forbid),
         )
+
+    def ending_at(self, ends_at: float) -> Problem:
+        """Return the problem with a search and a comparison that end by this value of ``time.monotonic()``."""
+        return replace(self, comparison_plan=replace(self.comparison_plan, ends_at=ends_at))
 
     @property
     def is_placed_by_search(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from collage.compiler.plans import Plan
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
-from collage.frontend import is_contributed, shape_misfit
+from collage.frontend import describe_inputs, free_dimensions, is_contributed, shape_misfit
 from collage.graph import bodies, is_view
 from collage.measure.baselines import TargetBaseline
+from collage.measure.reference_run import how_to_give
 from collage.measure.session import MeasureSession
 from collage.target import HOST_TARGET
 
@@ -42,6 +44,8 @@ _PLACE = re.compile(r"^\S*onnxruntime\S*:\d+ (?:[^()]*\([^()]*\)(?: const)? )?(?
 _SLOWER = 1.2
 """A plan of devices that takes this many times as long as one target alone is told of."""
 
+_LATE = 1.1
+"""Times its budget after which a compilation says that it took too long."""
 _SEVERAL = 2
 
 
@@ -93,15 +97,15 @@ def _why_original_fails(survey: Survey, session: MeasureSession) -> str | None:
 
 def _advice(problem: Problem) -> str:
     """Return what a user can do where inputs were made up."""
-    inputs = problem.model.graph.inputs
-    made_up = [str(value.name) for value in inputs if value.name not in problem.options.inputs]
+    specs = [spec for spec in describe_inputs(problem.model) if spec.name not in problem.options.inputs]
+    made_up = [spec.name for spec in specs]
     if not made_up:
         return ""
-    symbols = [dim for value in inputs for dim in value.shape or () if not isinstance(dim, int)]
-    named = next((str(dim.value) for dim in symbols if dim.value and dim.value not in problem.options.dims), "NAME")
+    free = free_dimensions(problem.model, problem.options.dims, problem.options.inputs)
+    lengths = f" or other lengths ({' '.join(f'--dim {shlex.quote(name)}=LENGTH' for name in free)})" if free else ""
     return (
         f"; {', '.join(map(repr, made_up))} {'was' if len(made_up) == 1 else 'were'} made up: give real inputs "
-        f"(--input {made_up[0]}=FILE.npy) or other lengths (--dim {named}=LENGTH)"
+        f"{how_to_give(specs)}{lengths}"
     )
 
 
@@ -168,6 +172,22 @@ def unsearched_bodies(survey: Survey) -> list[str]:
     return [
         f"{inside} of {inside + len(graph)} operators are in bodies of control flow, which are not searched: {names} runs as "
         "one kernel on one target"
+    ]
+
+
+def over_time(budget_s: float | None, took_s: float, survey_s: float) -> list[str]:
+    """Warn if a compilation took longer than the user granted, and say what cannot be shorter.
+
+    Args:
+        budget_s: The time budget.
+        took_s: Seconds that the compilation took.
+        survey_s: Seconds until the model was read and timed on every target.
+    """
+    if budget_s is None or took_s <= _LATE * budget_s:
+        return []
+    return [
+        f"the time budget of {budget_s:g} s did not hold: {took_s:.0f} s. Reading the model and timing the whole of it on "
+        f"every target took {survey_s:.0f} s, and is never cut short; name fewer targets, or allow about {2 * survey_s:.0f} s"
     ]
 
 

@@ -26,7 +26,10 @@ from collage.measure.session import MeasureSession
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Availability, Support, support_for
 
-__all__ = ["Reference", "Survey", "supported_baselines", "survey_model"]
+__all__ = ["HOPELESS", "Reference", "Survey", "supported_baselines", "survey_model"]
+
+HOPELESS = 2.5
+"""A single target this many times slower than the best, measured alone, is reported with that time and not raced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,8 @@ def survey_model(
     )
     _check_preparation(problem, session, preparation, checking[0])
     reference = Reference(checking[0], preparation.original, preparation.verdict)
+    if reference.failure is None:
+        problem = replace(problem, options=replace(problem.options, dims=checking[0].dims))
     if reference.failure is not None:
         refusal = f"not measured: {reference.failure}"
         unmeasured = {t: TargetBaseline(t, session.availability(t), refusal=refusal) for t in problem.menu}

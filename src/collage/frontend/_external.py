@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-import numpy as np
 import onnx_ir as ir
 
 from collage._errors import ModelError
 from collage.frontend._places import CheckedFile, Place, find_file
 from collage.frontend._proto import KEPT_BYTES
 from collage.frontend._tensors import TensorFacts
+from collage.graph import MappedTensor
 
 __all__ = ["CheckedTensor", "check_external_data", "check_external_tensors", "load_small_tensors", "loaded", "pin"]
 
 _PIECE_BYTES = 2**20
 
 
-class CheckedTensor(ir.ExternalTensor):
+class CheckedTensor(MappedTensor):
     """An external tensor whose file is, at every opening, the one that was checked."""
 
     __slots__ = ("_file",)
@@ -40,18 +40,10 @@ class CheckedTensor(ir.ExternalTensor):
         )
         self._file = file
 
-    def _load(self) -> None:
-        dtype = self.dtype.numpy()
-        if self.nbytes == 0:
-            self._array = np.empty(self.shape.numpy(), dtype)
-            return
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
         with self._file.opened() as descriptor:
-            self.raw = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        data = np.frombuffer(self.raw, np.uint8, self.nbytes, self.offset or 0)
-        if self.dtype.bitwidth < 8:
-            self._array = ir.PackedTensor(data, self.dtype, shape=self.shape).numpy()
-        else:
-            self._array = data.view(np.dtype(dtype).newbyteorder("<")).reshape(self.shape.numpy())
+            yield descriptor
 
     def tobytes(self) -> bytes:
         """Return the bytes of the tensor, read into memory."""

@@ -24,6 +24,7 @@ from collage.graph._extract import COMPOSITE, extract, needed_functions
 from collage.graph._handle import tensor_handle
 from collage.graph._index_set import IndexSet, bits_of, first_bit, hash_bits, iterate_bits, last_bit
 from collage.graph._kernels import KernelCall, kernel_model, kernels_of, operators_of
+from collage.graph._mapped_tensor import MappedTensor, load_mapped
 from collage.graph._names import NameSupply
 from collage.graph._op_kind import OpKind, is_view, known_operators, main_op_type, op_kind, register_op_kind
 from collage.graph._partition import GLOBAL_SYMBOL, PRIMITIVE, KernelSpec, partition
@@ -48,6 +49,7 @@ __all__ = [
     "IndexSet",
     "KernelCall",
     "KernelSpec",
+    "MappedTensor",
     "NameSupply",
     "NestedSubGraph",
     "NotAcyclic",
@@ -70,6 +72,7 @@ __all__ = [
     "kernels_of",
     "known_operators",
     "last_bit",
+    "load_mapped",
     "main_op_type",
     "needed_functions",
     "op_kind",

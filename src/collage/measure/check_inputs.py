@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from collage.frontend import (
     Probe,
     bind_dims,
     describe_inputs,
+    free_dimensions,
     make_inputs,
     other_lengths,
     probe_inputs,
@@ -32,14 +33,15 @@ from collage.frontend import (
     single_lengths,
 )
 from collage.graph import structural_hash
+from collage.measure.guessed_lengths import capture_at_some_lengths
 from collage.measure.original_model import Mismatch, OriginalModel
 from collage.measure.reference_run import (
     MadeUp,
     Make,
     UntakenInputs,
     believe_values,
-    capture_made_up,
     capture_reference,
+    forget_mere_claims,
     inputs_at,
 )
 from collage.measure.session import MeasureSession
@@ -74,6 +76,7 @@ class CheckingSets:
         lacks_inputs: It cannot be run because it fails on inputs that were made up; given ones may do.
         notes: What a user should know of inputs that were made up.
         made: Inputs that the model takes, and what makes more of their kind; None if it could not be run.
+        dims: Representative lengths, among them those that were guessed since the model failed at the usual ones.
     """
 
     failure: str | None = None
@@ -83,6 +86,7 @@ class CheckingSets:
     lacks_inputs: bool = False
     notes: tuple[str, ...] = ()
     made: MadeUp | None = None
+    dims: Lengths = field(default_factory=dict)
 
 
 class _Differs(Exception):
@@ -184,19 +188,15 @@ def capture_checking_sets(
     """
     if not len(model.graph):
         return CheckingSets("the model has no operators")
-    if any(isinstance(value.type, ir.SequenceType | ir.OptionalType) for value in model.graph.inputs):
-        return CheckingSets(
-            "an input is a sequence or an optional, which cannot be made up and cannot be given by --input"
-        )
     judge = _Judge(model, original, tolerance, in_between)
-    first = shape_profiles(dims)[0].dims
     try:
-        made = capture_made_up(model, measure_session, dims, given, seed=seed)
+        made, lengths = capture_at_some_lengths(model, measure_session, dims, given, seed=seed)
+        first = shape_profiles(lengths)[0].dims
         for values, _ in measure_session.occasions:
             believe_values(model, values)
             judge.first(values)
         if not set(bind_dims(model, first)) <= set(given):
-            others = make_inputs(model, seed + _OTHER_SEED, first, made.floats)
+            others = make_inputs(model, seed + _OTHER_SEED, first, made.floats, made.rank)
             varied = {name: _varied(value, seed) for name, value in others.items()}
             as_given = {name: made.inputs[name] for name in given}
             _capture_others(model, [{**varied, **as_given}, {**others, **as_given}], measure_session, judge)
@@ -207,7 +207,18 @@ def capture_checking_sets(
         return CheckingSets(str(error), lacks_inputs=isinstance(error, UntakenInputs))
     except _Differs as found:
         return CheckingSets(None, tuple(found.mismatches), found.values)
-    return CheckingSets(probes=probes, notes=_guesses(model, made.inputs, given), made=made)
+    guessed = {name: length for name, length in lengths.items() if name not in dims}
+    notes = (*_guesses(model, made.inputs, given), *_guessed_lengths(model, guessed))
+    return CheckingSets(probes=probes, notes=notes, made=made, dims=lengths)
+
+
+def _guessed_lengths(model: ir.Model, guessed: Mapping[str, Any]) -> tuple[str, ...]:
+    usual = free_dimensions(model, (), ())
+    return tuple(
+        f"the model fails where dimension {name!r} is {usual[name]}; everything was measured at the guess {length}, and "
+        f"--dim '{name}=LENGTH' would say a real one"
+        for name, length in guessed.items()
+    )
 
 
 def _guesses(model: ir.Model, inputs: Mapping[str, Any], given: Collection[str]) -> tuple[str, ...]:
@@ -215,7 +226,7 @@ def _guesses(model: ir.Model, inputs: Mapping[str, Any], given: Collection[str])
         f"the file does not say the rank of input {spec.name!r}; everything was measured at the guess "
         f"{list(np.shape(inputs[spec.name]))}, and --input {spec.name}=FILE.npy would say a real shape"
         for spec in describe_inputs(model)
-        if spec.shape is None and spec.default is None and spec.name not in given
+        if spec.shape is None and spec.default is None and spec.name not in given and spec.kind is None
     )
 
 
@@ -232,7 +243,8 @@ def agrees_with_original(
         tolerance: How far it may be off.
     """
     values = ValueStore(shown_on.folder.with_name(f"again_{shown_on.folder.name}"))
-    inputs = {str(v.name): shown_on.get(str(v.name)) for v in model.graph.inputs if v.name in shown_on}
+    names = [str(value.name) for value in model.graph.inputs if shown_on.holds_input(str(value.name))]
+    inputs = {name: shown_on.input(name) for name in names}
     judge = _Judge(model, original, tolerance, in_between=True)
     is_probe = bool(probe_of(shown_on.folder))
     try:
@@ -269,7 +281,7 @@ def _capture_probes(
             continue
         values = ValueStore(probe_folder(measure_session.values, kind))
         for name, array in probing.items():
-            values.put(name, array)
+            values.put_input(name, array)
         values.flush()
         is_taken = False
         if judge.run(values):
@@ -293,7 +305,7 @@ def _capture_probe(
 ) -> bool:
     try:
         capture_reference(model, inputs, measure_session, values, exempt=True)
-        if any(np.asarray(array).dtype.kind not in "iubOSUT" for array in inputs.values()):
+        if any(not isinstance(x, list) and np.asarray(x).dtype.kind not in "iubOSUT" for x in inputs.values()):
             capture_unstable(model, measure_session, values)
     except (NothingCanRun, ToolchainError):
         return False
@@ -357,7 +369,9 @@ def _capture_other_lengths(
     def takes(lengths: Mapping[str, int], values: ValueStore, was_taken: bool) -> bool:
         capture_reference(model, made := at(lengths), measure_session, values)
         if not _as_declared(model, values):
-            return False
+            forget_mere_claims(model, values)
+            if not _as_declared(model, values):
+                return False
         if not (was_taken or lengths != single or _is_settled(model, made, measure_session, values)):
             return False
         if not judge.run(values):
@@ -453,8 +467,10 @@ def _as_declared(model: ir.Model, values: ValueStore) -> bool:
     return True
 
 
-def _varied(value: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
+def _varied(value: Any, seed: int) -> Any:
     """A made-up input made harder: a mask of ones or of truths gets holes, others get larger or repeat."""
+    if isinstance(value, list):
+        return [_varied(item, seed) for item in value]
     random = np.random.default_rng(seed)
     if value.dtype.kind in "biuf" and value.size > 1 and (value == 1).all():
         holes = random.random(value.shape) < _HOLES

@@ -9,6 +9,9 @@ run in turns, in blocks so short that slow drifts of the machine meet all of the
    of several noisy figures is too good to be true. Where a process finds its memory makes it some per cent faster or slower.
 
 A plan of several kernels is returned only if it is faster than every single toolchain beyond doubt, in both phases.
+
+A comparison that has to end by some time runs shorter blocks and leaves out the last finalists. If there is no time to start
+the processes again, the reporting phase runs in those of the choosing phase.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -79,6 +83,7 @@ class ComparisonPlan:
         abandon_ratio: A finalist this many times slower than the best one does not qualify.
         timeout_s: Seconds that loading, checking or one block may take.
         one_at_a_time: True if a process lives only while it runs, for models of which several in memory are too much.
+        ends_at: Value of ``time.monotonic()`` by which the comparison should have ended.
     """
 
     rounds: int = 7
@@ -90,6 +95,12 @@ class ComparisonPlan:
     abandon_ratio: float = 1.6
     timeout_s: float = 300.0
     one_at_a_time: bool = False
+    ends_at: float = math.inf
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the comparison should have ended; negative if that has passed."""
+        return self.ends_at - time.monotonic()
 
     @classmethod
     def of_model(cls, weight_bytes: int, free_bytes: int = 0) -> ComparisonPlan:
@@ -168,6 +179,7 @@ class _Runner:
     reason: str | None = None
     precision: str | None = None
     block: int = 1
+    load_s: float = 0.0
     alone: list[float] = field(default_factory=list)
     choosing: list[float] = field(default_factory=list)
     reporting: list[float] = field(default_factory=list)
@@ -201,7 +213,7 @@ def compare_end_to_end(
     """Compare finalists, and choose the one to return.
 
     Args:
-        finalists: At least one; more than one may be an incumbent.
+        finalists: At least one; more than one may be an incumbent. If time is short, the last candidates are left out.
         tolerance: Largest difference of outputs from the reference (see ``collage.numerics.compare``).
         plan: The length of the comparison.
         say: Called with a line for each step.
@@ -210,10 +222,10 @@ def compare_end_to_end(
     Returns:
         The winner and all results. A finalist that crashes or is wrong loses, and the others go on.
     """
-    runners = [_Runner(finalist, Worker(finalist.service, dict(finalist.arguments))) for finalist in finalists]
+    every = [_Runner(finalist, Worker(finalist.service, dict(finalist.arguments))) for finalist in finalists]
     turns = partial(_run_rounds, plan=plan, say=say)
     try:
-        _qualify(runners, tolerance, plan, say)
+        runners = _qualify(every, tolerance, plan, say)
         track = _qualified(runners, plan.abandon_ratio)
         chosen = next((runner for runner in track if runner.finalist.name == winner), None)
         if chosen is None:
@@ -224,7 +236,8 @@ def compare_end_to_end(
             for runner in track:
                 runner.reporting, runner.samples = [], []
             for leg in range(plan.legs):
-                track = _started_afresh(track, plan)
+                if _loading_s(track) + _least_s(track, plan) <= plan.left_s:
+                    track = _started_afresh(track, plan)
                 turns(track, "reporting", len(range(leg, rounds, plan.legs)))
             # Rounds that contradict a choice make another one, and rounds that choose are not reported.
             before, chosen = chosen, _confirmed(track, chosen, is_fixed=winner is not None)
@@ -232,7 +245,7 @@ def compare_end_to_end(
                 break
         return _result(runners, chosen, first)
     finally:
-        for runner in runners:
+        for runner in every:
             runner.worker.kill()
 
 
@@ -252,8 +265,14 @@ def _check(runner: _Runner, tolerance: float, plan: ComparisonPlan) -> None:
         runner.status = Status.WRONG
 
 
-def _qualify(runners: Sequence[_Runner], tolerance: float, plan: ComparisonPlan, say: Callable[[str], None]) -> None:
-    """Load and check all, and time each a few times, in turns: a process that has just come up may be slow for a moment."""
+def _qualify(
+    runners: Sequence[_Runner], tolerance: float, plan: ComparisonPlan, say: Callable[[str], None]
+) -> Sequence[_Runner]:
+    """Load and check all, and time each a few times, in turns: a process that has just come up may be slow for a moment.
+
+    Returns:
+        Those for which there was time, in the order given.
+    """
 
     def first(runner: _Runner) -> None:
         _check(runner, tolerance, plan)
@@ -264,17 +283,44 @@ def _qualify(runners: Sequence[_Runner], tolerance: float, plan: ComparisonPlan,
         if runner.alone[0] < _SLOW_S:
             runner.alone += runner.worker.call("run", plan.timeout_s, runs=1, warm_up=1)
 
+    loaded: list[_Runner] = []
+    first_single = next((runner for runner in runners if runner.finalist.incumbent), None)
     for number, runner in enumerate(runners, 1):
+        is_needed = runner is first_single or not runner.finalist.is_candidate
+        if not is_needed and _is_too_late(loaded, plan):
+            say(f"the time budget leaves no time to compare {runner.finalist.name}")
+            continue
+        loaded.append(runner)
         say(f"finalist {number} of {len(runners)}: {runner.finalist.name}")
+        began = time.monotonic()
         with build_lock():
             _guard(runner, partial(first, runner))
+        runner.load_s = time.monotonic() - began
         _leave(runner, plan)
     for _ in range(0 if plan.one_at_a_time else _TRIES):
-        for runner in (runner for runner in runners if runner.status is Status.OK):
+        for runner in (runner for runner in loaded if runner.status is Status.OK):
             with measurement_lock():
                 _guard(runner, partial(again, runner))
-    for runner in (runner for runner in runners if runner.status is Status.OK):
-        runner.block = min(max(math.ceil(plan.block_s / max(min(runner.alone), 1e-6)), 1), 2000)
+    return loaded
+
+
+def _is_too_late(loaded: Sequence[_Runner], plan: ComparisonPlan) -> bool:
+    """Return True if there is no time to load one more finalist twice, and to run two phases with it."""
+    track = [runner for runner in loaded if runner.status is Status.OK]
+    if not track:
+        return False
+    loading_s = _loading_s(track) * (1 + 2 / len(track))
+    return plan.left_s < loading_s + 2 * _least_s([*track, track[-1]], plan)
+
+
+def _loading_s(track: Sequence[_Runner]) -> float:
+    """Return the seconds that it took to load all of these."""
+    return sum(runner.load_s for runner in track)
+
+
+def _least_s(track: Sequence[_Runner], plan: ComparisonPlan) -> float:
+    """Return the seconds of the fewest rounds of the shortest blocks."""
+    return plan.rounds * sum((1 + _warm_up(runner, plan)) * min(runner.alone) for runner in track)
 
 
 def _qualified(runners: Sequence[_Runner], abandon_ratio: float) -> list[_Runner]:
@@ -291,8 +337,10 @@ def _choose_in_turns(track: Sequence[_Runner], plan: ComparisonPlan, turns: Call
     """Run candidates in turns until one is the one to return beyond doubt, or the time is up."""
     rivals = [runner for runner in track if runner.finalist.is_candidate]
     spent_s, rounds = 0.0, plan.rounds
+    half_s = (plan.left_s - _loading_s(track)) / 2
+    hurried = replace(plan, ends_at=time.monotonic() + half_s)
     while len(rivals) > 1:
-        spent_s += turns(rivals, "choosing", rounds)
+        spent_s += turns(rivals, "choosing", rounds, plan=hurried)
         rivals, rounds = [runner for runner in rivals if runner.status is Status.OK], 1
         chosen = _choose(rivals)
         if chosen is None:
@@ -300,7 +348,8 @@ def _choose_in_turns(track: Sequence[_Runner], plan: ComparisonPlan, turns: Call
         for runner in rivals:
             runner.lost = chosen.beats(runner) and not runner.finalist.incumbent
         is_open = any(runner.median_s < chosen.median_s and not chosen.beats(runner) for runner in rivals)
-        if not is_open or len(chosen.choosing) >= plan.most_rounds or spent_s >= plan.phase_s:
+        is_late = spent_s >= plan.phase_s or hurried.left_s <= 0
+        if not is_open or len(chosen.choosing) >= plan.most_rounds or is_late:
             return chosen
         rivals = [runner for runner in rivals if not chosen.beats(runner)]
     return rivals[0] if rivals else None
@@ -340,8 +389,11 @@ def _run_rounds(
     """Run all in turns, in another order each round; return the seconds of running."""
     order = random.Random(sum(len(getattr(runner, phase)) for runner in track))
     total_s, alive = 0.0, list(track)
+    block_s = _block_s(track, rounds, plan)
+    for runner in track:
+        runner.block = min(max(math.ceil(block_s / max(min(runner.alone), 1e-6)), 1), 2000)
     for number in range(rounds):
-        if number >= plan.rounds and total_s >= plan.phase_s:
+        if number >= plan.rounds and (total_s >= plan.phase_s or plan.left_s <= 0):
             break
         alive = [runner for runner in alive if runner.status is Status.OK]
         done = max((len(getattr(runner, phase)) for runner in alive), default=0)
@@ -355,11 +407,26 @@ def _run_rounds(
     return total_s
 
 
+def _block_s(track: Sequence[_Runner], rounds: int, plan: ComparisonPlan) -> float:
+    """Return the seconds of a block, such that the fewest rounds end in time."""
+    if math.isinf(plan.ends_at):
+        return plan.block_s
+    warming_s = sum(_warm_up(runner, plan) * min(runner.alone) for runner in track)
+    round_s = plan.left_s / min(rounds, plan.rounds) - warming_s
+    return min(plan.block_s, max(round_s, 0.0) / len(track))
+
+
+def _warm_up(runner: _Runner, plan: ComparisonPlan) -> int:
+    """Return the runs before those of a block that count.
+
+    The first run finds the caches of others and sleeping threads: a tenth slower or faster from turn to turn, for models of
+    200 ms too. Where a run takes seconds, that is little, and one run more is much.
+    """
+    return 0 if min(runner.alone) > _SLOW_S and not plan.one_at_a_time else 1
+
+
 def _run_block(runner: _Runner, phase: _Phase, plan: ComparisonPlan) -> None:
-    # The first run of a block finds the caches of others and sleeping threads: a tenth slower or faster from turn to turn,
-    # for models of 200 ms too. Where a run takes seconds, that is little, and one run more is much.
-    warm_up = 0 if min(runner.alone) > _SLOW_S and not plan.one_at_a_time else 1
-    samples = runner.worker.call("run", plan.timeout_s, runs=runner.block, warm_up=warm_up)
+    samples = runner.worker.call("run", plan.timeout_s, runs=runner.block, warm_up=_warm_up(runner, plan))
     getattr(runner, phase).append(statistics.median(samples))
     if phase == "reporting":
         runner.samples += samples

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +17,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["Progress", "ProgressEvent", "shown"]
+__all__ = ["Progress", "ProgressEvent", "is_notebook", "shown"]
 
 _LOGGER = logging.getLogger("collage.progress")
 _PLAIN_EVERY_S = 2.0
+_SHARE_OF_MEASURING = 0.95
+"""The share of a time budget after which nothing is measured any more: what is left writes the report and the artefact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,11 @@ class Progress:
         """Seconds that are left of the time budget; None if there is none."""
         return None if self._budget_s is None else max(0.0, self._budget_s - (time.monotonic() - self._began))
 
+    @property
+    def ends_at(self) -> float:
+        """The value of ``time.monotonic()`` by which measuring should have ended; infinite without a time budget."""
+        return math.inf if self._budget_s is None else self._began + _SHARE_OF_MEASURING * self._budget_s
+
     def enter(self, title: str) -> None:
         """Begin the phase of this title, unless a later one has begun."""
         self._phase = max(self._phase, self._phases.index(title) + 1)
@@ -115,6 +123,15 @@ class _Clock:
         return Text(f"{time.monotonic() - self._began:5.0f} s  {self.text}", no_wrap=True, overflow="ellipsis")
 
 
+def is_notebook() -> bool:
+    """Return True in a process that runs the cells of a notebook."""
+    if "ipykernel" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    return hasattr(get_ipython(), "kernel")
+
+
 @contextlib.contextmanager
 def shown(clean: Callable[[str], str] = str) -> Iterator[Callable[[object], None]]:
     """Show progress on stderr: a line with a running clock on a terminal or in a notebook, else a line every few seconds.
@@ -125,10 +142,17 @@ def shown(clean: Callable[[str], str] = str) -> Iterator[Callable[[object], None
     Yields:
         A function to call with an event, or a text.
     """
-    from rich.console import Console
+    began = time.monotonic()
+    if is_notebook():
+        from IPython.display import Pretty, display
 
-    console = Console(stderr=True)
-    if console.is_jupyter or sys.stderr.isatty():
+        cell = display(Pretty(""), display_id=True)
+        yield lambda event: cell.update(Pretty(f"{time.monotonic() - began:5.0f} s  {clean(str(event))}"))
+        return
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        console = Console(stderr=True)
         clock = _Clock()
         with console.status(clock):
 
@@ -137,7 +161,6 @@ def shown(clean: Callable[[str], str] = str) -> Iterator[Callable[[object], None
 
             yield update
         return
-    began = time.monotonic()
     last = began - _PLAIN_EVERY_S
 
     def write(event: object) -> None:

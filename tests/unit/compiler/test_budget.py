@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 
 from collage.compiler.budget import SearchBudget
+from collage.compiler.refusals import over_time
+from collage.cost.outcome import Outcome, Status
+from collage.cost.statistics import summarise
 from collage.measure.comparison import ComparisonPlan
 from collage.options import CompileOptions
 
@@ -15,6 +21,26 @@ def test_one_that_is_to_prove_something_may_ask_for_all(search: str) -> None:
     budget = SearchBudget(CompileOptions(search=search), plan)
     assert budget.kernels(100_000) >= 100_000
     assert budget.seconds_left([]) == float("inf")
-    held = SearchBudget(CompileOptions(search=search, measure_budget=7, time_budget_s=60.0), plan)
+    timed = replace(plan, ends_at=time.monotonic() + 60.0)
+    held = SearchBudget(CompileOptions(search=search, measure_budget=7, time_budget_s=60.0), timed)
     assert held.kernels(100_000) == 7
     assert 0 < held.seconds_left([]) <= 60.0
+
+
+@pytest.mark.parametrize("left_s", [-5.0, 0.0, 10.0, 300.0])
+def test_the_comparison_gets_at_most_half_of_what_is_left(left_s: float) -> None:
+    plan = replace(ComparisonPlan(), ends_at=time.monotonic() + left_s)
+    single = Outcome(Status.OK, time=summarise([0.02]), build_s=5.0)
+    budget = SearchBudget(CompileOptions(time_budget_s=left_s + 30.0), plan)
+    # Two singles: 10 s of building, and 22 rounds of 0.12 s each, both twice.
+    expected = left_s - min(left_s / 2, 2 * (10.0 + 22 * 2 * 0.12))
+    assert budget.seconds_left([single, single]) == pytest.approx(max(0.0, expected), abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "took_s", "warns"), [(None, 900.0, False), (40.0, 43.9, False), (40.0, 44.1, True)]
+)
+def test_a_budget_that_did_not_hold_is_told(budget_s: float | None, took_s: float, warns: bool) -> None:
+    told = over_time(budget_s, took_s, 31.0)
+    assert bool(told) is warns
+    assert all("40 s did not hold: 44 s" in text and "took 31 s" in text for text in told)

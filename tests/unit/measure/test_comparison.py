@@ -248,6 +248,53 @@ def test_a_phase_ends_with_its_time() -> None:
     assert 7 <= len(result.standings[0].rounds_s) < 20
 
 
+class Timed(Track):
+    """A worker on a clock that goes on only while it loads and runs."""
+
+    now = 0.0
+
+    def call(self, method: str, timeout_s: float, **params: Any) -> Any:
+        if self.processes > self.rounds_loaded:
+            self.rounds_loaded = self.processes
+            Timed.now += self.arguments.get("load_s", 0.5)
+        samples = super().call(method, timeout_s, **params)
+        if method == "run":
+            Timed.now += sum(samples) * (1 + params["warm_up"] / params["runs"])
+        return samples
+
+    rounds_loaded = 0
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    budget_s=st.floats(2.0, 30.0),
+    seconds=st.lists(st.floats(0.0005, 0.08), min_size=6, max_size=8),
+    loads=st.lists(st.floats(0.5, 2.5), min_size=8, max_size=8),
+)
+def test_a_comparison_ends_in_time(
+    monkeypatch: pytest.MonkeyPatch, budget_s: float, seconds: list[float], loads: list[float]
+) -> None:
+    monkeypatch.setattr(comparison_module, "Worker", Timed)
+    monkeypatch.setattr(comparison_module.time, "monotonic", lambda: Timed.now)
+    entries = [entry(f"e{i}", s, 1 + (i > 1), load_s=loads[i]) for i, s in enumerate(seconds)]
+    Timed.now = 100.0
+    result = run(*entries, plan=ComparisonPlan(ends_at=100.0 + budget_s))
+    # What the first needs, it gets in any case; loads are not known before.
+    least_s = loads[0] + (4 * 2 + 2 * 7 * 2) * seconds[0]
+    assert Timed.now - 100.0 <= max(budget_s, least_s) * 1.1 + 2.5
+    assert result.winner is not None
+    assert result.standings[0].finalist.name == "e0"
+
+
+def test_a_budget_that_is_ample_leaves_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison_module, "Worker", Timed)
+    monkeypatch.setattr(comparison_module.time, "monotonic", lambda: Timed.now)
+    entries = [entry("single", 0.010), entry("mix", 0.008, 3), entry("mix 2", 0.009, 3)]
+    result = run(*entries, plan=ComparisonPlan(ends_at=Timed.now + 1000.0))
+    assert result.winner is not None and result.winner.finalist.name == "mix"
+    assert len(result.standings) == 3
+
+
 def test_legs_are_run_by_new_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     started = list[str]()
     monkeypatch.setattr(Track, "kill", lambda self: started.append(self.arguments["called"]))
