@@ -127,7 +127,7 @@ def _quantising(menu: Iterable[Target]) -> list[Target]:
 
 
 def with_rough_floats(problem: Problem, target: Target, variant: Target) -> Target | None:
-    """Return a variant of a target that computes what is exempt in bf16; None if its toolchain cannot, or is no faster so."""
+    """Return a variant of a target that computes exempt nodes in bf16; None if bf16 is not on the menu, or no option."""
     is_faster = target.with_options(precision="bf16") in problem.menu
     values = option_values(problem.toolchains.get(target.toolchain), target).get(FLOATS) or ()
     return variant.with_options(**{FLOATS: "bf16"}) if is_faster and "bf16" in values else None
