@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,18 @@ CHAINS = [
     for number in range(10)
 ]
 NODES = ("small", "small", "big")
+
+
+def patiently(start: Callable[[], Any], tries: int = 5) -> Any:
+    """On a busy machine Ray gives up a start that takes longer than half a minute."""
+    for left in range(tries, 0, -1):
+        try:
+            return start()
+        except Exception:
+            if left == 1:
+                raise
+            time.sleep(1.0)
+    return None
 
 
 class Machines:
@@ -56,7 +68,7 @@ class Machines:
             "health_check_timeout_ms": 2000,
         }
         head = {"gcs_server_port": self.port, "num_cpus": 0, "include_dashboard": False, "_system_config": quick}
-        self.cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
+        self.cluster = patiently(lambda: cluster_utils.Cluster(initialize_head=True, head_node_args=head))
         self.nodes = []
         for number in range(len(NODES)):
             self.add(number)
@@ -64,10 +76,9 @@ class Machines:
     def add(self, number: int) -> None:
         """Start a node, or one that stands for the same machine again."""
         self._environment.setenv("COLLAGE_TEST_LOCKS", str(self.site.locks(f"node{number}")))
+        resources = {f"machine:{NODES[number]}": 1, "measure": 1}
         with processors({self.all[0]} if NODES[number] == "small" else set(self.all)):
-            node = self.cluster.add_node(
-                wait=False, num_cpus=1, resources={f"machine:{NODES[number]}": 1, "measure": 1}
-            )
+            node = patiently(lambda: self.cluster.add_node(wait=False, num_cpus=1, resources=resources))
         self.nodes[number : number + 1] = [node]
 
     def kill(self, number: int) -> None:
