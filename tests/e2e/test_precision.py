@@ -101,17 +101,17 @@ def test_an_interrupted_calibration_goes_on_where_it_ended(convolutions: Path, m
     told: list[str] = []
     collect, fed = ranges.collect_ranges, list[int]()
 
-    def interrupted(worker: Any, samples: Any, folder: Path, found: Any, after_each: Any) -> Any:
+    def interrupted(worker: Any, samples: Any, folder: Path, found: Any, *more: Any) -> Any:
         def some() -> Any:
             for number, sample in enumerate(samples):
                 if number == 3:
                     raise KeyboardInterrupt
                 yield sample
 
-        return collect(worker, some(), folder, found, after_each)
+        return collect(worker, some(), folder, found, *more)
 
-    def counted(worker: Any, samples: Any, folder: Path, found: Any, after_each: Any) -> Any:
-        return collect(worker, (fed.append(1) or sample for sample in samples), folder, found, after_each)
+    def counted(worker: Any, samples: Any, folder: Path, found: Any, *more: Any) -> Any:
+        return collect(worker, (fed.append(1) or sample for sample in samples), folder, found, *more)
 
     options = collage.CompileOptions(accuracy_budget=BUDGET)
     arguments: dict[str, Any] = {"options": options, "workers": LENT, "say": told.append}

@@ -157,6 +157,32 @@ def test_openvino_computes_a_network_in_integers(tmp_path: Path) -> None:
     assert len(types) == 6 and set(types) <= {"i8", "u8"}
 
 
+@pytest.mark.skipif("bf16" not in OPENVINO.availability().precisions, reason="no products of bfloat16")
+def test_openvino_computes_in_bf16_what_is_left_in_floats(tmp_path: Path) -> None:
+    text, weights, feeds = MODELS["cnn"]
+    model = calibrated(kernel("k", text, weights), [feeds], tmp_path)
+    exact = run(OPENVINO, model, "f32", tmp_path, feeds)[0]
+    whole = error(run(OPENVINO, model, "int8", tmp_path, feeds)[0], exact)
+    for node in model.graph:
+        if node.op_type != "Gemm":
+            node.metadata_props[NODE_PRECISION] = "float32"
+    target = at(OPENVINO, "int8").with_options(floats="bf16")
+    found = {}
+    for each in (at(OPENVINO, "int8"), target):
+        loaded = OPENVINO.load(OPENVINO.compile(model, each, tmp_path), each, tmp_path, LoadOptions(1))
+        found[each] = loaded(list(feeds.values()))[0]
+    assert found[target].dtype == np.float32
+    assert not np.array_equal(found[target], found[at(OPENVINO, "int8")])
+    assert error(found[target], exact) < 2 * whole + 2e-2
+
+
+@pytest.mark.parametrize("options", [{"precision": "bf16"}, {"precision": "f32"}, {}])
+def test_the_type_of_floats_belongs_to_int8(options: dict[str, str], tmp_path: Path) -> None:
+    target = Target.parse(OPENVINO.targets[0]).with_options(floats="bf16", **options)
+    with pytest.raises(TargetError, match="name both"):
+        OPENVINO.compile(kernel("k", "(float[2] x) => (float[2] y) {y = Exp (x)}"), target, tmp_path)
+
+
 @BOTH
 def test_nodes_that_are_to_stay_in_float_do(toolchain: Toolchain, tmp_path: Path) -> None:
     text, weights, feeds = MODELS["perceptron"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,21 @@ class RunsService:
         names = sorted(self._model.values) if watches else []
         self._names = list(dict.fromkeys([*self._model.outputs, *names]))
 
-    def ranges(self, values: str) -> dict[str, list[float]]:
+    def ranges(
+        self, values: str, axes: Mapping[str, int] | None = None
+    ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
         """Run the model on the inputs in a store.
 
         Returns:
-            By the name of each floating-point value, the smallest and largest finite element, and the number of others.
+            By the name of each floating-point value, the smallest and largest finite element, and the number of others. For
+            those values for which an axis is given, the mean at each place along it.
         """
         feeds, found = self._run(values)
-        return {name: told for name, value in {**feeds, **found}.items() if (told := _extent(value)) is not None}
+        known = {**feeds, **found}
+        extents = {name: told for name, value in known.items() if (told := _extent(value)) is not None}
+        wanted = (axes or {}).items()
+        means = {name: told for name, axis in wanted if (told := _means(known.get(name), axis)) is not None}
+        return extents, means
 
     def outside(self, values: str, extents: dict[str, list[float]]) -> list[int]:
         """Run the model on the inputs in a store.
@@ -81,3 +88,12 @@ def _extent(value: Any) -> list[float] | None:
     finite = wide[np.isfinite(wide)]
     others = wide.size - finite.size
     return [float(finite.min()), float(finite.max()), others] if finite.size else [0.0, 0.0, others]
+
+
+def _means(value: Any, axis: int) -> list[float] | None:
+    """Return the mean at each place along an axis; None for other types than floats, and if one is not finite."""
+    if not isinstance(value, np.ndarray) or "float" not in value.dtype.name or not value.size or value.ndim < 2:
+        return None
+    others = tuple(i for i in range(value.ndim) if i != axis % value.ndim)
+    means = value.mean(axis=others, dtype=np.float64)
+    return [float(mean) for mean in means] if np.isfinite(means).all() else None

@@ -14,8 +14,8 @@ metric              drop of one sample                                          
 ``python:M:F``      score of the original less that of the answer                         mean, Student's t
 ==================  ====================================================================  =============================
 
-An error must be kept by every input, not by the mean. So ``max-error`` is bounded by a tolerance interval: where 99.8 % of
-inputs lie, with 90 % confidence, if the logarithms of errors are normally distributed.
+An error must be kept by every input, not by the mean. So ``max-error`` is bounded by a prediction interval: twenty further
+inputs all stay below it, with 95 % confidence, if the logarithms of errors are normally distributed.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ __all__ = [
     "PythonMetric",
     "find_metric",
     "mean_interval",
-    "tolerance_bound",
+    "prediction_bound",
     "wilson",
 ]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _CONFIDENCE = 0.95
-_COVERED = 0.998
-_COVERED_CONFIDENCE = 0.9
+_FURTHER = 20
+"""So many further inputs are to keep a bound of errors."""
 _FEW = 4
 _FEW_MARGIN = 2.0
 """The bound of fewer than four errors, as a multiple of the largest of them."""
@@ -109,10 +109,11 @@ class _MaxError:
 
     def sum_up(self, drops: Sequence[float], limit: float | None = None) -> Estimate:
         worst = max(drops)
-        return Estimate(worst, min(drops), tolerance_bound(drops), len(drops))
+        return Estimate(worst, min(drops), prediction_bound(drops), len(drops))
 
     def told(self, estimate: Estimate) -> str:
-        return f"largest error {estimate.value:.1e} of the largest output, and below {estimate.high:.1e} on 99.8 % of inputs"
+        further = f"below {estimate.high:.1e} on {_FURTHER} further inputs"
+        return f"largest error {estimate.value:.1e} of the largest output, and {further}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +273,8 @@ def _student(degrees: int, confidence: float = _CONFIDENCE) -> float:
     return z + math.fsum(term / n**power for power, term in enumerate(terms, 1))
 
 
-def tolerance_bound(errors: Sequence[float]) -> float:
-    """Return what 99.8 % of further errors stay below, with 90 % confidence, if their logarithms are normal.
+def prediction_bound(errors: Sequence[float]) -> float:
+    """Return what twenty further errors all stay below, with 95 % confidence, if logarithms of errors are normal.
 
     It is at least the largest error. Of fewer than four errors it is twice that.
     """
@@ -284,9 +285,10 @@ def tolerance_bound(errors: Sequence[float]) -> float:
     if len(positive) < _FEW:
         return _FEW_MARGIN * worst
     logs = [math.log(error) for error in positive]
-    n, z, c = len(logs), NormalDist().inv_cdf(_COVERED), NormalDist().inv_cdf(_COVERED_CONFIDENCE)
-    a, b = 1 - c * c / (2 * (n - 1)), z * z - c * c / n
-    factor = (z + math.sqrt(max(0.0, z * z - a * b))) / a
+    count = len(logs)
+    # One further error lies beyond with this probability (Bonferroni), so that all together do with at most 5 %.
+    beyond = (1 - _CONFIDENCE) / _FURTHER
+    factor = _student(count - 1, 1 - 2 * beyond) * math.sqrt(1 + 1 / count)
     return max(worst, math.exp(statistics.fmean(logs) + factor * statistics.stdev(logs)))
 
 

@@ -1,13 +1,14 @@
 """Ranges of activations: the smallest and the largest that each floating-point value of a model takes over samples.
 
 They are collected one sample at a time, in a worker process, so that memory holds the values of one sample at most. What is
-kept of a value is two numbers. A static 8-bit target reads them from the metadata of the values, see ``annotate_ranges``.
+kept of a value is two numbers, and the mean of each channel if a product reads it. A static 8-bit target reads them from the
+metadata of the values, see ``annotate_ranges``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,22 @@ from typing import Any
 import onnx_ir as ir
 
 from collage.calibration.samples import put_values
-from collage.graph import set_value_range
+from collage.graph import constant_tensor, set_value_means, set_value_range
 from collage.workers.worker import Worker
 
 __all__ = [
     "Ranges",
     "annotate_ranges",
     "collect_ranges",
+    "mean_axes",
     "runs_worker",
     "share_outside",
     "touches_unbounded",
 ]
 
 _SERVICE = "collage.calibration._runs_worker:RunsService"
+_ON_FIRST_AXIS, _ON_LAST_AXIS = ("Conv", "ConvTranspose"), ("Gemm", "MatMul")
+"""Products that add up over the axis after the batch, and over the last one."""
 _RUN_S = 180.0
 _SENTINEL = 1e6
 """From this magnitude on, a number stands for infinity, as in masks: 8 bits cannot hold it beside others."""
@@ -40,32 +44,54 @@ class Ranges:
     Attributes:
         extents: The smallest and the largest finite element by the name of each value.
         unbounded: Names of values that had NaN or infinite elements, or magnitudes that stand for infinity.
+        means: The mean of each channel over all samples, of values in ``mean_axes``.
         samples: Samples that they come from.
     """
 
     extents: dict[str, tuple[float, float]] = field(default_factory=dict)
     unbounded: set[str] = field(default_factory=set)
+    means: dict[str, list[float]] = field(default_factory=dict)
     samples: int = 0
 
-    def add(self, found: Mapping[str, Iterable[float]]) -> None:
+    def add(self, found: Mapping[str, Iterable[float]], means: Mapping[str, Sequence[float]] | None = None) -> None:
         """Widen the ranges by what one more sample showed: low, high, and the number of elements that are not finite."""
         for name, (low, high, others) in found.items():
             known_low, known_high = self.extents.get(name, (math.inf, -math.inf))
             self.extents[name] = min(low, known_low), max(high, known_high)
             if others or max(-low, high) >= _SENTINEL:
                 self.unbounded.add(name)
+        for name, fresh in (means or {}).items():
+            old = self.means.get(name, [0.0] * len(fresh) if not self.samples else [])
+            share = 1.0 / (self.samples + 1)
+            # Channels that come and go have no mean, and no correction.
+            self.means[name] = (
+                [a + (b - a) * share for a, b in zip(old, fresh, strict=True)] if len(old) == len(fresh) else []
+            )
         self.samples += 1
 
     def as_json(self) -> dict[str, Any]:
         """Return what ``from_json`` reads."""
         extents = {name: list(extent) for name, extent in self.extents.items()}
-        return {"extents": extents, "unbounded": sorted(self.unbounded), "samples": self.samples}
+        return {"extents": extents, "unbounded": sorted(self.unbounded), "means": self.means, "samples": self.samples}
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Ranges:
         """Return ranges that were written down."""
         extents = {name: (float(low), float(high)) for name, (low, high) in told["extents"].items()}
-        return cls(extents, set(told["unbounded"]), int(told["samples"]))
+        return cls(extents, set(told["unbounded"]), dict(told["means"]), int(told["samples"]))
+
+
+def mean_axes(model: ir.Model) -> dict[str, int]:
+    """Return the values that a product with constant weights reads, with the axis over which it adds up."""
+    found: dict[str, int] = {}
+    for node in model.graph:
+        is_known = node.op_type in (*_ON_FIRST_AXIS, *_ON_LAST_AXIS) and node.domain == ""
+        if is_known and all(value is not None for value in node.inputs[:2]):
+            value, weights = node.inputs[:2]
+            assert value is not None and weights is not None
+            if constant_tensor(weights) is not None and constant_tensor(value) is None:
+                found.setdefault(str(value.name), 1 if node.op_type in _ON_FIRST_AXIS else -1)
+    return found
 
 
 def runs_worker(model_file: Path, *, watches: bool = True, memory_bytes: int | None = None) -> Worker:
@@ -79,6 +105,7 @@ def collect_ranges(
     folder: Path,
     ranges: Ranges | None = None,
     after_each: Callable[[Ranges], None] = lambda _: None,
+    axes: Mapping[str, int] | None = None,
 ) -> Ranges:
     """Run a model on samples, one at a time, and return the ranges of all its floating-point values.
 
@@ -88,13 +115,15 @@ def collect_ranges(
         folder: Where the inputs of one sample lie meanwhile.
         ranges: What earlier samples showed; it is widened.
         after_each: Told of the ranges after each sample.
+        axes: Values of which means are collected, see ``mean_axes``.
 
     Raises:
         ToolchainError: The model cannot be run on a sample.
     """
     ranges = Ranges() if ranges is None else ranges
     for sample in samples:
-        ranges.add(worker.call("ranges", _RUN_S, values=str(put_values(folder, sample).folder)))
+        at = str(put_values(folder, sample).folder)
+        ranges.add(*worker.call("ranges", _RUN_S, values=at, axes=dict(axes or {})))
         after_each(ranges)
     return ranges
 
@@ -110,12 +139,15 @@ def share_outside(worker: Worker, samples: Iterable[Mapping[str, Any]], folder: 
 
 
 def annotate_ranges(model: ir.Model, ranges: Ranges) -> None:
-    """Write the range of each value of a model's main graph into the value's metadata."""
-    graph = model.graph
+    """Write the range and the means of each value of a model's main graph into the value's metadata."""
+    graph, axes = model.graph, mean_axes(model)
     for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
         extent = ranges.extents.get(str(value.name))
         if extent is not None:
             set_value_range(value, *extent)
+        means = ranges.means.get(str(value.name))
+        if means and value.name in axes:
+            set_value_means(value, axes[value.name], means)
 
 
 def touches_unbounded(node: ir.Node, ranges: Ranges) -> bool:

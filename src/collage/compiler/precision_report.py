@@ -107,7 +107,9 @@ def _operators(survey: Survey, places: Sequence[PlannedKernel]) -> Mapping[str, 
         kept = set(_in_float(survey, place))
         for node in place.sub_graph.nodes:
             if is_product(node):
-                found[node.op_type]["f32" if node.name in kept else precision_of(place.target)] += 1
+                found[node.op_type][
+                    (place.target.option("floats") or "f32") if node.name in kept else precision_of(place.target)
+                ] += 1
     return found
 
 
@@ -166,5 +168,5 @@ def _in_words(facts: Mapping[str, Any]) -> list[str]:
         told = [f"{n} of {total} {operator} in {name}" for name, n in sorted(counts.items(), key=lambda c: -c[1])]
         lines.append(", ".join(told))
     if kept:
-        lines.append(f"in float32 because 8 bits there changed the outputs most: {len(kept)}{shown}")
+        lines.append(f"left in floats because 8 bits there changed the outputs most: {len(kept)}{shown}")
     return lines

@@ -26,22 +26,28 @@ from collage.graph import bits_of, constant_tensor, copy_model, keep_in_float
 from collage.measure.baselines import Baselines
 from collage.measure.session import MeasureSession
 from collage.target import Target
+from collage.toolchains import option_values
 from collage.toolchains.sdk.int8_model import in_int8
 from collage.toolchains.sdk.int8_placement import Int8Style
 from collage.workers.machine_lock import build_lock
 
 __all__ = [
     "EXEMPT",
+    "FLOATS",
     "add_variants",
     "is_product",
     "keep_unbounded_in_float",
     "ranked_units",
     "rounded_model",
     "units_of",
+    "with_rough_floats",
 ]
 
 EXEMPT = "exempt"
 """Option of an 8-bit target: how many of the most sensitive units of a model it leaves in float32."""
+
+FLOATS = "floats"
+"""Option of some 8-bit targets: the type in which they compute what is exempt."""
 
 _STYLE = Int8Style(
     products=frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul")),
@@ -106,14 +112,25 @@ def add_variants(
             bits |= units[index] if index < len(units) else 0
         precision.sensitive = bits
         for target in hopeful:
-            variant = target.with_options(**{EXEMPT: str(len(indices))})
-            problem.kernels.keep_in_float(variant, bits | problem.kernels.in_float(target))
-            added.append(variant)
+            plain = target.with_options(**{EXEMPT: str(len(indices))})
+            is_fewest = indices is told[0]
+            rough = with_rough_floats(problem, target, plain)
+            # In bf16 exemptions cost little, so that of many of them nothing else is worth a try.
+            for variant in (plain, rough) if is_fewest and rough is not None else (rough or plain,):
+                problem.kernels.keep_in_float(variant, bits | problem.kernels.in_float(target))
+                added.append(variant)
     return tuple(added)
 
 
 def _quantising(menu: Iterable[Target]) -> list[Target]:
     return [target for target in menu if target.is_calibrated and target.option(EXEMPT) is None]
+
+
+def with_rough_floats(problem: Problem, target: Target, variant: Target) -> Target | None:
+    """Return a variant of a target that computes exempt nodes in bf16; None if bf16 is not on the menu, or no option."""
+    is_faster = target.with_options(precision="bf16") in problem.menu
+    values = option_values(problem.toolchains.get(target.toolchain), target).get(FLOATS) or ()
+    return variant.with_options(**{FLOATS: "bf16"}) if is_faster and "bf16" in values else None
 
 
 def _is_hopeful(problem: Problem, baselines: Baselines, target: Target) -> bool:

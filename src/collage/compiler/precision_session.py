@@ -29,6 +29,7 @@ from collage.calibration import (
     annotate_ranges,
     collect_ranges,
     find_metric,
+    mean_axes,
     open_data,
     runs_worker,
     share_outside,
@@ -261,7 +262,7 @@ def _calibrate(
         UsageError: The model cannot be run on a sample of the user's.
     """
     fact = {
-        "fact": "ranges-1",
+        "fact": "ranges-2",
         "model": model_digest(problem.model),
         "data": precision.data.digest,
         "samples": list(precision.split.calibrate),
@@ -281,7 +282,7 @@ def _calibrate(
     with runs_worker(prepared) as worker, build_lock():
         try:
             left = (sample.feeds for sample in precision.data.samples(wanted[ranges.samples :]))
-            collect_ranges(worker, left, folder, ranges, after_each)
+            collect_ranges(worker, left, folder, ranges, after_each, mean_axes(problem.model))
         except KeyboardInterrupt:
             keep()
             session.say(

@@ -7,11 +7,14 @@ into local functions of a new model.
 
 from collage.graph._calibrated import (
     NODE_PRECISION,
+    VALUE_MEANS,
     VALUE_RANGE,
     drop_precisions,
     keep_in_float,
+    set_value_means,
     set_value_range,
     stays_float,
+    value_means,
     value_range,
 )
 from collage.graph._clone import clone_node
@@ -37,6 +40,7 @@ __all__ = [
     "KERNEL_DOMAIN",
     "NODE_PRECISION",
     "PRIMITIVE",
+    "VALUE_MEANS",
     "VALUE_RANGE",
     "Copier",
     "Cut",
@@ -76,12 +80,14 @@ __all__ = [
     "partition",
     "quotient_order",
     "register_op_kind",
+    "set_value_means",
     "set_value_range",
     "stays_float",
     "stored_tensor",
     "structural_hash",
     "tensor_handle",
     "used_values",
+    "value_means",
     "value_nbytes",
     "value_range",
     "weight_class",

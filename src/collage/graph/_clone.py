@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
-from collage.graph._calibrated import copy_range
+from collage.graph._calibrated import copy_notes
 from collage.graph._handle import tensor_handle
 
 __all__ = ["ValueMap", "clone_graph", "clone_node", "new_value"]
@@ -30,7 +30,7 @@ def new_value(value: ir.Value, tensor: ir.TensorProtocol | None = None, *, bind:
     if tensor is None:
         shape = value.shape.copy() if value.shape is not None else None
         made = ir.Value(name=value.name, shape=shape, type=value.type)
-        copy_range(value, made)
+        copy_notes(value, made)
         return made
     return ir.Value(
         name=value.name,
@@ -69,7 +69,7 @@ def clone_node(
     for old, new in zip(node.outputs, copy.outputs, strict=True):
         new.name, new.type, new.doc_string = old.name, old.type, old.doc_string
         new.shape = old.shape.copy() if old.shape is not None else None
-        copy_range(old, new)
+        copy_notes(old, new)
         values[old] = new
     return copy
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from collage._errors import PassError
-from collage.graph._calibrated import VALUE_RANGE, copy_range
+from collage.graph._calibrated import calibration_notes, copy_notes
 from collage.graph._clone import ValueMap, clone_node, new_value
 from collage.graph._dataflow_graph import KERNEL_DOMAIN, DataflowGraph
 from collage.graph._extract import COMPOSITE, Extraction, composite_marks, extraction, kernel_ir_version
@@ -159,7 +159,7 @@ class _Partitioner:
         kernel = extraction(group.sub_graph.graph, group.sub_graph, group.name, marks, bind_weights=True)
         weights = _weights_of(kernel.model)
         structure = structural_hash(kernel.model, classify_weights=False)
-        key = (structure, tuple(sorted(group.metadata.items())), _ranges_in(kernel.model))
+        key = (structure, tuple(sorted(group.metadata.items())), _notes_in(kernel.model))
         function = self._by_key.get(key)
         if function is None:
             function = self._by_key[key] = self._function(group, kernel, weights)
@@ -175,7 +175,7 @@ class _Partitioner:
         for old, new in zip(old_outputs, call.outputs, strict=True):
             new.name, new.type, new.doc_string = old.name, old.type, old.doc_string
             new.shape = old.shape.copy() if old.shape is not None else None
-            copy_range(old, new)
+            copy_notes(old, new)
             values[old] = new
         self.calls += PRIMITIVE in group.metadata
         return call
@@ -222,9 +222,9 @@ def _weights_of(kernel: ir.Model) -> list[ir.Value]:
     return [v for v in weights if v.const_value is None or not is_part_of_structure(v, v.const_value)]
 
 
-def _ranges_in(kernel: ir.Model) -> tuple[str | None, ...]:
-    """The noted ranges of what a kernel computes: with others, it is another function."""
-    return tuple(value.metadata_props.get(VALUE_RANGE) for node in kernel.graph for value in node.outputs)
+def _notes_in(kernel: ir.Model) -> tuple[tuple[str | None, str | None], ...]:
+    """The notes on what a kernel computes: with others, it is another function."""
+    return tuple(calibration_notes(value) for node in kernel.graph for value in node.outputs)
 
 
 def _constant_node(value: ir.Value) -> ir.Node:

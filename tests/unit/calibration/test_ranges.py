@@ -2,12 +2,21 @@
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnx.parser
 import onnx_ir as ir
 import pytest
 
-from collage.calibration import Ranges, annotate_ranges, collect_ranges, runs_worker, share_outside, touches_unbounded
-from collage.graph import DataflowGraph, IndexSet, SubGraph, extract, structural_hash, value_range
+from collage.calibration import (
+    Ranges,
+    annotate_ranges,
+    collect_ranges,
+    mean_axes,
+    runs_worker,
+    share_outside,
+    touches_unbounded,
+)
+from collage.graph import DataflowGraph, IndexSet, SubGraph, extract, structural_hash, value_means, value_range
 
 
 @pytest.fixture
@@ -38,6 +47,35 @@ def test_ranges_are_the_extremes_over_all_samples(model, tmp_path):
     for name, values in expected.items():
         assert ranges.extents[name] == pytest.approx((values.min(), values.max()), rel=1e-6)
     assert not ranges.unbounded
+
+
+def test_means_are_those_of_all_samples_and_survive_extraction(tmp_path):
+    text = "g (float[N, 3] x, float[3, 2] w) => (float[N, 2] y) { y = MatMul (x, w) }"
+    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> {text}')
+    weights = onnx.numpy_helper.from_array(np.ones((3, 2), np.float32), "w")
+    proto.graph.initializer.append(weights)
+    del proto.graph.input[1]
+    model = ir.from_proto(proto)
+    ir.save(model, tmp_path / "model.onnx")
+    fed = samples(5)
+    axes = mean_axes(model)
+    assert axes == {"x": -1}
+    with runs_worker(tmp_path / "model.onnx") as worker:
+        first = collect_ranges(worker, fed[:2], tmp_path / "sample", axes=axes)
+        ranges = collect_ranges(worker, fed[2:], tmp_path / "sample", Ranges.from_json(first.as_json()), axes=axes)
+    expected = np.stack([sample["x"] for sample in fed]).mean(axis=(0, 1))
+    assert ranges.means == {"x": pytest.approx(list(expected), rel=1e-6)}
+    annotate_ranges(model, ranges)
+    graph = DataflowGraph(model)
+    kernel = extract(graph, SubGraph(graph, IndexSet(1)), "k")
+    np.testing.assert_allclose(value_means(kernel.graph.inputs[0], -1), expected, rtol=1e-6)
+    assert value_means(kernel.graph.inputs[0], 1) is None
+
+
+@pytest.mark.parametrize("text", ["", "1", "1 AAA", "1 ?", "1 AAAA", "1 AADAfw==", "x AAAAAA=="])
+def test_means_that_cannot_be_read_are_none(model, text):
+    model.graph.inputs[0].metadata_props["collage.means"] = text
+    assert value_means(model.graph.inputs[0], 1) is None
 
 
 def test_collecting_goes_on_where_it_was_written_down(model, tmp_path):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collage._errors import CompileError, Unsupported
+from collage._errors import CompileError, TargetError, Unsupported
 from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions, OptionValues, Support
@@ -52,10 +52,12 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenVinoToolchain"]
 
+_FLOATS = ("f32", "bf16")
 _OPTIONS: OptionValues = {
     "threads": None,
     "precision": ("f32", "bf16", "f16", "int8", *NARROW_BITS, "default"),
     "exempt": None,
+    "floats": tuple(_FLOATS),
 }
 _NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16")}
 """Instruction sets, by /proc/cpuinfo's names, without which a precision is emulated, and slower than f32."""
@@ -99,6 +101,7 @@ class OpenVinoToolchain(ToolchainBase):
         "integers in convolutions, matrix products and what lies between; w8 or w4: weights of matrix products of few rows "
         "in 8 or 4 bits (default f32); default: what OpenVINO takes by itself on this machine",
         "exempt": "with int8: how many of the model's most sensitive parts stay in float32; set by the search",
+        "floats": "with int8: f32 or bf16, the type that parts in floats may compute in (default f32)",
     }
 
     def availability(self) -> Availability:
@@ -316,6 +319,8 @@ def _layouts(model: Any, compiled: Compiled) -> tuple[Layout, ...] | None:
 
 def _check(target: Target) -> None:
     check_options(target, _OPTIONS)
+    if target.option("floats") is not None and target.option("precision") != "int8":
+        raise TargetError(f"target {str(target)!r}: -floats says what -precision=int8 leaves in floats; name both")
 
 
 def _save(kernel: ir.Model, target: Target, workspace: Path) -> tuple[str, ...]:
@@ -331,7 +336,7 @@ def _save(kernel: ir.Model, target: Target, workspace: Path) -> tuple[str, ...]:
 def _config(target: Target, options: LoadOptions) -> dict[str, Any]:
     """Properties for the plugin: its best settings for latency, in the precision that was asked for."""
     precision = target.option("precision") or "f32"
-    floats = precision if precision in _NATIVE else "f32"
+    floats = precision if precision in _NATIVE else target.option("floats") or "f32"
     config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
     if precision != "default":
         config["INFERENCE_PRECISION_HINT"] = floats

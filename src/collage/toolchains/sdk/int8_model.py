@@ -2,7 +2,8 @@
 
 Activations are unsigned bytes with a zero point, weights signed bytes with a scale for each result channel. The runtimes
 that read such a model compute the products in integers. The answers are those of the model as it is written, but for the
-rounding of sums.
+rounding of sums. If the means of a product's inputs are known, its bias makes up for the mean of what rounding its weights
+does.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from collage._errors import Unsupported
 from collage.graph import NameSupply, copy_model
 from collage.system.machine import this_machine
+from collage.toolchains.sdk.bias_correction import input_means, mean_shift
 from collage.toolchains.sdk.int8_placement import Int8Style, Placement, Range, channel_axis, place
 from collage.toolchains.sdk.model_files import values_of
 
@@ -95,6 +97,8 @@ class _Writer:
         self._scales: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
         self._rounded: dict[ir.Value, ir.Value] = {}
         self._replaced: dict[ir.Value, ir.Value] = {}
+        self._means = {node: input_means(node) for node in placement.products}
+        self._adding = {node: _constant_sum(node) for node in placement.products if node.op_type == "MatMul"}
 
     def drop_activation(self, node: ir.Node) -> None:
         """Removes an activation; rounding to the range of its result stands for it."""
@@ -139,19 +143,39 @@ class _Writer:
         axis = channel_axis(node)
         scales = weight_scales(weight, axis, self._weight_bits)
         bias = node.inputs[2] if len(node.inputs) > 2 and self._style.rounds_biases else None
-        unit = 0.0
         if bias is not None:
             unit = float(self._unit(node))
             needed = np.abs(_array(bias).reshape(-1)).astype(np.float64) / (unit * (_BIAS_LIMIT - 1))
             scales = np.maximum(scales, needed.astype(np.float32))
         limit = 2 ** (self._weight_bits - 1) - 1
-        steps = np.rint(weight / _along(scales, axis, weight.ndim))
-        integers = np.clip(steps, -limit, limit).astype(np.int8)
+        along = _along(scales, axis, weight.ndim)
+        integers = np.clip(np.rint(weight / along), -limit, limit).astype(np.int8)
+        means = self._means[node]
+        if means is not None:
+            self._correct(node, mean_shift(node, integers * along.astype(np.float64) - weight, means))
         self._read_integers(node, 1, integers, scales, axis)
+        bias = node.inputs[2] if len(node.inputs) > 2 and self._style.rounds_biases else None
         if bias is not None:
+            unit = float(self._unit(node))
             steps = np.rint(_array(bias).reshape(-1) / (scales.astype(np.float64) * unit))
             integers = np.clip(steps, -_BIAS_LIMIT, _BIAS_LIMIT).astype(np.int32)
             self._read_integers(node, 2, integers, (scales * np.float32(unit)).astype(np.float32), 0)
+
+    def _correct(self, node: ir.Node, shift: Tensor) -> None:
+        """Takes the mean of what rounded weights add off a product's bias, or off a constant that is added to its result."""
+        node, index = (self._adding.get(node) or (node, -1)) if node.op_type == "MatMul" else (node, 2)
+        if index < 0:
+            return
+        bias = node.inputs[index] if len(node.inputs) > index else None
+        if bias is not None and bias.const_value is None:
+            return
+        array = np.zeros(1, np.float32) if bias is None else _array(bias)
+        corrected = (array - shift).astype(np.float32)
+        if corrected.size > max(array.size, shift.size):
+            return  # Constants that vary along other axes only would grow.
+        if bias is None:
+            node.resize_inputs(max(3, len(node.inputs)))
+        node.replace_input_with(index, self._constant(f"{node.name}_corrected", corrected))
 
     def round_constants(self, node: ir.Node) -> None:
         """Has a node between products read its constants as unsigned bytes with a zero point."""
@@ -221,6 +245,16 @@ class _Writer:
         value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
         self._graph.register_initializer(value)
         return value
+
+
+def _constant_sum(product: ir.Node) -> tuple[ir.Node, int] | None:
+    """Return the sum that alone reads a product's result, and the place of the constant that it adds; None if there is none."""
+    uses = tuple(product.outputs[0].uses())
+    if len(uses) != 1 or uses[0].node.op_type != "Add" or product.outputs[0].is_graph_output():
+        return None
+    node, index = uses[0].node, 1 - uses[0].idx
+    constant = node.inputs[index]
+    return (node, index) if constant is not None and constant.const_value is not None else None
 
 
 def _replace_uses(old: ir.Value, new: ir.Value, readers: Iterable[ir.Node]) -> None:
