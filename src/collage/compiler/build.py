@@ -30,8 +30,8 @@ from collage.graph import (
 )
 from collage.measure.comparison import Finalist, why_wrong
 from collage.measure.estimator import model_tolerance
+from collage.measure.guessed_lengths import capture_at_some_lengths
 from collage.measure.kernel_factory import kernel_attributes
-from collage.measure.reference_run import capture_made_up
 from collage.measure.session import MeasureSession
 from collage.numerics.compare import REDUCED_TOLERANCE
 from collage.options import CompileOptions
@@ -224,7 +224,8 @@ def _checked(
     with measure_session(toolchains, database, folder, options, workers=workers) as reference:
         given = check_given(whole, options.inputs)
         try:
-            capture_made_up(whole, reference, with_lengths_of(whole, given, options.dims), given, seed=options.seed)
+            dims = with_lengths_of(whole, given, options.dims)
+            capture_at_some_lengths(whole, reference, dims, given, seed=options.seed)
         except NothingCanRun as error:
             return None, [f"outputs were not checked: {error}"]
         arguments = {

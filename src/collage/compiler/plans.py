@@ -17,6 +17,7 @@ from collage.compiler.device_placement import DeviceCandidate, DevicePlacement, 
 from collage.compiler.problem import Problem
 from collage.compiler.survey import HOPELESS, Survey
 from collage.device import SEScope
+from collage.frontend import bind_dims, describe_inputs, shape_profiles
 from collage.fusion import CandidateKernel, FusionReport, FusionSpec, HostFusionRule, greedy_cover
 from collage.graph import IndexSet, KernelSpec, SubGraph, partition
 from collage.measure.kernel_factory import kernel_attributes, plan_kernel_name
@@ -278,6 +279,20 @@ def lower(problem: Problem, session: MeasureSession, plan: Plan) -> Recipe:
         model={},
         builds={target.build_name: session.availability(target).build for target in plan.targets},
         devices=devices,
+        empty=_empty_dimensions(problem),
+    )
+
+
+def _empty_dimensions(problem: Problem) -> tuple[str, ...]:
+    """Return the dimensions that are 0 at a representative length: every kernel was checked there."""
+    shapes = [bind_dims(problem.model, profile.dims) for profile in shape_profiles(problem.options.dims)]
+    return tuple(
+        dict.fromkeys(
+            dim or f"{spec.name}[{axis}]"
+            for spec in describe_inputs(problem.model)
+            for axis, dim in enumerate(spec.shape or ())
+            if not isinstance(dim, int) and any(shape[spec.name][axis] == 0 for shape in shapes)
+        )
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from collage.compiler.plans import Plan
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
-from collage.frontend import describe_inputs, is_contributed, shape_misfit
+from collage.frontend import describe_inputs, free_dimensions, is_contributed, shape_misfit
 from collage.graph import bodies, is_view
 from collage.measure.baselines import TargetBaseline
 from collage.measure.reference_run import how_to_give
@@ -96,16 +97,15 @@ def _why_original_fails(survey: Survey, session: MeasureSession) -> str | None:
 
 def _advice(problem: Problem) -> str:
     """Return what a user can do where inputs were made up."""
-    inputs = problem.model.graph.inputs
     specs = [spec for spec in describe_inputs(problem.model) if spec.name not in problem.options.inputs]
     made_up = [spec.name for spec in specs]
     if not made_up:
         return ""
-    symbols = [dim for value in inputs for dim in value.shape or () if not isinstance(dim, int)]
-    named = next((str(dim.value) for dim in symbols if dim.value and dim.value not in problem.options.dims), "NAME")
+    free = free_dimensions(problem.model, problem.options.dims, problem.options.inputs)
+    lengths = f" or other lengths ({' '.join(f'--dim {shlex.quote(name)}=LENGTH' for name in free)})" if free else ""
     return (
         f"; {', '.join(map(repr, made_up))} {'was' if len(made_up) == 1 else 'were'} made up: give real inputs "
-        f"{how_to_give(specs)}, or other lengths with --dim {named}=LENGTH"
+        f"{how_to_give(specs)}{lengths}"
     )
 
 

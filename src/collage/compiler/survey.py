@@ -151,6 +151,8 @@ def survey_model(
     )
     _check_preparation(problem, session, preparation, checking[0])
     reference = Reference(checking[0], preparation.original, preparation.verdict)
+    if reference.failure is None:
+        problem = replace(problem, options=replace(problem.options, dims=checking[0].dims))
     if reference.failure is not None:
         refusal = f"not measured: {reference.failure}"
         unmeasured = {t: TargetBaseline(t, session.availability(t), refusal=refusal) for t in problem.menu}

@@ -11,7 +11,14 @@ from collage.frontend._given import check_given, with_lengths_of
 from collage.frontend._inferable import inferable
 from collage.frontend._inputs import FLOATS, RANKS, Floats, make_inputs
 from collage.frontend._interface import TensorSpec, bind_dims, describe_inputs, describe_outputs, kind_of
-from collage.frontend._lengths import cut, fix_lengths, other_lengths, single_lengths
+from collage.frontend._lengths import (
+    cut,
+    dimension_name,
+    fix_lengths,
+    free_dimensions,
+    other_lengths,
+    single_lengths,
+)
 from collage.frontend._misfits import shape_misfit
 from collage.frontend._nodes import all_nodes, bodies_of
 from collage.frontend._opset import MIN_OPSET
@@ -47,8 +54,10 @@ __all__ = [
     "default_text",
     "describe_inputs",
     "describe_outputs",
+    "dimension_name",
     "fix_lengths",
     "forget_claims",
+    "free_dimensions",
     "has_contrib_ops",
     "infer_shapes",
     "inferable",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from collage.frontend._interface import bind_dims, describe_inputs
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["cut", "fix_lengths", "lengths_of", "other_lengths", "single_lengths"]
+__all__ = ["cut", "dimension_name", "fix_lengths", "free_dimensions", "lengths_of", "other_lengths", "single_lengths"]
 
 _FROM_NOTHING = 3
 
@@ -109,6 +109,33 @@ def lengths_of(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, int]:
             elif isinstance(dim, str) and (solved := length_of_symbol(dim, length)):
                 derived.setdefault(*solved)
     return {**derived, **found}
+
+
+def free_dimensions(model: ir.Model, dims: Collection[str], given: Collection[str]) -> dict[str, int]:
+    """Return the dimensions of made-up inputs whose lengths the user may say, with the lengths that they have otherwise.
+
+    Those without a name are called ``input[axis]``. Expressions of several symbols are left out: they follow.
+
+    Args:
+        model: Any model.
+        dims: Names of dimensions whose lengths are known.
+        given: Names of inputs that are not made up.
+    """
+    shapes = bind_dims(model, {})
+    return {
+        name: length
+        for spec in describe_inputs(model)
+        if spec.name not in given
+        for axis, (dim, length) in enumerate(zip(spec.shape or (), shapes[spec.name], strict=False))
+        if (name := dimension_name(spec.name, axis, dim)) is not None and name not in dims
+    }
+
+
+def dimension_name(name: str, axis: int, dim: int | str | None) -> str | None:
+    """Return what the option ``--dim`` calls a dimension of an input; None if it is fixed, or follows from others."""
+    if dim is None:
+        return f"{name}[{axis}]"
+    return dim if isinstance(dim, str) and dim.isidentifier() else None
 
 
 def _three_quarters(length: int) -> int:

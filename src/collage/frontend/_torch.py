@@ -49,15 +49,17 @@ def as_model(
 
 @contextmanager
 def quiet_export() -> Iterator[None]:
-    """Keep PyTorch's exporters from printing what is no matter of the user's: packages that are not there, deprecations."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """Keep exporters from printing what is no matter of the user's: absent packages, deprecations, constants not folded."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def reason_of(error: BaseException) -> str:

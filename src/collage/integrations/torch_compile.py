@@ -28,6 +28,7 @@ from collage._errors import CollageError, InputError, ModelError, UsageError, Wr
 from collage.frontend._torch import reason_of
 from collage.integrations._graph_cache import GraphCache, GraphFacts, VariantFacts, fingerprint
 from collage.integrations._torch_graph import PureGraph, exported_bound, weights_of
+from collage.integrations._weight_watch import WeightWatch
 from collage.numerics.compare import compare
 from collage.options import CompileOptions
 from collage.runtime import Executable
@@ -95,6 +96,7 @@ class _Variant:
         positions: Positions of the arguments whose values it has.
         bound: These arguments.
         stamps: Their versions and places in memory when it was compiled.
+        watch: Their contents.
         suits: Tells if it was compiled for arguments of these lengths; None if it was loaded, and that is not known yet.
         tolerance: How far results may be from PyTorch's, relative to the largest.
         key: Its name in the cache, None if it is not kept.
@@ -107,6 +109,7 @@ class _Variant:
     positions: list[int]
     bound: list[weakref.ref[torch.Tensor]]
     stamps: list[tuple[int, int]]
+    watch: WeightWatch
     suits: Call | None
     tolerance: float
     key: str | None = None
@@ -116,7 +119,17 @@ class _Variant:
     def changed(self, arguments: Sequence[Any]) -> list[int]:
         """Return positions of arguments that have other values than it was compiled with."""
         were = zip(self.positions, self.bound, self.stamps, strict=True)
-        return [i for i, ref, was in were if ref() is not arguments[i] or _stamp(arguments[i]) != was]
+        counted = [i for i, ref, was in were if ref() is not arguments[i] or _stamp(arguments[i]) != was]
+        if counted or (now := self.watch.changed_now()):
+            return counted or now
+        if late := self.watch.changed_before():
+            warnings.warn(
+                "collage: a weight was changed in a way that PyTorch does not count, such as through tensor.data; results "
+                f"of up to {self.watch.pieces} calls before this one were computed with what it was",
+                RuntimeWarning,
+                stacklevel=6,
+            )
+        return late
 
     def gone(self) -> list[int]:
         """Return positions of arguments that are no more: tensors that others took the place of."""
@@ -127,8 +140,8 @@ class _Compiled:
     """A graph, compiled once for each set of weights that it is called with.
 
     Dynamo makes a module's parameters and buffers arguments of the graph, and calls the same graph for another module of
-    the same code. Those that the graph does not write to become constants. When one was changed since, by anything that
-    PyTorch counts as a change, or replaced, the graph is compiled again. One that was changed twice stays an input.
+    the same code. Those that the graph does not write to become constants. When one was changed or replaced since, the graph
+    is compiled again. One that was changed twice stays an input.
     """
 
     def __init__(self, graph: torch.fx.GraphModule, options: Mapping[str, Any], mode: str | None) -> None:
@@ -261,12 +274,13 @@ class _Compiled:
         # Before anything else: what is changed from here on counts as changed.
         held = [weakref.ref(arguments[i]) for i in bound]
         stamps = [_stamp(arguments[i]) for i in bound]
+        watch = WeightWatch({i: arguments[i] for i in bound})
         varying = [i for i in pure.takes if i not in bound]
         key = self._key(arguments, bound)
         if self._cache is not None and key is not None and (kept := self._cache.variant(key)) is not None:
             facts, executable = kept
             suited = dict.fromkeys(facts.suited, True)
-            return _Variant(executable, varying, list(bound), held, stamps, None, facts.tolerance, key, suited)
+            return _Variant(executable, varying, list(bound), held, stamps, watch, None, facts.tolerance, key, suited)
         # Late: PyTorch imports this module to list its backends. The compiler takes seconds to import.
         from collage.compiler.pipeline import compile
         from collage.frontend import read_model
@@ -287,7 +301,7 @@ class _Compiled:
         tolerance = max(_SLACK * model_tolerance(model), options.accuracy_budget or 0)
         if self._cache is None or key is None or not self._cache.keep(key, executable):
             key = None
-        return _Variant(executable, varying, list(bound), held, stamps, suits, tolerance, key)
+        return _Variant(executable, varying, list(bound), held, stamps, watch, suits, tolerance, key)
 
     def _computed(self, pure: PureGraph, variant: _Variant, arguments: Sequence[Any]) -> list[torch.Tensor]:
         inputs = [arguments[i] for i in variant.varying]
@@ -356,7 +370,7 @@ def _settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
             near = difflib.get_close_matches(str(name), [*_OWN_OPTIONS, *names], n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join([*_OWN_OPTIONS, *names])}"
             raise UsageError(f"torch.compile with backend='collage' has no option {name!r}; {hint}")
-    options = own.get("options", CompileOptions())
+    options = own.get("options", CompileOptions(baseline="none"))  # No report is shown that would name a gain.
     if not isinstance(options, CompileOptions):
         raise UsageError(f"the option 'options' is a collage.CompileOptions, not {options!r}")
     options = replace(options, **{name: given[name] for name in given if name not in own})

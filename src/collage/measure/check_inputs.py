@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from collage.frontend import (
     Probe,
     bind_dims,
     describe_inputs,
+    free_dimensions,
     make_inputs,
     other_lengths,
     probe_inputs,
@@ -32,13 +33,13 @@ from collage.frontend import (
     single_lengths,
 )
 from collage.graph import structural_hash
+from collage.measure.guessed_lengths import capture_at_some_lengths
 from collage.measure.original_model import Mismatch, OriginalModel
 from collage.measure.reference_run import (
     MadeUp,
     Make,
     UntakenInputs,
     believe_values,
-    capture_made_up,
     capture_reference,
     forget_mere_claims,
     inputs_at,
@@ -75,6 +76,7 @@ class CheckingSets:
         lacks_inputs: It cannot be run because it fails on inputs that were made up; given ones may do.
         notes: What a user should know of inputs that were made up.
         made: Inputs that the model takes, and what makes more of their kind; None if it could not be run.
+        dims: Representative lengths, among them those that were guessed since the model failed at the usual ones.
     """
 
     failure: str | None = None
@@ -84,6 +86,7 @@ class CheckingSets:
     lacks_inputs: bool = False
     notes: tuple[str, ...] = ()
     made: MadeUp | None = None
+    dims: Lengths = field(default_factory=dict)
 
 
 class _Differs(Exception):
@@ -186,9 +189,9 @@ def capture_checking_sets(
     if not len(model.graph):
         return CheckingSets("the model has no operators")
     judge = _Judge(model, original, tolerance, in_between)
-    first = shape_profiles(dims)[0].dims
     try:
-        made = capture_made_up(model, measure_session, dims, given, seed=seed)
+        made, lengths = capture_at_some_lengths(model, measure_session, dims, given, seed=seed)
+        first = shape_profiles(lengths)[0].dims
         for values, _ in measure_session.occasions:
             believe_values(model, values)
             judge.first(values)
@@ -204,7 +207,18 @@ def capture_checking_sets(
         return CheckingSets(str(error), lacks_inputs=isinstance(error, UntakenInputs))
     except _Differs as found:
         return CheckingSets(None, tuple(found.mismatches), found.values)
-    return CheckingSets(probes=probes, notes=_guesses(model, made.inputs, given), made=made)
+    guessed = {name: length for name, length in lengths.items() if name not in dims}
+    notes = (*_guesses(model, made.inputs, given), *_guessed_lengths(model, guessed))
+    return CheckingSets(probes=probes, notes=notes, made=made, dims=lengths)
+
+
+def _guessed_lengths(model: ir.Model, guessed: Mapping[str, Any]) -> tuple[str, ...]:
+    usual = free_dimensions(model, (), ())
+    return tuple(
+        f"the model fails where dimension {name!r} is {usual[name]}; everything was measured at the guess {length}, and "
+        f"--dim '{name}=LENGTH' would say a real one"
+        for name, length in guessed.items()
+    )
 
 
 def _guesses(model: ir.Model, inputs: Mapping[str, Any], given: Collection[str]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ checked at others too: one that has taken the length that it met first for a con
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ from collage.frontend import (
     cut,
     describe_inputs,
     forget_claims,
+    free_dimensions,
     infer_shapes,
     inferable,
     make_inputs,
@@ -155,8 +157,10 @@ def _untaken(model: ir.Model, made_up: Collection[str], failure: NothingCanRun) 
         for spec in specs[:_MOST_SHOWN]
         if spec.shape is None
     )
-    symbols = [dim for spec in specs for dim in spec.shape or () if isinstance(dim, str)]
-    lengths = f", or other lengths with --dim {symbols[0] if symbols else 'NAME'}=LENGTH"
+    free = free_dimensions(model, (), ())
+    lengths = (
+        f", or other lengths with {' '.join(f'--dim {shlex.quote(name)}=LENGTH' for name in free)}" if free else ""
+    )
     return (
         f"the model does not take the inputs that were made up for it ({shown}{more}){unknown}; give real ones "
         f"{how_to_give(specs)}{lengths}: {failure.__cause__ or failure}"

@@ -91,7 +91,7 @@ class Executable:
         self.outputs = recipe.outputs
         self.report = recipe.report
         self.notes: list[str] = []
-        self._bind = Signature(recipe.inputs).bind
+        self._bind = Signature(recipe.inputs, recipe.empty).bind
         self._output_names = tuple(port.name for port in recipe.outputs)
         self._only_output = self._output_names[0] if len(self._output_names) == 1 else None
         cores = usable_cores()
@@ -100,7 +100,8 @@ class Executable:
         limit = contexts or recipe.streams or max(1, cores // wanted)
         # A kernel alone may keep the machine to itself; with others, of the same toolchain too, it must be quiet between
         # runs: threads that spin for the last kernel take the cores from the next one.
-        options = LoadOptions(threads, exclusive=len(recipe.kernels) * limit == 1, streams=limit)
+        streams = limit if contexts or recipe.streams else 1
+        options = LoadOptions(threads, exclusive=len(recipe.kernels) * limit == 1, streams=streams)
         self._loader = partial(_Loader, recipe, workspace, toolchains or registry(), options, self.notes, debug)
         self._limit = limit
         self._contexts = new_pool(self._loader().executor, limit, is_lazy=is_lazy)

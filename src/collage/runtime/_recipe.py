@@ -144,6 +144,8 @@ class Recipe:
         builds: Build of each toolchain used.
         report: The report of ``compile``; an empty one if there is none.
         devices: Where kernels run, if they were placed on devices.
+        empty: Dimensions that were 0 where kernels were checked, such as the length of a decoder's past. Kernels run where
+            these are 0. Where another one is, the host stands in.
         streams: Number of runs that go on at once where it was measured to be best; 0 if that was not asked for.
     """
 
@@ -156,6 +158,7 @@ class Recipe:
     builds: Mapping[str, str]
     report: Report = field(default_factory=Report)
     devices: DeviceLayout | None = None
+    empty: tuple[str, ...] = ()
     streams: int = 0
 
     @property
@@ -185,6 +188,7 @@ class Recipe:
             "kernels": [kernel.as_json() for kernel in self.kernels],
             "report": self.report.as_json(with_old_keys=True),
             **({} if self.devices is None else {"devices": self.devices.as_json()}),
+            **({"empty": list(self.empty)} if self.empty else {}),
             **({"streams": self.streams} if self.streams else {}),
         }
 
@@ -229,6 +233,7 @@ class Recipe:
             builds=dict(data["toolchains"]),
             report=Report.from_json(data["report"]),
             devices=None if data.get("devices") is None else DeviceLayout.from_json(data["devices"]),
+            empty=read_names(data.get("empty", [])),
             streams=_count(data.get("streams", 0)),
         )
 

@@ -93,14 +93,21 @@ class Port:
 
 Bound = tuple[list[Any], Restore | None, bool]
 """Row-major tensors in the model's order; what outputs become where an input was a tensor of PyTorch, else None; whether a
-length that the model leaves open is 0. No named tuple: to make one takes as long as to check an input."""
+length that the model leaves open is 0, and kernels were not checked there. No named
+tuple: to make one takes as long as to check an input."""
 
 
 class Signature:
-    """The inputs of an executable, and how what a caller passes becomes tensors for its kernels."""
+    """The inputs of an executable, and how what a caller passes becomes tensors for its kernels.
 
-    def __init__(self, inputs: Sequence[Port]) -> None:
+    Args:
+        inputs: In the model's order.
+        empty: Dimensions that may be 0 as any other length; see ``Recipe``.
+    """
+
+    def __init__(self, inputs: Sequence[Port], empty: Sequence[str] = ()) -> None:
         self.inputs = tuple(inputs)
+        self._may_be_empty = frozenset(empty)
         self._names = tuple(port.name for port in inputs)
         self._expected = tuple((port.name, _numpy_dtype(port.dtype), port) for port in inputs)
         self._defaults = {port.name: _default(port) for port in inputs if port.default is not None}
@@ -145,14 +152,14 @@ class Signature:
         return bound, restore, self._check_shapes(shapes) if is_empty is None else is_empty
 
     def _check_shapes(self, shapes: tuple[Any, ...]) -> bool:
-        """Whether some symbolic dimension is 0; raises InputError where shapes do not fit."""
+        """Return if a dimension is 0 that kernels were not checked at; raises InputError where shapes do not fit."""
         symbols: dict[str, int] = {}
         for port, shape in zip(self.inputs, shapes, strict=True):
             if port.dtype is not None:
                 _check_shape(port, shape, symbols)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[shapes] = is_empty = 0 in symbols.values()
+        self._known[shapes] = is_empty = any(not n and name not in self._may_be_empty for name, n in symbols.items())
         return is_empty
 
     def _by_name(self, feeds: Sequence[Any]) -> Mapping[str, Any]:

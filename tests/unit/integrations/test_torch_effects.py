@@ -170,6 +170,14 @@ def point_elsewhere(module: Any, n: int) -> None:
     module.linear.weight.data = module.linear.weight + n
 
 
+def write_data(module: Any, n: int) -> None:
+    module.linear.weight.data.add_(n)
+
+
+def write_by_numpy(module: Any, n: int) -> None:
+    module.linear.bias.detach().numpy()[1] += n
+
+
 def step(module: Any, n: int) -> None:
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
     with torch.enable_grad():
@@ -179,7 +187,11 @@ def step(module: Any, n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [load, step, *(pytest.param(change, marks=pytest.mark.slow) for change in (assign, point_elsewhere))]
+    "change",
+    [
+        *(load, step, write_data),
+        *(pytest.param(change, marks=pytest.mark.slow) for change in (assign, point_elsewhere, write_by_numpy)),
+    ],
 )
 def test_weights_that_anybody_changes_are_noticed_and_become_inputs(change, compiled_models: list[ir.Model]) -> None:
     calls = 6

@@ -82,3 +82,17 @@ def test_what_was_right_before_says_nothing_of_what_comes_next() -> None:
         signature.bind([np.ones((3, 2, 1), "int64"), np.ones(3, "int64")])
     with pytest.raises(InputError, match="float32"):
         signature.bind([np.ones((3, 2), "f"), np.ones(3, "int64")])
+
+
+def test_lengths_of_0_are_told_unless_kernels_were_checked_there() -> None:
+    ports = [Port("past", "float32", ("p", 2)), Port("x", "float32", (None, 2))]
+    zero, one = np.ones((0, 2), "f"), np.ones((1, 2), "f")
+    for empty, feeds, told in (
+        ((), [zero, one], True),
+        (("p",), [zero, one], False),
+        (("p",), [zero, zero], True),
+        (("p", "x[0]"), [zero, zero], False),
+        (("p",), [one, zero], True),
+        ((), [one, one], False),
+    ):
+        assert Signature(ports, empty).bind(feeds)[2] is told

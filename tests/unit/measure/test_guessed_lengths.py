@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from collage._errors import NothingCanRun
+from collage.frontend import free_dimensions
+from collage.measure import guessed_lengths
+from collage.measure.guessed_lengths import capture_at_some_lengths, other_guesses
+from collage.measure.reference_run import MadeUp, UntakenInputs
+
+
+def model_of(inputs: str) -> ir.Model:
+    return ir.from_onnx_text(f'<ir_version: 9, opset_import: ["": 17]> g ({inputs}) => (float[m] z) {{ z = Relu (x) }}')
+
+
+def nameless(**shapes: list[int | str | None]) -> ir.Model:
+    model = model_of("float[1] x")
+    model.graph.inputs[:] = [
+        ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(shape))
+        for name, shape in shapes.items()
+    ]
+    return model
+
+
+def test_free_dimensions_are_called_as_the_option_calls_them() -> None:
+    model = nameless(x=[None, "seq", 3], y=["seq + 1", None])
+    assert free_dimensions(model, (), ()) == {"x[0]": 1, "seq": 128, "y[1]": 1}
+    assert free_dimensions(model, ("seq",), ("y",)) == {"x[0]": 1}
+
+
+def test_batches_are_not_guessed_and_each_dimension_alone_is() -> None:
+    guesses = list(other_guesses(nameless(x=["n", None], state=[2, "n", None]), (), ()))
+    assert {name for guess in guesses for name in guess} == {"x[1]", "state[2]"}
+    assert {"x[1]": 256, "state[2]": 256} in guesses and {"x[1]": 256} in guesses and {"state[2]": 256} in guesses
+
+
+def test_a_leading_dimension_is_guessed_where_there_is_no_other() -> None:
+    assert {"n": 256} in list(other_guesses(nameless(x=["n", 8]), (), ()))
+    assert {"n": 256} in list(other_guesses(nameless(x=["n"]), (), ()))
+    assert list(other_guesses(nameless(x=[4, 8]), (), ())) == []
+
+
+@pytest.fixture
+def takes(monkeypatch):
+    """Make a model take one length of ``n`` only."""
+    asked = []
+
+    def only(right: int):
+        def capture(model, session, dims, given, *, seed):
+            asked.append(dict(dims))
+            if dims.get("n", 128) != right:
+                raise UntakenInputs("no")
+            return MadeUp(lambda lengths: {}, {}, "normal")
+
+        monkeypatch.setattr(guessed_lengths, "capture_made_up", capture)
+        return asked
+
+    return only
+
+
+def test_the_length_that_a_model_takes_is_found_and_others_stay(takes) -> None:
+    takes(512)
+    _, dims = capture_at_some_lengths(nameless(x=["b", "n"]), None, {"b": 3}, {}, seed=0)
+    assert dims == {"b": 3, "n": 512}
+
+
+def test_no_length_of_the_users_is_replaced(takes) -> None:
+    asked = takes(512)
+    with pytest.raises(UntakenInputs):
+        capture_at_some_lengths(nameless(x=["b", "n"]), None, {"n": 4, "b": 1}, {}, seed=0)
+    with pytest.raises(NothingCanRun):
+        capture_at_some_lengths(nameless(x=["b", "n"]), None, {"n": 4}, {"x": np.zeros((1, 4))}, seed=0)
+    assert all(dims["n"] == 4 for dims in asked)
+
+
+def test_guessing_ends(takes, monkeypatch) -> None:
+    monkeypatch.setattr(guessed_lengths, "_MOST_GUESSING_S", -1.0)
+    asked = takes(512)
+    with pytest.raises(UntakenInputs):
+        capture_at_some_lengths(nameless(x=["b", "n"]), None, {}, {}, seed=0)
+    assert asked == [{}]
