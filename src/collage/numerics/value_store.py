@@ -60,7 +60,7 @@ class ValueStore:
     def put_input(self, name: str, value: Any) -> None:
         """Store what a model is given: a tensor, a list of tensors, or None for an optional that is absent.
 
-        Lists and None are no members of the store: only ``input`` returns them. They need no ``flush``.
+        Only ``input`` returns lists and None. They need no ``flush``, and iteration passes over them.
         """
         if isinstance(value, np.ndarray | np.generic):
             self.put(name, value)
