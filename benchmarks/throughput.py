@@ -147,7 +147,7 @@ def _line(process: subprocess.Popen[str]) -> str:
 
 def main() -> None:
     """Print runs per second, and the artefact's ratio to each."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.throughput", description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("artefact", type=Path)
     parser.add_argument("--work", choices=TOOLS, help=argparse.SUPPRESS)

@@ -8,7 +8,7 @@
     │   ├── InputError             inputs of a wrong name, shape or type
     │   └── ConfigError            an unknown pass or option
     │       └── DeviceConflict     demands on devices that contradict each other, and how they meet
-    ├── ModelError                 a file that is no valid, or no safe, model (exit code 5)
+    ├── ModelError                 a file that is not a valid or safe model (exit code 5)
     ├── ArtefactError              an artefact that was tampered with or does not fit (exit code 5)
     ├── NothingCanRun              an operator that no toolchain and no fallback takes (exit code 3)
     │   └── LimitNotMet            limits that no plan keeps, and the nearest plan
@@ -58,7 +58,7 @@ class CollageError(Exception):
 
 
 class UsageError(CollageError):
-    """What was asked for makes no sense: a missing path, an unknown option."""
+    """A request that makes no sense: a missing path, an unknown option."""
 
     exit_code = 2
 
@@ -79,7 +79,7 @@ class DeviceConflict(ConfigError):
     """Two demands on devices or memories that contradict each other.
 
     Attributes:
-        one: The one end: what is demanded, of what, and by whom.
+        one: The one end: the demand, its object and its origin.
         other: The other end.
         chain: The steps between them, each a sentence.
         remedies: What would resolve it, best first.
@@ -94,7 +94,7 @@ class DeviceConflict(ConfigError):
 
 
 class ModelError(CollageError):
-    """A file that is no valid, or no safe, ONNX model, or one that cannot be run."""
+    """A file that is not a valid or safe ONNX model, or one that cannot be run."""
 
     exit_code = 5
 
@@ -146,7 +146,7 @@ class WorkerDied(ToolchainError):
 
 
 class WorkerCrash(WorkerDied):
-    """The process ended: a signal, or an exit that nobody asked for."""
+    """The process ended: a signal, or an unexpected exit."""
 
 
 class WorkerTimeout(WorkerDied):

@@ -14,6 +14,7 @@ from collage.explain import TriedRecord, read_record, record_of_report
 from collage.frontend import Lengths
 from collage.inspection import describe_environment
 from collage.runtime import Recipe
+from collage.store import shown
 from collage.system.scratch import scratch
 
 __all__ = ["compare_artefacts"]
@@ -80,9 +81,9 @@ def compare_artefacts(
     is_fair = all(row["median_us"] is not None for row in rows.values()) and result.speedup is not None
     return {
         "schema": 1,
-        "a": str(before),
-        "b": str(after),
-        "rows": [{**rows[name], "artefact": str(path)} for name, path in ((_BEFORE, before), (_AFTER, after))],
+        "a": shown(before),
+        "b": shown(after),
+        "rows": [{**rows[name], "artefact": shown(path)} for name, path in ((_BEFORE, before), (_AFTER, after))],
         "speedup": result.speedup[0] if is_fair and result.speedup else None,
         "speedup_interval": result.speedup[1].as_list() if is_fair and result.speedup else None,
         "plan": plan,

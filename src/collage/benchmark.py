@@ -33,6 +33,7 @@ from collage.measure.estimator import model_tolerance
 from collage.measure.reference_run import capture_made_up
 from collage.measure.session import MeasureSession
 from collage.runtime import Recipe, verify
+from collage.store import shown
 from collage.system.scratch import scratch
 from collage.target import Target, TargetLike
 from collage.toolchains import Registry, option_values, registry
@@ -90,7 +91,7 @@ def bench(
         speedup = result.speedup if is_alive else None
     return {
         "schema": 1,
-        "artefact": str(artefact),
+        "artefact": shown(artefact),
         "rows": [row_of(standing, recipe) for standing in standings.values() if standing is not None],
         "speedup_vs_best_single": speedup[0] if speedup else None,
         "speedup_interval": speedup[1].as_list() if speedup else None,

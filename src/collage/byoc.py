@@ -102,7 +102,7 @@ class FuseOps(ModulePass):
     """Makes every operator part of a kernel of the native target, kernels as large as operator kinds allow.
 
     Args:
-        max_depth: Largest number of operators on a path; 0 is no limit.
+        max_depth: Largest number of operators on a path, 0 for no limit.
         target: What the kernels are for.
     """
 
@@ -201,7 +201,7 @@ class PartitionGraph(ModulePass):
 
 
 def _disjoint(graph: DataflowGraph, rules: Iterable[FusionRule]) -> Iterable[Found]:
-    """What the rules find and may be a kernel, without overlaps: earlier rules first, then larger sub-graphs."""
+    """Return the sub-graphs of the rules that may be kernels, without overlaps: earlier rules first, then larger ones."""
     taken = 0
     for rule in rules:
         for found in sorted(rule.find(graph, FusionReport()), key=lambda f: -len(f.sub_graph)):

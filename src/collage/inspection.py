@@ -1,4 +1,4 @@
-"""What there is: toolchains, this machine, and what is in a model."""
+"""Inspection: the toolchains, this machine, and the contents of a model."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def inspect(
     options: CompileOptions | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """What is in a model, after preparation; with ``coverage``, what each target takes of it, and why not more.
+    """Return the contents of a model after preparation, and with ``coverage`` what each target takes of it and refuses.
 
     Args:
         path: An ONNX file.
@@ -195,7 +195,7 @@ def inspect(
 
 
 def _cut_points(graph: DataflowGraph) -> list[dict[str, Any]]:
-    """Where all that operators made so far, and others still read, is one value: natural borders of kernels."""
+    """Return the positions at which one value is all that later operators read of earlier ones: natural borders of kernels."""
     waists = []
     for cut in graph.cuts[1:-1]:
         if cut.count == 1:

@@ -1,4 +1,4 @@
-"""Targets: what a kernel is compiled for, and by whom.
+"""Targets: what a kernel is compiled for, and by which toolchain.
 
 A target is written the way TVM writes it: a kind, then attributes.
 
@@ -252,11 +252,11 @@ class Target:
 TargetLike = str | Target
 
 HOST_TARGET = Target("llvm", compiler=HOST_TOOLCHAIN)
-"""Where operators run that nothing on the menu takes."""
+"""The target that runs operators that no target on the menu takes."""
 
 
 _MEANT = {"cpu": "llvm", "gpu": "cuda", "nvidia": "cuda"}
-"""What people call a kind of device, where no spelling is near."""
+"""Common names of kinds of devices that are not close to the right spelling."""
 
 
 def _refuse_several(text: str, known: Iterable[str]) -> None:

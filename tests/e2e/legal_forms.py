@@ -261,6 +261,65 @@ def a_batch_made_symbolic_at_the_input_only() -> Form:
     return made, [{"x": X}, {"x": X[:1]}]
 
 
+@form
+def a_list_of_tensors_beside_its_index() -> Form:
+    nodes = [node("SequenceAt", "s i", "a"), node("Relu", "a", "y"), node("SequenceLength", "s", "n")]
+    number = h.make_tensor_value_info("i", T.INT64, [])
+    inputs = [h.make_tensor_sequence_value_info("s", T.FLOAT, (2, 3)), number]
+    outputs = [*floats("y"), h.make_tensor_value_info("n", T.INT64, [])]
+    return model(nodes, inputs, outputs), [{"s": [X, -X], "i": np.array(1)}, {"s": [X], "i": np.array(0)}]
+
+
+@form
+def a_list_of_tensors_of_different_sizes() -> Form:
+    nodes = [node("ConcatFromSequence", "s", "c", axis=0), node("Relu", "c", "y")]
+    made = model(nodes, [h.make_tensor_sequence_value_info("s", T.FLOAT, None)], floats("y", shape=("n", 3)))
+    return made, [{"s": [X, X[:1]]}, {"s": [-X]}]
+
+
+@form
+def an_optional_that_may_be_absent() -> Form:
+    then = h.make_graph([node("OptionalGetElement", "o", "a")], "then", [], floats("a"))
+    otherwise = h.make_graph([node("Neg", "x", "b")], "else", [], floats("b"))
+    nodes = [
+        node("OptionalHasElement", "o", "has"),
+        h.make_node("If", ["has"], ["y"], then_branch=then, else_branch=otherwise),
+    ]
+    tensor = h.make_tensor_type_proto(T.FLOAT, (2, 3))
+    inputs = [h.make_value_info("o", h.make_optional_type_proto(tensor)), *floats("x")]
+    return model(nodes, inputs, floats("y"), opset=18), [{"o": X, "x": X + 1}, {"o": None, "x": X + 1}]
+
+
+@form
+def two_inputs_of_unknown_rank_that_have_to_fit() -> Form:
+    made = model([node("MatMul", "a b", "y")], floats("a", "b"), floats("y"))
+    for value in (*made.graph.input, *made.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    return made, [{"a": X, "b": X.T.copy()}]
+
+
+@form
+def thresholds_that_are_shares() -> Form:
+    inputs = [*floats("boxes", shape=(1, "n", 4)), *floats("scores", shape=(1, 1, "n"))]
+    inputs += [h.make_tensor_value_info("most", T.INT64, [1]), *floats("overlap", "score", shape=(1,))]
+    made = model(
+        [node("NonMaxSuppression", "boxes scores most overlap score", "y")],
+        inputs,
+        [h.make_tensor_value_info("y", T.INT64, ["k", 3])],
+    )
+    boxes = np.array([[[0, 0, 1, 1], [0, 0, 1, 1.1], [2, 2, 3, 3]]], np.float32)
+    scores, least = np.array([[[0.9, 0.8, 0.7]]], np.float32), np.array([0.1], np.float32)
+    return made, [{"boxes": boxes, "scores": scores, "most": np.array([5]), "overlap": least + 0.4, "score": least}]
+
+
+@form
+def a_batch_made_symbolic_at_the_input_of_a_reshape() -> Form:
+    nodes = [node("Relu", "x", "a"), node("Reshape", "a lengths", "b"), node("MatMul", "b w", "y")]
+    weights = [nh.from_array(np.array([-1, 6]), "lengths"), nh.from_array(np.ones((6, 4), np.float32), "w")]
+    made = model(nodes, floats("x", shape=("batch", 2, 3)), floats("y", shape=(1, 4)), weights)
+    return made, [{"x": X[None]}, {"x": np.stack([X, -X, X])}]
+
+
 REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "a value made twice": (
         lambda: model([node("Neg", "x", "y"), node("Abs", "x", "y")], floats("x"), floats("y")),

@@ -20,8 +20,8 @@ from tests.e2e.legal_forms import FORMS, REFUSED, X, floats, node
 from tests.e2e.legal_forms import model as model_of
 
 
-def compiled(model: onnx.ModelProto, *targets: str) -> Executable:
-    options = collage.CompileOptions(finals=False)
+def compiled(model: onnx.ModelProto, *targets: str, allow_host: bool = False) -> Executable:
+    options = collage.CompileOptions(finals=False, allow_host=allow_host)
     return collage.compile(model, targets or ["onnxruntime"], options=options, workers=LENT)
 
 
@@ -55,7 +55,7 @@ def test_what_onnx_runtime_runs_runs(name: str) -> None:
 @pytest.mark.parametrize("name", FORMS)
 def test_what_onnx_runtime_runs_runs_everywhere(name: str, target: str) -> None:
     model, all_feeds = FORMS[name]()
-    session, executable = session_of(model), compiled(model, target)
+    session, executable = session_of(model), compiled(model, target, allow_host=True)
     for feeds in all_feeds:
         agree(executable.run(feeds), session.run(None, dict(feeds)))
 

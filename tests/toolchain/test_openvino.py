@@ -296,6 +296,7 @@ def test_an_input_that_is_an_output_by_another_name_is_refused(operator: str, tm
 
 RECURRENT = "(float[3,1,2] x) => (float[3,1,1,4] y) {y = LSTM <hidden_size = 4, %s> (x, w, r%s)}"
 WEIGHTS = {"w": np.zeros((1, 16, 2), "f4"), "r": np.zeros((1, 16, 4), "f4"), "p": np.zeros((1, 12), "f4")}
+WEIGHTS["n"] = np.array([2], "i4")
 RESIZE = '(float[1,1,4,4] x) => (float[1,1,3,3] y) {y = Resize <mode = "cubic"%s> (x, , , s)}'
 SIZES = {"s": np.array([1, 1, 3, 3])}
 REGIONS = '(float[1,1,4,4] x) => (float[1,1,1,1] y) {y = RoiAlign <mode = "%s"> (x, b, n)}'
@@ -386,6 +387,9 @@ SUPPRESSED = "(float[1,6,4] b, float[1,1,6] s%s) => (int64[N,3] y) {y = NonMaxSu
         (RECURRENT % ("layout = 1", ""), WEIGHTS, False),
         (RECURRENT % ("layout = 0", ""), WEIGHTS, True),
         (RECURRENT % ("layout = 0", ", , , , , p"), WEIGHTS, False),
+        (RECURRENT % ("layout = 0", ", , n"), WEIGHTS, True),
+        (RECURRENT.replace("[3,", "[N,") % ("layout = 0", ", , n"), WEIGHTS, False),
+        (RECURRENT.replace("[3,", "[N,") % ("layout = 0", ""), WEIGHTS, True),
         (RESIZE % "", SIZES, True),
         (RESIZE % ", antialias = 1", SIZES, False),
         (RESIZE % ", exclude_outside = 1", SIZES, False),

@@ -82,6 +82,7 @@ def test_nothing_that_executes_data_is_used() -> None:
         "cost",
         "database",
         "device",
+        "fleet",
         "frontend",
         "fusion",
         "graph",

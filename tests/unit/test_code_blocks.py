@@ -1,7 +1,8 @@
 """Code in README and in the pages runs, or a comment above it says why not; commands that are shown exist.
 
-A block of Python is run by itself, unless ``<!-- not run: reason -->`` stands on the line above. Sessions with ``>>>`` are
-run by the tests of their pages. Lines that begin with ``collage`` must be understood by the command line.
+A block of Python is run by itself, unless ``<!-- not run: reason -->`` stands on the line above. With
+``<!-- run with: an artefact -->`` there, ``test_code_blocks_with_artefacts.py`` runs it. Sessions with ``>>>`` are run by the
+tests of their pages. Lines that begin with ``collage`` must be understood by the command line.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SESSIONS = {"devices.md", "fusion.md", "passes.md", "patterns.md"}
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-NOT_RUN = re.compile(r"<!-- not run: \w.* -->\s*$")
+MARK = re.compile(r"<!-- (?:not run: \w.*|run with: (\w.*)) -->\s*$")
 
 
 class Block(NamedTuple):
@@ -33,6 +34,7 @@ class Block(NamedTuple):
     language: str
     text: str
     is_run: bool
+    needs: str = ""
 
 
 def blocks(page: Path, text: str) -> list[Block]:
@@ -41,7 +43,9 @@ def blocks(page: Path, text: str) -> list[Block]:
         indent, language, body = match.groups()
         lines = [line.removeprefix(indent) for line in body.splitlines()]
         line = text.count("\n", 0, match.start()) + 1
-        found.append(Block(page, line, language, "\n".join(lines), not NOT_RUN.search(text[: match.start()])))
+        mark = MARK.search(text[: match.start()])
+        needs = (mark[1] or "") if mark else ""
+        found.append(Block(page, line, language, "\n".join(lines), mark is None, needs))
     return found
 
 
@@ -79,29 +83,29 @@ ALL = [block for page in PAGES for block in blocks(page, page.read_text())]
 PYTHON = [block for block in ALL if block.language == "python"]
 
 
-def _id(block: Block) -> str:
+def block_id(block: Block) -> str:
     return f"{block.page.name}:{block.line}"
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=_id)
+@pytest.mark.parametrize("block", PYTHON, ids=block_id)
 def test_python_is_valid(block: Block) -> None:
-    compile(block.text, _id(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    compile(block.text, block_id(block), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-@pytest.mark.parametrize("block", [block for block in PYTHON if block.is_run], ids=_id)
+@pytest.mark.parametrize("block", [block for block in PYTHON if block.is_run], ids=block_id)
 def test_python_runs(block: Block, tmp_path: Path) -> None:
     environment = {"PATH": "", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
         [sys.executable, "-c", block.text], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
-    assert done.returncode == 0, f"{done.stderr}\nrun it, or write <!-- not run: reason --> above {_id(block)}"
+    assert done.returncode == 0, f"{done.stderr}\nrun it, or write <!-- not run: reason --> above {block_id(block)}"
 
 
 def test_sessions_are_in_pages_whose_tests_run_them() -> None:
     assert {block.page.name for block in ALL if block.language == "pycon"} == SESSIONS
 
 
-@pytest.mark.parametrize("block", [block for block in ALL if commands(block)], ids=_id)
+@pytest.mark.parametrize("block", [block for block in ALL if commands(block)], ids=block_id)
 def test_commands_are_understood(block: Block, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     refused = {line: reason for line in commands(block) if (reason := why_refused(line))}

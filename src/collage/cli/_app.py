@@ -31,6 +31,8 @@ from collage.cli._compile_options import (
 from collage.cli._config import apply_config
 from collage.cli._console import print_json, printable, progress
 from collage.cli._db import db as db_commands
+from collage.cli._fleet import MachineName, MachinesFile, On, compile_there
+from collage.cli._fleet import fleet as fleet_commands
 from collage.cli._pack import PACK_HELP, UNPACK_HELP, pack, show_machines, unpack
 from collage.cli._page import HELP as REPORT_HELP
 from collage.cli._page import report as report_command
@@ -51,6 +53,7 @@ app = typer.Typer(
 
 app.add_typer(db_commands)
 app.add_typer(toolchain_commands)
+app.add_typer(fleet_commands)
 app.add_typer(store_commands)
 app.command("report", help=REPORT_HELP)(report_command)
 app.command("pack", help=PACK_HELP)(pack)
@@ -146,9 +149,12 @@ def _options_of_all_commands(
       collage compile model.onnx -o model.collage --plan plan.json
 
       collage compile model.onnx --dry-run
+
+      collage compile model.onnx -o model.zip --on ray://head:10001 --machine c7g.xl --machines fleet.toml
     """,
 )
 def compile_(
+    context: typer.Context,
     model: Annotated[Path, typer.Argument(help="An ONNX file.")],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Where to write the artefact: a folder, a .zip, or a URL.")
@@ -272,12 +278,17 @@ def compile_(
             help="What you have, to tell gains over: the original file on onnxruntime, another target, or none.",
         ),
     ] = "onnxruntime",
+    on: On = None,
+    machine: MachineName = None,
+    machines: MachinesFile = None,
     quiet: Quiet = False,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """Compiles a model."""
     began = time.monotonic()
+    if on is not None or machine is not None:
+        return compile_there(context, model, output, on, machine, machines, db, quiet=quiet, json=json)
     from collage.cli._report import print_report
     from collage.cli._run import read_arrays
     from collage.compiler.pipeline import CompileOptions, compile

@@ -16,9 +16,10 @@ from collage.compiler.plans import Plan
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
-from collage.frontend import free_dimensions, is_contributed, shape_misfit
+from collage.frontend import describe_inputs, free_dimensions, is_contributed, shape_misfit
 from collage.graph import bodies, is_view
 from collage.measure.baselines import TargetBaseline
+from collage.measure.reference_run import how_to_give
 from collage.measure.session import MeasureSession
 from collage.target import HOST_TARGET
 
@@ -96,15 +97,15 @@ def _why_original_fails(survey: Survey, session: MeasureSession) -> str | None:
 
 def _advice(problem: Problem) -> str:
     """Return what a user can do where inputs were made up."""
-    inputs = problem.model.graph.inputs
-    made_up = [str(value.name) for value in inputs if value.name not in problem.options.inputs]
+    specs = [spec for spec in describe_inputs(problem.model) if spec.name not in problem.options.inputs]
+    made_up = [spec.name for spec in specs]
     if not made_up:
         return ""
     free = free_dimensions(problem.model, problem.options.dims, problem.options.inputs)
     lengths = f" or other lengths ({' '.join(f'--dim {shlex.quote(name)}=LENGTH' for name in free)})" if free else ""
     return (
         f"; {', '.join(map(repr, made_up))} {'was' if len(made_up) == 1 else 'were'} made up: give real inputs "
-        f"(--input {made_up[0]}=FILE.npy){lengths}"
+        f"{how_to_give(specs)}{lengths}"
     )
 
 

@@ -94,4 +94,4 @@ Cost.UNKNOWN = Cost(unknown_rank=1)
 Cost.INVALID = Cost(seconds=math.inf)
 
 CostLike = Cost | float
-"""What estimators may return: a `Cost`, or seconds, where NaN is unknown and infinity is invalid."""
+"""Results that estimators may return: a `Cost`, or seconds, with NaN for unknown and infinity for invalid."""

@@ -13,7 +13,7 @@ __all__ = ["Outcome", "Status", "failed"]
 
 
 class Status(StrEnum):
-    """How an attempt to build and measure a kernel ended."""
+    """The result of an attempt to build and measure a kernel."""
 
     OK = "ok"
     UNSUPPORTED = "unsupported"
@@ -46,7 +46,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether the kernel may be chosen."""
+        """True if the kernel may be chosen."""
         return self.status is Status.OK and self.time is not None
 
     @property

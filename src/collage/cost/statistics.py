@@ -71,7 +71,7 @@ def median_interval(samples: Sequence[float]) -> Interval:
 
 @functools.cache
 def _rank(count: int) -> int:
-    """How many samples may be cut off at either end: the sign test's critical value at 5 %."""
+    """Return the number of samples that may be cut off at either end: the sign test's critical value at 5 %."""
     if count > _MANY:
         return math.floor(count / 2 - _Z95 * math.sqrt(count) / 2)
     below, rank = 0.0, -1
@@ -107,7 +107,7 @@ def weighted_mean(parts: Sequence[tuple[Summary, float]]) -> Summary:
 def ratio_of_medians(
     numerator: Sequence[Sequence[float]], denominator: Sequence[Sequence[float]]
 ) -> tuple[float, Interval]:
-    """How many times longer the first takes than the second, from interleaved rounds.
+    """Return how many times as long the first takes as the second, from interleaved rounds.
 
     Rounds are compared with their neighbours in time, so that slow drifts of the machine cancel.
 

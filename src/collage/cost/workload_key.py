@@ -17,7 +17,7 @@ from typing import Any
 __all__ = ["METHOD", "WorkloadKey", "digest_of", "runtime_settings"]
 
 METHOD = "calm-1"
-"""How timings are taken; changes when they are no longer comparable with older ones."""
+"""Version of the method of timing. It changes when timings are no longer comparable with older ones."""
 
 _SETTINGS = re.compile(
     r"_NUM_THREADS$|_MAX_CPU_ISA$|^G?OMP_|^KMP_(AFFINITY|BLOCKTIME|LIBRARY)$|^(LD_PRELOAD|MALLOC_CONF)$"
@@ -57,7 +57,7 @@ class WorkloadKey:
 
     @property
     def digest(self) -> str:
-        """What it is filed under."""
+        """The digest under which a timing is filed."""
         return digest_of(self.parts())
 
 

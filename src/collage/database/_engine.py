@@ -24,7 +24,7 @@ __all__ = ["begin_writing", "describe", "open_engine", "prepare", "readable_url"
 
 _BUSY_S = 60.0
 _MAX_VALUE_BYTES = 64 << 20
-"""No row of ours is anywhere near; a larger one is somebody's attack, and is not read."""
+"""Largest value that is read. Rows of Collage are far smaller, so a larger one is an attack."""
 _WRITES = "collage_writes"
 _ONLY_READS = "collage_only_reads"
 _ONE_CONNECTION: Mapping[str, Any] = {"poolclass": sa.QueuePool, "pool_size": 1, "max_overflow": 0}
@@ -121,7 +121,7 @@ def prepare(engine: sa.Engine) -> sa.Engine:
         The engine; of an older version that cannot be written, one for a copy in memory that is up to date.
 
     Raises:
-        UsageError: They were written by a newer version, or are no tables of ours; or there are none, and none can be made.
+        UsageError: They were written by a newer version, or are not tables of Collage. Or there are none, and none can be made.
     """
     found = _version(engine)
     if found != SCHEMA:
@@ -195,19 +195,19 @@ def _migrate(connection: sa.Connection, engine: sa.Engine) -> None:
 
 
 def _is_writable(file: Path) -> bool:
-    """Whether it and the log beside it can be written."""
+    """Return True if it and the log beside it can be written."""
     return os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)
 
 
 def reading_uri(file: Path) -> str:
-    """What opens an SQLite file for nothing but reading."""
+    """Return the URI that opens an SQLite file for reading only."""
     # Where nobody can write there is no log to read beside it, and none can be made.
     fixed = "" if os.access(file.parent, os.W_OK) or Path(f"{file}-wal").exists() else "&immutable=1"
     return f"{file.resolve().as_uri()}?mode=ro{fixed}"
 
 
 def _guarded(engine: sa.Engine) -> sa.Engine:
-    """Refuses rows that are no rows of ours before they are read."""
+    """Refuse rows of another origin before they are read."""
 
     @sa.event.listens_for(engine, "connect")
     def _(connection: sqlite3.Connection, _record: Any) -> None:

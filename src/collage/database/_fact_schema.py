@@ -19,18 +19,18 @@ _MOST_NODES = 1 << 20
 
 
 def is_valid_fact(name: Mapping[str, Any], value: Any) -> bool:
-    """Whether a value may be kept under a name."""
+    """Return True if a value may be kept under a name."""
     check = _FORMS.get(str(name.get("fact")))
     return _is_plain(value) and (check is None or check(value))
 
 
 def is_finite(value: Any) -> bool:
-    """Whether it is a number (no truth value) from zero on, and finite."""
+    """Return True if it is a number (no truth value) from zero on, and finite."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _is_plain(value: Any, depth: int = 0) -> bool:
-    """Whether it is JSON without NaN or infinity, and not nested beyond reason."""
+    """Return True if it is JSON without NaN or infinity, and not nested beyond reason."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict | list):
@@ -87,7 +87,7 @@ def _are_nodes(value: Any) -> bool:
 
 
 def _is_part(value: Any) -> bool:
-    """Whether it is a labelled part of a kernel, with parts of its own."""
+    """Return True if it is a labelled part of a kernel, with parts of its own."""
     if not isinstance(value, dict) or value.keys() != {"nodes", "label", "parts"}:
         return False
     nodes, label, parts = value["nodes"], value["label"], value["parts"]
@@ -161,7 +161,7 @@ _RESULT: Mapping[str, Callable[[Any], bool]] = {
 
 
 def _has(forms: Mapping[str, Callable[[Any], bool]], value: Any) -> bool:
-    """Whether it is an object of exactly these members, each of its form."""
+    """Return True if it is an object of exactly these members, each of its form."""
     return isinstance(value, dict) and value.keys() == forms.keys() and all(forms[k](v) for k, v in value.items())
 
 
@@ -170,7 +170,7 @@ def _are_figures(value: Any, count: int) -> bool:
 
 
 def _is_result(value: Any) -> bool:
-    """Whether it is what ``collage.compiler.result_store`` keeps: names are unique, and the winner is one of them."""
+    """Return True if it is what ``collage.compiler.result_store`` keeps: names are unique, and the winner is one of them."""
     if isinstance(value, dict):
         value = {name: part for name, part in value.items() if name != "pace"}  # Earlier releases kept it.
     if not _has(_RESULT, value):

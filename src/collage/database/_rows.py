@@ -56,7 +56,7 @@ def parts_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def why_no_key(parts: Any) -> str | None:
-    """Why these are not the parts of a key, or None if they are."""
+    """Return the reason why these are not the parts of a key, None if they are."""
     if not isinstance(parts, dict) or not parts.keys() >= _NEEDED:
         return f"the parts of a key are missing: {', '.join(sorted(_NEEDED))} must be there"
     if not all(isinstance(part, str | int) for part in parts.values()):
@@ -65,7 +65,7 @@ def why_no_key(parts: Any) -> str | None:
 
 
 def outcome_of(row: Mapping[str, Any]) -> Outcome | None:
-    """What a row says, or None if nothing can be believed: a status or a time that makes no sense, a wrong digest."""
+    """Return the outcome in a row, None if it cannot be believed: its status or a time makes no sense, or its digest is wrong."""
     if parts_of(row) is None or not isinstance(row["status"], str) or row["status"] not in tuple(Status):
         return None
     status = Status(row["status"])

@@ -1,4 +1,4 @@
-"""Where timings are kept, so that nothing is measured twice.
+"""The timing database, so that nothing is measured twice.
 
 SQLite (write-ahead log) by default; PostgreSQL by URL. Every row is committed when its measurement ends, so that a killed
 run loses at most the one under way. Only timings are shared, never binaries; each says where it was made. What a row
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -25,8 +25,10 @@ from collage._errors import UsageError
 from collage.cost.outcome import Outcome
 from collage.cost.workload_key import WorkloadKey, digest_of
 from collage.database import _schema as schema
+from collage.database._claims import claim
 from collage.database._engine import begin_writing, describe, open_engine, prepare, readable_url, sqlite_file
 from collage.database._fact_schema import is_finite
+from collage.database._persistence import persistently
 from collage.database._rows import fact_row, outcome_of, read_json, timing_row, value_of
 from collage.database._schema import SCHEMA
 from collage.system.machine import this_machine
@@ -35,6 +37,7 @@ __all__ = ["SCHEMA", "Database", "Record", "default_url", "sqlite_file", "this_o
 
 _INSERT: Mapping[str, Callable[[sa.Table], Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 _BATCH = 500
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ def default_url() -> str:
 
 @functools.cache
 def this_origin() -> str:
-    """What rows that are made here are marked with: the host's name, and a digest that tells namesakes apart."""
+    """Return the mark of rows that are made here: the host's name, and a digest that tells namesakes apart."""
     host = platform.node() or "localhost"
     with contextlib.suppress(OSError):
         return f"{host[:64]}-{hashlib.sha256(Path('/etc/machine-id').read_bytes() + host.encode()).hexdigest()[:8]}"
@@ -105,12 +108,12 @@ class Database:
         return sqlite_file(self._engine.url)
 
     def lookup(self, key: WorkloadKey) -> Outcome | None:
-        """What is known of a kernel, or None."""
+        """Return the outcome of measuring a kernel, None if it is not known."""
         record = self.find(key)
         return None if record is None else record.outcome
 
     def find(self, key: WorkloadKey) -> Record | None:
-        """What is known of a kernel, and where and when that was found out; or None."""
+        """Return the outcome of measuring a kernel with its origin and time, None if it is not known."""
         row = self._row(schema.timing, key.digest)
         outcome = None if row is None else outcome_of(row)
         return None if row is None or outcome is None else Record(outcome, str(row["origin"]), row["made_at_s"])
@@ -119,6 +122,20 @@ class Database:
         """Keeps an outcome; a newer one replaces an older one. It is safe when this returns."""
         self._introduce()
         self.write(schema.timing, [timing_row(key, outcome, self.origin)])
+
+    def claimed(self, key: WorkloadKey, patience_s: float) -> contextlib.AbstractContextManager[bool]:
+        """Hold the right to measure a kernel, which one of all processes that share a server has at a time.
+
+        It ends with its process, and with the server. On SQLite, which is for one machine, the machine lock is enough.
+
+        Args:
+            key: The kernel.
+            patience_s: Seconds to wait until no other process has it.
+
+        Returns:
+            A context that tells whether the right was obtained.
+        """
+        return claim(self._engine, key.digest, patience_s)
 
     def fact(self, **name: Any) -> Any:
         """A fact kept under this name, or None."""
@@ -133,12 +150,15 @@ class Database:
         """All facts of one kind, each with its name."""
         # What names look like in their column; so may the text of some other part.
         alike = schema.fact.c.name.contains(f'"fact": "{kind}"', autoescape=True)
-        with self._clearly("read"):
+
+        def read() -> Sequence[str]:
             try:
                 with self._engine.connect() as connection:
-                    digests = connection.execute(sa.select(schema.fact.c.digest).where(alike)).scalars().all()
+                    return connection.execute(sa.select(schema.fact.c.digest).where(alike)).scalars().all()
             except sa.exc.DataError:
-                return  # A name that is too large to be ours.
+                return ()  # A name that is too large to be ours.
+
+        digests = self._persistently("read", read)
         for row in filter(None, (self._row(schema.fact, digest) for digest in digests)):
             name, value = read_json(row["name"]), value_of(row)
             if value is not None and name.get("fact") == kind:
@@ -180,18 +200,27 @@ class Database:
         upsert = insert.on_conflict_do_update(
             index_elements=["digest"], set_=news, where=yields if keep_local else None
         )
-        with self._clearly("write"), begin_writing(self._engine) as connection:
-            return sum(connection.execute(upsert, dict(row)).rowcount for row in rows)
+        complete = [dict(row) for row in rows]
+
+        def upsert_all() -> int:
+            with begin_writing(self._engine) as connection:
+                return sum(connection.execute(upsert, row).rowcount for row in complete)
+
+        return self._persistently("write", upsert_all)
 
     def remove(self, table: sa.Table, digests: Sequence[str]) -> None:
         """Removes rows."""
-        with self._clearly("write"), begin_writing(self._engine) as connection:
-            for start in range(0, len(digests), _BATCH):
-                batch = digests[start : start + _BATCH]
-                connection.execute(sa.delete(table).where(table.c.digest.in_(batch)))
+
+        def delete() -> None:
+            with begin_writing(self._engine) as connection:
+                for start in range(0, len(digests), _BATCH):
+                    batch = digests[start : start + _BATCH]
+                    connection.execute(sa.delete(table).where(table.c.digest.in_(batch)))
+
+        self._persistently("write", delete)
 
     def complaints(self) -> str | None:
-        """What the engine's own check finds wrong with the file, or None."""
+        """Return what the engine's own check finds wrong with the file, None if nothing."""
         if self.file is None:
             return None
         with self._clearly("read"), self._engine.connect() as connection:
@@ -211,13 +240,15 @@ class Database:
         self.close()
 
     def _row(self, table: sa.Table, digest: str) -> Mapping[str, Any] | None:
-        with self._clearly("read"):
+        def read() -> Mapping[str, Any] | None:
             try:
                 with self._engine.connect() as connection:
                     found = connection.execute(sa.select(table).where(table.c.digest == digest)).mappings().first()
                     return None if found is None else dict(found)
             except sa.exc.DataError:
                 return None  # One row that is too large to be ours.
+
+        return self._persistently("read", read)
 
     def _introduce(self) -> None:
         """Says once which machine its fingerprint stands for, so that others can read what they are sent."""
@@ -228,6 +259,15 @@ class Database:
         if self.fact(**name) is None:
             self.keep_fact(asdict(machine), **name)
         self._introduced = True
+
+    def _persistently(self, what: str, work: Callable[[], _T]) -> _T:
+        """Do work whose repetition does no harm, and repeat it while a server is away for a moment."""
+
+        def attempt() -> _T:
+            with self._clearly(what):
+                return work()
+
+        return persistently(self._engine, attempt)
 
     @contextlib.contextmanager
     def _clearly(self, what: str) -> Iterator[None]:
@@ -240,5 +280,5 @@ class Database:
 
 
 def _cause(error: sa.exc.SQLAlchemyError) -> str:
-    """What the engine itself said, in one line."""
+    """Return the message of the engine itself, in one line."""
     return " ".join(str(error.__cause__ or error).split())[:500]

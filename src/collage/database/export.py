@@ -36,7 +36,7 @@ _TIMING_FIELDS = tuple(column.name for column in timing.c if column.name not in 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What was moved.
+    """The counts of rows that were moved.
 
     Attributes:
         timings: Timings that were there.
@@ -75,7 +75,7 @@ def import_lines(database: Database, lines: TextIO, source: str) -> Moved:
         source: What to call it in messages.
 
     Raises:
-        UsageError: A line that is no such text; nothing is taken then.
+        UsageError: A line is not such text. Nothing is taken then.
     """
     timings: list[dict[str, Any]] = []
     facts: list[dict[str, Any]] = []

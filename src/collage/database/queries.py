@@ -1,4 +1,4 @@
-"""What is in a timing database: counting it, listing it, and removing what is no longer wanted."""
+"""Queries on a timing database: counting and listing rows, and removing those that are no longer wanted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Choice", "find_digest", "listing", "prune", "statistics"]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which rows; those to which everything that is given applies.
+    """A choice of rows: those to which every given condition applies.
 
     Attributes:
         before_s: Made before this time, in seconds since 1970.
@@ -37,7 +37,7 @@ class Choice:
     kind: str | None = None
 
     def has_timing(self, row: Mapping[str, Any]) -> bool:
-        """Whether a timing is one of them. One without a readable key is, if nothing about its key was asked."""
+        """Return True if a timing is chosen. One without a readable key is, if no condition is about its key."""
         parts = parts_of(row) or {}
         return (
             self.kind is None
@@ -48,7 +48,7 @@ class Choice:
         )
 
     def has_fact(self, row: Mapping[str, Any]) -> bool:
-        """Whether a fact is one of them."""
+        """Return True if a fact is chosen."""
         name = read_json(row["name"])
         name = name if isinstance(name, dict) else {}
         builds = name["builds"].values() if isinstance(name.get("builds"), dict) else [name.get("build", "")]
@@ -68,7 +68,7 @@ class Choice:
 
 
 def statistics(database: Database) -> dict[str, Any]:
-    """How much there is, of what kind and from where, as JSON values."""
+    """Return the counts of rows by kind and origin, as JSON values."""
     status, targets, machines, origins, kinds = (Counter[str]() for _ in range(5))
     damaged, made = 0, []
     for row in database.rows(timing):
@@ -173,7 +173,7 @@ def prune(database: Database, choice: Choice, *, dry_run: bool = False) -> tuple
 
 
 def _names(target: str) -> tuple[str, ...]:
-    """What a target may be called: its printed form, and its short one."""
+    """Return the names of a target: its printed form, and its short one."""
     try:
         return (target, Target.parse(target).short)
     except UsageError:

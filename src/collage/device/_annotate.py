@@ -97,7 +97,7 @@ class AnnotateSEScopes(ModulePass):
 
 
 def candidates_of(node: ir.Node) -> tuple[SEScope, ...]:
-    """The scopes that would take a node, preferred ones first; empty if nobody asked."""
+    """Return the scopes that would take a node, preferred ones first. Empty if there was no request."""
     return tuple(map(SEScope.parse, node.metadata_props.get(CANDIDATES, "").splitlines()))
 
 

@@ -134,24 +134,24 @@ def asked_scope(what: Annotated) -> SEScope | None:
 
 
 def is_result_fixed(value: ir.Value) -> bool:
-    """Whether a value must be read where it lies."""
+    """Return True if a value must be read where it lies."""
     metadata, suffix = owner_of(value)
     return ON_DEVICE_RESULT in metadata or ON_DEVICE_RESULT + suffix in metadata
 
 
 def required_output(graph: ir.Graph, name: str) -> SEScope | None:
-    """Where an output is to be delivered, if that matters."""
+    """Return the scope to which an output is to be delivered, if that matters."""
     text = graph.metadata_props.get(f"{ON_OUTPUT}:{name}")
     return None if text is None else _parse(text)
 
 
 def planned_scope(node: ir.Node) -> SEScope | None:
-    """Where ``PlanDevices`` planned that a node runs, and for what it is compiled; None before."""
+    """Return the scope that ``PlanDevices`` planned for a node and its target, None before planning."""
     return _read(node, SE_SCOPE)
 
 
 def planned_value_scope(value: ir.Value) -> SEScope | None:
-    """Where ``PlanDevices`` planned that a value lies; None before."""
+    """Return the scope that ``PlanDevices`` planned for a value, None before planning."""
     node = value.producer()
     if node is None:
         return _read(value, SE_SCOPE)

@@ -51,7 +51,7 @@ class CompilationConfig:
             fallback_device: As in ``PassContext``.
 
         Raises:
-            TargetError: A device is given twice, default or host are not configured, or the host is no CPU.
+            TargetError: A device is given twice, default or host are not configured, or the host is not a CPU.
         """
         scopes = given = _complete([as_scope(device) for device in devices])
         is_open = not given

@@ -41,7 +41,7 @@ _OLDEST_OPSET = 13
 
 
 def is_device_copy(node: ir.Node) -> bool:
-    """Whether a node is a copy between scopes."""
+    """Return True if a node is a copy between scopes."""
     return node.op_identifier() == _IDENTIFIER
 
 
@@ -52,7 +52,7 @@ def copy_scopes(node: ir.Node) -> tuple[SEScope, SEScope]:
 
 
 def device_copy(model: ir.Model, value: ir.Value, dst: ScopeLike, src: ScopeLike = "?") -> ir.Value:
-    """Inserts a copy of a value right after what computes it; who is to read the copy is up to the caller.
+    """Insert a copy of a value right after the node that computes it. The caller redirects readers to the copy.
 
     Args:
         model: The model, changed in place.
@@ -80,7 +80,7 @@ def copies_from_identities(model: ir.Model) -> None:
 
 
 def copies_to_identities(model: ir.Model) -> None:
-    """Makes Identity nodes, in place, of all copies: for those who plan them by themselves."""
+    """Turn all copies into Identity nodes, in place, for a runtime that plans copies by itself."""
     for node in model.graph.all_nodes():
         if is_device_copy(node):
             node.domain, node.op_type = "", "Identity"
@@ -126,7 +126,7 @@ def check_function(model: ir.Model) -> None:
     """Refuses a model in which the name of the operator stands for something else.
 
     Raises:
-        ModelError: Its function is no Identity.
+        ModelError: Its function is not an Identity.
     """
     function = model.functions.get(_IDENTIFIER)
     if function is None:

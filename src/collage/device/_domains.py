@@ -22,7 +22,7 @@ class Fixing:
     Attributes:
         place: The place.
         scope: What it demands.
-        cause: Who demands it, such as ``annotated``.
+        cause: The origin of the demand, such as ``annotated``.
     """
 
     place: int
@@ -74,7 +74,7 @@ class Domains:
         return place
 
     def scope(self, place: int) -> SEScope:
-        """What is known of a place."""
+        """The facts about a place."""
         return self._scope.get(self.find(place), ANYWHERE)
 
     def fix(self, place: int, scope: SEScope, cause: str) -> None:

@@ -43,7 +43,7 @@ class _Kept:
 
 
 def has_demands(model: ir.Model) -> bool:
-    """Whether a model from the front door says anything about devices: annotations, a plan, or copies."""
+    """True if a model from the front door says anything about devices: annotations, a plan, or copies."""
     graphs = any(_demands(graph.metadata_props) for graph in model.graphs())
     return graphs or any(_demands(node.metadata_props) or DST_SE_SCOPE in node.metadata_props for node in _nodes(model))
 
@@ -65,7 +65,7 @@ class KeptAnnotations:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of nodes that somebody annotated, and of their results; a plan made earlier does not count."""
+        """Names of annotated nodes, and of their results. A plan made earlier does not count."""
         annotated = [kept for kept in self._nodes if any(key.startswith(ON_DEVICE) for key in kept.demands)]
         return frozenset(name for kept in annotated for name in (kept.name, *kept.results))
 

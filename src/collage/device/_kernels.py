@@ -1,4 +1,4 @@
-"""What a kernel's function says, or shows, about where its arguments are read."""
+"""Facts in a kernel's function about the place where its arguments are read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TARGET = "target"
 
 @dataclass(frozen=True, slots=True)
 class KernelSignature:
-    """Where a kernel runs and reads.
+    """The place where a kernel runs, and the places where it reads.
 
     Attributes:
         scope: What it is compiled for, as far as it says.
@@ -37,7 +37,7 @@ class KernelSignature:
 
 
 def is_opaque(function: ir.Function) -> bool:
-    """Whether a function is one step in one place: a kernel, or a region made by ``PartitionBySEScope``."""
+    """Return True if a function is one step in one place: a kernel, or a region made by ``PartitionBySEScope``."""
     return any(mark in function.metadata_props for mark in _OPAQUE_MARKS)
 
 

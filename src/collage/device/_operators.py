@@ -1,7 +1,7 @@
-"""What operators read on the host: shapes, axes, counts, conditions. From the operators' own signatures.
+"""Operands that operators read on the host: shapes, axes, counts, conditions. From the operators' own signatures.
 
 An operand falls into one of three classes. *Data* is read where the operator runs. *Host* operands decide shapes or
-control flow, so whoever launches the operator reads them. Of *unread* operands only type and shape matter: they may lie
+control flow, so the host reads them to launch the operator. Of *unread* operands only type and shape matter: they may lie
 anywhere.
 """
 
@@ -77,7 +77,7 @@ _NOTHING: frozenset[int] = frozenset()
 
 
 def is_standard(node: ir.Node, op_type: str) -> bool:
-    """Whether a node is this operator of ONNX itself."""
+    """Return True if a node is this operator of ONNX itself."""
     return node.op_type == op_type and node.domain in _STANDARD_DOMAINS
 
 
@@ -93,7 +93,7 @@ def unread_operands(node: ir.Node) -> tuple[int, ...]:
 
 
 def has_host_result(node: ir.Node) -> bool:
-    """Whether the operator turns what the host knows anyway, such as a shape, into a value: it runs there."""
+    """Return True if the operator turns facts that the host knows, such as a shape, into a value. It runs on the host."""
     return node.op_type in _HOST_RESULTS and node.domain in _STANDARD_DOMAINS
 
 

@@ -72,7 +72,7 @@ class PartitionBySEScope(ModulePass):
         return result if result is model else _described(result)
 
     def _is_one_region(self, model: ir.Model, function: ir.Function) -> bool:
-        """Whether all of a function is in one scope, so that its calls are parts of regions."""
+        """Return True if all of a function is in one scope, so that its calls are parts of regions."""
         keys = {self._key(model, node) for node in function if SE_SCOPE in node.metadata_props}
         return len(keys) <= 1 and None not in keys
 
@@ -115,7 +115,7 @@ class PartitionBySEScope(ModulePass):
                     yield from self._regions(model, body, names)
 
     def _key(self, model: ir.Model, node: ir.Node) -> Hashable | None:
-        """What a node's region must have in common; None where it can be in no region."""
+        """Return the key that a node's region must have in common, None if it can be in no region."""
         if is_device_copy(node):
             return None
         function = model.functions.get(node.op_identifier())
@@ -131,7 +131,7 @@ class PartitionBySEScope(ModulePass):
         return scope.device, target, scope.memory_scope if "memory" in self._by else None
 
     def _common_scope(self, nodes: Sequence[ir.Node]) -> SEScope:
-        """What all scopes in a region agree on."""
+        """Return the scope that all scopes in a region agree on."""
         scopes = [_planned(node) for node in nodes]
         target = scopes[0].target if len({scope.target for scope in scopes}) == 1 else None
         memory = scopes[0].memory_scope if len({scope.memory_scope for scope in scopes}) == 1 else None
@@ -146,7 +146,7 @@ def _planned(node: ir.Node) -> SEScope:
 
 
 def _described(model: ir.Model) -> ir.Model:
-    """Notes, in place, where the calls of regions run, and that those for no toolchain are no kernels."""
+    """Note, in place, the scopes in which the calls of regions run. Regions without a toolchain are not kernels."""
     regions = {name: f.metadata_props for name, f in model.functions.items() if RESULT_SE_SCOPE in f.metadata_props}
     for graph in planned_graphs(model):
         for node in graph:
@@ -161,7 +161,7 @@ def _described(model: ir.Model) -> ir.Model:
 
 
 def _takes_attributes(node: ir.Node) -> bool:
-    """Whether an attribute of a node, or of one in its bodies, is one of the function around it."""
+    """Return True if an attribute of a node, or of one in its bodies, is one of the function around it."""
     if any(attribute.is_ref() for attribute in node.attributes.values()):
         return True
     return any(_takes_attributes(inner) for body in bodies(node) for inner in body)

@@ -1,4 +1,4 @@
-"""From a model to places: what must agree, what should, and who reads what where.
+"""From a model to places: equalities that must hold, those that should, and the readers of each value.
 
 Each operator is a place: its operands and results lie where it runs. The exceptions are operands that the host reads,
 results of control flow and of function calls, and arguments of kernels that demand a memory of their own.
@@ -41,7 +41,7 @@ _LOOPS = ("Loop", "Scan", "SequenceMap")
 
 
 class Flow(Enum):
-    """How much a reader and the value that it reads have to do with each other."""
+    """The strength of the bond between a reader and the value that it reads."""
 
     FREE = auto()
     """Better in one place than copied."""
@@ -142,7 +142,7 @@ class PlacementConstraints:
 
     @property
     def count(self) -> int:
-        """How many places there are, numbered from 0."""
+        """The number of places, which are numbered from 0."""
         return len(self._owners)
 
     def describe(self, place: int) -> str:
@@ -153,14 +153,14 @@ class PlacementConstraints:
         return f"value {owner.name!r}" if isinstance(owner, ir.Value) else owner
 
     def signature_of(self, function: ir.Function) -> KernelSignature:
-        """Where a kernel runs and reads."""
+        """Return the place where a kernel runs, and those where it reads."""
         identifier = function.identifier()
         if identifier not in self._signatures:
             self._signatures[identifier] = kernel_signature(function)
         return self._signatures[identifier]
 
     def is_main_output(self, read: Read) -> bool:
-        """Whether a use is an output of the model."""
+        """Return True if a use is an output of the model."""
         return read.reader is self.model.graph
 
     def graph_around(self, body: ir.Graph) -> ir.Graph:
@@ -170,7 +170,7 @@ class PlacementConstraints:
         return graph.graph if isinstance(graph, ir.Function) else graph
 
     def is_loop_body(self, graph: ir.Graph) -> bool:
-        """Whether a body may run more than once."""
+        """Return True if a body may run more than once."""
         parent = self.parents.get(graph)
         return parent is not None and parent.op_type in _LOOPS
 
@@ -285,7 +285,7 @@ class PlacementConstraints:
         self._fix_value(value, own)
 
     def _copy(self, node: ir.Node) -> None:
-        """A copy that somebody wrote: two places, each with its own scope."""
+        """Add a copy that the model holds already: two places, each with its own scope."""
         self.copies.append(node)
         src, dst = copy_scopes(node)
         result = self.of_node[node] = self.of_value[node.outputs[0]] = self._add(node)
@@ -322,7 +322,7 @@ class PlacementConstraints:
             self._read(operand, own, node, index, node.graph)
 
     def _slot(self, node: ir.Node, place: int, demands: dict[str, str], formal: str, what: str) -> int:
-        """Where an argument or result of a kernel lies; the kernel's own place unless memories are demanded."""
+        """Return the place of an argument or result of a kernel: the kernel's own place unless memories are demanded."""
         if not demands:
             return place
         own = self._add(f"{what} of {_text_of_node(node)}")
@@ -461,7 +461,7 @@ def _can_be_copied(value: ir.Value) -> bool:
 
 
 def _planned_why(node: ir.Node | None) -> str:
-    """That a place was planned earlier, and why."""
+    """Return the reason of an earlier plan for a place."""
     why = None if node is None else node.metadata_props.get(WHY)
     return PLANNED if why is None else f"{PLANNED}: {why}"
 

@@ -32,7 +32,7 @@ class PlannedCopy:
         value: What is copied.
         src: Where it lies.
         dst: Where the copy lies.
-        reads: Who reads the copy.
+        reads: The readers of the copy.
     """
 
     value: ir.Value
@@ -42,7 +42,7 @@ class PlannedCopy:
 
 
 def may_take(scope: SEScope, target: Target) -> bool:
-    """Whether a target may serve what was planned for a scope: same type of device, and it refines the scope's target."""
+    """Return True if a target may serve a scope: it has the same type of device, and refines the scope's target."""
     if scope.device_type not in (None, DEVICE_TYPES[target.kind]):
         return False
     return scope.target is None or target.refines(scope.target)
@@ -131,7 +131,7 @@ class DevicePlan:
         return tuple(self.places.reads)
 
     def scope_of(self, node: ir.Node) -> SEScope:
-        """Where a node runs, and for what it is compiled.
+        """Return the scope in which a node runs, with its target.
 
         Control flow and calls of plain functions run where all that they contain runs; on the host, if that is not one
         scope.
@@ -147,7 +147,7 @@ class DevicePlan:
         return inner.pop() if len(inner) == 1 else self.config.host
 
     def scope_of_value(self, value: ir.Value) -> SEScope:
-        """Where a value lies. Its target is that of its device.
+        """Return the scope in which a value lies. Its target is that of its device.
 
         Raises:
             KeyError: The value is a constant, or belongs to another model.
@@ -155,7 +155,7 @@ class DevicePlan:
         return self._with_target(self._storage[self.places.of_value[value]])
 
     def scope_of_read(self, read: Read) -> SEScope:
-        """Where a reader wants what it reads."""
+        """Return the scope in which a reader wants its value."""
         return self._with_target(self._storage[read.place])
 
     @property
@@ -165,11 +165,11 @@ class DevicePlan:
 
     @property
     def explicit_copies(self) -> Sequence[ir.Node]:
-        """Copies that the model has already, because somebody wrote them."""
+        """Copies that the model held before the plan."""
         return tuple(self.places.copies)
 
     def scope_of_copied(self, copy: ir.Node) -> SEScope:
-        """Where a copy that the model has already reads its source."""
+        """Return the scope in which a copy of the model reads its source."""
         return next(self.scope_of_read(read) for read in self.places.reads if read.reader is copy)
 
     def scopes_of_constant(self, value: ir.Value) -> tuple[SEScope, ...]:
@@ -179,19 +179,19 @@ class DevicePlan:
         return tuple(found) or (self.config.default,)
 
     def reads_of_constant(self, value: ir.Value, scope: SEScope) -> list[Read]:
-        """Who reads a constant in a scope."""
+        """Return the readers of a constant in a scope."""
         return [read for read in self._constant_reads.get(value, []) if self.scope_of_read(read) == scope]
 
     def required(self, node: ir.Node) -> SEScope:
-        """What annotations, kernels and shape computations demand of a node; free fields are up to a search."""
+        """Return the scope that annotations, kernels and shape computations demand of a node. A search decides free fields."""
         return self._required.get(node, ANYWHERE)
 
     def arrival(self, value: ir.Value) -> SEScope:
-        """The device on which an input of the model is demanded to arrive; free where nobody cares."""
+        """Return the device on which an input of the model is demanded to arrive. It is free without a demand."""
         return self._arrivals[value]
 
     def is_tied(self, value: ir.Value) -> bool:
-        """Whether a value has to be read where it lies, so that no copy may come between."""
+        """Return True if a value has to be read where it lies, so that no copy may come between."""
         return value in self._tied
 
     def allows(self, node: ir.Node, target: Target, *, placed: bool = False) -> bool:
@@ -244,7 +244,7 @@ class DevicePlan:
         return "\n".join(lines)
 
     def reason(self, node: ir.Node) -> str:
-        """What the scope of a node comes from, in a few words."""
+        """Return the origin of a node's scope, in a few words."""
         place = self.places.of_node.get(node)
         if place is None:
             return "where its contents are"
@@ -255,7 +255,7 @@ class DevicePlan:
         return f"with {self.places.describe(fixings[0].place)}, {fixings[0].cause}" if fixings else "default"
 
     def why_copy(self, copy: PlannedCopy | ir.Node) -> str:
-        """Why a copy is needed: what put its value, and its first reader, where they are.
+        """Return the reason for a copy: the origins of the scopes of its value and of its first reader.
 
         Args:
             copy: A copy that the model lacks, or a node of a planned model that copies.
@@ -319,7 +319,7 @@ class DevicePlan:
     # Look-ups ---------------------------------------------------------------------------------------------------------
 
     def _touches_host(self, read: Read) -> bool:
-        """Whether a use joins the host's places with others; those within an island are of one scope anyway."""
+        """Return True if a use joins the host's places with others. Those within an island are of one scope anyway."""
         find = self.places.devices.find
         return find(read.place) in self._host_domains or find(self.places.of_value[read.value]) in self._host_domains
 
@@ -359,7 +359,7 @@ class DevicePlan:
         return SEScope(device.device_type, device.virtual_device_id, self._target_of(node), memory)
 
     def _inside(self, node: ir.Node) -> Iterator[ir.Node]:
-        """What control flow or a call consists of, without constants."""
+        """Return the values that control flow or a call consists of, without constants."""
         function = self.model.functions.get(node.op_identifier())
         graphs: Iterable[ir.Graph | ir.Function] = bodies(node) if function is None else (function,)
         return (inner for graph in graphs for inner in graph if inner in self._planned)

@@ -85,7 +85,7 @@ class PlanDevices(ModulePass):
 
 
 def clear_plan(model: ir.Model) -> None:
-    """Forgets, in place, what was planned; annotations and copies that somebody else wrote stay."""
+    """Forget, in place, an earlier plan. Annotations and copies of other origin stay."""
     _remove_planned_copies(model)
     for graph in planned_graphs(model):
         for metadata in (graph.metadata_props, *(node.metadata_props for node in graph)):
@@ -107,7 +107,7 @@ def _no_collections() -> Iterator[None]:
 
 
 _CopyKey: TypeAlias = tuple[ir.Value, str]
-"""What a copy copies, and where to."""
+"""Key of a copy: its value, and the scope of its destination."""
 
 
 class _Writer:
@@ -184,7 +184,7 @@ class _Writer:
         return twin
 
     def _shared(self, copy: PlannedCopy, written: dict[tuple[ir.Value | None, SEScope], ir.Node]) -> ir.Value | None:
-        """What already lies where the copy is to lie: the source of a copy, or a copy that somebody wrote."""
+        """Return the value that lies at the destination already: the source of a copy, or a copy that the model held before."""
         if any(map(self._plan.places.is_main_output, copy.reads)):
             return None
         producer = copy.value.producer()
@@ -263,7 +263,7 @@ def _note_constant(value: ir.Value, scope: SEScope) -> None:
 
 
 def _drop_if_needless(node: ir.Node) -> None:
-    """Removes a copy that somebody wrote and that copies to where its source is already, or that nobody reads now."""
+    """Remove a copy that the model held before, if its source lies there already or it has no readers now."""
     (source,) = node.inputs
     (result,) = node.outputs
     scopes = [SEScope.parse(node.metadata_props[key]).storage for key in (SRC_SE_SCOPE, DST_SE_SCOPE)]

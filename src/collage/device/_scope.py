@@ -23,7 +23,7 @@ class SEScope:
 
     Attributes:
         device_type: ``cpu``, ``cuda``, or one that a toolchain registered. Follows from the target where that is given.
-        virtual_device_id: Which of several devices of that type. Whoever runs the model says what it stands for: a GPU,
+        virtual_device_id: Number of the device among those of that type. The runtime says what it stands for: a GPU,
             or a set of cores.
         target: What code is compiled for.
         memory_scope: Which memory of the device; the names are not interpreted.
@@ -74,12 +74,12 @@ class SEScope:
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing is known: no field is constrained."""
+        """True if nothing is known: no field is constrained."""
         return self == ANYWHERE
 
     @property
     def is_full(self) -> bool:
-        """Whether device and target are known, so that code can be compiled for it."""
+        """True if device and target are known, so that code can be compiled for it."""
         return None not in (self.device_type, self.virtual_device_id, self.target)
 
     @property
@@ -89,7 +89,7 @@ class SEScope:
 
     @property
     def storage(self) -> SEScope:
-        """Where data lies: device and memory, whatever code computes it."""
+        """The place of data: device and memory, whatever code computes it."""
         return SEScope(self.device_type, self.virtual_device_id, None, self.memory_scope)
 
     def join(self, other: SEScope) -> SEScope | None:
@@ -148,7 +148,7 @@ VirtualDevice = SEScope
 """The name that the field later gave to ``SEScope``."""
 
 ScopeLike = SEScope | Target | str
-"""What is accepted wherever a scope is: a scope, a target, a device name such as ``cpu:1``, or their texts."""
+"""Anything that stands for a scope: a scope, a target, a device name such as ``cpu:1``, or their texts."""
 
 ANYWHERE = SEScope()
 """The scope of which nothing is known."""

@@ -85,7 +85,7 @@ class _Island:
                     waiting.extend(sources)
 
     def _demand(self, node: ir.Node) -> list[ir.Value]:
-        """What a node reads, if it computes what the host demands of it on the host."""
+        """Return the operands of a node, if it computes values for the host on the host."""
         if self._places.of_node[node] in self.places or not self._may_compute_shapes(node):
             return []
         data = self._data(node)
@@ -99,7 +99,7 @@ class _Island:
         self._shapes.update(node.outputs)
 
     def _is_unplaced(self, node: ir.Node) -> bool:
-        """Whether nothing but its being about shapes has placed a node."""
+        """Return True if nothing but shape computations has placed a node."""
         place = self._places.of_node[node]
         scope = self._places.devices.scope(place)
         return scope.is_free or all(fixing.cause == SHAPES for fixing in self._places.devices.fixings(place))

@@ -64,7 +64,7 @@ _WILD = "*?["
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequests:
-    """What a user demands of devices.
+    """The demands of a user on devices.
 
     Attributes:
         devices: The scopes that are declared, by name.
@@ -145,7 +145,7 @@ def read_device_plan(source: str | Path | bytes) -> DeviceRequests:
 
     Raises:
         UsageError: The file cannot be read.
-        ConfigError: It is no TOML, or has keys, types or devices that make no sense; near names are suggested.
+        ConfigError: It is not TOML, or has keys, types or devices that make no sense; near names are suggested.
     """
     place, content = (
         ("the plan of devices", source) if isinstance(source, bytes) else (str(source), _read(Path(source)))
@@ -306,7 +306,7 @@ def _assign(section: str, rules: Mapping[str, SEScope], things: list[tuple[str, 
 
 
 def _is_wild(pattern: str, things: list[tuple[str, Any]]) -> bool:
-    """Whether a key is a pattern; names that contain such characters are names."""
+    """Return True if a key is a pattern. Names that contain such characters are names."""
     return any(mark in pattern for mark in _WILD) and all(name != pattern for name, _ in things)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import InputError
-from collage.frontend._interface import TensorSpec, describe_inputs
+from collage.frontend._interface import TensorSpec, describe_inputs, is_list
 from collage.frontend._lengths import lengths_of
 from collage.frontend._shape_profiles import Lengths
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["check_given", "with_lengths_of"]
 
 
-def check_given(model: ir.Model, given: Mapping[str, Any]) -> dict[str, Array]:
-    """Given inputs as NumPy arrays.
+def check_given(model: ir.Model, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Given inputs as NumPy arrays, or lists of these; None is an optional that is absent.
 
     Args:
         model: Any model.
@@ -34,7 +34,8 @@ def check_given(model: ir.Model, given: Mapping[str, Any]) -> dict[str, Array]:
         takes = "; ".join(map(str, specs.values())) or "no inputs"
         raise InputError(f"unknown input {unknown[0]!r}; the model takes {takes}")
     symbols: dict[str, int] = {}
-    return {name: _fitting(specs[name], value, symbols) for name, value in given.items()}
+    lists = {str(value.name) for value in model.graph.inputs if is_list(value)}
+    return {name: _fitting(specs[name], value, symbols, name in lists) for name, value in given.items()}
 
 
 def with_lengths_of(model: ir.Model, given: Mapping[str, Any], dims: Lengths) -> Lengths:
@@ -52,7 +53,17 @@ def with_lengths_of(model: ir.Model, given: Mapping[str, Any], dims: Lengths) ->
     return {**found, **dims}
 
 
-def _fitting(spec: TensorSpec, value: Any, symbols: dict[str, int]) -> Array:
+def _fitting(spec: TensorSpec, value: Any, symbols: dict[str, int], is_list: bool) -> Any:
+    if value is None and spec.kind is not None and spec.kind.startswith("optional"):
+        return None
+    if is_list:
+        if not isinstance(value, list | tuple):
+            raise InputError(f"input {spec.name!r} is no list of tensors, but the model takes {spec}")
+        return [_fitting_tensor(spec, item, {}) for item in value]
+    return _fitting_tensor(spec, value, symbols)
+
+
+def _fitting_tensor(spec: TensorSpec, value: Any, symbols: dict[str, int]) -> Array:
     array = np.asarray(value)
     if spec.dtype == ir.DataType.STRING:
         array = array.astype(object) if array.dtype.kind in "USTO" else array

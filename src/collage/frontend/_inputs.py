@@ -8,18 +8,24 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import onnx_ir as ir
 
-from collage._errors import UsageError
 from collage.frontend._defaults import default_of
-from collage.frontend._interface import bind_dims, describe_inputs
+from collage.frontend._interface import bind_dims, describe_inputs, is_list
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["FLOATS", "Floats", "integer_range", "make_inputs"]
+__all__ = ["FLOATS", "RANKS", "Floats", "integer_range", "make_inputs"]
 
 Floats = Literal["normal", "fractions", "above one"]
 FLOATS: tuple[Floats, ...] = ("normal", "fractions", "above one")
 """What made-up floating-point inputs may be, the usual kind first: normally distributed, between 0 and 1, between 1 and 2."""
+
+RANKS = (1, 2, 3, 4)
+"""Ranks to try for inputs of which nothing says the rank, and which cannot be scalars."""
+
+_LENGTH_OF_ANY_AXIS = 4
+"""Length of all axes of an input whose rank is tried."""
+_TENSORS_IN_A_LIST = 3
 
 _PASSES_VALUES_ON = {
     *("Cast", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose"),
@@ -43,8 +49,12 @@ _LEAST_FRACTION = 1 / 256
 
 
 def make_inputs(
-    model: ir.Model, seed: int = 0, dims: Mapping[str, int] | None = None, floats: Floats = "normal"
-) -> dict[str, Array]:
+    model: ir.Model,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+    floats: Floats = "normal",
+    rank: int | None = None,
+) -> dict[str, Any]:
     """Makes random but plausible inputs, the same for the same seed.
 
     Floating-point inputs are normally distributed, unless another kind is asked for: there are models that make nothing but
@@ -52,26 +62,25 @@ def make_inputs(
     inside what they index, as long as it is with these dimensions; other integers lie in [0, 8), images of bytes in [0, 256).
     Inputs called a mask are ones. Integers that are used as a shape, as sizes or as lengths of sequences are such as change
     nothing, or ones. Booleans are true. Inputs that have a default
-    are that, where it is of the right shape.
+    are that, where it is of the right shape. A sequence is a list of three tensors, and an optional is there.
 
     Args:
         model: A model whose shapes are inferred, so that the sizes of tables are known.
         seed: Of the random numbers.
         dims: Values of symbolic dimensions; see ``bind_dims``.
         floats: What floating-point inputs are, see ``FLOATS``.
+        rank: That of inputs of which nothing says the rank; a scalar's if None.
 
     Returns:
-        Input name to array.
+        Input name to array, or to a list of arrays.
 
     Raises:
-        UsageError: ``dims`` does not fit the model, or an input is no tensor.
+        UsageError: ``dims`` does not fit the model.
     """
-    if others := [spec for spec in describe_inputs(model) if spec.kind is not None]:
-        raise UsageError(
-            f"input {others[0].name!r} is {others[0].kind}, which cannot be made up or read from a .npy file; "
-            f"run the model from Python: collage.load(...).run({{{others[0].name!r}: ...}})"
-        )
     shapes = bind_dims(model, dims)
+    if rank is not None:
+        unknown = [spec.name for spec in describe_inputs(model) if spec.shape is None and not shapes[spec.name]]
+        shapes |= dict.fromkeys(unknown, (_LENGTH_OF_ANY_AXIS,) * rank)
     inputs = {value.name: value for value in model.graph.inputs}
     lengths = {
         dim: length
@@ -86,6 +95,14 @@ def make_inputs(
 
 
 def _make(
+    value: ir.Value, shape: tuple[int, ...], lengths: Mapping[str, int], floats: Floats, random: np.random.Generator
+) -> Any:
+    if is_list(value):
+        return [_make_tensor(value, shape, lengths, floats, random) for _ in range(_TENSORS_IN_A_LIST)]
+    return _make_tensor(value, shape, lengths, floats, random)
+
+
+def _make_tensor(
     value: ir.Value, shape: tuple[int, ...], lengths: Mapping[str, int], floats: Floats, random: np.random.Generator
 ) -> Array:
     dtype = value.dtype or ir.DataType.FLOAT
@@ -107,6 +124,8 @@ def _make(
     low, high = integer_range(value, dtype, lengths)
     if low is None or high is None:
         low, high = (0, 256) if dtype == ir.DataType.UINT8 else (0, min(_DEFAULT_INT_RANGE, 2 ** (dtype.bitwidth - 1)))
+    if any((node.op_type, position) in _SEQUENCE_LENGTHS for node, position in value.uses()):
+        low = high - 1
     return np.asarray(random.integers(low, high, shape)).astype(numpy_dtype)
 
 
@@ -167,11 +186,13 @@ def _limit(node: ir.Node, position: int, lengths: Mapping[str, int]) -> tuple[in
         return 0, int(depth.numpy().reshape(-1)[0]) if depth is not None else 1
     if node.op_type == "Loop" and position == 0:
         return _TRIP_COUNT, _TRIP_COUNT + 1
+    if node.op_type == "SequenceAt" and position == 1:
+        return 0, _TENSORS_IN_A_LIST
     if (node.op_type, position) in _SEQUENCE_LENGTHS:
         axis = node.attributes.get_int(_SEQUENCE_LENGTHS[node.op_type, position], 0)
         sizes = _sizes(node.inputs[0], lengths)
         length = sizes[axis] if axis < len(sizes) else 1
-        return length, length + 1
+        return 1, length + 1
     if node.op_type == "GroupQueryAttention" and position in (5, 6):
         new, old = _sizes(node.inputs[0], lengths), _sizes(node.inputs[3], lengths)
         total = (new[1] if len(new) > 1 else 1) + (old[2] if len(old) > _PAST_AXIS else 0)

@@ -13,7 +13,7 @@ from collage._errors import UsageError
 from collage.frontend._defaults import default_of
 from collage.frontend._expressions import evaluate, length_of_symbol, symbols_of
 
-__all__ = ["TensorSpec", "bind_dims", "describe_inputs", "describe_outputs"]
+__all__ = ["TensorSpec", "bind_dims", "describe_inputs", "describe_outputs", "is_list", "kind_of"]
 
 Dim = int | str | None
 
@@ -187,6 +187,14 @@ def kind_of(value: ir.Value) -> str | None:
     if not isinstance(value.type, ir.SequenceType | ir.OptionalType):
         return None
     return _type_name(value.type)
+
+
+def is_list(value: ir.Value) -> bool:
+    """Return True for sequences, and for optionals of these: their values are lists of tensors."""
+    kind = value.type
+    while isinstance(kind, ir.OptionalType):
+        kind = kind.elem_type
+    return isinstance(kind, ir.SequenceType)
 
 
 def _type_name(kind: ir.TypeProtocol) -> str:

@@ -100,7 +100,7 @@ def lengths_of(model: ir.Model, inputs: Mapping[str, Array]) -> dict[str, int]:
     found: dict[str, int] = {}
     derived: dict[str, int] = {}
     for spec in describe_inputs(model):
-        shape = np.shape(inputs[spec.name]) if spec.name in inputs else ()
+        shape = np.shape(inputs[spec.name]) if spec.name in inputs and spec.kind is None else ()
         for axis, (dim, length) in enumerate(zip(spec.shape or (), shape, strict=False)):
             if dim is None:
                 found[f"{spec.name}[{axis}]"] = length
@@ -162,11 +162,14 @@ def _grown(length: int) -> int:
     return length + 1 if length else _FROM_NOTHING
 
 
-def cut(value: Array, shape: tuple[int, ...]) -> Array:
+def cut(value: Any, shape: tuple[int, ...] | None) -> Any:
     """A tensor of this shape that holds what ``value`` begins with, and begins again where it is longer.
 
-    So what it holds stays plausible: tokens that exist, masks that mask. Zeros where ``value`` has no elements.
+    So what it holds stays plausible: tokens that exist, masks that mask. Zeros where ``value`` has no elements. Lists of
+    tensors stay as they are.
     """
+    if value is None or shape is None or isinstance(value, list):
+        return value
     array = np.asarray(value)
     if len(shape) != array.ndim:
         return array

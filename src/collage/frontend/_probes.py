@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from collage.frontend._inputs import integer_range
-from collage.frontend._interface import bind_dims, describe_inputs
+from collage.frontend._interface import bind_dims, describe_inputs, kind_of
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
@@ -50,7 +50,7 @@ def probe_inputs(
     lengths = {
         dim: length
         for spec in describe_inputs(model)
-        if spec.name in inputs
+        if spec.name in inputs and spec.kind is None
         for dim, length in zip(spec.shape or (), np.shape(inputs[spec.name]), strict=False)
         if isinstance(dim, str)
     }
@@ -71,7 +71,7 @@ def _probe(
     is_given: bool,
     random: np.random.Generator,
 ) -> Array:
-    if "mask" in str(value.name).lower() or value.dtype is None:
+    if "mask" in str(value.name).lower() or value.dtype is None or kind_of(value) is not None:
         return array
     if value.dtype.is_floating_point():
         return array if kind == "wide integers" else _floats(kind, array.shape, random).astype(array.dtype)

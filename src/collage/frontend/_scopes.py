@@ -46,9 +46,12 @@ def check_structure(model: onnx.ModelProto) -> None:
             if not value.HasField("type"):
                 raise ModelError(f"{kind} {value.name!r} of the main graph has no type")
             if _holds_maps(value.type):
+                remedy = "sklearn-onnx does with the option zipmap=False"
+                if kind == "input":
+                    remedy = "make the tensor that DictVectorizer or CastMap makes of it outside the model"
                 raise ModelError(
                     f"{kind} {value.name!r} of the main graph is made of maps, which are not supported; export the model "
-                    f"with tensors instead (sklearn-onnx does with the option zipmap=False)"
+                    f"with tensors instead ({remedy})"
                 )
     if not graph.output:
         raise ModelError("the main graph has no outputs")

@@ -24,11 +24,11 @@ __all__ = [
 ]
 
 NodePredicate: TypeAlias = Callable[[ir.Node], Support]
-"""Whether a toolchain takes an operator as it stands."""
+"""Return True if a toolchain takes an operator as it stands."""
 
 
 class PatternMatch(Protocol):
-    """What a pattern matched."""
+    """The match of a pattern."""
 
     @property
     def nodes(self) -> Iterable[ir.Node]:
@@ -37,7 +37,7 @@ class PatternMatch(Protocol):
 
 
 class GraphPattern(Protocol):
-    """What the rules need of a dataflow pattern."""
+    """The part of a dataflow pattern that the rules need."""
 
     def find_all(self, graph: ir.Graph) -> Iterable[PatternMatch]:
         """Every match in a graph; matches may overlap."""

@@ -87,7 +87,7 @@ def _neighbours(cover: Iterable[CandidateKernel]) -> Iterator[tuple[CandidateKer
 
 
 def _moves(graph: DataflowGraph, first: CandidateKernel, second: CandidateKernel) -> list[_Move]:
-    """Where else the border may be: the fewest values across it first, then the shortest way from where it is."""
+    """Return the other places of a border: the fewest values across it first, then the shortest way from its place now."""
     nodes = [*first.sub_graph.inside, *second.sub_graph.inside]
     border, live = len(first.sub_graph), _live_values(graph, nodes)
     moves = [

@@ -165,7 +165,7 @@ class _Quotient:
         return list(iterate_bits(self._direct[group]))
 
     def can_merge(self, group: int, other: int) -> bool:
-        """Whether no path leads from a group to one of its successors through others."""
+        """Return True if no path leads from a group to one of its successors through others."""
         return not any(self._reach[g] >> other & 1 for g in iterate_bits(self._direct[group]) if g != other)
 
     def merge(self, group: int, other: int) -> None:

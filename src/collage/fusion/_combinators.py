@@ -29,14 +29,14 @@ class CompositeFusionRule(FusionRule):
         return self.label
 
     def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
-        """What the sub-rule finds, labelled."""
+        """The sub-graphs of the sub-rule, labelled."""
         for found in self.sub_rule.find(graph, report):
             yield Found(found.sub_graph.with_label(self.label), merge_rules(found.rules, (self.label,)))
 
 
 @dataclass(frozen=True)
 class UnionFusionRule(FusionRule):
-    """What any of several rules finds, each sub-graph once.
+    """The sub-graphs of any of several rules, each once.
 
     Attributes:
         sub_rules: The rules.
@@ -47,7 +47,7 @@ class UnionFusionRule(FusionRule):
     name: str = "union"
 
     def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
-        """What the sub-rules find; a sub-graph that several find keeps the names of all."""
+        """Find the sub-graphs of the sub-rules. A sub-graph that several find keeps the names of all."""
         unique: dict[SubGraph, tuple[str, ...]] = {}
         for rule in self.sub_rules:
             for found in rule.find(graph, report):
@@ -57,7 +57,7 @@ class UnionFusionRule(FusionRule):
 
 @dataclass(frozen=True)
 class ExceptFusionRule(FusionRule):
-    """What a rule finds, but for the nodes that another finds as one sub-graph, labelled or not.
+    """The sub-graphs of a rule, but for the nodes that another rule finds as one sub-graph, labelled or not.
 
     Attributes:
         sub_rule: The rule.
@@ -70,7 +70,7 @@ class ExceptFusionRule(FusionRule):
     name: str = "except"
 
     def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
-        """What the sub-rule finds and the others do not."""
+        """Find the sub-graphs of the sub-rule that the others do not find."""
         known = {found.sub_graph.inside for found in self.others.find(graph, report)}
         return [found for found in self.sub_rule.find(graph, report) if found.sub_graph.inside not in known]
 
@@ -90,5 +90,5 @@ class OnlyValidFusionRule(FusionRule):
     name: str = "valid"
 
     def find(self, graph: DataflowGraph, report: FusionReport) -> Iterable[Found]:
-        """What the sub-rule finds and is valid."""
+        """Find the sub-graphs of the sub-rule that are valid."""
         return [found for found in self.sub_rule.find(graph, report) if found.sub_graph.is_valid(self.config)]

@@ -71,7 +71,7 @@ class CombineByPrimitivesFusionRule(FusionRule):
         return self.config.max_exits == 1 and not self.config.allow_taps
 
     def _leads_somewhere(self, sub_graph: SubGraph) -> bool:
-        """Whether a combination is valid, or may be part of one that is."""
+        """Return True if a combination is valid, or may be part of one that is."""
         if self._wants_one_exit:
             return sub_graph.why_ill_formed(self.config) is None
         too_deep = self.config.max_depth and sub_graph.depth > self.config.max_depth

@@ -27,7 +27,7 @@ _DEPTH = 8
 
 
 class FusionStyle(Enum):
-    """How a toolchain's single candidates are joined into larger ones."""
+    """The way in which a toolchain's single candidates are joined into larger ones."""
 
     NONE = "none"
     """Not at all: operators or patterns are whole kernels."""

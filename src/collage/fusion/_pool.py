@@ -11,7 +11,7 @@ __all__ = ["Pool", "are_touching"]
 
 
 def are_touching(upstream: SubGraph, downstream: SubGraph) -> bool:
-    """Whether two disjoint sub-graphs are joined by a value that flows from the first to the second."""
+    """Return True if two disjoint sub-graphs are joined by a value that flows from the first to the second."""
     return bool(upstream.output_bits & downstream.inside.bits) and not upstream.inside.bits & downstream.inside.bits
 
 

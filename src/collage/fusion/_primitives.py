@@ -126,7 +126,7 @@ class TupleArgPrimitive:
 class ConstantArgPrimitive:
     """Adds to a candidate all that computes constants for it: operators that read nothing that varies.
 
-    Weights themselves are no nodes and always part of what reads them. This is for what was not folded, such as
+    Weights themselves are not nodes, and are always part of what reads them. This is for what was not folded, such as
     weights that are dequantised. A constant that others read too is not added.
     """
 

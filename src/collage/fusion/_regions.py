@@ -65,7 +65,7 @@ class RegionFusionRule(FusionRule):
                 start = None
 
     def _choose_cuts(self, graph: DataflowGraph, runs: list[tuple[int, int]], report: FusionReport) -> list[int]:
-        """Where to cut: the ends of supported ranges, and positions inside them that few values cross."""
+        """Return the cuts: the ends of supported ranges, and positions inside them that few values cross."""
         cuts, ends = graph.cuts, {end for run in runs for end in run}
         inside = [p for start, stop in runs for p in range(start + 1, stop) if cuts[p].is_border]
         if self.cuts is not None:
@@ -78,7 +78,7 @@ class RegionFusionRule(FusionRule):
 
 
 def _is_narrow(cuts: Sequence[Cut], position: int, ends: set[int]) -> bool:
-    """Whether no more values cross a position than cross those beside it, ends of ranges aside."""
+    """Return True if no more values cross a position than cross those beside it, ends of ranges aside."""
     beside = (p for p in (position - 1, position + 1) if p not in ends)
     return all(cuts[position].count <= cuts[p].count for p in beside)
 

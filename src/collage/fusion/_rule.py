@@ -30,7 +30,7 @@ class Found:
 
 @dataclass(slots=True)
 class FusionReport:
-    """What happened while candidates were collected.
+    """The counts of a collection of candidates.
 
     Attributes:
         notes: Sentences for people.

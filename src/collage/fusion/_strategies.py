@@ -61,7 +61,7 @@ def classic_fuse_ops(
     """All the fusions of which FuseOps makes the largest: ``OpCallByKind`` combined.
 
     Args:
-        max_depth: Largest number of operators on a path; 0 is no limit.
+        max_depth: Largest number of operators on a path, 0 for no limit.
         predicate: If given, operators must be taken by it too.
         max_candidates: Where enumeration stops.
     """
@@ -110,7 +110,7 @@ def library_in_native(
     Args:
         table: What libraries, or native code, can stand for.
         predicate: Operators must be taken by it.
-        max_depth: Largest number of operators on a path; 0 is no limit.
+        max_depth: Largest number of operators on a path, 0 for no limit.
         max_candidates: Where enumeration stops.
         max_range_depth: Largest number of operators on a path through one of the largest ranges; 0 for any number.
     """
@@ -145,7 +145,7 @@ def composites(table: Iterable[PatternRow]) -> FusionRule:
 def combined(
     base: FusionRule, primitives: tuple[CombinePrimitive, ...], max_depth: int, max_candidates: int, name: str
 ) -> FusionRule:
-    """What primitives make of what a rule finds, with one exit and no taps."""
+    """Return the sub-graphs that primitives make of those that a rule finds, with one exit and no taps."""
     config = SubGraphConfig(max_exits=1, allow_taps=False, max_depth=max_depth)
     combine = CombineByPrimitivesFusionRule(base, primitives, config, max_candidates, f"{name} combination")
     return OnlyValidFusionRule(combine, config, name)

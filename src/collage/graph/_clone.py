@@ -16,7 +16,7 @@ ValueMap: TypeAlias = MutableMapping[ir.Value, ir.Value]
 """From values of the old graph to values of the new one."""
 
 CloneBody: TypeAlias = Callable[[ir.Graph, ValueMap], ir.Graph]
-"""How the bodies of a node are copied."""
+"""A function that copies the bodies of a node."""
 
 
 def new_value(value: ir.Value, tensor: ir.TensorProtocol | None = None, *, bind: bool = True) -> ir.Value:

@@ -156,7 +156,7 @@ def _copy_type(original: ir.TypeProtocol) -> ir.TypeProtocol:
 
 
 def _copy_meta(original: _Store, made: _Store) -> None:
-    """What passes noted for each other; the notes themselves are shared."""
+    """Return the notes that passes left for each other. The notes themselves are shared."""
     if original.meta:
         made.meta.update(original.meta)
         for key in original.meta:

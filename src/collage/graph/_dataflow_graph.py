@@ -24,7 +24,7 @@ _OPAQUE_FUNCTION_MARKS = ("Primitive", "SkipOptimization")
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What flows across a position p: from nodes before p to nodes at or after it.
+    """The values that flow across a position p: from nodes before p to nodes at or after it.
 
     Attributes:
         position: The position p; 0 is before the first node.
@@ -126,15 +126,15 @@ class DataflowGraph:
         return self._consumers[index]
 
     def is_external(self, index: int) -> bool:
-        """Whether the node computes an output of the graph."""
+        """Return True if the node computes an output of the graph."""
         return bool(self.external_bits >> index & 1)
 
     def is_output(self, value: ir.Value) -> bool:
-        """Whether the value is an output of the graph."""
+        """Return True if the value is an output of the graph."""
         return value in self._outputs
 
     def is_kernel_call(self, index: int) -> bool:
-        """Whether the node calls a function that is left alone: a kernel made earlier, or one marked so."""
+        """Return True if the node calls a function that is left alone: a kernel made earlier, or one marked so."""
         return bool(self.kernel_call_bits >> index & 1)
 
     @property
@@ -144,7 +144,7 @@ class DataflowGraph:
         return {**outer, **self.graph.opset_imports}
 
     def may_cross(self, value: ir.Value) -> bool:
-        """Whether a value may cross a kernel's border: tensors may; sequences, optionals, maps and strings may not."""
+        """Return True if a value may cross a kernel's border: tensors may; sequences, optionals, maps and strings may not."""
         return is_kernel_value(value)
 
     @cached_property
@@ -193,7 +193,7 @@ class DataflowGraph:
 
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
-        """What flows across every position from 0 to ``len(self)``."""
+        """The values that flow across each position from 0 to ``len(self)``."""
         count = [0] * (len(self) + 1)
         nbytes = [0] * (len(self) + 1)
         no_border = [0] * (len(self) + 1)

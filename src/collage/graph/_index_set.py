@@ -81,11 +81,11 @@ class IndexSet:
         return last_bit(self.bits)
 
     def is_subset_of(self, other: IndexSet) -> bool:
-        """Whether every index of this set is in the other."""
+        """Return True if every index of this set is in the other."""
         return not self.bits & ~other.bits
 
     def is_disjoint_from(self, other: IndexSet) -> bool:
-        """Whether the two sets have no index in common."""
+        """Return True if the two sets have no index in common."""
         return not self.bits & other.bits
 
     def __or__(self, other: IndexSet) -> IndexSet:

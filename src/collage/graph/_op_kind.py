@@ -17,7 +17,7 @@ __all__ = ["OpKind", "is_shape_operand", "is_view", "known_operators", "main_op_
 
 
 class OpKind(IntEnum):
-    """How the elements of an operator's output depend on those of its inputs."""
+    """The way in which the elements of an operator's output depend on those of its inputs."""
 
     ELEMWISE = 0
     """Output element i depends on element i of each input."""
@@ -128,7 +128,7 @@ def op_kind(node: ir.Node) -> OpKind:
 
     Refines the declared kind twice. A broadcast whose operands all have the shape of its result is elementwise, as
     in TVM's FuseOps. An operator whose output shape depends on data that varies is opaque, as are operators with
-    bodies and operators that nobody declared.
+    bodies and undeclared operators.
     """
     kind = _TABLE.get((node.domain, node.op_type), OpKind.OPAQUE)
     if kind is OpKind.BROADCAST and node.op_type != "Expand" and _keeps_shape(node):
@@ -160,17 +160,17 @@ def main_op_type(op_types: Iterable[str]) -> str:
 
 
 def is_shape_operand(node: ir.Node, position: int) -> bool:
-    """Whether the values, not only the shape, of the input at ``position`` decide the shape of the output."""
+    """Return True if the values, not only the shape, of the input at ``position`` decide the shape of the output."""
     return node.domain == "" and position in _SHAPE_OPERANDS.get(node.op_type, ())
 
 
 def is_view(node: ir.Node) -> bool:
-    """Whether the node moves no data: its output is its input under another shape, or a shape itself."""
+    """Return True if the node moves no data: its output is its input under another shape, or a shape itself."""
     return node.domain == "" and node.op_type in _VIEWS
 
 
 def _keeps_shape(node: ir.Node) -> bool:
-    """Whether every operand has the shape of the result; constants of one element count as part of the operator."""
+    """Return True if every operand has the shape of the result. Constants of one element count as part of the operator."""
     shape = node.outputs[0].shape
     if shape is None or shape.has_unknown_dim():
         return False

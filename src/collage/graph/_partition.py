@@ -234,7 +234,7 @@ def _constant_node(value: ir.Value) -> ir.Node:
 
 
 def _is_needed(new: ir.Value, old: ir.Value, outputs: Sequence[ir.Value]) -> bool:
-    """Whether an initializer is still of use: constants that became part of functions are not."""
+    """Return True if an initializer is still of use. Constants that became part of functions are not."""
     return bool(new.uses()) or new in outputs or new.is_graph_input() or not old.uses()
 
 

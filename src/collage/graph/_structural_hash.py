@@ -40,7 +40,7 @@ def structural_hash(model: ir.Model, *, classify_weights: bool = True) -> str:
 
 
 def is_part_of_structure(value: ir.Value, tensor: ir.TensorProtocol) -> bool:
-    """Whether the value of a constant counts, not only its type and shape.
+    """Return True if the value of a constant counts, not only its type and shape.
 
     So do integers, booleans and strings of at most 64 elements (axes, shapes, indices), numbers of one element
     (epsilons, bounds, scales), and whatever a node reads as a shape (the scales of a Resize).
@@ -51,7 +51,7 @@ def is_part_of_structure(value: ir.Value, tensor: ir.TensorProtocol) -> bool:
 
 
 def weight_class(tensor: ir.TensorProtocol) -> str:
-    """What, besides type and shape, makes kernels with this weight fast or slow.
+    """Return the facts, besides type and shape, that make kernels with this weight fast or slow.
 
     Looks at no more than 4096 evenly spaced elements: ``sparse`` if half of them or more are zero, ``denormal`` if
     any is too small for the format's normal range; ``plain`` otherwise, and for anything but floats of 16 bits or

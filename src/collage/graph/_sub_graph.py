@@ -17,12 +17,12 @@ __all__ = ["ANY_VALID", "NestedSubGraph", "SubGraph", "SubGraphConfig"]
 
 @dataclass(frozen=True, slots=True)
 class SubGraphConfig:
-    """Which sub-graphs count as valid.
+    """The limits within which sub-graphs count as valid.
 
     Attributes:
-        max_exits: Largest number of exit nodes; 0 is no limit.
+        max_exits: Largest number of exit nodes, 0 for no limit.
         allow_taps: Whether an exit node may also feed nodes inside.
-        max_depth: Largest number of nodes on a path inside; 0 is no limit.
+        max_depth: Largest number of nodes on a path inside, 0 for no limit.
     """
 
     max_exits: int = 0
@@ -102,7 +102,7 @@ class SubGraph:
 
     @property
     def key(self) -> tuple[IndexSet, tuple[NestedSubGraph, ...]]:
-        """What distinguishes sub-graphs of one dataflow graph."""
+        """The key that distinguishes sub-graphs of one dataflow graph."""
         return self.inside, self.nested
 
     @property
@@ -242,13 +242,13 @@ class SubGraph:
 
     @property
     def is_range(self) -> bool:
-        """Whether its indices have no gap: such a sub-graph is admissible."""
+        """True if its indices have no gap: such a sub-graph is admissible."""
         bits = self.inside.bits
         return not bits & (bits + (bits & -bits))
 
     @property
     def is_convex(self) -> bool:
-        """Whether no path leaves the sub-graph and comes back."""
+        """True if no path leaves the sub-graph and comes back."""
         if self.is_range:
             return True
         last, downstream = last_bit(self.inside.bits), self.graph.downstream_bits
@@ -268,7 +268,7 @@ class SubGraph:
 
     @property
     def has_border(self) -> bool:
-        """Whether only tensors, and no strings, sequences or optionals, cross its border."""
+        """True if only tensors, and no strings, sequences or optionals, cross its border."""
         return not self._barred_values()
 
     def _barred_values(self) -> tuple[ir.Value, ...]:
@@ -278,11 +278,11 @@ class SubGraph:
         return tuple(v for v in crossing if not self.graph.may_cross(v))
 
     def is_valid(self, config: SubGraphConfig = ANY_VALID) -> bool:
-        """Whether a kernel can be made of it under ``config``."""
+        """Return True if a kernel can be made of it under ``config``."""
         return self.why_invalid(config) is None
 
     def why_invalid(self, config: SubGraphConfig = ANY_VALID) -> str | None:
-        """Why no kernel can be made of it under ``config``; None if one can."""
+        """Return the reason why no kernel can be made of it under ``config``, None if one can."""
         if not self.inside:
             return "it is empty"
         if reason := self.why_ill_formed(config):

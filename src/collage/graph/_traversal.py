@@ -121,7 +121,7 @@ def stored_tensor(value: ir.Value) -> ir.TensorProtocol | None:
 
 
 def is_kernel_value(value: ir.Value) -> bool:
-    """Whether a value may cross a kernel's border: tensors may; sequences, optionals, maps and strings may not."""
+    """Return True if a value may cross a kernel's border: tensors may; sequences, optionals, maps and strings may not."""
     if value.type is not None:
         return isinstance(value.type, ir.TensorType) and value.dtype != ir.DataType.STRING
     node = value.producer()

@@ -59,7 +59,7 @@ def _span_bytes(tensor: torch.Tensor) -> int:
     if not tensor.numel():
         return 0
     last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return int(last + 1) * tensor.element_size()
+    return int((last + 1) * tensor.element_size())
 
 
 def _checksum(place: int, size: int) -> int:

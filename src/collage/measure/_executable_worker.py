@@ -53,7 +53,7 @@ class _Service:
         self._stores = [ValueStore(Path(folder)) for folder in (*values, *lengths)]
         self._must_run = len(values)
         self._weights = weights
-        self._feeds = [{name: np.array(store.get(name)) for name in inputs} for store in self._stores]
+        self._feeds = [{name: store.input(name) for name in inputs} for store in self._stores]
 
     @property
     def call(self) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
@@ -78,7 +78,7 @@ class _Service:
             if len(self._notes) > self._noted and number < self._must_run:
                 raise CompileError(self._notes[-1])
             for name, value in feeds.items():
-                if not same_bytes(value, store.get(name)):
+                if name in store and not same_bytes(value, store.get(name)):
                     return {"max_abs": 0.0, "max_rel": 0.0, "reason": f"writes over the model's input {name!r}"}
             is_beyond = self._is_calibrated and is_beyond_ranges(store.folder)
             is_lenient = is_beyond or (self._is_reduced and bool(probe_of(store.folder)))
@@ -90,7 +90,8 @@ class _Service:
                 if difference.reason is not None:
                     reason = f"{probe_of(store.folder)}output {name!r}: {difference.reason}"
                     if number >= self._must_run:
-                        shapes = ", ".join(f"{name}{list(np.shape(value))}" for name, value in feeds.items())
+                        tensors = {name: x for name, x in feeds.items() if isinstance(x, np.ndarray)}
+                        shapes = ", ".join(f"{name}{list(x.shape)}" for name, x in tensors.items())
                         reason = f"at other lengths, {shapes}: {reason}"
                     return {"max_abs": difference.max_abs, "max_rel": difference.max_rel, "reason": reason}
                 if difference.max_rel >= worst["max_rel"] and not is_lenient:

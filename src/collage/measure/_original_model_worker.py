@@ -45,7 +45,7 @@ class OriginalService:
         """
         assert self._model is not None
         store = ValueStore(Path(values))
-        feeds = {name: np.array(store.get(name)) for name in self._model.inputs if name in store}
+        feeds = {name: store.input(name) for name in self._model.inputs if store.holds_input(name)}
         try:
             self._latest = self._model.run(feeds, [*self._model.outputs, *names])
         except Exception as error:

@@ -41,6 +41,7 @@ from collage.measure.reference_run import (
     UntakenInputs,
     believe_values,
     capture_reference,
+    forget_mere_claims,
     inputs_at,
 )
 from collage.measure.session import MeasureSession
@@ -187,10 +188,6 @@ def capture_checking_sets(
     """
     if not len(model.graph):
         return CheckingSets("the model has no operators")
-    if any(isinstance(value.type, ir.SequenceType | ir.OptionalType) for value in model.graph.inputs):
-        return CheckingSets(
-            "an input is a sequence or an optional, which cannot be made up and cannot be given by --input"
-        )
     judge = _Judge(model, original, tolerance, in_between)
     try:
         made, lengths = capture_at_some_lengths(model, measure_session, dims, given, seed=seed)
@@ -199,7 +196,7 @@ def capture_checking_sets(
             believe_values(model, values)
             judge.first(values)
         if not set(bind_dims(model, first)) <= set(given):
-            others = make_inputs(model, seed + _OTHER_SEED, first, made.floats)
+            others = make_inputs(model, seed + _OTHER_SEED, first, made.floats, made.rank)
             varied = {name: _varied(value, seed) for name, value in others.items()}
             as_given = {name: made.inputs[name] for name in given}
             _capture_others(model, [{**varied, **as_given}, {**others, **as_given}], measure_session, judge)
@@ -229,7 +226,7 @@ def _guesses(model: ir.Model, inputs: Mapping[str, Any], given: Collection[str])
         f"the file does not say the rank of input {spec.name!r}; everything was measured at the guess "
         f"{list(np.shape(inputs[spec.name]))}, and --input {spec.name}=FILE.npy would say a real shape"
         for spec in describe_inputs(model)
-        if spec.shape is None and spec.default is None and spec.name not in given
+        if spec.shape is None and spec.default is None and spec.name not in given and spec.kind is None
     )
 
 
@@ -246,7 +243,8 @@ def agrees_with_original(
         tolerance: How far it may be off.
     """
     values = ValueStore(shown_on.folder.with_name(f"again_{shown_on.folder.name}"))
-    inputs = {str(v.name): shown_on.get(str(v.name)) for v in model.graph.inputs if v.name in shown_on}
+    names = [str(value.name) for value in model.graph.inputs if shown_on.holds_input(str(value.name))]
+    inputs = {name: shown_on.input(name) for name in names}
     judge = _Judge(model, original, tolerance, in_between=True)
     is_probe = bool(probe_of(shown_on.folder))
     try:
@@ -283,7 +281,7 @@ def _capture_probes(
             continue
         values = ValueStore(probe_folder(measure_session.values, kind))
         for name, array in probing.items():
-            values.put(name, array)
+            values.put_input(name, array)
         values.flush()
         is_taken = False
         if judge.run(values):
@@ -307,7 +305,7 @@ def _capture_probe(
 ) -> bool:
     try:
         capture_reference(model, inputs, measure_session, values, exempt=True)
-        if any(np.asarray(array).dtype.kind not in "iubOSUT" for array in inputs.values()):
+        if any(not isinstance(x, list) and np.asarray(x).dtype.kind not in "iubOSUT" for x in inputs.values()):
             capture_unstable(model, measure_session, values)
     except (NothingCanRun, ToolchainError):
         return False
@@ -371,7 +369,9 @@ def _capture_other_lengths(
     def takes(lengths: Mapping[str, int], values: ValueStore, was_taken: bool) -> bool:
         capture_reference(model, made := at(lengths), measure_session, values)
         if not _as_declared(model, values):
-            return False
+            forget_mere_claims(model, values)
+            if not _as_declared(model, values):
+                return False
         if not (was_taken or lengths != single or _is_settled(model, made, measure_session, values)):
             return False
         if not judge.run(values):
@@ -467,8 +467,10 @@ def _as_declared(model: ir.Model, values: ValueStore) -> bool:
     return True
 
 
-def _varied(value: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
+def _varied(value: Any, seed: int) -> Any:
     """A made-up input made harder: a mask of ones or of truths gets holes, others get larger or repeat."""
+    if isinstance(value, list):
+        return [_varied(item, seed) for item in value]
     random = np.random.default_rng(seed)
     if value.dtype.kind in "biuf" and value.size > 1 and (value == 1).all():
         holes = random.random(value.shape) < _HOLES

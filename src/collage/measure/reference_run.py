@@ -8,7 +8,7 @@ checked at others too: one that has taken the length that it met first for a con
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -17,17 +17,23 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from collage._errors import NothingCanRun, ToolchainError
+from collage._errors import ModelError, NothingCanRun, ToolchainError
 from collage.frontend import (
     FLOATS,
+    RANKS,
     Floats,
     Lengths,
+    TensorSpec,
     bind_dims,
     cut,
     describe_inputs,
+    forget_claims,
     free_dimensions,
+    infer_shapes,
+    inferable,
     make_inputs,
     shape_profiles,
+    skeleton,
 )
 from collage.measure.rounding_sensitive import capture_rounding_sensitive
 from collage.measure.session import MeasureSession
@@ -45,6 +51,8 @@ __all__ = [
     "capture_made_up",
     "capture_reference",
     "capture_shape_profiles",
+    "forget_mere_claims",
+    "how_to_give",
     "inputs_at",
     "unrepeatable_values",
     "with_all_outputs",
@@ -69,11 +77,13 @@ class MadeUp:
         make: Makes them for other lengths, by symbol.
         inputs: Those on the most frequent occasion, the given ones among them.
         floats: What made-up floating-point inputs are.
+        rank: That of made-up inputs of which nothing says the rank; None if they are scalars.
     """
 
     make: Make
     inputs: Mapping[str, Any]
     floats: Floats
+    rank: int | None = None
 
     def reseeded(self, seed: int) -> Make:
         """Return what makes other inputs of the same distribution."""
@@ -101,11 +111,18 @@ def capture_made_up(
     """
     made_up = set(bind_dims(model, shape_profiles(dims)[0].dims)) - set(given)
     seeds = (seed, seed + 1) if made_up else (seed,)
-    makes: list[Make] = [partial(make_inputs, model, number) for number in seeds]
+    makes: list[partial[dict[str, Any]]] = [partial(make_inputs, model, number) for number in seeds]
     makes += [partial(_with_zeros, model, seed)] if made_up else []
+    if any(_is_float(value) for value in model.graph.inputs if value.name in made_up):
+        # Thresholds, probabilities and scales are often refused beyond these.
+        makes.append(partial(make_inputs, model, seed, floats="fractions"))
+    if any(spec.shape is None and spec.name in made_up for spec in describe_inputs(model)):
+        makes += [partial(make_inputs, model, seed, rank=rank) for rank in RANKS]
     for make in makes:
         try:
-            found = MadeUp(make, capture_shape_profiles(model, make, measure_session, dims, given), FLOATS[0])
+            inputs = capture_shape_profiles(model, make, measure_session, dims, given)
+            rank = make.keywords.get("rank")
+            found = MadeUp(make, inputs, make.keywords.get("floats", FLOATS[0]), rank)
             break
         except NothingCanRun as error:
             failure = error
@@ -117,13 +134,13 @@ def capture_made_up(
     for kind in FLOATS[1:] if floats else ():
         if not least:
             break
-        make, is_stored = partial(make_inputs, model, seed, floats=kind), False
+        make, is_stored = partial(make_inputs, model, seed, floats=kind, rank=rank), False
         try:
             inputs = capture_shape_profiles(model, make, measure_session, dims, given)
         except NothingCanRun:
             continue
         if (senseless := nonfinite_elements(model, measure_session.values)) < least:
-            best, least, is_stored = MadeUp(make, inputs, kind), senseless, True
+            best, least, is_stored = MadeUp(make, inputs, kind, rank), senseless, True
     if not is_stored:
         capture_shape_profiles(model, best.make, measure_session, dims, given)
     return best
@@ -145,10 +162,17 @@ def _untaken(model: ir.Model, made_up: Collection[str], failure: NothingCanRun) 
         f", or other lengths with {' '.join(f'--dim {shlex.quote(name)}=LENGTH' for name in free)}" if free else ""
     )
     return (
-        f"the model does not take the inputs that were made up for it ({shown}{more}){unknown}; give real ones with "
-        f"--input {specs[0].name}=FILE.npy (in Python CompileOptions(inputs=...)){lengths}: "
-        f"{failure.__cause__ or failure}"
+        f"the model does not take the inputs that were made up for it ({shown}{more}){unknown}; give real ones "
+        f"{how_to_give(specs)}{lengths}: {failure.__cause__ or failure}"
     )
+
+
+def how_to_give(specs: Sequence[TensorSpec]) -> str:
+    """Return how a user gives real inputs: files hold tensors, and only Python has lists of these."""
+    apart = next((spec for spec in specs if spec.kind is not None), None)
+    if apart is not None:
+        return f"from Python with CompileOptions(inputs={{{apart.name!r}: ...}}), since {apart.kind} is in no .npy file"
+    return f"with --input {specs[0].name}=FILE.npy (in Python CompileOptions(inputs=...))"
 
 
 def _is_float(value: ir.Value) -> bool:
@@ -209,10 +233,39 @@ def believe_values(model: ir.Model, values: ValueStore) -> None:
             )
 
 
+def forget_mere_claims(model: ir.Model, values: ValueStore) -> None:
+    """Forget lengths that values do not have at other lengths of inputs, and that nothing but the file says.
+
+    A file whose batch was made symbolic at the input alone claims the old one everywhere. What follows from operators and
+    weights stays: there, the model itself does not take such inputs for what they are.
+    """
+    proto = skeleton(model)
+    forget_claims(proto.graph)
+    try:
+        inferred = ir.from_proto(infer_shapes(inferable(proto)))
+    except (RuntimeError, ModelError):
+        return
+    follows = {value.name: value.shape for node in inferred.graph for value in node.outputs}
+    for value in (value for node in model.graph for value in node.outputs):
+        if value.shape is None or value.name not in values or len(values.shape(str(value.name))) != len(value.shape):
+            continue
+        known = follows.get(value.name)
+        value.shape = ir.Shape(
+            claimed
+            if not isinstance(claimed, int) or claimed == length or (known is not None and known[axis] == claimed)
+            else None
+            for axis, (claimed, length) in enumerate(zip(value.shape, values.shape(str(value.name)), strict=True))
+        )
+
+
 def _with_zeros(model: ir.Model, seed: int, dims: Mapping[str, int]) -> dict[str, Any]:
     """Made-up inputs whose integers are all 0, which is an index in anything that has elements."""
     made = make_inputs(model, seed, dims)
-    return {name: np.zeros_like(value) if value.dtype.kind in "iu" else value for name, value in made.items()}
+    return {name: np.zeros_like(value) if _is_integer(value) else value for name, value in made.items()}
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "iu"
 
 
 def inputs_at(
@@ -225,7 +278,7 @@ def inputs_at(
     """Inputs of these lengths: made up again, or cut from those that are given."""
     dims = {**dims, **lengths}
     shapes = bind_dims(model, dims)
-    return {**make(dims), **{name: cut(value, shapes.get(name, np.shape(value))) for name, value in given.items()}}
+    return {**make(dims), **{name: cut(value, shapes.get(name)) for name, value in given.items()}}
 
 
 def capture_reference(
@@ -250,7 +303,7 @@ def capture_reference(
     """
     store = measure_session.values if values is None else values
     for name, value in inputs.items():
-        store.put(name, value)
+        store.put_input(name, value)
     store.flush()
     try:
         measure_session.capture(with_all_outputs(model), HOST_TARGET, store)

@@ -66,8 +66,8 @@ def capture_rounding_sensitive(
     try:
         copy = _with_turns(model, decisions, turned)
         for value in model.graph.inputs:
-            if value.name in values:
-                turned.put(str(value.name), values.get(str(value.name)))
+            if values.holds_input(str(value.name)):
+                turned.put_input(str(value.name), values.input(str(value.name)))
         turned.flush()
         measure_session.capture(copy, HOST_TARGET, turned)
         for value in copy.graph.outputs:

@@ -96,7 +96,8 @@ def sample(
     """
     flusher = cache_flusher_for(plan.cores) if plan.evict_bytes and device is None else None
     seconds = _wall_s if device is None else device.seconds
-    arrays = [a.reshape(-1).view(np.uint8) for a in inputs if a.dtype.kind not in "OSUT" and a.size]
+    tensors = [x for given in inputs if given is not None for x in (given if isinstance(given, list) else [given])]
+    arrays = [x.reshape(-1).view(np.uint8) for x in tensors if x.dtype.kind not in "OSUT" and x.size]
     samples: list[float] = []
     # A short run may have waited for a processor for many times its length: what is said of it is said of several.
     if (first_s := seconds(run)) > max(_SURELY * plan.abandon_above_s, plan.budget_s):

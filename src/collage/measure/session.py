@@ -35,6 +35,8 @@ from collage.workers.worker import Worker
 __all__ = ["MeasureSession"]
 
 _MIB = 1 << 20
+_PATIENCE_S = 600.0
+"""Longest wait for the timing of another machine. One that hangs delays others so long, and blocks none."""
 
 
 class MeasureSession:
@@ -155,8 +157,16 @@ class MeasureSession:
                 fresh[key.digest] = (key, job)
         for batch in batches(fresh.values()):
             built = self._builds.build_all([job for _, job in batch])
-            for (key, job), made in zip(batch, built, strict=True):
-                outcomes[key.digest] = self._session[key.digest] = self._settle(key, job, made)
+            left = [(key, job, made) for (key, job), made in zip(batch, built, strict=True)]
+            # First the kernels that no machine like this one is measuring, then the results of the others.
+            for patience_s in (0.0, _PATIENCE_S):
+                elsewhere = []
+                for key, job, made in left:
+                    if (outcome := self._settle(key, job, made, patience_s)) is None:
+                        elsewhere.append((key, job, made))
+                    else:
+                        outcomes[key.digest] = self._session[key.digest] = outcome
+                left = elsewhere
             self._builds.tidy()
         return [outcomes[key.digest] for key in keys]
 
@@ -359,24 +369,31 @@ class MeasureSession:
         self.counters.recorded += known is not None
         return known
 
-    def _settle(self, key: WorkloadKey, job: Job, made: Built) -> Outcome:
-        """Measures what was built, and records what came of it."""
+    def _settle(self, key: WorkloadKey, job: Job, made: Built, patience_s: float) -> Outcome | None:
+        """Measure what was built, and record the outcome.
+
+        Returns:
+            The outcome; None if a machine like this one is measuring the kernel, and there is no patience to wait for it.
+        """
         if isinstance(made.result, ToolchainError):
             outcome = failed(made.result, made.build_s)
             if not isinstance(made.result, Quarantined):
                 self._database.record(key, outcome)
             return outcome
         self.say(f"measuring {job.kernel.graph.name} on {job.target.short}")
-        with measurement_lock():
-            # Another tuner may have measured it while this one stood in line.
-            if (found := self._recall(key)) is not None:
-                return found
-            try:
-                outcome = self._measure(job, made.result, made.build_s)
-            except Quarantined as error:
-                return failed(error, made.build_s)
-        self.counters.measured += 1
-        self._database.record(key, outcome)
+        with self._database.claimed(key, patience_s) as is_mine:
+            if not is_mine and not patience_s:
+                return None
+            with measurement_lock():
+                # Another tuner may have measured it while this one stood in line.
+                if (found := self._recall(key)) is not None:
+                    return found
+                try:
+                    outcome = self._measure(job, made.result, made.build_s)
+                except Quarantined as error:
+                    return failed(error, made.build_s)
+            self.counters.measured += 1
+            self._database.record(key, outcome)
         return outcome
 
     def _measure(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:

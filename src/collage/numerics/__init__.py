@@ -1,4 +1,4 @@
-"""What counts as right: reference values, comparison within a tolerance, ties that rounding decides, NaN.
+"""Right answers: reference values, comparison within a tolerance, ties that rounding decides, NaN.
 
 Names are imported on first use: worker processes import this package, and must come up fast.
 """

@@ -21,7 +21,7 @@ compared (``collage.measure.rounding_sensitive``).
 
 A kernel that computes in a coarser type inside is judged by that type; one that quantises inside by 5e-2. Where toolchains
 add products of bytes in 16 bits and saturate, as on x86 processors without VNNI, they are off by several steps, which is what
-anybody gets there who runs a quantised model: it is judged by 2e-1, unless an accuracy budget says otherwise. A kernel of a
+every quantised model gets there. So it is judged by 2e-1, unless an accuracy budget says otherwise. A kernel of a
 target of reduced precision (``-precision=bf16``) need only be recognisable, 2.5e-1: what counts there is the whole model's
 error, which the user's accuracy budget bounds.
 """
@@ -63,7 +63,7 @@ _FINEST = 1e-7
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far outputs are from the reference.
+    """The distance of outputs from the reference.
 
     Attributes:
         max_abs: Largest absolute difference.
@@ -79,7 +79,7 @@ class Difference:
 
     @property
     def ok(self) -> bool:
-        """Whether the outputs are right."""
+        """True if the outputs are right."""
         return self.reason is None
 
 
@@ -97,7 +97,7 @@ def tolerance_of(dtype_names: Iterable[str], quantised: bool = False, saturating
 
 
 def largest_magnitude(x: np.ndarray[Any, Any]) -> float:
-    """That of a tensor's finite elements, by which errors are judged; 0 if there are none."""
+    """Return the largest magnitude of a tensor's finite elements, by which errors are judged, 0 if there are none."""
     return float(np.abs(x[np.isfinite(x)]).max(initial=0.0))
 
 

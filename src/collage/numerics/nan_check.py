@@ -1,4 +1,4 @@
-"""Whether a reference run says anything: NaN meets NaN, and where a model makes nothing else of its inputs, anything is right.
+"""The share of NaN in a reference run: NaN meets NaN, so if a model makes nothing else, any answer is right.
 
 Toolchains are also within their rights to make something else of NaN: the largest of several numbers and a NaN is the one or
 the other. So a toolchain would be called wrong for inputs that the model was never meant for, such as an image below zero.
@@ -15,7 +15,7 @@ __all__ = ["nan_shares", "nonfinite_elements"]
 
 
 def nonfinite_elements(model: ir.Model, values: ValueStore) -> int:
-    """How many elements that a model computed are NaN, or leave it as infinities."""
+    """Return the number of elements that a model computed as NaN, or leaves as infinities."""
     outputs = {str(value.name) for value in model.graph.outputs}
     count = 0
     for name in (str(value.name) for node in model.graph for value in node.outputs):

@@ -1,4 +1,4 @@
-"""Where rounding decides: operators that compare computed numbers, of which two right kernels may make different things.
+"""Decisions of rounding: operators that compare computed numbers, of which two right kernels may make different things.
 
 A tolerance says how far numbers may be from the reference. It says nothing of what is decided by comparing them: where two
 scores lie closer together than the tolerance, ArgMax may return either, and so may whatever follows from it.
@@ -106,7 +106,7 @@ def _decided(node: ir.Node) -> ir.Value | None:
 
 
 def _is_computed(value: ir.Value | None) -> bool:
-    """Whether a float comes from an operator that computes; not a constant, nor an input that at most was moved."""
+    """Return True if a float comes from an operator that computes, not from a constant or an input that was only moved."""
     if (
         value is None
         or value.dtype is None
@@ -129,7 +129,7 @@ def _only_moves(node: ir.Node) -> bool:
 
 
 def _turned(node: ir.Node, operands: list[Array], margins: list[float], was: Array) -> tuple[Array, Array] | None:
-    """Which elements of a decision are close, and what they would be otherwise."""
+    """Return the elements of a decision that are close, and their values if it went the other way."""
     if node.op_type in _COMPARISONS:
         close = np.abs(operands[0] - operands[1]) <= margins[0] + margins[1]
         return close, ~was
@@ -155,7 +155,7 @@ def _kept(was: Array, node: ir.Node, axis: int) -> Array:
 
 
 def _of_the_first(x: Array, axis: int, margin: float, was: Array) -> tuple[Array, Array] | None:
-    """Which of the first elements in ascending order have a neighbour within the margin, and that neighbour's index."""
+    """Return which of the first elements in ascending order have a neighbour within the margin, and its index."""
     x, was = np.moveaxis(x, axis, -1), np.moveaxis(was, axis, -1)
     count, size = was.shape[-1], x.shape[-1]
     if not was.size or size < 2:

@@ -19,6 +19,7 @@ import numpy as np
 __all__ = ["HARDER", "ValueStore", "is_beyond_ranges", "probe_folder", "probe_of"]
 
 _INDEX = "values.json"
+_LISTS = "lists.json"
 _PROBE = "probe_"
 HARDER = "other_values"
 """Name of the folder with the values of inputs that are made harder than ordinary ones."""
@@ -36,6 +37,7 @@ class ValueStore:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._entries: dict[str, dict[str, Any]] = {}
+        self._lists: dict[str, int | None] = {}
         self.reload()
 
     def __contains__(self, name: object) -> bool:
@@ -48,6 +50,42 @@ class ValueStore:
         """Takes over what other processes have stored."""
         index = self.folder / _INDEX
         self._entries = json.loads(index.read_text()) if index.exists() else {}
+        lists = self.folder / _LISTS
+        self._lists = json.loads(lists.read_text()) if lists.exists() else {}
+
+    def holds_input(self, name: str) -> bool:
+        """Return True if ``put_input`` stored something under this name, or ``put`` a tensor."""
+        return name in self._entries or name in self._lists
+
+    def put_input(self, name: str, value: Any) -> None:
+        """Store what a model is given: a tensor, a list of tensors, or None for an optional that is absent.
+
+        Lists and None are no members of the store: only ``input`` returns them. They need no ``flush``.
+        """
+        if isinstance(value, np.ndarray | np.generic):
+            self.put(name, value)
+            return
+        if value is not None:
+            items = self._list(name)
+            for position, item in enumerate(value):
+                items.put(str(position), np.asarray(item))
+            items.flush()
+        self._lists[name] = None if value is None else len(value)
+        (self.folder / _LISTS).write_text(json.dumps(self._lists))
+
+    def input(self, name: str) -> Any:
+        """Return a copy of what ``put_input`` stored.
+
+        Raises:
+            KeyError: It was not stored.
+        """
+        if name not in self._lists:
+            return np.array(self.get(name))
+        count = self._lists[name]
+        return None if count is None else [np.array(self._list(name).get(str(position))) for position in range(count)]
+
+    def _list(self, name: str) -> ValueStore:
+        return ValueStore(self.folder / f"list_{hashlib.sha256(name.encode()).hexdigest()[:24]}")
 
     def put(self, name: str, value: Any) -> None:
         """Stores a tensor; call ``flush`` before another process reads it. Sequences and None are skipped."""

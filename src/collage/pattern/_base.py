@@ -57,7 +57,7 @@ class PatternLike:
         return Seq(*self.elements, *user.elements)
 
     def only_used_by(self, user: PatternLike, index: int | None = None) -> PdomSeq:
-        """``self >> user``: as ``used_by``, and nobody else uses this value; it is no graph output, no body has it."""
+        """``self >> user``: ``used_by`` with the condition that nothing else uses this value, neither an output nor a body."""
         relate(_constraints.OnlyUsedBy(self.last, pattern_of(user).first, index))
         return PdomSeq(*self.elements, *user.elements)
 
@@ -124,7 +124,7 @@ class PatternLike:
         return self
 
     def extern_use(self, must: bool | None) -> PatternLike:
-        """Whether nodes outside the match use this value: True must, False must not, None may (the default)."""
+        """Demand (True), forbid (False) or allow (None, the default) uses of this value outside the match."""
         _constraints.check_mode(must)
         self.last.constraints[:] = [c for c in self.last.constraints if not isinstance(c, _constraints.ExternUse)]
         relate(_constraints.ExternUse(self.last, must))
@@ -482,7 +482,7 @@ def where_all(patterns: Iterable[Any], test: Callable[..., bool], text: str) -> 
 
 
 def register_operands(user: Pattern, operands: Iterable[Pattern]) -> None:
-    """Tells operands who uses them, for ``uniq``."""
+    """Tell operands which pattern uses them, for ``uniq``."""
     for operand in dict.fromkeys(operands):
         _note_use(operand, user)
 

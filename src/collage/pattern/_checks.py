@@ -29,7 +29,7 @@ from collage.pattern._search_state import ABSENT, SearchState
 
 
 def holds(state: SearchState, constraint: Constraint) -> bool:
-    """Whether a constraint holds as far as its patterns are bound; external uses are judged by ``complete``.
+    """Return True if a constraint holds as far as its patterns are bound. ``complete`` judges external uses.
 
     What is said of several patterns holds among those that are bound, so that a clash is found at the second of them.
     """
@@ -62,7 +62,7 @@ def holds(state: SearchState, constraint: Constraint) -> bool:
 
 
 def complete(state: SearchState) -> bool:
-    """Whether an assignment without gaps keeps what only the whole match can tell.
+    """Return True if an assignment without gaps meets the constraints on the whole match.
 
     Of a part of a match only one thing can be told: what must be used outside is not, if the part has all its users.
     """
@@ -137,7 +137,7 @@ def excluded_user(state: SearchState, constraint: NoConsumer) -> ir.Node | None:
 
 
 def has_one_user(state: SearchState, pattern: Pattern) -> bool:
-    """Whether exactly one node, and no graph output, uses what a pattern stands for."""
+    """Return True if exactly one node, and not an output of the graph, uses the value of a pattern."""
     values = state.sources(pattern)
     return len(external_users(state, values, ())) == 1 and not any(map(state.scope.leaves, values))
 
@@ -150,7 +150,7 @@ def _dominates(state: SearchState, constraint: Dominates) -> bool:
 
 
 def _used_by(state: SearchState, edge: UsedBy) -> bool:
-    """Whether there is a way from producer to user."""
+    """Return True if there is a path from producer to user."""
     return next(_ways(state, edge), None) is not None
 
 
@@ -167,7 +167,7 @@ def _ways(state: SearchState, edge: UsedBy) -> Iterator[Path]:
 
 
 def _only_used_by(state: SearchState, edge: OnlyUsedBy) -> bool:
-    """Whether all that uses the producer is the user, or a skippable node that only the user uses in turn."""
+    """Return True if the only users of the producer are the user and skippable nodes that only the user uses in turn."""
     return _only_ways(state, edge) is not None
 
 

@@ -110,7 +110,7 @@ class Together(Constraint):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Uniq(Constraint):
-    """The value has exactly one user and is no output."""
+    """The value has exactly one user and is not an output."""
 
     value: Pattern
 
@@ -122,7 +122,7 @@ class Uniq(Constraint):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ExternUse(Constraint):
-    """Whether nodes outside the match use the value: True must, False must not, None may."""
+    """Condition on uses of the value outside the match: True requires one, False forbids it, None allows it."""
 
     value: Pattern
     must: bool | None
@@ -177,6 +177,6 @@ class NonLeafExternUse:
 
 
 def check_mode(must: bool | None) -> None:
-    """Refuses what is no mode of external use."""
+    """Refuse anything but the three modes of external use."""
     if must not in (True, False, None):
         raise PatternError(f"external use is True (must), False (must not) or None (may), not {must!r}")

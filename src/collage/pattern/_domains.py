@@ -1,4 +1,4 @@
-"""Where each pattern can lie at all, found before the search so that it need not discover it again and again.
+"""Find the places at which each pattern can lie, before the search begins.
 
 Arc consistency: a node stays in a pattern's domain while each neighbouring pattern has a node in its own domain that
 could be the neighbour. Patterns with an empty domain have no match, and for tree-like patterns the search that

@@ -15,7 +15,7 @@ from collage.pattern._search_state import SearchState
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """What lies between parent and child.
+    """The nodes between parent and child.
 
     Attributes:
         nodes: The nodes between them.

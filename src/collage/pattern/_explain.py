@@ -1,4 +1,4 @@
-"""Why a pattern did not match: the furthest attempt, the constraint that failed, and where.
+"""The reason why a pattern did not match: the furthest attempt, the constraint that failed, and the place.
 
 Nothing is recorded while matching; ``explain`` searches again with a trace. Messages are put into words only for the
 attempt that is shown.
@@ -39,7 +39,7 @@ from collage.pattern._solver import Agenda, Budget, MatchBudgetExceeded, Solver
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What became of the attempt that went furthest.
+    """The result of the attempt that went furthest.
 
     Attributes:
         matched: True if the pattern does match; the rest then describes that match.
@@ -156,7 +156,7 @@ def _taking_part(state: SearchState) -> int:
 
 
 def _starts(solver: Solver, near: ir.Node | ir.Value | None) -> list[Agenda]:
-    """Where attempts begin: each node pattern at each node, so that no good attempt is missed."""
+    """Give the beginnings of attempts: each node pattern at each node, so that no good attempt is missed."""
     plan = solver.plan
     if near is not None:
         value = near.outputs[0] if isinstance(near, ir.Node) else near

@@ -31,7 +31,7 @@ class NotInMatch(PatternError, KeyError):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Match:
-    """Where a pattern lies in a graph.
+    """The place of a pattern in a graph.
 
     Attributes:
         root: The value that the pattern's root stands for.
@@ -67,7 +67,7 @@ class Match:
         return self.bound[key.last]
 
     def __contains__(self, key: object) -> bool:
-        """Whether a capture or pattern takes part (those of other alternatives do not)."""
+        """True if a capture or pattern takes part. Those of other alternatives do not."""
         return key in self.captures or (isinstance(key, PatternLike) and key.last in self.bound)
 
     def node(self, pattern: PatternLike) -> ir.Node:
@@ -192,7 +192,7 @@ def _match(solver: Solver) -> Match:
 
 
 def _starts(solver: Solver, patterns: Iterable[Pattern]) -> list[Agenda]:
-    """Where to begin: at each place of the pattern that has the fewest."""
+    """Give the beginnings of a search: the places of the pattern that has the fewest."""
     anchored = [p for p in patterns if p in solver.domains]
     if anchored:
         anchor = min(anchored, key=lambda p: len(solver.domains[p]))
@@ -204,7 +204,7 @@ def _starts(solver: Solver, patterns: Iterable[Pattern]) -> list[Agenda]:
 def _possible(
     part: tuple[Pattern, ...], plan: Plan, scope: Scope, domains: Mapping[Pattern, _domains.Domain], budget: Budget
 ) -> bool:
-    """Whether a part that nothing connects to the rest could match alone: if not, no combination is worth trying."""
+    """Return True if a part that nothing connects to the rest could match alone. If not, no combination is tried."""
     solver = Solver(plan, scope, budget, domains, only=part)
     return next(solver.solutions(_starts(solver, part)), part) is None
 

@@ -70,21 +70,21 @@ class OpPattern(Pattern):
 
     @property
     def has_gaps(self) -> bool:
-        """Whether ``...`` stands among the operands."""
+        """True if ``...`` stands among the operands."""
         return any(operand is ... for operand in self.operands or ())
 
     def commutes(self, node: ir.Node) -> bool:
-        """Whether operands may be permuted when this pattern meets this node."""
+        """Return True if operands may be permuted when this pattern meets this node."""
         return _operators.commutes(node) if self.commutative is None else self.commutative
 
     def accepts_type(self, node: ir.Node) -> bool:
-        """Whether the node is of one of the operator types."""
+        """Return True if the node is of one of the operator types."""
         return not self.op_types or (
             node.op_type in self.op_types and _operators.normal_domain(node.domain) == self.domain
         )
 
     def fits_operands(self, makers: Sequence[ir.Node]) -> bool:
-        """Whether each operator among the operands finds its type among the makers of a node's: a cheap look ahead."""
+        """Return True if a node's operands are made by operators of the types that the operands of the pattern name."""
         return all(any(operand.accepts_type(maker) for maker in makers) for operand in self._operators)
 
     def clone(self, child: Callable[[Pattern], Pattern]) -> OpPattern:

@@ -41,7 +41,7 @@ def check(edit: Edit, match: Match, scope: Scope) -> None:
 
 
 def _needed(outputs: Sequence[ir.Value], ordered: Sequence[ir.Node]) -> list[ir.Node]:
-    """Those of some nodes, listed in topological order, that the outputs need."""
+    """Return the nodes that the outputs need, of nodes in topological order."""
     needed = set(outputs)
     kept: list[ir.Node] = []
     for node in reversed(ordered):

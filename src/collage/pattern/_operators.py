@@ -1,4 +1,4 @@
-"""What patterns know about ONNX operators: which commute, which kind they are, and what their attributes default to."""
+"""Facts about ONNX operators: the commutative ones, their kinds, and the defaults of their attributes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def type_fault(node: ir.Node, dtypes: Sequence[ir.DataType | None], opset_import
 
 
 def commutes(node: ir.Node) -> bool:
-    """Whether the operator table declares the node's operator commutative."""
+    """Return True if the operator table declares the node's operator commutative."""
     return (normal_domain(node.domain), node.op_type) in COMMUTATIVE_OPS
 
 

@@ -70,7 +70,7 @@ class Plan:
         return [tuple(p for p in self.always if part_of[p] == number) for number in numbers]
 
     def is_closed(self, pattern: Pattern) -> bool:
-        """Whether an inner pattern shares nothing with this plan, so that it can be judged at any time."""
+        """Return True if an inner pattern shares nothing with this plan, so that it can be judged at any time."""
         return not set(self.inner[pattern].order) & set(self.order)
 
 
@@ -114,12 +114,12 @@ def compile_pattern(pattern: PatternLike, known: dict[Pattern, Plan] | None = No
 
 
 def inner_patterns_in_match(pattern: Pattern) -> tuple[Pattern, ...]:
-    """What a pattern is built of, without what is matched anew (refused and path patterns)."""
+    """Return the parts of a pattern, without those that are matched anew: refused patterns and path patterns."""
     return pattern.alternatives if isinstance(pattern, OrPattern) else _required(pattern)
 
 
 def is_node_pattern(pattern: Pattern) -> bool:
-    """Whether a pattern always stands for a node, in any of its uses."""
+    """Return True if a pattern always stands for a node, in any of its uses."""
     if isinstance(pattern, OrPattern):
         return all(is_node_pattern(alternative) for alternative in pattern.alternatives)
     if isinstance(pattern, AndPattern):

@@ -127,7 +127,7 @@ def kind_is(text: str, *kinds: OpKind) -> Predicate:
 
 
 def is_constant(value: ir.Value) -> bool:
-    """Whether a value is known before the model runs. An initializer that a caller may override is not."""
+    """Return True if a value is known before the model runs. An initializer that a caller may override is not."""
     node = value.producer()
     if node is not None:
         return node.op_type == "Constant" and _operators.normal_domain(node.domain) == ""

@@ -263,7 +263,7 @@ def _check_operator(node: ir.Node, imports: Mapping[str, int]) -> None:
 def _removable(
     match: Match, builder: Builder, replaced: Mapping[ir.Value, ir.Value], scope: Scope
 ) -> tuple[ir.Node, ...]:
-    """Matched nodes that nobody needs once the replaced values are redirected, users first."""
+    """Return matched nodes that are unused once the replaced values are redirected, users first."""
     gone: dict[ir.Node, None] = {}
     new_nodes = set(builder.nodes)
     kept_values = {value for node in new_nodes for value in node.inputs} | set(replaced.values())

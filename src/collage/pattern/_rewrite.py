@@ -26,10 +26,10 @@ from collage.pattern._solver import Budget, MatchBudgetExceeded, Solver
 from collage.pattern._types import Types
 
 Replacement = Mapping[PatternLike | ir.Value, ir.Value] | Iterable[tuple[PatternLike | ir.Value, ir.Value]]
-"""What stands in for what: for a pattern, its node's first output is replaced; for a value, that value."""
+"""Replacements: for a pattern, its node's first output is replaced; for a value, that value."""
 
 MAX_DEPTH = 100
-"""How often what replaced something may be replaced in turn before a rewrite is held to have no end.
+"""Most replacements of a replacement before a rewrite counts as endless.
 
 The model's own nodes have depth 0, and what replaces a match is one deeper than the shallowest node of the match. There
 are finitely many nodes of each depth, so a rewrite without end gets ever deeper; one that moves through a large model
@@ -40,7 +40,7 @@ MAX_ORDERS = 24
 """The most assignments of interchangeable patterns to one set of nodes that a rule is asked about."""
 
 GROWTH = 4
-"""How many times larger a model may get before a rewrite is held to have no end."""
+"""Largest growth of a model, as a factor, before a rewrite counts as endless."""
 
 
 class RewriteLoop(PatternError):
@@ -55,7 +55,7 @@ class RewriteLoop(PatternError):
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What became of one match.
+    """The result of one match.
 
     Attributes:
         rule: Name of the rule.
@@ -87,7 +87,7 @@ class RewriteResult:
     rounds: int
 
     def to_text(self) -> str:
-        """What was and what was not replaced, one line each."""
+        """Return the replacements that were made and those that were not, one line each."""
         lines = [f"{a.rule}: {', '.join(a.nodes)} -> {', '.join(a.new_nodes) or 'nothing new'}" for a in self.applied]
         lines += [f"{a.rule}: {', '.join(a.nodes)} left alone: {a.reason}" for a in self.refused]
         return "\n".join(lines)
@@ -161,7 +161,7 @@ def rewrite(
 
     Raises:
         RewriteLoop: The rules have no fixed point.
-        PatternError: A rule's callback failed, or returned what is no replacement; or no rule has a disabled label.
+        PatternError: A rule's callback failed, or returned something other than a replacement. Or no rule has a disabled label.
     """
     if not isinstance(model, ir.Model):
         raise PatternError(f"rewrite() takes an onnx_ir.Model, not a {type(model).__name__}")
@@ -304,10 +304,10 @@ def _names_of(nodes: Iterable[ir.Node]) -> tuple[str, ...]:
 
 
 def _replacement(rule: RewriteRule, match: _match.Match, builder: Builder) -> dict[ir.Value, ir.Value]:
-    """What the callback wants replaced; empty if it makes no change.
+    """Return the replacements that the callback wants, an empty mapping if it makes no change.
 
     Raises:
-        PatternError: The callback failed, or returned what is no replacement.
+        PatternError: The callback failed, or returned something other than a replacement.
     """
     where = f"rule {rule.label!r} at {match!r}"
     try:
@@ -340,7 +340,7 @@ def _replacement(rule: RewriteRule, match: _match.Match, builder: Builder) -> di
 
 
 def _again(found: _match.Match, plan: Plan, scope: Scope) -> _match.Match | None:
-    """The same match in the graph as it is now, or None if it is no more."""
+    """Return the same match in the graph as it is now, None if it no longer exists."""
     if any(node.graph is not scope.graph for node in found.nodes):
         return None
     places: dict[Pattern, dict[ir.Node, None]] = {

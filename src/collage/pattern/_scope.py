@@ -1,4 +1,4 @@
-"""One graph as the matcher sees it: who uses which value, in which order, and what lies between them.
+"""One graph as the matcher sees it: users of values, the order of nodes, and the nodes between them.
 
 A scope is a graph, the body of a control-flow node, or a function. Patterns match inside one scope. A use inside a
 nested body counts as a use by the node that owns the body. A use in a graph around the scope, or in a body beside it,
@@ -57,11 +57,11 @@ class Scope:
 
     @property
     def is_function(self) -> bool:
-        """Whether this is a function, which holds no initializers."""
+        """True if this is a function, which holds no initializers."""
         return isinstance(self._given, ir.Function)
 
     def sees(self, value: ir.Value) -> bool:
-        """Whether nodes of this graph may use a value: one of this graph, or of one around it."""
+        """Return True if nodes of this graph may use a value: one of this graph, or of one around it."""
         return home_of(value) is self.graph or (self._outer is not None and self._outer.sees(value))
 
     @cached_property
@@ -188,7 +188,7 @@ class Scope:
         return found
 
     def skips(self, node: ir.Node, value: ir.Value) -> bool:
-        """Whether an edge may skip a node on its way from this operand of the node's."""
+        """Return True if an edge may skip a node on its way from this operand of the node."""
         return value in self._passed_on(node)
 
     def _passed_on(self, node: ir.Node | None) -> tuple[ir.Value, ...]:

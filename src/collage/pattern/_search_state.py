@@ -13,7 +13,7 @@ from collage.pattern._plan import Plan
 from collage.pattern._scope import Scope
 
 ABSENT = ir.Value(name="absent operand")
-"""What an operand that is not given is bound to."""
+"""The binding of an operand that is not given."""
 
 
 class Trace(Protocol):
@@ -24,7 +24,7 @@ class Trace(Protocol):
 
 
 class SearchState(ABC):
-    """What a search has assigned so far, and how it takes assignments back.
+    """The assignments of a search so far, and the way back from them.
 
     Attributes:
         plan: The pattern that is looked for.
@@ -74,7 +74,7 @@ class SearchState(ABC):
             self._set(self.between, node, None)
 
     def found(self) -> Iterator[tuple[Pattern, ir.Value]]:
-        """What this search bound itself; what was given to it is judged by who gave it."""
+        """Give the bindings of this search itself. Bindings that were given to it are judged by the outer search."""
         return ((pattern, value) for pattern, value in self.bound.items() if pattern not in self.given)
 
     @property
@@ -102,6 +102,6 @@ class SearchState(ABC):
             del table[key]
 
     def _is_at(self, pattern: Pattern, value: ir.Value, any_output: bool) -> bool:
-        """Whether a bound pattern lies at a value."""
+        """Return True if a bound pattern lies at a value."""
         node = self.node_of.get(pattern)
         return self.bound[pattern] is value or (any_output and node is not None and node is value.producer())

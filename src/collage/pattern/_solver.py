@@ -46,7 +46,7 @@ class MatchBudgetExceeded(PatternError):
 
 
 class Budget:
-    """How many steps a search may take.
+    """The number of steps that a search may take.
 
     Args:
         pattern: What is looked for.
@@ -192,7 +192,7 @@ class Solver(SearchState):
             )
 
     def _is_plausible(self, alternative: Pattern, value: ir.Value) -> bool:
-        """Whether an alternative is worth opening: saves most of the work that alternatives cause."""
+        """Return True if an alternative is worth opening. This saves most of the work that alternatives cause."""
         if not isinstance(alternative, OpPattern):
             return isinstance(alternative, OrPattern) or (value is ABSENT) == isinstance(alternative, AbsentPattern)
         node = value.producer()
@@ -276,7 +276,7 @@ class Solver(SearchState):
     def matches_anew(
         self, pattern: Pattern, value: ir.Value, any_output: bool = False, scope: Scope | None = None
     ) -> bool:
-        """Whether an inner pattern (refused, excluded, path) matches at a value, given what is bound already."""
+        """Return True if an inner pattern (refused, excluded, path) matches at a value, given the bindings so far."""
         if pattern in self.bound:
             return self._is_at(pattern, value, any_output)
         plan = self.plan.inner[pattern]
@@ -387,7 +387,7 @@ class Solver(SearchState):
         return iter([self.start(pattern, value, any_output) for value, any_output in candidates])
 
     def places(self, pattern: Pattern) -> list[tuple[ir.Value, bool]]:
-        """Where in the whole scope a pattern may lie."""
+        """Return the places in the whole scope at which a pattern may lie."""
         if pattern in self.domains:
             return [(node.outputs[0], True) for node in self.domains[pattern] if node not in self.claimed]
         if is_node_pattern(pattern):
@@ -395,7 +395,7 @@ class Solver(SearchState):
         return [(value, False) for value in self.scope.values]
 
     def _candidates(self, pattern: Pattern) -> list[tuple[ir.Value, bool]] | None:
-        """Where a pattern may lie given its neighbours that are bound, or None without such neighbours."""
+        """Return the places at which a pattern may lie beside its bound neighbours, None without such neighbours."""
         if isinstance(pattern, OutputPattern) and pattern.base in self.node_of:
             outputs = self.node_of[pattern.base].outputs
             return [(value, False) for value in outputs[pattern.index : pattern.index + 1]]

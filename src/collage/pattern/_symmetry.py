@@ -74,7 +74,7 @@ def _join(group_of: dict[Pattern, list[Pattern]], one: Pattern, other: Pattern) 
 
 
 def _exchange(one: Pattern, other: Pattern) -> dict[Pattern, Pattern] | None:
-    """What goes where if two patterns change places, with their operands and relations; None if they are not alike."""
+    """Return the exchange of two patterns with their operands and relations, None if they are not alike."""
     image: dict[Pattern, Pattern] = {}
     pending = [(one, other)]
     while pending:
@@ -111,7 +111,7 @@ def _alike(a: Pattern, b: Pattern) -> bool:
 
 
 def _is_symmetry(plan: Plan, image: Mapping[Pattern, Pattern]) -> bool:
-    """Whether the pattern graph looks the same after an exchange."""
+    """Return True if the pattern graph looks the same after an exchange."""
     for pattern in dict.fromkeys((*plan.order, *image)):
         other = image.get(pattern, pattern)
         moved, there = [image.get(p, p) for p in inner_patterns(pattern)], list(inner_patterns(other))
@@ -123,7 +123,7 @@ def _is_symmetry(plan: Plan, image: Mapping[Pattern, Pattern]) -> bool:
 
 
 def _commutes(pattern: Pattern) -> bool:
-    """Whether every node that the pattern can lie on takes its operands in any order."""
+    """Return True if every node that the pattern can lie on takes its operands in any order."""
     if not isinstance(pattern, OpPattern) or pattern.commutative is False or pattern.has_gaps:
         return False
     known = all((pattern.domain, op) in _operators.COMMUTATIVE_OPS for op in pattern.op_types)

@@ -20,6 +20,7 @@ from collage.toolchains import Registry, availability_for, importing_here
 __all__ = ["Choice", "choose"]
 
 _WHY: Mapping[Fit, str] = {
+    Fit.SAME: "it is for this machine with another device",
     Fit.SAME_KIND: "its processor has the same instruction set",
     Fit.SMALLER: "this processor has all instructions of its processor, and more",
 }
@@ -51,16 +52,23 @@ def choose(plans: Sequence[PackedPlan], toolchains: Registry, here: Machine | No
     here = this_machine() if here is None else here
     ranked = sorted(plans, key=lambda plan: plan.made_on.distance(here))
     left: list[str] = []
-    for plan in ranked:
-        fit = plan.made_on.fit(here)
-        if fit is Fit.OTHER:
-            break
-        if (reason := _why_unusable(plan.recipe, toolchains)) is not None:
-            left.append(f"the plan for {plan.made_on} is left out, since {reason}")
+    for fit in (Fit.SAME, Fit.SAME_KIND, Fit.SMALLER):
+        usable = []
+        for plan in (plan for plan in ranked if plan.made_on.fit(here) is fit):
+            if (reason := _why_unusable(plan.recipe, toolchains)) is not None:
+                left.append(f"the plan for {plan.made_on} is left out, since {reason}")
+                continue
+            usable.append(plan)
+            # Further plans are not looked at if this one is for the devices here: to ask a toolchain may import it.
+            if not _devices_that_differ(plan, toolchains):
+                break
+        if not usable:
             continue
-        if fit is Fit.SAME:
+        plan = min(usable, key=lambda plan: len(_devices_that_differ(plan, toolchains)))
+        differ = "".join(f"; it was compiled for {build}" for build in _devices_that_differ(plan, toolchains))
+        if fit is Fit.SAME and not differ:
             return Choice(plan)
-        return Choice(plan, note=_note(here, [*left, f"the nearest, for {plan.made_on}, is used: {_WHY[fit]}"]))
+        return Choice(plan, note=_note(here, [*left, f"the nearest, for {plan.made_on}, is used: {_WHY[fit]}{differ}"]))
     for plan in ranked:
         if _is_portable_single(plan.recipe) and _why_unusable(plan.recipe, toolchains) is None:
             told = f"the plan for {plan.made_on} is used: one portable kernel on {plan.targets[0]}"
@@ -81,6 +89,16 @@ def _why_unusable(recipe: Recipe, toolchains: Registry) -> str | None:
         if not found.available:
             return f"{target.toolchain} is not usable here: {found.reason}"
     return None
+
+
+def _devices_that_differ(plan: PackedPlan, toolchains: Registry) -> list[str]:
+    """Return the builds for devices that are not those here."""
+    if not plan.device_builds:
+        return []
+    targets = {Target.parse(kernel.target) for kernel in plan.recipe.kernels}
+    with importing_here():
+        here = {each.build_name: availability_for(toolchains.get(each.toolchain), each).build for each in targets}
+    return [build for name, build in plan.device_builds.items() if here.get(name) != build]
 
 
 def _is_portable_single(recipe: Recipe) -> bool:

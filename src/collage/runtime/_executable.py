@@ -100,7 +100,8 @@ class Executable:
         limit = contexts or recipe.streams or max(1, cores // wanted)
         # A kernel alone may keep the machine to itself; with others, of the same toolchain too, it must be quiet between
         # runs: threads that spin for the last kernel take the cores from the next one.
-        options = LoadOptions(threads, exclusive=len(recipe.kernels) * limit == 1, streams=limit)
+        streams = limit if contexts or recipe.streams else 1
+        options = LoadOptions(threads, exclusive=len(recipe.kernels) * limit == 1, streams=streams)
         self._loader = partial(_Loader, recipe, workspace, toolchains or registry(), options, self.notes, debug)
         self._limit = limit
         self._contexts = new_pool(self._loader().executor, limit, is_lazy=is_lazy)

@@ -56,6 +56,8 @@ def _row(plan: PackedPlan, is_used: bool) -> dict[str, Any]:
         "system": made_on.system,
         "cpu": made_on.cpu or None,
         "cores": made_on.cores or None,
+        "devices": list(plan.device_builds.values()),
+        "manifest": plan.manifest,
         "kernels": len(recipe.kernels),
         "targets": list(plan.targets),
         "native_code": any(kernel.is_built and not kernel.compiled.portable for kernel in recipe.kernels),

@@ -44,7 +44,7 @@ __all__ = [
 PACK = "pack.json"
 
 _SCHEMA = 1
-_MOST_PLANS = 256
+_MOST_PLANS = 64
 _MAX_PACK_BYTES = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -71,6 +71,16 @@ class PackedPlan:
         return _digest_or_empty(self.recipe.model.get("sha256"))
 
     @property
+    def device_builds(self) -> Mapping[str, str]:
+        """Builds of the toolchains that serve devices beside the processor. They name the device, such as a GPU."""
+        return {name: build for name, build in self.recipe.builds.items() if ":" in name}
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """Facts that are equal for two plans of one machine. A pack holds at most one of these."""
+        return (*self.made_on.identity, *(f"{name} {build}" for name, build in sorted(self.device_builds.items())))
+
+    @property
     def targets(self) -> tuple[str, ...]:
         """The short forms of its targets, each once."""
         return tuple(dict.fromkeys(Target.parse(kernel.target).short for kernel in self.recipe.kernels))
@@ -91,7 +101,8 @@ class PackedPlan:
 
     def __str__(self) -> str:
         count = len(self.recipe.kernels)
-        return f"{self.made_on}: {count} {'kernel' if count == 1 else 'kernels'} on {', '.join(self.targets)}"
+        devices = "".join(f", {build}" for build in self.device_builds.values())
+        return f"{self.made_on}{devices}: {count} {'kernel' if count == 1 else 'kernels'} on {', '.join(self.targets)}"
 
 
 def pack_of(plans: Sequence[PackedPlan]) -> bytes:
@@ -148,7 +159,7 @@ def why_not_together(plans: Sequence[PackedPlan]) -> str | None:
     """Return why plans cannot be in one pack, None if they can."""
     if len(plans) > _MOST_PLANS:
         return f"{len(plans)} plans; a pack holds at most {_MOST_PLANS}"
-    first, seen = plans[0], {plans[0].made_on.identity: plans[0]}
+    first, seen = plans[0], {plans[0].identity: plans[0]}
     sizes: dict[str, int] = {}
     for number, plan in enumerate(plans):
         if not plan.model:
@@ -159,7 +170,7 @@ def why_not_together(plans: Sequence[PackedPlan]) -> str | None:
             if getattr(plan.recipe, kind) != getattr(first.recipe, kind):
                 ours, theirs = ("; ".join(map(str, getattr(each.recipe, kind))) for each in (first, plan))
                 return f"its plans have different {kind}: {ours}, and {theirs}"
-        if number and seen.setdefault(plan.made_on.identity, plan) is not plan:
+        if number and seen.setdefault(plan.identity, plan) is not plan:
             return f"two plans are for one machine, {plan.made_on}"
         for digest, size in plan.files.values():
             if sizes.setdefault(digest, size) != size:
@@ -215,7 +226,8 @@ def materialise(folder: Path, plan: PackedPlan, empty: Path, only: Iterable[str]
         if source.is_symlink() or not source.is_file():
             raise ArtefactError(f"{source} is missing, or is not a plain file")
         try:
-            if name == WEIGHTS and _linked(source, target):
+            # Of several names of one file, the front door wants all to belong to one user.
+            if name == WEIGHTS and source.stat().st_uid == empty.stat().st_uid and _linked(source, target):
                 continue
             shutil.copyfile(source, target)
         except OSError as error:

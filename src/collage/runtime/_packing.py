@@ -66,7 +66,7 @@ def unpack_plan(artefact: str | Path, path: str | Path, machine: str) -> PackedP
     Args:
         artefact: The pack.
         path: A folder, a file whose name ends in ``.zip``, or a URL.
-        machine: How the fingerprint of the plan's machine begins.
+        machine: How the fingerprint of the plan's machine begins, or the digest of its manifest.
 
     Raises:
         UsageError: It is not a pack, or holds not exactly one plan of such a machine.
@@ -76,7 +76,11 @@ def unpack_plan(artefact: str | Path, path: str | Path, machine: str) -> PackedP
         if not (folder / PACK).is_file():
             raise UsageError(f"{artefact} is not a pack, so there is nothing to unpack")
         plans = read_plans(folder, *read_pack(folder))
-        found = [plan for plan in plans if machine and plan.made_on.fingerprint.startswith(machine)]
+        found = [
+            plan
+            for plan in plans
+            if machine and (plan.made_on.fingerprint.startswith(machine) or plan.manifest.startswith(machine))
+        ]
         if len(found) != 1:
             there = "; ".join(str(plan.made_on) for plan in plans)
             raise UsageError(

@@ -2,7 +2,7 @@
 
 The relaxation: walk along the nodes in order; at each node either take a candidate that begins there and go on after
 its head (the nodes it covers without a gap), or skip the node because an earlier candidate's rest has covered it.
-Nothing checks that it has, but skipping has a price per node, and whoever covers the node by its rest is paid that
+Nothing checks that it has. But skipping has a price per node, and a candidate whose rest covers the node is paid that
 price. For any prices the least cost of such a walk is a bound of the least cost of a cover, for a cover pays and is
 paid alike.
 

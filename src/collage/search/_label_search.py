@@ -99,7 +99,7 @@ class Flow:
         self._telling = [together[node] | ~self._reach[node] for node in range(problem.n)]
 
     def is_convex(self, bits: int) -> bool:
-        """Whether nothing flows out of these nodes and back."""
+        """Return True if no path leads out of these nodes and back."""
         outside = 0
         for node in iterate_bits(bits):
             outside |= self._successors[node] & ~bits
@@ -107,11 +107,11 @@ class Flow:
 
     @cached_property
     def admitted(self) -> Bools:
-        """Whether each candidate satisfies the admission rule, [candidates]."""
+        """Return an array that is True for each candidate that satisfies the admission rule, [candidates]."""
         return np.array([self.is_admitted(c.bits) for c in self._problem.candidates], dtype=bool)
 
     def is_admitted(self, bits: int) -> bool:
-        """Whether every consumer outside comes after the last exit; a node that nobody consumes is one."""
+        """Return True if every consumer outside comes after the last exit. A node without consumers is an exit."""
         outside, last = 0, -1
         for node in iterate_bits(bits):
             after = self._successors[node] & ~bits
@@ -122,7 +122,7 @@ class Flow:
         return not outside or first > last
 
     def has_ring(self, path: Path) -> bool:
-        """Whether some kernels of a cover feed each other in a ring."""
+        """Return True if some kernels of a cover feed each other in a circle."""
         kernels = [self._problem.candidates[i].bits for i in path.candidates]
         return find_cycle(kernel_successors(self._graph, kernels)) is not None
 

@@ -3,7 +3,7 @@
 Measuring is what costs, searching is cheap. Every candidate that was not measured yet has a bound. The best path
 under these optimistic costs is searched, what is not measured on it is measured, and this repeats until the best path
 is measured through. If the bounds are proofs, no other path can then be better: a path that was not measured has a
-bound that is no better, and its true cost is above its bound.
+bound that is not better, and its true cost is at least its bound.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class LazyOptions:
         bounds_are_proofs: True if no candidate can cost less than its bound: only then is a result called optimal.
         batch_size: Most candidates per call of ``measure``; None is all that are not measured on the best path.
         paths_per_round: How many of the best paths may contribute to a batch that is not full.
-        max_measured: Most candidates to measure in all; None is no limit.
-        deadline_s: Seconds after which no new batch begins; None is no limit.
+        max_measured: Most candidates to measure in all, None for no limit.
+        deadline_s: Seconds after which no new batch begins, None for no limit.
         min_gain: The search stops when the best optimistic path is not better than the best path measured through by at
             least this fraction of it.
         max_states: Cap on covered sets settled in each round.
         charges: What each candidate that is not measured is charged for that, as shares of the best path's cost. The search
             goes to the next charge when there is nothing to gain at one. Falling charges make it try paths of few new
             candidates first, which can be measured through; without them it wanders among many that are all hoped to be
-            a little better, and ends in the middle of measuring one of them. Only for bounds that are no proofs.
+            a little better, and ends in the middle of measuring one of them. Only for bounds that are not proofs.
     """
 
     bounds_are_proofs: bool = False
@@ -82,7 +82,7 @@ def lazy_shortest_path(
         known_cost_of: Cost that is known without measuring, or None; asked once.
         key_of: Candidates with equal keys cost the same, so that one of them is measured for all; None tells that
             all differ.
-        proof_bound_of: Seconds that a candidate cannot undercut, for the gap, where ``bound_of`` is no proof.
+        proof_bound_of: Seconds that a candidate cannot undercut, for the gap, if ``bound_of`` is not a proof.
         launch_penalty_of: Seconds that each kernel costs beyond its own cost.
         priority_of: Priority of a candidate's target, 0 preferred most.
         should_stop: Asked before each batch; True ends the search with what is known by then.
@@ -231,7 +231,7 @@ class LazySearch(Generic[C]):
         return self._plan(np.where(self.is_known, self.seconds, np.inf))
 
     def _batch(self, paths: Sequence[Path], bounds: np.ndarray) -> list[int]:
-        """What to measure next: from the best path first, the most expensive first, one candidate per key."""
+        """Return the next batch to measure: from the best path first, the most expensive first, one candidate per key."""
         chosen: dict[Hashable, int] = {}
         for path in paths:
             missing = [i for i in path.candidates if not self.is_known[i]]

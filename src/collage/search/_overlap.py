@@ -184,7 +184,7 @@ class _Beam(Generic[P]):
 
     @property
     def width_of_all(self) -> int:
-        """How many candidates are left: what a beam of one label would try."""
+        """Return the number of candidates that are left: a beam of one label would try them."""
         return int(self._keep.sum())
 
     @property

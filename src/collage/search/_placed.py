@@ -1,7 +1,7 @@
 """The search where kernels may run on several devices: which kernels, and where.
 
 A candidate comes once for each device that may run it. A value that is read on another device than it lies on has to be
-copied there, once for each destination, whoever reads it first. So a label here is a covered set together with the
+copied there, once for each destination. So a label here is a covered set together with the
 **whereabouts** of the values that still matter: for each, where it lies, and where it is, or will have to be, copied to.
 
 Of two labels of equal covered set, the dearer one is dropped if paying for every copy that only it has would still leave

@@ -25,7 +25,7 @@ Form = tuple[int, int, tuple[tuple[int, int], ...]]
 
 
 def trailing_ones(bits: int) -> int:
-    """How many of the lowest bits are set without a gap."""
+    """Return the number of the lowest bits that are set without a gap."""
     return (~bits & (bits + 1)).bit_length() - 1
 
 

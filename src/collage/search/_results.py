@@ -31,7 +31,7 @@ def weigh(problem: Problem[C], costs: Sequence[CostLike], launch_penalty_of: Cal
 
 
 def statistics_of(problem: Problem[C], weights: Weights, found: Found, began: float) -> SearchStatistics:
-    """What a search did that began at a time of ``perf_counter``."""
+    """Return the statistics of a search that began at a time of ``perf_counter``."""
     return SearchStatistics(
         candidates=len(problem.candidates),
         valid=int(weights.valid.sum()),

@@ -22,7 +22,7 @@ def makespan_s(kernels: Sequence[tuple[int, int]], seconds: Sequence[float], tra
     Args:
         kernels: The nodes of each kernel, as bits, and its device.
         seconds: What each takes.
-        transfers: What the nodes hand to each other; all of it, for whoever reads waits.
+        transfers: The values that nodes hand to each other, all of them, since a reader waits for each.
 
     Returns:
         Infinity where a copy is impossible, or kernels wait for each other in a circle.

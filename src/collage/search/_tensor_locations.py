@@ -25,7 +25,7 @@ TensorLocations = tuple[tuple[int, Where], ...]
 
 
 class CopyPlan:
-    """What it costs to bring values where kernels read them."""
+    """The cost of bringing values to the places where kernels read them."""
 
     def __init__(self, weights: Weights, transfers: Sequence[Transfer]) -> None:
         self._transfers = transfers

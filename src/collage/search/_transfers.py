@@ -17,7 +17,7 @@ class PlacedCandidate(Candidate, Protocol):
 
     @property
     def device(self) -> int:
-        """Where it would run. Devices are numbered from 0; of those that cost the same, the lowest number wins."""
+        """The device that would run it. Devices are numbered from 0. Of those that cost the same, the lowest number wins."""
         ...
 
 
@@ -72,6 +72,6 @@ def places_of(candidates: Sequence[P]) -> list[tuple[int, int]]:
 
 
 def read_on(transfer: Transfer, readers: Sequence[int], device: int) -> int:
-    """Where a kernel on a device reads a value for some of its nodes."""
+    """Return the device from which a kernel on a device reads a value for some of its nodes."""
     fixed = [transfer.readers[reader] for reader in readers]
     return device if None in fixed else next(place for place in fixed if place is not None)

@@ -24,7 +24,7 @@ from typing import Any
 
 from collage._errors import ArtefactError, UsageError
 from collage.store._copies import copy_verified
-from collage.store._places import FileSystem, shown, telling, url_of
+from collage.store._places import DRAFT, FileSystem, shown, telling, url_of
 from collage.system.plain_names import is_plain_name
 from collage.system.scratch import scratch
 
@@ -81,7 +81,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Objects that no name refers to.
+    """Objects that no name refers to, and drafts.
 
     Attributes:
         objects: Their number.
@@ -268,7 +268,7 @@ class Store:
                         yield Problem(name, f"{each} of {name} is missing: {self._object_path(digest)}")
 
     def collect(self, older_than_s: float = GRACE_S, *, dry_run: bool = False) -> Collected:
-        """Remove objects that no name refers to.
+        """Remove objects that no name refers to, and drafts that killed processes left behind.
 
         Args:
             older_than_s: The age from which they are removed. Younger ones may belong to an artefact that is being stored.
@@ -277,7 +277,7 @@ class Store:
         Raises:
             ArtefactError: A name or a tree is damaged, so that it cannot be known what it refers to. Nothing is removed.
         """
-        found = [(path, digest) for path, digest in self._objects()]
+        found = [*self._objects(), *((path, "") for path in self._drafts())]
         used = self._used()
         objects = size_bytes = young = 0
         with telling("write", self._shown):
@@ -329,6 +329,11 @@ class Store:
                 if _is_digest(digest):
                     found.append((path, digest))
             return sorted(found)
+
+    def _drafts(self) -> list[str]:
+        with telling("read", self._shown):
+            folders = (self.place.at("objects"), self.place.at("names"))
+            return sorted(path for folder in folders for path in self.place.files(folder) if path.endswith(DRAFT))
 
     def _object_path(self, digest: str) -> str:
         return self.place.at("objects", "sha256", digest[:2], digest[2:])

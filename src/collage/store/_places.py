@@ -15,7 +15,10 @@ from typing import Any
 
 from collage._errors import CollageError, UsageError
 
-__all__ = ["STORE", "FileSystem", "shown", "telling", "url_of"]
+__all__ = ["DRAFT", "STORE", "FileSystem", "shown", "telling", "url_of"]
+
+DRAFT = ".draft"
+"""End of the names of files that are being written. A killed process leaves one behind."""
 
 STORE = "store"
 """Scheme of the store itself: ``store://resnet50``."""
@@ -134,7 +137,7 @@ class FileSystem:
             return
         parent, _, name = path.rpartition("/")
         self._fs.makedirs(parent, exist_ok=True)
-        draft = f"{parent}/.{name[:100]}.{secrets.token_hex(8)}.draft"
+        draft = f"{parent}/.{name[:100]}.{secrets.token_hex(8)}{DRAFT}"
         try:
             self._fs.put_file(str(source), draft)
             if self._is_local:

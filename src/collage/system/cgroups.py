@@ -1,4 +1,4 @@
-"""What control groups leave to this process, in a container or not: processors' time and memory."""
+"""Processors' time and memory that control groups leave to this process, in a container or not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIMIT_AND_USE = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "m
 
 
 def processor_quota(mount: Path = _MOUNT, own: Path = _OWN) -> float | None:
-    """How many processors' time this process and its neighbours in a group may take, by version 2 or 1 of control groups.
+    """Return the processors' time that this process and its neighbours in a group may take, by version 1 or 2 of groups.
 
     Args:
         mount: Where the groups are.

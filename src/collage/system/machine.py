@@ -33,7 +33,7 @@ class Machine:
         flags: These flags, sorted.
         cores: Number of processors that this process may use.
         physical_cores: Number of cores that these belong to: two threads of one core are slower than two cores.
-        quota: Share of a processor's time, or number of processors' time, that a container may take; None is no limit.
+        quota: Share of a processor's time, or number of processors' time, that a container may take, None for no limit.
         memory_bytes: Physical memory.
         system: Operating system and architecture.
     """
@@ -49,12 +49,12 @@ class Machine:
 
     @property
     def multiplies_bytes_at_once(self) -> bool:
-        """Whether an instruction adds products of bytes in 32 bits; without, they are slower, or saturate in 16 bits."""
+        """True if an instruction adds products of bytes in 32 bits. Without it, they are slower, or saturate in 16 bits."""
         return not _INT8.isdisjoint(self.flags)
 
     @property
     def saturates_products_of_bytes(self) -> bool:
-        """Whether toolchains add products of bytes in pairs in 16 bits, the fastest way of x86 processors without VNNI."""
+        """True if toolchains add products of bytes in pairs in 16 bits, the fastest way of x86 processors without VNNI."""
         return "ssse3" in self.flags and not self.multiplies_bytes_at_once
 
     @property
@@ -148,7 +148,7 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def usable_memory_bytes() -> int:
-    """Memory that this process could take if nobody else took any: the machine's, or what its container is limited to."""
+    """Return the memory that this process could take alone: the machine's, or the limit of its container."""
     in_groups = limit_of_groups_bytes()
     return this_machine().memory_bytes if in_groups is None else min(this_machine().memory_bytes, in_groups)
 

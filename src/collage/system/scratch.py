@@ -1,4 +1,4 @@
-"""Folders for as long as somebody works in them: gone with their process, or swept by the next one where it was killed."""
+"""Folders that last as long as their process. Those of killed processes are removed by the next one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["make_scratch", "remove_scratch", "scratch"]
 
 _PREFIX = "collage_scratch_"
 _GRACE_S = 60.0
-"""A folder that nobody has locked may be so young that its maker is about to."""
+"""Age in seconds below which a folder without a lock is left alone. Its maker may be about to lock it."""
 
 
 class _Hold(NamedTuple):

@@ -1,6 +1,6 @@
-"""Arrays where memory ends, for finding out who reads or writes beyond them, or writes to what is only lent.
+"""Arrays at the end of memory, to find kernels that read or write beyond them, or write to their inputs.
 
-Whoever does dies of it; so kernels meet such arrays in a process of their own, which this module is the program of.
+Such an access ends the process. So kernels meet such arrays in a process of their own, whose program is this module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NO_ACCESS, _READ_ONLY = 0, mmap.PROT_READ
 
 
 class Pages:
-    """Memory for one array, between two pages that nobody can touch. It is never given back.
+    """Memory for one array, between two pages without access. It is never given back.
 
     Args:
         x: What the array is to hold.
@@ -50,7 +50,7 @@ class Pages:
         self._kept.append(self)  # Runtimes may remember arrays that they met.
 
     def seal(self) -> Tensor:
-        """The array, to which NumPy would write and nobody can."""
+        """Return the array, which NumPy takes for writable and which is not."""
         self._protect(self._begin, self._size, _READ_ONLY)
         return self.array
 

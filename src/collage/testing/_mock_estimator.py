@@ -22,7 +22,7 @@ class MockCostEstimator:
 
     Args:
         target_costs: Cost of one operator by printed target; targets that are missing cannot run anything.
-        max_estimates: Fail if more kernels are estimated; None is no limit.
+        max_estimates: Fail if more kernels are estimated, None for no limit.
 
     Attributes:
         estimates: Number of kernels estimated so far.

@@ -1,4 +1,4 @@
-"""How many threads a kernel computes with, in a process of its own, and whether it is quiet between two calls.
+"""The number of threads that a kernel computes with, in a process of its own, and its rest between two calls.
 
 A program: ``python -m collage.testing._thread_use FOLDER``, with ``task.json`` and ``input.npy`` in the folder.
 """

@@ -54,7 +54,7 @@ __all__ = ["ToolchainTestCase"]
 
 
 _UNEVEN = frozenset({"conv_relu", "reduce", "topk", "layer_norm_gelu"})
-"""Common kernels whose inputs and outputs are no whole number of vectors, or are read in windows."""
+"""Common kernels whose inputs and outputs do not fill whole vectors, or are read in windows."""
 
 
 def _by_name(case: Any) -> str:
@@ -358,7 +358,7 @@ class ToolchainTestCase:
             assert all(0 <= value < 1 for value in seconds.values())
 
     def _assert_at_home_anywhere(self, loaded: Kernel, case: KernelCase) -> None:
-        """That answers are right wherever inputs lie, which are left as they were, and so are earlier answers."""
+        """Demand right answers wherever inputs lie. Inputs and earlier answers stay as they were."""
         earlier: list[tuple[Tensor, Tensor]] = []
         for offset in (0, 4, 16, 0):
             inputs = placed(case.inputs, offset)
@@ -379,7 +379,7 @@ class ToolchainTestCase:
             np.testing.assert_array_equal(y, before)
 
     def _assert_writes_in_place(self, loaded: InPlaceKernel, case: KernelCase) -> None:
-        """That it writes to buffers what a call returns, and nothing beside them."""
+        """Demand that it writes to buffers the same as a call returns, and nothing beside them."""
         called = [y.copy() for y in loaded(case.inputs)]
         assert [(y.dtype.name, y.shape) for y in called] == [(a.dtype, tuple(a.shape)) for a in loaded.layouts]
         kept = [x.copy() for x in case.inputs]
@@ -422,7 +422,7 @@ class _Guarded:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the marks are still there."""
+        """Return True if the marks are still there."""
         return bool((self._block[: self._MARGIN] == 0xA5).all() and (self._block[-self._MARGIN :] == 0xA5).all())
 
 

@@ -135,7 +135,7 @@ COMMON = (
         {"w": _numbers(32, seed=1)},
     ),
 )
-"""What any toolchain for neural networks is expected to take."""
+"""Kernels that any toolchain for neural networks is expected to take."""
 
 _TWICE = _numbers(4, 16)
 

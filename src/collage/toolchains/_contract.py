@@ -1,4 +1,4 @@
-"""What a toolchain is: the contract between Collage and everything that compiles and runs kernels.
+"""The contract between Collage and every toolchain, which compiles and runs kernels.
 
 A toolchain turns a kernel (a small, complete ONNX model whose weights are its initializers) into files, and files
 into something that can be called. Collage asks it for nothing else: which sub-graphs become kernels, whether they are
@@ -53,7 +53,7 @@ TUNED = "collage.tuned"
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether a toolchain can be used here.
+    """The answer to the question if a toolchain can be used here.
 
     Attributes:
         available: True if kernels can be compiled and run on this machine.
@@ -77,7 +77,7 @@ class Availability:
 
 @dataclass(frozen=True)
 class Support:
-    """Whether a toolchain takes an operator; a refusal says why."""
+    """The answer to the question if a toolchain takes an operator. A refusal has a reason."""
 
     ok: bool
     reason: str | None = None
@@ -145,7 +145,7 @@ def read_names(data: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How a kernel is to behave in the process that runs it.
+    """The behaviour that is wanted of a kernel in the process that runs it.
 
     Attributes:
         threads: Number of threads to use; 0 is the toolchain's own default for this machine.
@@ -236,7 +236,7 @@ class Device(Protocol):
         ...
 
     def seconds(self, work: Callable[[], Any]) -> float:
-        """How long the device takes for ``work``, by its own clock."""
+        """Return the seconds that the device takes for ``work``, by its own clock."""
         ...
 
     def evict(self, size_bytes: int) -> None:
@@ -252,7 +252,7 @@ class Device(Protocol):
 class DeviceKernel(Protocol):
     """A kernel that also takes and returns tensors of a device, so that these need not leave it between two kernels.
 
-    Optional: who runs kernels asks for it, and calls any other kernel with arrays.
+    Optional: the runtime asks for it, and calls any other kernel with arrays.
 
     Attributes:
         device: Where it runs.
@@ -278,10 +278,10 @@ class AllocatingKernel(Protocol):
     """A kernel that can tell whether each call allocates all outputs anew.
 
     Optional: ``Kernel`` asks for outputs that lie apart from all else, but runtimes pass inputs on, or hand one tensor out
-    twice, and few documents say when. So who runs kernels looks at every pair of tensors, which takes microseconds.
+    twice, and few documents say when. So the runtime looks at every pair of tensors, which takes microseconds.
 
     Attributes:
-        allocates_outputs: True where it follows from how the kernel was made, so that nobody needs to look.
+        allocates_outputs: True where it follows from how the kernel was made, so that the runtime need not look.
     """
 
     reuses_outputs: bool
@@ -294,7 +294,7 @@ class AllocatingKernel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a buffer must be like to be written to.
+    """The form of a buffer that a kernel can write to.
 
     Attributes:
         dtype: Name of the element type.
@@ -307,9 +307,9 @@ class Layout:
 
 @runtime_checkable
 class InPlaceKernel(Protocol):
-    """A kernel that can also write its outputs into buffers that it is given, so that nobody copies them.
+    """A kernel that can also write its outputs into buffers that it is given, so that they are not copied.
 
-    Optional: who runs kernels asks for it, and plans buffers for such kernels ahead.
+    Optional: the runtime asks for it, and plans buffers for such kernels ahead.
 
     Attributes:
         layouts: Of each output: known before the first call, and the same for all.
@@ -382,7 +382,7 @@ class Toolchain(Protocol):
     optimises_whole_graphs: bool
 
     def availability(self) -> Availability:
-        """Whether it can be used here; never raises, never takes more than a few seconds."""
+        """Return if it can be used here. Never raises, never takes more than a few seconds."""
         ...
 
     def pattern_table(self) -> Sequence[PatternEntry]:
@@ -390,7 +390,7 @@ class Toolchain(Protocol):
         ...
 
     def supports(self, node: ir.Node, target: Target) -> Support:
-        """Whether it takes this operator as it stands (attributes, types, constants). Never raises."""
+        """Return if it takes this operator as it stands (attributes, types, constants). Never raises."""
         ...
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
@@ -415,14 +415,14 @@ class Toolchain(Protocol):
 
 @dataclass(frozen=True)
 class TuningSession:
-    """What a tuner may use.
+    """The means that a tuner may use.
 
     Attributes:
         budget_s: Seconds that it may take.
         threads: Threads that the kernel will run with; 0 is the toolchain's own default.
         known: Records of workloads that need not be tuned again.
-        building: Entered while something is built: nobody measures on this machine meanwhile.
-        measuring: Entered while something is timed: nobody builds or measures on this machine meanwhile.
+        building: Entered while something is built: nothing is measured on this machine meanwhile.
+        measuring: Entered while something is timed: nothing is built or measured on this machine meanwhile.
     """
 
     budget_s: float
@@ -443,7 +443,7 @@ class Tuner(Protocol):
     """
 
     def tuning_workloads(self, kernel: ir.Model, target: Target, workspace: Path) -> Sequence[str]:
-        """What can be tuned in a kernel; empty if nothing can.
+        """Return the workloads in a kernel that can be tuned, none if nothing can.
 
         Raises:
             Unsupported: The toolchain cannot take this kernel.

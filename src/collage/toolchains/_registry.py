@@ -1,4 +1,4 @@
-"""Which toolchains exist: found by entry point, imported on first use."""
+"""The registry of toolchains: found by entry point, imported on first use."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Registry:
         self._loaded[toolchain.name] = toolchain
 
     def factory(self, name: str) -> tuple[str, dict[str, Any]]:
-        """How another process makes the toolchain: ``module:Class`` and its keyword arguments."""
+        """Return the means to make the toolchain in another process: ``module:Class`` and its keyword arguments."""
         if name in self._points:
             return self._points[name].value, {}
         toolchain = self.get(name)
@@ -125,7 +125,7 @@ def option_values(toolchain: Toolchain, target: Target) -> OptionValues:
 
 
 def _check_contract(toolchain: Any, name: str) -> None:
-    """Refuse an object that is no toolchain, before anything relies on it.
+    """Refuse an object that is not a toolchain, before anything relies on it.
 
     Args:
         toolchain: What the entry point made.

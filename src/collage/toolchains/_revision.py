@@ -1,4 +1,4 @@
-"""Which code drives a toolchain: what was measured with other code tells nothing of this one."""
+"""The revision of the code that drives a toolchain. Timings with other code say nothing about this one."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _WITH_AXES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How an operator is wanted: what takes its place, and how operands and results are permuted.
+    """The wanted layout of an operator: its replacement, and the permutations of its operands and results.
 
     Attributes:
         inputs: By index of the operand, the ``perm`` of the Transpose that it goes through; others stay.
@@ -149,7 +149,7 @@ class _Alteration:
         return self.transposed[value][1] if value in self.transposed else None
 
     def _before(self, value: ir.Value | None, perm: Permutation) -> ir.Value | None:
-        """What ``value`` is a Transpose by ``perm`` of; None if that cannot be had for free."""
+        """Return the value that ``value`` is a Transpose by ``perm`` of, None if there is none for free."""
         if value is None or value in self.transposed:
             return None if value is None else self.transposed[value][0]
         array = constant_of(value)
@@ -200,7 +200,7 @@ class _Alteration:
 
 
 def _is_elementwise(node: ir.Node) -> bool:
-    """Whether permuting all operands permutes the result."""
+    """Return True if permuting all operands permutes the result."""
     if node.domain != "" or "axis" in node.attributes or node.op_type in _WITH_AXES:
         return False
     return op_kind(node) in (OpKind.ELEMWISE, OpKind.BROADCAST)

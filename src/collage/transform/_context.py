@@ -45,7 +45,7 @@ class PassInstrument:
         """It ends."""
 
     def should_run(self, model: ir.Model, info: PassInfo) -> bool:
-        """Whether an enabled pass may run; all instruments are asked, and one refusal is enough.
+        """Return True if an enabled pass may run. All instruments are asked, and one refusal is enough.
 
         Not asked for passes that the context or another pass requires.
         """
@@ -80,7 +80,7 @@ class PassContext:
         disabled_pass: Names of passes that never run.
         config: Values of registered keys.
         instruments: Watch passes run, in this order.
-        trace: Called before and after each pass that is no sequence.
+        trace: Called before and after each pass other than a sequence.
 
     Raises:
         ConfigError: An unknown pass or key, or a value of the wrong type.

@@ -23,7 +23,7 @@ __all__ = [
 
 
 class PassOptions(TypedDict, total=False):
-    """What a decorator says about a pass: the fields of ``PassInfo``. The name is the decorated thing's unless given."""
+    """The fields of ``PassInfo`` as arguments of a decorator. The default name is that of the decorated object."""
 
     name: str
     opt_level: int

@@ -62,11 +62,11 @@ class _DraftFunction(_Unfilled, ir.Function):
 
 
 class Draft(_Unfilled, ir.Model):
-    """A copy of a model that is made when somebody first looks into it; then it is a draft no more.
+    """A copy of a model that is made at the first look into it. Then it is not a draft any more.
 
     Passes get a draft, so a pass that fails leaves the original unchanged; and a pass that looks at nothing costs
-    nothing, however large the model. Its graphs and functions can be handed out before the copy is made; whoever looks
-    into one of them has the whole model copied. Weights share
+    nothing, however large the model. Its graphs and functions can be handed out before the copy is made. A look
+    into one of them copies the whole model. Weights share
     their bytes with the original.
     """
 
@@ -125,7 +125,7 @@ class Body:
 
 
 def source(part: _Part) -> _Part:
-    """What a draft will be a copy of, to look at; anything else itself."""
+    """Return the model that a draft will be a copy of, for reading. Anything else is returned itself."""
     if isinstance(part, _Unfilled):
         original: _Part = part._source
         return original
@@ -133,7 +133,7 @@ def source(part: _Part) -> _Part:
 
 
 def has_operator(function: ir.Graph | ir.Function, op_types: Collection[str]) -> bool:
-    """Whether a function has a node of one of these types, bodies left out, without touching a draft."""
+    """Return True if a function has a node of one of these types, bodies left out, without touching a draft."""
     return any(node.op_type in op_types for node in source(function))
 
 

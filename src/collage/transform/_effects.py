@@ -16,7 +16,7 @@ _DROPOUT_TRAINING_INPUT = 2
 
 
 def is_random(node: ir.Node) -> bool:
-    """Whether a node draws random numbers, itself or in a body."""
+    """Return True if a node draws random numbers, itself or in a body."""
     if node.domain in ("", "ai.onnx"):
         if node.op_type in _RANDOM:
             return True
@@ -26,7 +26,7 @@ def is_random(node: ir.Node) -> bool:
 
 
 def is_pure(node: ir.Node) -> bool:
-    """Whether equal inputs give equal outputs; operators of unknown domains are not trusted to."""
+    """Return True if equal inputs give equal outputs. Operators of unknown domains are not trusted to."""
     return node.domain in _STANDARD_DOMAINS and not is_random(node)
 
 

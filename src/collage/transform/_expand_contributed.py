@@ -113,7 +113,7 @@ def _written_out(node: ir.Node, given: Mapping[ir.Value, ir.Value], version: int
 
 
 def _is_wanted(value: ir.Value) -> bool:
-    """Whether anybody reads it: passes give names to outputs that are left out, too."""
+    """Return True if the value has a reader: passes give names to outputs that are left out, too."""
     return bool(value.name) and (value.is_graph_output() or bool(value.uses()))
 
 

@@ -41,7 +41,7 @@ _KEPT = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"
 """Operators that carry what toolchains want to see."""
 
 _NO_TENSORS = (ir.SequenceType, ir.OptionalType)
-"""What no constant can be."""
+"""Types that no constant can have."""
 
 
 class FoldConstant(ModulePass):
@@ -115,7 +115,7 @@ class _Folder(optimizer.constant_folding.FoldConstantsPass):  # type: ignore[mis
             return None
 
     def _folded(self, node: ir.Node, is_function: bool) -> Any:
-        """What replaces a node of constants."""
+        """Return the replacement of a node of constants."""
         if node.domain != "" or node.op_type == "Constant" or len(node.outputs) != 1:
             return None
         given = [value for value in node.inputs if value is not None]

@@ -96,7 +96,7 @@ class _Scale:
         return bool((self.factor > 0).all())
 
     def passes(self, node: ir.Node) -> bool:
-        """Whether scaling before the node is the same as scaling after it, on [N, C, ...] or elementwise."""
+        """Return True if scaling before the node is the same as scaling after it, on [N, C, ...] or elementwise."""
         if node.domain != "" or any(value.uses() for value in node.outputs[1:]):
             return False
         return (node.op_type in _HOMOGENEOUS and self.is_positive) or (

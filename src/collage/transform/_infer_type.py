@@ -15,7 +15,7 @@ _MADE_UP = "unk__"
 """Beginning of the symbols that inference makes up, one for each unknown length."""
 
 _MOST_DOUBTS = 8
-"""How often lengths that a Loop changes may cast doubt on others; they are fewer each time."""
+"""Most rounds in which lengths that a Loop changes cast doubt on others. There are fewer in each round."""
 
 
 class InferType(ModulePass):

@@ -1,4 +1,4 @@
-"""What a pass says about itself."""
+"""Facts that a pass gives about itself."""
 
 from __future__ import annotations
 

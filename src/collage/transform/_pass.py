@@ -58,7 +58,7 @@ class Pass(ABC):
     """
 
     is_traced = True
-    """Whether tracing functions see it; sequences are not traced, their members are."""
+    """True if tracing functions see the pass. Sequences are not traced, their members are."""
 
     def __init__(self, info: PassInfo) -> None:
         note_name(info.name)
@@ -97,7 +97,7 @@ class Pass(ABC):
 
     @property
     def in_place(self) -> NoReturn:
-        """What onnx_ir asks its passes first; ours return a model, theirs a ``PassResult``."""
+        """Refuse the question that onnx_ir asks its passes first. Our passes return a model, its own a ``PassResult``."""
         raise TypeError(f"use {self.info.name} in a sequence of onnx_ir's by its method to_onnx_ir()")
 
     def to_onnx_ir(self) -> ir.passes.FunctionalPass:
@@ -264,7 +264,7 @@ class Runner:
         return dict(self._valid), set(self._suspect)
 
     def is_of_instrument(self, error: BaseException) -> bool:
-        """Whether an instrument raised it, and no pass."""
+        """Return True if an instrument raised the error, and not a pass."""
         return error is self._instrument_error
 
     def give_up(self, name: str, checkpoint: tuple[dict[str, str | None], set[str]]) -> None:
@@ -273,7 +273,7 @@ class Runner:
         self._given_up.add(name)
 
     def is_disabled(self, name: str) -> bool:
-        """Whether the context or a sequence around the current pass disables a name."""
+        """Return True if the context or a sequence around the current pass disables a name."""
         return name in self.context.disabled_pass or name in self.disabled
 
     def _reason_to_skip(self, info: PassInfo, model: ir.Model, required: bool) -> str | None:
@@ -288,7 +288,7 @@ class Runner:
         return None if all(answers) else "an instrument refused it"
 
     def _call_instruments(self, hook: str, model: ir.Model, info: PassInfo, *details: Any) -> list[Any]:
-        """Calls a method of every instrument; what one raises is no error of a pass, and goes to the user as it is."""
+        """Call a method of every instrument. Exceptions of an instrument reach the user as they are, not as errors of a pass."""
         answers = []
         for instrument in self.context.instruments:
             try:

@@ -19,7 +19,7 @@ from collage.transform._pass import Pass, Runner
 __all__ = ["FunctionLike", "FunctionPass", "FunctionTransform", "ModulePass", "ModuleTransform"]
 
 FunctionLike = ir.Graph | ir.Function
-"""What a function pass works on: the main graph or a body (a Graph), or a model-local function."""
+"""The scope of a function pass: the main graph or a body (a Graph), or a model-local function."""
 
 ModuleTransform = Callable[[ir.Model, PassContext], ir.Model]
 FunctionTransform = Callable[[FunctionLike, ir.Model, PassContext], FunctionLike]

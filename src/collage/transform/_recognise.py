@@ -1,4 +1,4 @@
-"""What exporters write out in many operators becomes the one operator that ONNX has for it.
+"""Replace what exporters write in many operators by the one operator that ONNX has for it.
 
 Numbers in the pieces that define the operator must be those of its definition: exponents, halves and ones to the bit, and
 irrational numbers such as the root of 2 within one rounding of the type that they are written in. What the operator takes as
@@ -223,7 +223,7 @@ def _about(number: float) -> Pattern:
 
 
 def _distance(value: ir.Value, number: float) -> float:
-    """How far a constant of one element is off the nearest that its type has, in its relative precision."""
+    """Return the distance of a constant of one element from the nearest that its type has, in its relative precision."""
     tensor = constant_tensor(value)
     if tensor is None or tensor.size != 1 or not (tensor.dtype.is_floating_point() or tensor.dtype.is_integer()):
         return math.inf
@@ -288,7 +288,7 @@ def _scores_dims(q: ir.Value, k: ir.Value, v: ir.Value, perm: Sequence[int]) -> 
 
 
 def _check_mask(mask: ir.Value, scores: Sequence[int | ir.SymbolicDim]) -> None:
-    """Where a mask is shorter than the scores, Addition repeats it, but the operator hides the rest.
+    """Refuse masks that are shorter than the scores: Addition repeats them, but the operator hides the rest.
 
     Raises:
         NotApplicable: The mask is repeated along queries or keys, or not known to be of a shape that fits.

@@ -21,9 +21,9 @@ __all__ = ["ResolveSequences"]
 _Tensors: TypeAlias = tuple[ir.Value, ...]
 
 _MOST_PARTS = 128
-"""Of more, nobody wants a node each."""
+"""Most parts of a sequence that get a node each."""
 _MOST_NODES = 20_000
-"""That one call adds: files that nobody vouches for must not grow without end."""
+"""Most nodes that one call adds: an untrusted file must not grow without end."""
 _LEAVING = frozenset({"ConcatFromSequence", "SequenceAt", "SequenceLength"})
 """Operators that make a tensor of a sequence: where there is none of them, there is nothing to gain."""
 
@@ -77,7 +77,7 @@ class _Resolver:
                 self._held[node.outputs[0]] = held
 
     def _made(self, graph: ir.Graph, node: ir.Node) -> _Tensors | None:
-        """What the sequence holds that a node makes; None if that is not known, or it makes none."""
+        """Return the members of the sequence that a node makes, None if they are not known or it makes none."""
         if node.op_type == "SequenceEmpty":
             return ()
         if node.op_type == "SequenceConstruct":

@@ -29,7 +29,7 @@ class SimplifyInference(FunctionPass):
     """Folds BatchNormalization into the Conv, ConvTranspose or Gemm before it.
 
     ``scale * (W x + b - mean) / sqrt(var + epsilon) + shift`` is linear in x again. It is folded where the linear
-    node feeds nothing else, its weights are constants that nobody shares, and the normalisation is not training.
+    node feeds nothing else, its weights are constants that nothing else reads, and the normalisation is not training.
 
     Weights and bias are folded in double precision and rounded once. So a result differs from the one before by at most
     ``n + 4`` units in the last place of ``sum(|W x factor|) + |b factor| + |mean factor| + |shift|``, where ``factor`` is

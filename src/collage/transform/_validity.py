@@ -1,4 +1,4 @@
-"""Whether a model is one: what must hold after every pass."""
+"""The conditions that a model must meet after every pass."""
 
 from __future__ import annotations
 

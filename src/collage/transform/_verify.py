@@ -188,7 +188,7 @@ def _by_reference(model: ir.Model, inputs: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _difference(before: Array, after: Array, tolerance: float) -> str | None:
-    """What differs between two arrays; None if nothing does that matters."""
+    """Return the difference between two arrays as a sentence, None if nothing that matters differs."""
     if before.dtype != after.dtype or before.shape != after.shape:
         return f"was {before.dtype}{list(before.shape)} and is {after.dtype}{list(after.shape)}"
     if not np.issubdtype(before.dtype, np.inexact) and before.dtype.kind != "V":

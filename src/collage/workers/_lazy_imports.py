@@ -19,7 +19,7 @@ LATE = ("sympy", "onnx_ir._symbolic_shapes")
 
 
 class _LateFinder:
-    """Finds modules as ever, and leaves their making to whoever looks into them first."""
+    """Find modules as ever, and make each at the first look into it."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = frozenset(names)

@@ -1,4 +1,4 @@
-"""What a process and everything that it started hold in memory; and whom the system shall take first when there is none left.
+"""Memory of a process and its descendants, and the order in which the system kills processes when memory runs out.
 
 A limit of address space binds one process at a time, so a compiler that starts ten may take ten times as much; and it cannot
 be set where address space is reserved long before anything is kept there. What is held in fact binds all of them together.
@@ -14,13 +14,13 @@ from collage.workers._process_tree import PROC, descendants
 __all__ = ["OUT_OF_MEMORY_CODE", "end_before_others", "held_bytes"]
 
 OUT_OF_MEMORY_CODE = 112
-"""What a worker exits with whose processes held too much."""
+"""Exit code of a worker whose processes held too much."""
 _SOONER = "500"
-"""So many thousandths of memory a worker counts for on top of what it holds, when the system chooses whom to kill."""
+"""Thousandths of memory that a worker counts for on top of its own, when the system chooses a process to kill."""
 
 
 def held_bytes(root: int, most: int) -> int:
-    """What a process and its descendants hold that no file gives back: private and shared memory.
+    """Return the memory of a process and its descendants that no file gives back: private and shared memory.
 
     Args:
         root: Number of the process.
@@ -37,7 +37,7 @@ def held_bytes(root: int, most: int) -> int:
 
 
 def end_before_others() -> None:
-    """Has the system kill this process, and what it starts, rather than who asked for it, when memory runs out."""
+    """Have the system kill this process and its children, rather than its parent, when memory runs out."""
     with contextlib.suppress(OSError, ValueError):
         score = PROC / "self" / "oom_score_adj"
         score.write_text(max(score.read_text(), _SOONER, key=int))

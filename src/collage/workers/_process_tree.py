@@ -11,13 +11,13 @@ from pathlib import Path
 __all__ = ["PAUSE", "PROC", "RESUME", "descendants", "pause", "resume"]
 
 PAUSE, RESUME = b"p", b"r"
-"""What a tuner has a warden do with all that it started."""
+"""Commands of a tuner to a warden about all processes that it started."""
 
 PROC = Path("/proc")
 
 
 def descendants(root: int) -> Iterator[int]:
-    """The numbers of a process and of all that it or they started; those are missing that nobody is left to know of."""
+    """Give the numbers of a process and its descendants. Those whose parents have ended are missing."""
     left = [root]
     while left:
         yield (pid := left.pop())

@@ -1,8 +1,8 @@
-"""Waiting until a process is quiet: its threads sleep, and leave the cores to whoever is timed next.
+"""Waiting until a process is quiet: its threads sleep, and leave the cores to the process that is timed next.
 
 Thread pools spin for a while after a run, in case there is another: ONNX Runtime's, as its vendor has it, for some 50 ms.
-Whatever another process runs meanwhile takes up to twice as long. A race in blocks of a tenth of a second would mostly
-tell who came after whom.
+A run of another process meanwhile takes up to twice as long. A race in blocks of a tenth of a second would mostly
+tell which contestant came after which.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def until_quiet(longest_s: float, root: int | None = None) -> bool:
 
 
 def _any_runs(root: int | None) -> bool:
-    """Whether a thread other than the one that asks runs, or could."""
+    """Return True if a thread other than the one that asks runs, or could."""
     own = str(threading.get_native_id())
     family = [os.getpid()] if root is None else (pid for pid in descendants(root) if pid != root)
     return any(_state(thread) == "R" for pid in family for thread in _threads(pid) if thread.name != own)

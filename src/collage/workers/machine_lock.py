@@ -1,7 +1,7 @@
-"""Who may use the machine's cores: one measurement alone, or any number of builds; across all tuners.
+"""The lock of the machine's cores: for one measurement alone, or any number of builds, across all tuners.
 
 A build beside a measurement slows it several times over, whichever tuner it belongs to. So a builder shares the slot with
-other builders, and a measurement has it to itself. Whoever waits for it stands in line, builders behind a waiting
+other builders, and a measurement has it to itself. Waiting processes stand in line, builders behind a waiting
 measurement too, so that no stream of builds keeps a measurement waiting for ever. The locks go with the process: a
 killed tuner leaves nothing locked.
 """
@@ -23,7 +23,7 @@ _FOLDER = Path("/tmp")
 
 
 def measurement_lock() -> contextlib.AbstractContextManager[None]:
-    """Waits until nothing is built or measured on this machine, and holds the slot: nobody else has it meanwhile."""
+    """Wait until nothing is built or measured on this machine, and hold the slot alone."""
     return _lock(fcntl.LOCK_EX)
 
 

@@ -56,7 +56,7 @@ class Worker:
         arguments: Keyword arguments of that callable, JSON values.
         memory_bytes: What the process and all that it starts may hold together; None is four fifths of what the machine has,
             or the container.
-        address_space_bytes: Address space that each of them may use; None is no limit.
+        address_space_bytes: Address space that each of them may use, None for no limit.
         start_timeout_s: Seconds that it may take to come up.
         environment: Variables to set in the child.
 
@@ -92,16 +92,16 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether it does a job just now, for whichever thread."""
+        """True if it does a job just now, for any thread."""
         return self._in_use.locked()
 
     def serves(self, service: str, arguments: dict[str, Any]) -> bool:
-        """Whether this is what it serves, and what that was made with."""
+        """Return True if this is its service, with these arguments."""
         return (service, arguments) == (self._service, self._arguments)
 
     @property
     def alive(self) -> bool:
-        """Whether there is a process."""
+        """True if there is a process."""
         return self._process is not None and self._process.poll() is None
 
     def call(self, method: str, timeout_s: float, **params: Any) -> Any:
@@ -286,7 +286,7 @@ class Worker:
                 raise self._death()
 
     def _death(self) -> WorkerDied:
-        """What to say of a process that is gone, or that closed its pipe and soon will be."""
+        """Return a sentence about a process that has ended, or that closed its pipe and soon will."""
         assert self._process is not None
         try:
             code = self._process.wait(timeout=1.0)

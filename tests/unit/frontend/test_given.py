@@ -64,3 +64,25 @@ def test_lengths_that_contradict_are_refused_and_several_stand(model: ir.Model) 
     with pytest.raises(InputError, match="'seq' is 37 in the inputs that are given, and 64 was asked for"):
         with_lengths_of(model, given, {"seq": 64})
     assert with_lengths_of(model, given, {"seq": {16: 3, 64: 1}}) == {"N": 2, "seq": {16: 3, 64: 1}}
+
+
+def test_lists_and_optionals_are_checked_item_by_item() -> None:
+    text = """<ir_version: 10, opset_import: ["": 17]>
+    g (seq(float[n, 2]) s, optional(float[2]) o) => (float[m, 2] y, bool z) {
+        y = ConcatFromSequence <axis = 0> (s)
+        z = OptionalHasElement (o)
+    }"""
+    model = read_model(onnx.parser.parse_model(text))
+    items = [np.zeros((1, 2), np.float32), np.zeros((5, 2), np.float32)]
+    given = check_given(model, {"s": tuple(items), "o": None})
+    assert all(found is item for found, item in zip(given["s"], items, strict=True)) and given["o"] is None
+    assert with_lengths_of(model, given, {}) == {}
+    for wrong, said in (
+        (items[0], "'s' is no list of tensors, but the model takes s: seq(tensor(float))"),
+        ([np.zeros((1, 2))], "'s' is float64"),
+        ([np.zeros(2, np.float32)], "'s' has shape [2]"),
+        (None, "'s' is no list of tensors"),
+    ):
+        with pytest.raises(InputError) as caught:
+            check_given(model, {"s": wrong})
+        assert said in str(caught.value)

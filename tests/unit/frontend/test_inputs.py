@@ -8,8 +8,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from collage._errors import UsageError
-from collage.frontend import FLOATS, Floats, describe_inputs, make_inputs, read_model
+from collage.frontend import FLOATS, RANKS, Floats, describe_inputs, make_inputs, probe_inputs, read_model
 
 TEXT = """
 <ir_version: 10, opset_import: ["": 17]>
@@ -90,8 +89,40 @@ def test_an_input_of_unknown_rank_is_what_its_weight_takes(
     onnxruntime.InferenceSession(proto.SerializeToString()).run(None, made)
 
 
-def test_a_sequence_cannot_be_made_up() -> None:
-    model = read("(seq(float[n]) x) => (float[m] y) { y = ConcatFromSequence <axis = 0> (x) }")
-    assert [str(spec) for spec in describe_inputs(model)] == ["x: seq(tensor(float))"]
-    with pytest.raises(UsageError, match=r"'x' is seq\(tensor\(float\)\), which cannot be made up"):
-        make_inputs(model)
+def test_lists_and_optionals_are_made_up_and_indices_lie_in_them() -> None:
+    model = read("""(seq(float[n, 3]) x, int64 i, optional(float[2]) o) => (float[m, 3] y, float[n, 3] z, float[2] u) {
+        y = ConcatFromSequence <axis = 0> (x)
+        z = SequenceAt (x, i)
+        u = OptionalGetElement (o)
+    }""")
+    assert str(describe_inputs(model)[0]) == "x: seq(tensor(float))"
+    for seed in range(5):
+        made = make_inputs(model, seed, {"n": 4})
+        assert {item.shape for item in made["x"]} == {(4, 3)} and {item.dtype.name for item in made["x"]} == {"float32"}
+        assert 0 <= int(made["i"]) < len(made["x"])
+        assert made["o"].shape == (2,)
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString())
+    session.run(None, made)
+
+
+@pytest.mark.parametrize("rank", [*RANKS, None])
+def test_a_rank_is_tried_where_nothing_says_one(rank: int | None) -> None:
+    text = (
+        """<ir_version: 10, opset_import: ["": 17]> g (float[2, n] k, float x) => (float[2, n] y) { y = Add (k, x) }"""
+    )
+    proto = onnx.parser.parse_model(text)
+    proto.graph.input[1].type.tensor_type.ClearField("shape")
+    made = make_inputs(read_model(proto), rank=rank)
+    assert made["x"].ndim == (rank or 0) and made["k"].shape == (2, 1)
+
+
+def test_lengths_of_sequences_are_full_and_probes_shorten_them() -> None:
+    text = """<ir_version: 10, opset_import: ["": 17]>
+    g (float[5, 2, 3] x, int32[2] n) => (float[1, 2, 1] h) <float[1, 1, 3] w = {1, 2, 3}, float[1, 1, 1] r = {1}> {
+        y, h = RNN <hidden_size = 1> (x, w, r, , n)
+    }"""
+    model = read_model(onnx.parser.parse_model(text))
+    made = make_inputs(model)
+    assert made["n"].tolist() == [5, 5]
+    probing = probe_inputs(model, "zeros", made)
+    assert probing is not None and probing["n"].tolist() == [1, 1]

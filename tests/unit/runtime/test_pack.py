@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import warnings
 import zipfile
@@ -18,11 +19,12 @@ from tests.unit.runtime.conftest import assert_right, small_model
 import collage
 from collage._errors import ArtefactError, UsageError
 from collage.cli._app import _main
-from collage.runtime import Executable, machine_rows, opened, pack, unpack_plan, verify
+from collage.runtime import Executable, _choice, machine_rows, opened, pack, unpack_plan, verify
 from collage.runtime._made_on import Fit, MadeOn
 from collage.runtime._pack import PACK
 from collage.system.machine import this_machine
 from collage.testing import executable_of
+from collage.toolchains import registry
 
 MODEL = "a" * 64
 FLAGS = this_machine().flags
@@ -41,12 +43,18 @@ def mix(build: Callable[[], Executable], tmp_path_factory: pytest.TempPathFactor
     return of_model(build()).save(tmp_path_factory.mktemp("mix") / "m.collage")
 
 
-@pytest.fixture(scope="module")
-def native(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An artefact with native code: the library of a TVM kernel."""
-    pytest.importorskip("tvm")
+@pytest.fixture(scope="module", params=["marked", pytest.param("tvm", marks=pytest.mark.slow)])
+def native(request: pytest.FixtureRequest, mix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artefact with native code: the library of a TVM kernel, or a kernel that says that it is such code."""
     path = tmp_path_factory.mktemp("native") / "m.collage"
-    return of_model(executable_of(small_model(), [([0, 1, 2], "onnxruntime"), ([3], "llvm")])).save(path)
+    if request.param == "tvm":
+        pytest.importorskip("tvm")
+        return of_model(executable_of(small_model(), [([0, 1, 2], "onnxruntime"), ([3], "llvm")])).save(path)
+    shutil.copytree(mix, path)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["kernels"][2]["compiled"]["portable"] = False
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +97,10 @@ def loaded(path: Path) -> tuple[Executable, list[str]]:
         warnings.simplefilter("always")
         executable = collage.load(path, trusted=True)
     return executable, [str(warning.message) for warning in told if warning.category is RuntimeWarning]
+
+
+def kernels_of(artefact: Path) -> list[dict[str, Any]]:
+    return list(json.loads((artefact / "manifest.json").read_text())["kernels"])
 
 
 def fingerprint_of(executable: Executable) -> str:
@@ -142,9 +154,8 @@ def test_native_code_of_a_smaller_machine_is_loaded(native: Path, made: Made, tm
 def test_native_code_of_another_machine_is_never_loaded(
     native: Path, made: Made, tmp_path: Path, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from collage.toolchains.tvm.toolchain import TvmToolchain
-
-    monkeypatch.setattr(TvmToolchain, "load", lambda *_: pytest.fail("native code was loaded"))
+    (name,) = {k["compiled"]["toolchain"] for k in kernels_of(native) if not k["compiled"]["portable"]}
+    monkeypatch.setattr(type(registry().get(name)), "load", lambda *_: pytest.fail("native code was loaded"))
     pack([made(native, "b" * 16, **other)], tmp_path / "p")
     executable, told = loaded(tmp_path / "p")
     assert [kernel.target for kernel in executable.recipe.kernels] == ["llvm -compiler=onnxruntime"]
@@ -180,6 +191,38 @@ def test_a_plan_whose_toolchain_is_missing_is_left_out(mix: Path, single: Path, 
     executable, told = loaded(tmp_path / "p")
     assert fingerprint_of(executable) == "b" * 16
     assert "elsewhere" in told[0]
+
+
+def test_machines_that_differ_in_their_gpu_are_two(
+    mix: Path, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One processor, two kinds of GPU: the builds of the toolchains for it tell them apart."""
+    fingerprint = this_machine().fingerprint
+    builds = json.loads((mix / "manifest.json").read_text())["toolchains"]
+    one = made(mix, fingerprint, toolchains={**builds, "cuda:onnxruntime": "onnxruntime 1, NVIDIA A"})
+    one.rename(tmp_path / "one")
+    two = made(mix, fingerprint, toolchains={**builds, "cuda:onnxruntime": "onnxruntime 1, NVIDIA B"})
+    plans = pack([tmp_path / "one", two], tmp_path / "p")
+    assert "NVIDIA A" in str(plans[0]) and "NVIDIA B" in str(plans[1])
+    for plan, gpu in zip(plans, "AB", strict=True):
+        monkeypatch.setattr(
+            _choice, "_devices_that_differ", lambda plan, _, gpu=gpu: [] if f"NVIDIA {gpu}" in str(plan) else ["other"]
+        )
+        assert _choice.choose(plans, registry()) == _choice.Choice(plan)
+    monkeypatch.undo()
+    executable, told = loaded(tmp_path / "p")
+    assert len(told) == 1 and "another device" in told[0] and "NVIDIA A" in told[0]
+    assert_right(executable)
+    with pytest.raises(UsageError, match="2 plans"):
+        unpack_plan(tmp_path / "p", tmp_path / "u", fingerprint)
+    assert "NVIDIA B" in str(unpack_plan(tmp_path / "p", tmp_path / "u", plans[1].manifest[:12]))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root links files of other users")
+def test_the_pack_of_another_user_is_loaded(packed: Path) -> None:
+    for entry in packed.iterdir():
+        os.chown(entry, 12345, 12345)
+    assert_right(collage.load(packed))
 
 
 def test_packs_are_packed_and_unpacked(mix: Path, single: Path, made: Made, tmp_path: Path) -> None:

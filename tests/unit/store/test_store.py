@@ -7,7 +7,9 @@ import json
 import random
 import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -159,6 +161,43 @@ def test_an_old_object_without_a_name_is_made_young_again(
     monkeypatch.setattr(FileSystem, "age_s", lambda *_: None)
     store.remove("c")
     assert store.collect().young == 4  # Where the age is not known, nothing is old.
+
+
+@pytest.mark.parametrize("moment", range(12))
+def test_a_put_that_ends_at_any_moment_leaves_the_old_artefact(
+    store: Store, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int
+) -> None:
+    store.put(files, "a")
+    old = got(store, "a", tmp_path)
+    files["manifest.json"].write_bytes(b'{"new": 1}')
+    files["weights.bin"].write_bytes(b"v" * 1000)
+    fs, count = raw(store)[0], 0
+
+    def killed(act: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count > moment:
+                raise KeyboardInterrupt  # As from a signal; nothing is cleaned up after it.
+            return act(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("put_file", "mv", "rm_file", "cp_file"):
+            patch.setattr(type(fs), name, killed(getattr(type(fs), name)))
+        try:
+            store.put(files, "a")
+        except KeyboardInterrupt:
+            assert count > moment
+    new = {**old, "manifest.json": b'{"new": 1}', "weights.bin": b"v" * 1000}
+    assert got(store, "a", tmp_path) in (old, new)
+    assert list(store.verify()) == []
+    assert [row.name for row in store.names()] == ["a"]
+    store.put(files, "a")
+    assert got(store, "a", tmp_path) == new
+    store.collect(0)
+    assert len(raw(store)[1]) == 5  # three files, the tree and the name: neither drafts nor old objects
 
 
 TREES = [

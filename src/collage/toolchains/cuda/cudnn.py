@@ -95,7 +95,7 @@ def _epilogue(node: ir.Node) -> tuple[tuple[ir.Node, ...], ir.Value | None, bool
 
 @dataclass(frozen=True)
 class _Geometry:
-    """Where the window goes, with spatial dimensions of size 1 put first until there are two.
+    """Return the geometry of the window, with spatial dimensions of size 1 put first until there are two.
 
     Attributes:
         pad: Padding on both sides.

@@ -56,7 +56,7 @@ class CutlassToolchain(ToolchainBase):
         return cuda_support.cuda_availability(version, f"nvidia-cutlass {version}", missing, reduced=_PRECISIONS[1:])
 
     def ran_on(self, target: Target) -> str | None:
-        """Where its tests have passed."""
+        """Return the device on which its tests have passed."""
         return cuda_support.ran_on(str(replace(target, options=())))
 
     def pattern_table(self) -> Sequence[PatternEntry]:
@@ -82,7 +82,7 @@ class CutlassToolchain(ToolchainBase):
         return _OPTIONS
 
     def supports(self, node: ir.Node, target: Target) -> Support:
-        """Whether the operator may be in one of its kernels; what it must be with, its patterns say."""
+        """Return if the operator may be in one of its kernels. The patterns say with which others."""
         if node.domain not in ("", "ai.onnx") or node.op_type not in _OPERATORS:
             return Support(False, f"cutlass is used for products with constant weights, not for {node.op_type}")
         dtype = elem_type(node.outputs[0])

@@ -75,13 +75,13 @@ _TAIL = "  }\n  return -1;\n}\n"
 
 
 def tilings(tf32: bool) -> int:
-    """How many tilings a source holds."""
+    """Return the number of tilings in a source."""
     return len(_TENSOR if tf32 else _SIMT)
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What a library is made for.
+    """The form of the products that a library computes.
 
     Attributes:
         activation: A key of ``ACTIVATIONS``.

@@ -72,7 +72,7 @@ class TensorRtToolchain(ToolchainBase):
         )
 
     def ran_on(self, target: Target) -> str | None:
-        """Where its tests have passed."""
+        """Return the device on which its tests have passed."""
         return cuda_support.ran_on(str(replace(target, options=())))
 
     def option_values(self, target: Target) -> OptionValues:

@@ -50,7 +50,7 @@ class HostToolchain(ToolchainBase):
         return Availability(True, np.__version__, build, ("CPU",))
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-        """Decides who runs the kernel, and writes it."""
+        """Choose the runtime of the kernel, and write the kernel."""
         check_options(target, {})
         files = save_kernel(kernel, workspace)
         runner = "numpy" if _views(kernel.graph) is not None else _fallback(kernel, target, workspace)
@@ -60,7 +60,7 @@ class HostToolchain(ToolchainBase):
         return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata=metadata)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
-        """Makes the kernel callable by whoever was chosen to run it."""
+        """Make the kernel callable on the runtime that was chosen."""
         check_options(target, {})
         path = workspace / compiled.metadata["model"]
         runner = compiled.metadata["runner"]
@@ -73,7 +73,7 @@ class HostToolchain(ToolchainBase):
 
 
 def _fallback(kernel: ir.Model, target: Target, workspace: Path) -> str:
-    """Name of whoever runs a kernel that is more than views."""
+    """Return the name of the runtime of a kernel that is more than views."""
     try:
         _compile_with_onnxruntime(kernel, target, workspace)
     except ToolchainError as refusal:

@@ -50,7 +50,7 @@ _SILENT = 4
 
 
 def availability(version: str | None, build: str) -> Availability:
-    """Whether this build of ONNX Runtime has the provider, and there is a device for it."""
+    """Return if this build of ONNX Runtime has the provider, and there is a device for it."""
     missing = None
     spec = importlib.util.find_spec("onnxruntime")
     if spec is None or spec.origin is None or not Path(spec.origin).with_name(_LIBRARY.split("/")[0]).is_dir():
@@ -137,7 +137,7 @@ class _BoundSession:
         return self._taken(made) if any(y is None for y in made) else made
 
     def _taken(self, made: Sequence[Any]) -> Sequence[Any]:
-        """Outputs whose shapes the session chose, in memory of its own until nobody refers to it."""
+        """Return outputs whose shapes the session chose, in memory of its own for as long as there are references to it."""
         values = self._binding.get_outputs()
         found = []
         for y, value, (_, _, dtype, _) in zip(made, values, self._outputs, strict=True):

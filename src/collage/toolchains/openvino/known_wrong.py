@@ -41,6 +41,8 @@ _RANK_OF_TILE = 4
 """The rank from which on Tile needs constant repeats."""
 _MASKED = 2
 """The mode in which Attention returns its scores with mask and bias."""
+_LENGTHS = 4
+"""The place of the lengths of sequences among the inputs of recurrent networks."""
 _PEEPHOLES = 7
 """The place of the peepholes among LSTM's inputs."""
 _OVERLAP = 3
@@ -48,7 +50,7 @@ _OVERLAP = 3
 
 
 def _makes_16_bits(node: ir.Node) -> bool:
-    """Whether a node makes integers of 16 bits, as far as its output, its attributes or its first input say."""
+    """Return True if a node makes integers of 16 bits, as far as its output, its attributes or its first input say."""
     to = node.attributes.get_int("to") if node.op_type == "Cast" else None
     first = node.inputs[0] if node.inputs else None
     told = (elem_type(node.outputs[0]), to and ir.DataType(to), elem_type(first) if first is not None else None)
@@ -56,13 +58,13 @@ def _makes_16_bits(node: ir.Node) -> bool:
 
 
 def _counts_up_from_zero(node: ir.Node) -> bool:
-    """Whether constants say that a Range begins at 0 or below, and grows: up to a length it is never empty."""
+    """Return True if constants say that a Range begins at 0 or below, and grows: up to a length it is never empty."""
     start, _, delta = (None if value is None else value.const_value for value in node.inputs)
     return start is not None and delta is not None and float(start.numpy()) <= 0 < float(delta.numpy())
 
 
 def _cuts_elsewhere(node: ir.Node) -> bool:
-    """Whether a transposed convolution's padding follows from lengths, and the plugin pads otherwise."""
+    """Return True if a transposed convolution's padding follows from lengths, and the plugin pads otherwise."""
     mode, is_cut = _text(node, "auto_pad", "NOTSET"), "output_shape" in node.attributes
     shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
     is_known = shape is not None and all(isinstance(length, int) for length in shape[2:])
@@ -70,7 +72,7 @@ def _cuts_elsewhere(node: ir.Node) -> bool:
 
 
 def _scales_another_axis(node: ir.Node) -> bool:
-    """Whether there are several scales, of what an operator makes, or along an axis before the last of no known length."""
+    """Return True for several scales, of a computed value, or along an axis before the last of unknown length."""
     x, scale = node.inputs[:2]
     scales = None if scale is None or scale.shape is None else tuple(scale.shape)
     if scales in ((), (1,)):
@@ -85,7 +87,7 @@ def _scales_another_axis(node: ir.Node) -> bool:
 
 
 def _quantises_scaled_matrix(node: ir.Node) -> bool:
-    """Whether what is quantised may be a matrix that was multiplied last."""
+    """Return True if the quantised value may be a matrix that was multiplied last."""
     x = node.inputs[0]
     maker = None if x is None else x.producer()
     if x is None or maker is None or (x.shape is not None and len(x.shape) != _RANK_OF_MATRIX):
@@ -95,13 +97,13 @@ def _quantises_scaled_matrix(node: ir.Node) -> bool:
 
 
 def _window_of_two_sides(node: ir.Node) -> bool:
-    """Whether an STFT has a window, and is told that it is not one-sided."""
+    """Return True if an STFT has a window, and is told that it is not one-sided."""
     has_window = len(node.inputs) > 2 and node.inputs[2] is not None
     return has_window and node.attributes.get_int("onesided", 1) == 0
 
 
 def _averages_past_padding(node: ir.Node) -> bool:
-    """Whether the last window of an AveragePool may reach past the padding, which counts."""
+    """Return True if the last window of an AveragePool may reach past the padding, which counts."""
     attributes = node.attributes
     if not (attributes.get_int("ceil_mode", 0) and attributes.get_int("count_include_pad", 0)):
         return False
@@ -125,7 +127,7 @@ def _axes_of_pool(node: ir.Node) -> list[tuple[int | None, int, int, int, int]]:
 
 
 def _reaches_past(size: int | None, reach: int, step: int, first: int, last: int) -> bool:
-    """Whether rounding up adds a window; not one that would begin in the padding at the end, which ONNX leaves out."""
+    """Return True if rounding up adds a window. ONNX leaves out one that would begin in the padding at the end."""
     if size is None:
         return True
     room = size + first + last - reach
@@ -133,14 +135,14 @@ def _reaches_past(size: int | None, reach: int, step: int, first: int, last: int
 
 
 def _pools_padding(node: ir.Node) -> bool:
-    """Whether rounding up may add a window to a MaxPool that begins in the padding at the end, which ONNX leaves out."""
+    """Return True if rounding up may add a window to a MaxPool that begins in the padding at the end. ONNX leaves it out."""
     if not node.attributes.get_int("ceil_mode", 0) or _text(node, "auto_pad", "NOTSET").startswith("SAME"):
         return False
     return any(_may_begin_past(*axis) for axis in _axes_of_pool(node))
 
 
 def _may_begin_past(size: int | None, reach: int, step: int, first: int, last: int) -> bool:
-    """Whether a window may begin behind the elements, rounded up; for any size, where that is not known."""
+    """Return True if a window may begin behind the elements, rounded up. An unknown size counts as any size."""
     if step <= 0:
         return False
     if size is None:
@@ -150,14 +152,14 @@ def _may_begin_past(size: int | None, reach: int, step: int, first: int, last: i
 
 
 def _is_told_axes_late(node: ir.Node) -> bool:
-    """Whether the axes of a Slice vary while all else is constant."""
+    """Return True if the axes of a Slice vary while all else is constant."""
     told = [value for value in node.inputs[1:] if value is not None]
     axes = node.inputs[3] if len(node.inputs) > 3 else None
     return axes is not None and [v for v in told if v.const_value is None] == [axes]
 
 
 def _is_along_default(node: ir.Node) -> bool:
-    """Whether a DFT's input for the axis is not there, or says what it says where it is not."""
+    """Return True if a DFT's input for the axis is missing, or names the default axis."""
     x, axis = (*node.inputs, None, None, None)[0:3:2]
     if axis is None:
         return True
@@ -166,7 +168,7 @@ def _is_along_default(node: ir.Node) -> bool:
 
 
 def _has_known_repeats(node: ir.Node) -> bool:
-    """Whether a Tile is told its repeats by a constant, or is of few axes, which go well without."""
+    """Return True if a constant tells a Tile its repeats, or it has few axes, which go well without."""
     x, repeats = (*node.inputs, None, None)[:2]
     if repeats is not None and repeats.const_value is not None:
         return True
@@ -184,7 +186,7 @@ def _is_of_nothing(node: ir.Node) -> bool:
 
 
 def _multiplies_signed_bytes(node: ir.Node) -> bool:
-    """Whether products of signed bytes saturate.
+    """Return True if products of signed bytes saturate.
 
     Behind unsigned bytes, ONNX Runtime and the plugin let products with large weights saturate, as their vendors say.
     """
@@ -198,11 +200,17 @@ def _reads_output_in_branch(node: ir.Node) -> bool:
 
 
 def _suppresses_what_touches(node: ir.Node) -> bool:
-    """Whether boxes that overlap by no more than the threshold may be common: where it is 0, or not known."""
+    """Return True if boxes that overlap by no more than the threshold may be common: it is 0, or not known."""
     threshold = node.inputs[_OVERLAP] if len(node.inputs) > _OVERLAP else None
     if threshold is None or threshold.const_value is None:
         return True
     return threshold.const_value.size == 0 or bool(threshold.const_value.numpy().min() <= 0)
+
+
+def _has_lengths_of_varying_shapes(node: ir.Node) -> bool:
+    x = node.inputs[0]
+    has_lengths = len(node.inputs) > _LENGTHS and node.inputs[_LENGTHS] is not None
+    return has_lengths and not (x is not None and _is_fixed(x))
 
 
 def _is_fixed(value: ir.Value) -> bool:
@@ -210,13 +218,13 @@ def _is_fixed(value: ir.Value) -> bool:
 
 
 def _shifts_out(node: ir.Node) -> bool:
-    """Whether constants say so: ONNX's own cases shift by inputs, which are not known."""
+    """Return True if constants say so. ONNX's own cases shift by inputs, which are not known."""
     amounts = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] is not None else None
     return amounts is not None and amounts.size > 0 and bool(amounts.numpy().max() >= _bits(node))
 
 
 def _has_axes(node: ir.Node) -> bool:
-    """Whether a reduction is told axes, by a constant or, before opset 18, an attribute."""
+    """Return True if a reduction is told axes, by a constant or, before opset 18, an attribute."""
     axes = node.inputs[1].const_value if len(node.inputs) > 1 and node.inputs[1] is not None else None
     return bool(node.attributes.get_ints("axes")) or (axes is not None and axes.size > 0)
 
@@ -226,7 +234,7 @@ def _has_window(node: ir.Node) -> bool:
 
 
 def _returns_masked_scores(node: ir.Node) -> bool:
-    """Whether the scores of a causal Attention are used, with the mask."""
+    """Return True if the scores of a causal Attention are used, with the mask."""
     scores = node.outputs[3] if len(node.outputs) > 3 else None
     is_used = scores is not None and (scores.is_graph_output() or bool(scores.uses()))
     is_masked = node.attributes.get_int("qk_matmul_output_mode", 0) == _MASKED
@@ -379,6 +387,11 @@ DEFECTS: Sequence[KnownDefect] = (
         "GRU LSTM RNN",
         "openvino takes no notice of the layout of {op}",
         lambda node: bool(node.attributes.get_int("layout")),
+    ),
+    KnownDefect(
+        "GRU LSTM RNN",
+        "openvino's CPU plugin takes no notice of the lengths of sequences in {op} where shapes vary",
+        _has_lengths_of_varying_shapes,
     ),
     KnownDefect(
         "LSTM",

@@ -1,4 +1,4 @@
-"""What several toolchains need to serve the contract: files of kernels, threads, memory, names in profiles, devices.
+"""Helpers that several toolchains share: files of kernels, threads, memory, names in profiles, devices.
 
 ``collage.toolchains`` offers the parts of it that third parties may use.
 """

@@ -17,7 +17,7 @@ ALIGNMENT_BYTES = 64
 
 
 def size_bytes(layout: Layout) -> int:
-    """What a tensor takes."""
+    """Return the number of bytes of a tensor."""
     return math.prod(layout.shape) * np.dtype(layout.dtype).itemsize
 
 

@@ -99,7 +99,7 @@ def values_of(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def elem_type(value: ir.Value) -> ir.DataType | None:
-    """Element type of a tensor, None where it is unknown or the value is no tensor."""
+    """Return the element type of a tensor, None if it is unknown or the value is not a tensor."""
     import onnx_ir as ir
 
     if isinstance(value.type, ir.TensorType):
@@ -149,7 +149,7 @@ def support_of(
     node: ir.Node,
     refusal: Callable[[ir.Node], str | None] = lambda node: None,
 ) -> Support:
-    """What checks say about one operator: one that tells a reason, and one of its values, which raises."""
+    """Return the result of two checks of an operator: one that tells a reason, and one of its values, which raises."""
     try:
         reason = refusal(node)
         if reason is None:

@@ -29,7 +29,7 @@ _marks = itertools.count()
 
 
 class HelperThreads:
-    """Threads that help whoever calls a runtime, one call at a time.
+    """Threads that help the caller of a runtime, one call at a time.
 
     Args:
         threads: The system's numbers of threads in this process. Those that end are forgotten.
@@ -96,7 +96,7 @@ def computed_meanwhile(threads: Iterable[int], share: float = 0.0) -> Iterator[s
 
     Args:
         threads: The system's numbers of threads in this process.
-        share: Of the time; who computes for less does not count.
+        share: Share of the time. A thread that computes for less does not count.
     """
     found: set[int] = set()
     before = {thread: _computed_ns(thread) for thread in threads}
@@ -121,7 +121,7 @@ def _computed_ns(thread: int) -> int:
 
 
 def _read(thread: int, what: str) -> str:
-    """What the system tells of a thread; nothing of one that has ended."""
+    """Return the system's facts about a thread, nothing for one that has ended."""
     try:
         return (_THREADS / str(thread) / what).read_text(errors="replace").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""What libraries of operators on the device share: a kernel is one group of nodes that is one call, through torch.
+"""The base of libraries of operators on the device: a kernel is one group of nodes that is one call, through torch.
 
 Their compiled form is the kernel's ONNX file: constants are put on the device when it is loaded, and algorithms are chosen
 on the first call.
@@ -64,7 +64,7 @@ class TorchCudaLibrary(ToolchainBase):
         return cuda_support.cuda_availability(version, f"{self.name} {version}, torch {torch}", reduced=PRECISIONS[1:])
 
     def ran_on(self, target: Target) -> str | None:
-        """Where its tests have passed."""
+        """Return the device on which its tests have passed."""
         return cuda_support.ran_on(str(replace(target, options=())))
 
     def option_values(self, target: Target) -> OptionValues:
@@ -72,7 +72,7 @@ class TorchCudaLibrary(ToolchainBase):
         return _OPTIONS
 
     def supports(self, node: ir.Node, target: Target) -> Support:
-        """Whether the operator may be in one of its kernels; what it must be with, its patterns say."""
+        """Return if the operator may be in one of its kernels. The patterns say with which others."""
         if node.domain not in ("", "ai.onnx") or node.op_type not in self.operators:
             return Support(False, f"{self.name} takes {self.what}, not {node.op_type}")
         for value in (*node.inputs[:1], *node.outputs[:1]):

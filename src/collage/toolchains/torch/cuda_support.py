@@ -58,7 +58,7 @@ _NO_DRIVER = "install the NVIDIA driver; in a container, start it with the GPU p
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """What is missing, and what to do about it."""
+    """Something that is missing, and the remedy."""
 
     reason: str
     remedy: str
@@ -137,7 +137,7 @@ def _ask(driver: ctypes.CDLL) -> Gpu:
 
 
 def reserves_address_space(targets: Sequence[str]) -> bool:
-    """Whether a process that serves these targets may reserve far more addresses than it uses: a driver maps its devices."""
+    """Return True if a process for these targets may reserve far more addresses than it uses: a driver maps its devices."""
     return any(stem.split()[0] == "cuda" for stem in targets) and isinstance(find_gpu(), Gpu)
 
 
@@ -180,7 +180,7 @@ def package_version(name: str) -> str | None:
 def cuda_availability(
     version: str | None, build: str, *conditions: Absence | None, reduced: Sequence[str] = ()
 ) -> Availability:
-    """Whether a toolchain can be used on the device: package, driver, device and torch must all be there.
+    """Return if a toolchain can be used on the device: package, driver, device and torch must all be there.
 
     Args:
         version: Version of the toolchain, None if it is not installed.
@@ -199,7 +199,7 @@ def cuda_availability(
 
 
 def tensor_cores(precisions: Sequence[str]) -> tuple[str, ...]:
-    """Those precisions that the device computes faster than f32: from capability 8.0 on, all that are asked about."""
+    """Return the precisions that the device computes faster than f32: from capability 8.0 on, all of those given."""
     gpu = find_gpu()
     return tuple(precisions) if isinstance(gpu, Gpu) and gpu.capability >= (8, 0) else ()
 
@@ -213,7 +213,7 @@ def _runs() -> Mapping[str, str]:
 def ran_on(stem: str) -> str | None:
     """The device on which the contract tests of a target last passed; None where they never ran on one.
 
-    Kept by ``make gpu``, by hand of whoever commits the file.
+    ``make gpu`` writes the file, which is then committed by hand.
     """
     return _runs().get(stem)
 
@@ -387,7 +387,7 @@ class CudaKernel:
 
 @contextlib.contextmanager
 def settings(tf32: bool) -> Iterator[None]:
-    """What torch has one setting of for the process: rounding, and whether cuDNN tries its algorithms first.
+    """Settings that torch has once for the process: rounding, and if cuDNN tries its algorithms first.
 
     The older of its two ways to set rounding is the one that leaves both in agreement; torch's operators refuse to run
     where they are not.

@@ -33,7 +33,7 @@ class Linear:
 
 
 def find_linear(node: ir.Node, activations: frozenset[str]) -> Linear | None:
-    """What begins with a MatMul or Gemm; None where its weights are not constant, or it is scaled.
+    """Return the group that begins with a MatMul or Gemm, None if its weights are not constant or it is scaled.
 
     Args:
         node: The product.

@@ -147,7 +147,7 @@ _SWAPPED = {3: [0, 2, 1], 4: [0, 1, 3, 2]}
 
 
 def _factor(node: ir.Node, value: ir.Value) -> float | None:
-    """What a Mul or Div by a constant number multiplies ``value`` with."""
+    """Return the constant number that a Mul or Div multiplies ``value`` with."""
     if node.domain != "" or node.op_type not in ("Mul", "Div"):
         return None
     place = list(node.inputs).index(value)
@@ -164,7 +164,7 @@ def _factor(node: ir.Node, value: ir.Value) -> float | None:
 
 
 def _is_softmax_of_rows(node: ir.Node) -> bool:
-    """Whether it is a Softmax over the last dimension; by default it is since opset 13."""
+    """Return True for a Softmax over the last dimension, which is the default since opset 13."""
     x, graph = node.inputs[0], node.graph
     if node.op_type != "Softmax" or x is None or x.shape is None:
         return False
@@ -174,7 +174,7 @@ def _is_softmax_of_rows(node: ir.Node) -> bool:
 
 
 def _same_heads(q: ir.Value, transposed_k: ir.Value, v: ir.Value) -> bool:
-    """Whether the three have three or four dimensions, known and equal but for the last two."""
+    """Return True if the three have three or four dimensions, known and equal but for the last two."""
     q_dims, k_dims, v_dims = _dims(q), _dims(transposed_k), _dims(v)
     if len(q_dims) not in _SWAPPED or None in (*q_dims, *k_dims, *v_dims):
         return False
@@ -197,7 +197,7 @@ def only_user(node: ir.Node) -> ir.Node | None:
 
 
 def is_of(node: ir.Node, dtype: str) -> bool:
-    """Whether the first thing that a node reads is of this element type."""
+    """Return True if the first input of a node is of this element type."""
     x = node.inputs[0]
     return x is not None and x.dtype is not None and x.dtype.name == dtype
 
@@ -213,7 +213,7 @@ def _plain(value: Any) -> Any:
 
 
 def constant(node: ir.Node, index: int) -> Any:
-    """What a node is given as its input of this number, as a tensor; None if that is no constant."""
+    """Return the input of a node at this position as a tensor, None if it is not a constant."""
     value = node.inputs[index] if index < len(node.inputs) else None
     return None if value is None or value.const_value is None else tensor(value)
 

@@ -32,7 +32,7 @@ OPTIONS: OptionValues = {"precision": _PRECISIONS, "autotune": ("0", "1")}
 
 
 def availability(found: Availability) -> Availability:
-    """Whether Inductor, which was found for the processor, can also compile for the device."""
+    """Return if Inductor, which was found for the processor, can also compile for the device."""
     missing = None
     triton = cuda_support.package_version("triton")
     if not found.available:

@@ -74,7 +74,7 @@ class InductorToolchain(ToolchainBase):
         return inductor_cuda.availability(found) if target.kind == "cuda" else found
 
     def ran_on(self, target: Target) -> str | None:
-        """Where its tests have passed."""
+        """Return the machine on which its tests have passed."""
         return (
             cuda_support.ran_on(str(replace(target, options=()))) if target.kind == "cuda" else super().ran_on(target)
         )
@@ -84,7 +84,7 @@ class InductorToolchain(ToolchainBase):
         return _OPTIONS[target.kind]
 
     def supports(self, node: ir.Node, target: Target) -> Support:
-        """What the table of torch calls takes, and the compiler too."""
+        """Return if the table of torch calls takes an operator, and the compiler too."""
         reason = _refusal(node, target)
         return Support(False, reason) if reason is not None else support(node)
 
@@ -141,7 +141,7 @@ def _refusal(node: ir.Node, target: Target) -> str | None:
 
 
 def _is_short(node: ir.Node) -> bool:
-    """Whether a recurrent layer is known to have few steps."""
+    """Return True if a recurrent layer is known to have few steps."""
     x = node.inputs[0] if node.inputs else None
     layout = node.attributes.get("layout")
     if x is None or x.shape is None or len(x.shape) != 3 or (layout is not None and layout.value not in (0, 1)):

@@ -52,7 +52,7 @@ _NAMES = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "HardSwish": "ha
 
 @dataclass(frozen=True)
 class _Epilogue:
-    """What follows a product, as oneDNN names it."""
+    """The operation after a product, as oneDNN names it."""
 
     name: str = "none"
     scalars: tuple[float, ...] = ()
@@ -84,7 +84,7 @@ def find_groups(graph: ir.Graph, channels_last: bool = False) -> list[Fused]:
 
 
 def _pays_row_major(graph: ir.Graph) -> bool:
-    """Whether the convolutions of a kernel should take and return row-major tensors.
+    """Return True if the convolutions of a kernel should take and return row-major tensors.
 
     OneDNN then brings all tensors between them, and the weights, into its own blocked layout in every run; but it does so
     three times as fast as torch makes the tensors at the kernel's borders channels-last, and has better code for groups.
@@ -105,7 +105,7 @@ def _pays_row_major(graph: ir.Graph) -> bool:
 
 
 def _has_blocked_code(node: ir.Node) -> bool:
-    """Whether a convolution is none of those depthwise ones for which oneDNN falls back to loops in blocked layout."""
+    """Return True unless a convolution is depthwise and one for which oneDNN falls back to loops in blocked layout."""
     w = static_shape(node.inputs[1])
     if w is None or w[1] > 1:
         return w is not None
@@ -113,7 +113,7 @@ def _has_blocked_code(node: ir.Node) -> bool:
 
 
 def _elements(value: ir.Value | None) -> float:
-    """How many elements an image has, infinitely many where that is not known; none that is no image."""
+    """Return the number of elements of an image, infinity if it is not known, 0 for fewer than three dimensions."""
     if value is not None and value.shape is not None and len(value.shape) < 3:
         return 0
     shape = static_shape(value)
@@ -256,7 +256,7 @@ def _half_product(node: ir.Node) -> Fused | None:
 
 
 def _operands(node: ir.Node) -> tuple[ir.Value | None, Any, Any]:
-    """What a MatMul or Gemm multiplies, its constant weights [columns, rows] and its own bias; None twice for any other."""
+    """Return the operand of a MatMul or Gemm, its constant weights [columns, rows] and its own bias. All are None for others."""
     x, w, bias, call = node.inputs[0], constant(node, 1), None, call_of(node)
     if w is None or w.ndim != 2 or x is None or x.shape is None or len(x.shape) < 2 or 0 in w.shape:
         return None, None, None

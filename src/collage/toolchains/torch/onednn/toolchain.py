@@ -51,7 +51,7 @@ class OneDnnToolchain(ToolchainBase):
         return _OPTIONS
 
     def supports(self, node: ir.Node, target: Target) -> Support:
-        """What the table of torch calls takes."""
+        """Return if the table of torch calls takes an operator."""
         return support(node)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:

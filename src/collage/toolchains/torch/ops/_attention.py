@@ -52,7 +52,7 @@ def _split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def _bias(call: Call, q: Tensor, k: Tensor, mask: Tensor | None, offset: int, lengths: Tensor | None) -> Tensor | None:
-    """What is added to the scores: the mask, and minus infinity where a key may not be seen.
+    """Return the term that is added to the scores: the mask, and minus infinity for keys that are hidden.
 
     Query ``i`` stands at ``i + offset``. With padded caches (``lengths``) every sample has an offset of its own.
     """

@@ -22,7 +22,7 @@ def matmul(call: Call, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _is_slow(x: Tensor) -> bool:
-    """Whether torch's products of such are 30 to 300 times as slow as those of singles, rounded once."""
+    """Return True if torch's products of such types are 30 to 300 times as slow as those of singles, rounded once."""
     return bool(x.dtype == torch.float16 and x.device.type == "cpu")
 
 
@@ -74,7 +74,7 @@ def _from_zero(call: Call, i: int, x: Tensor, zero: Tensor | None, dtype: torch.
 
 
 class Window:
-    """Where a sliding window goes: one number for each spatial dimension.
+    """The geometry of a sliding window: one number for each spatial dimension.
 
     Attributes:
         kernel: Sizes.
@@ -105,7 +105,7 @@ class Window:
 
     @property
     def symmetric(self) -> bool:
-        """Whether there is as much padding before as after."""
+        """True if there is as much padding before as after."""
         return self.begin == self.end
 
     @property

@@ -44,7 +44,7 @@ class Step:
 
 
 def unsupported(node: ir.Node, version: int | None = None) -> str | None:
-    """Why the table does not take a node, or None; what depends on shapes shows when it is run."""
+    """Return the reason why the table does not take a node, or None. Reasons in shapes show when it is run."""
     import onnx_ir as ir
 
     if node.domain not in ("", "ai.onnx"):

@@ -88,7 +88,7 @@ def _reduce(
 
 
 def _elementwise_part(call: Call, x: Tensor) -> Tensor:
-    """What is left of a reduction over no axis."""
+    """Return the result of a reduction over no axis."""
     if call.op_type in ("ReduceL1", "ReduceL2"):
         return torch.abs(x)
     if call.op_type == "ReduceSumSquare":

@@ -25,7 +25,7 @@ class Call:
         op_type: Name of the operator.
         version: Opset version of the model.
         attributes: Decoded attributes: ints, floats, strings, lists of them, NumPy arrays.
-        outputs: How many outputs the node has; trailing ones that nobody reads are left out.
+        outputs: Number of outputs that the node has. Trailing ones without readers are left out.
         frozen: Indices of the inputs that are constants of the kernel.
         memo: What an entry computed once from frozen inputs, and for what else it was given.
     """
@@ -42,7 +42,7 @@ class Call:
         return self.attributes.get(name, default)
 
     def once(self, name: str, make: Callable[[], Any], *inputs: int, given: Any = None) -> Any:
-        """What ``make`` returns, computed once if all of ``inputs`` are constants, and anew where ``given`` has changed."""
+        """Return the result of ``make``, computed once if all of ``inputs`` are constants, and anew if ``given`` has changed."""
         if not self.frozen.issuperset(inputs):
             return make()
         known = self.memo.get(name)

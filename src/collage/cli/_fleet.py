@@ -1,0 +1,319 @@
+"""``collage fleet``: many models on many machines. Thin, like the other commands."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collage._errors import CollageError, UsageError
+from collage.cli._arguments import read_seconds
+from collage.cli._console import counted, print_json, printable, progress
+
+if TYPE_CHECKING:
+    from collage.fleet.tasks import Task
+
+__all__ = ["MachineName", "MachinesFile", "On", "compile_there", "fleet"]
+
+_SCHEMA = 1
+"""Version of what ``--json`` prints."""
+
+fleet = typer.Typer(
+    name="fleet",
+    help="Compile many models on many machines, with Ray and one database; needs collage[fleet].",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+Url = Annotated[
+    str | None,
+    typer.Option("--db", metavar="URL", help="Database of timings and tasks, for several machines PostgreSQL."),
+]
+Address = Annotated[
+    str, typer.Option("--on", metavar="RAY", help="ray://HOST:PORT, HOST:PORT, auto, or local: Ray is started here.")
+]
+Folder = Annotated[Path | None, typer.Option("-o", "--output", help="Only tasks of this output folder.")]
+Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Models; default: all.")]
+On = Annotated[
+    str | None,
+    typer.Option("--on", metavar="RAY", help="Compile and measure on a node of this cluster; see docs/fleet.md."),
+]
+MachineName = Annotated[
+    str | None, typer.Option("--machine", metavar="TYPE", help="With --on: the type of machine, as its file names it.")
+]
+MachinesFile = Annotated[
+    Path | None, typer.Option("--machines", metavar="FLEET.toml", help="With --on: the types of machines.")
+]
+_OWN = ("model", "output", "on", "machine", "machines", "db", "quiet", "verbose", "json", "config")
+"""Parameters of ``collage compile`` that are obeyed here if the model is compiled there."""
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+@fleet.command(
+    "compile",
+    help="""Compile each model for each type of machine; what is settled stays, and the same command continues.
+
+    Examples:
+
+      collage fleet compile models/*.onnx -o out
+
+      collage fleet compile models/*.onnx --on ray://head:10001 --machines fleet.toml --db postgresql://me@db/timings -o out
+    """,
+)
+def compile_(
+    models: Annotated[list[Path], typer.Argument(help="ONNX files.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder for the artefacts: MODEL/MACHINE.collage.zip.")
+    ],
+    on: Address = "local",
+    machines: Annotated[
+        Path | None, typer.Option(metavar="FLEET.toml", help="Types of machines, and options; see docs/fleet.md.")
+    ] = None,
+    db: Url = None,
+    tries: Annotated[int, typer.Option(min=1, help="Tries that may fail for one task.")] = 4,
+    limit: Annotated[str, typer.Option(metavar="TIME", help="How long one try may take.")] = "4h",
+    patience: Annotated[
+        str, typer.Option(metavar="TIME", help="How long to wait without any progress, as without a node.")
+    ] = "30m",
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Compiles a fleet of models."""
+    from collage.fleet.machines import LOCAL, local_fleet, read_fleet
+    from collage.fleet.supervisor import compile_fleet
+
+    if machines is None and on != LOCAL:
+        raise typer.BadParameter(
+            "name the types of machines: --machines fleet.toml; `collage fleet machines` writes one"
+        )
+    with progress(quiet) as say:
+        tasks = compile_fleet(
+            models,
+            local_fleet() if machines is None else read_fleet(machines),
+            output,
+            address=on,
+            db=db,
+            tries=tries,
+            limit_s=read_seconds(limit) or 0.0,
+            patience_s=read_seconds(patience) or 0.0,
+            say=say,
+        )
+    if json:
+        print_json({"schema": _SCHEMA, "tasks": [task.as_json() for task in tasks]})
+    else:
+        for task in tasks:
+            if task.state != "done":
+                typer.echo(printable(f"{task.name} for {task.machine}: {task.state}: {task.reason}"))
+        typer.echo(f"{counted(sum(task.state == 'done' for task in tasks), 'artefact')} in {output}")
+    if left := [task for task in tasks if task.state != "done"]:
+        raise CollageError(f"{counted(len(left), 'task')} of {len(tasks)} did not end well; see `collage fleet status`")
+
+
+@fleet.command(
+    help="""List tasks: what came of each, and which artefacts are stale, as a toolchain has changed since.
+
+    Examples:
+
+      collage fleet status --db postgresql://me@db/timings
+
+      collage fleet status -o out --json
+    """
+)
+def status(
+    output: Folder = None,
+    state: Annotated[str | None, typer.Option("--state", help="Of this state only, or `stale`.")] = None,
+    db: Url = None,
+    json: Json = False,
+) -> None:
+    """Lists tasks."""
+    from collections import Counter
+
+    tasks, old = _chosen(db, output, [])
+    told = [task for task in tasks if state in (None, task.state) or (state == "stale" and task.digest in old)]
+    if json:
+        print_json({"schema": _SCHEMA, "tasks": [{**task.as_json(), "stale": task.digest in old} for task in told]})
+        return
+    for task in told:
+        typer.echo(printable(_line(task, task.digest in old)))
+    counts = Counter(task.state for task in tasks)
+    summary = ", ".join(f"{counts[state]} {state}" for state in counts) or "no tasks"
+    typer.echo(f"{summary}{f', {len(old)} stale' if old else ''}")
+
+
+@fleet.command(
+    help="""Have tasks done anew that failed, were cancelled, or are stale; the next `fleet compile` does them.
+
+    Examples:
+
+      collage fleet retry -o out
+
+      collage fleet retry resnet50 --stale --db postgresql://me@db/timings
+    """
+)
+def retry(
+    names: Names = None,
+    output: Folder = None,
+    stale: Annotated[bool, typer.Option("--stale", help="Also those whose toolchains have changed since.")] = False,
+    db: Url = None,
+) -> None:
+    """Tries tasks again."""
+    tasks, old = _chosen(db, output, names or [])
+    _move(db, [task.digest for task in tasks], ("failed", "cancelled"), "waiting")
+    if stale:
+        _move(db, [task.digest for task in tasks if task.digest in old], ("done",), "waiting")
+
+
+@fleet.command(
+    help="""Cancel tasks that are not settled; a driver that works on them calls them off.
+
+    Examples:
+
+      collage fleet cancel -o out
+
+      collage fleet cancel resnet50 --db postgresql://me@db/timings
+    """
+)
+def cancel(names: Names = None, output: Folder = None, db: Url = None) -> None:
+    """Cancels tasks."""
+    tasks, _ = _chosen(db, output, names or [])
+    _move(db, [task.digest for task in tasks], ("waiting", "running"), "cancelled", "cancelled")
+
+
+@fleet.command(
+    help="""List the nodes of a cluster that measure, as a file for --machines.
+
+    Examples:
+
+      collage fleet machines --on ray://head:10001 > fleet.toml
+    """
+)
+def machines(on: Address = "local", json: Json = False) -> None:
+    """Lists nodes."""
+    from collage.fleet.machines import LOCAL
+    from collage.fleet.remote import describe_nodes
+
+    found = describe_nodes(on, [LOCAL])
+    if json:
+        print_json({"schema": _SCHEMA, "nodes": found})
+        return
+    told: set[tuple[str, str]] = set()
+    for node in found:
+        for name in node["machines"]:
+            comment = f"# {node['host']}: {node['cpu']}, {node['cores']} cores, Collage {node['collage']}"
+            if (name, node["fingerprint"]) in told:
+                typer.echo(printable(comment))
+                continue
+            told.add((name, node["fingerprint"]))
+            typer.echo(printable(f'{comment}\n[machines."{name}"]\nfingerprint = "{node["fingerprint"]}"\n'))
+
+
+@fleet.command(
+    help="""Join this machine to a cluster as a node that measures. It says its fingerprint, and begins `ray start`.
+
+    Examples:
+
+      collage fleet join head:6379 --machine c7g.xl
+    """
+)
+def join(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="The head of the cluster.")],
+    machine: Annotated[str, typer.Option("--machine", metavar="TYPE", help="The type of this machine.")],
+    slots: Annotated[
+        int, typer.Option(min=1, help="Models that are compiled at once. They are timed one at a time.")
+    ] = 1,
+) -> None:
+    """Joins a cluster."""
+    import os
+    import shutil
+    from json import dumps
+    from sys import executable
+
+    from collage.fleet.cluster import MEASURE, resource_of
+    from collage.fleet.node import describe_here
+
+    ray = shutil.which("ray", path=os.pathsep.join([str(Path(executable).parent), os.environ.get("PATH", "")]))
+    if ray is None:
+        raise UsageError("a fleet needs the package ray: pip install 'collage[fleet]'")
+    here = describe_here()
+    typer.echo(printable(f'[machines."{machine}"]\nfingerprint = "{here["fingerprint"]}"  # {here["host"]}'))
+    resources = dumps({resource_of(machine): 1, MEASURE: slots})
+    # Ray has its workers give way to everything else. What is timed must not.
+    environment = {**os.environ, "RAY_worker_niceness": "0"}
+    words = [ray, "start", f"--address={address}", f"--num-cpus={slots}", f"--resources={resources}"]
+    os.execve(ray, words, environment)
+
+
+def compile_there(
+    context: typer.Context,
+    model: Path,
+    output: Path | None,
+    on: str | None,
+    machine: str | None,
+    machines: Path | None,
+    db: str | None,
+    *,
+    quiet: bool,
+    json: bool,
+) -> None:
+    """Compile a model on a node of a cluster, with the options of ``collage compile`` that were given."""
+    from collage.fleet.machines import LOCAL, MachineType, check_options, local_fleet, read_fleet
+    from collage.fleet.remote import compile_on
+    from collage.store import url_of
+
+    if on is None or output is None:
+        raise UsageError("--machine goes with --on and -o: which cluster, and where to write the artefact")
+    if url_of(output) is not None:
+        raise UsageError("an artefact comes back as a file here; `collage store put` moves it on")
+    if machines is None and on != LOCAL:
+        raise UsageError("name the types of machines: --machines fleet.toml; `collage fleet machines` writes one")
+    kind = (local_fleet() if machines is None else read_fleet(machines))[machine or LOCAL]
+    given = {
+        next(each for each in parameter.opts if each.startswith("--")).lstrip("-"): context.params[str(parameter.name)]
+        for parameter in context.command.params
+        if parameter.name not in _OWN and _is_given(context, str(parameter.name))
+    }
+    options = {**kind.options, **check_options(given, "--on")}
+    with progress(quiet) as say:
+        kept = compile_on(model, MachineType(kind.name, kind.fingerprint, options), output, address=on, db=db, say=say)
+    if json:
+        print_json({"schema": _SCHEMA, "artefact": str(output), "machine": kind.name, **asdict(kept)})
+    else:
+        took = "" if kept.time_us is None else f": {kept.time_us / 1e3:.3f} ms there"
+        typer.echo(f"{output}{took}")
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Return True if an option was given, on the command line or in a file."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name in ("COMMANDLINE", "DEFAULT_MAP", "ENVIRONMENT")
+
+
+def _chosen(db: str | None, output: Path | None, names: list[str]) -> tuple[list[Task], set[str]]:
+    """Return tasks by their names and folder, and the keys of stale ones."""
+    from collage.fleet.tasks import TaskStore, absolute_url, stale
+
+    with TaskStore(absolute_url(db)) as store:
+        tasks = store.all(None if output is None else str(output.resolve()))
+    if unknown := sorted(set(names) - {task.name for task in tasks}):
+        raise UsageError(f"there is no task {unknown[0]!r}; `collage fleet status` lists them")
+    return [task for task in tasks if not names or task.name in names], stale(tasks)
+
+
+def _move(db: str | None, digests: list[str], states: tuple[str, ...], to: str, reason: str = "") -> None:
+    from collage.fleet.tasks import TaskStore, absolute_url
+
+    with TaskStore(absolute_url(db)) as store:
+        typer.echo(f"{counted(store.move(digests, states, to, reason), 'task')} {to}")
+
+
+def _line(task: Task, is_stale: bool) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(task.changed_at_s))
+    time_ = "" if task.time_us is None else f"{task.time_us / 1e3:.3f} ms"
+    gain = "" if task.gain is None else f"{task.gain:.2f}x"
+    state = "stale" if is_stale else task.state
+    rest = task.reason if task.state != "done" else f"{task.artefact[:12]} {time_:>11} {gain:>6}"
+    return f"{when}  {state:<9} {task.name:<24} {task.machine:<12} {task.model[:12]} {rest}"

@@ -1,0 +1,35 @@
+"""Patience with a server that is away for a moment, as while it starts anew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import sqlalchemy as sa
+
+from collage._errors import UsageError
+
+__all__ = ["persistently"]
+
+_AWAY_S = 120.0
+_LOOK_S = 0.5
+_T = TypeVar("_T")
+
+
+def persistently(engine: sa.Engine, attempt: Callable[[], _T]) -> _T:
+    """Attempt what does no harm if it is repeated, until a server answers, or is away for two minutes.
+
+    Args:
+        engine: The database. Files are never away: what fails on one fails at once.
+        attempt: Raises UsageError from the error of the engine.
+    """
+    deadline = time.monotonic() + _AWAY_S
+    while True:
+        try:
+            return attempt()
+        except UsageError as error:
+            is_lost = isinstance(error.__cause__, sa.exc.OperationalError | sa.exc.InterfaceError)
+            if not is_lost or engine.dialect.name != "postgresql" or time.monotonic() > deadline:
+                raise
+        time.sleep(_LOOK_S)

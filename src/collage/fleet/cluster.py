@@ -1,0 +1,124 @@
+"""Ray, as far as fleets use it: joining a cluster, its nodes, and the errors by which it is lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collage._errors import CollageError, UsageError
+from collage.fleet.machines import LOCAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["MEASURE", "ClusterLost", "Node", "join", "nodes", "resource_of"]
+
+MEASURE = "measure"
+"""The resource of a node that each task takes one of: as many models are compiled there at once. One is right."""
+
+_STORE_BYTES = 256 << 20
+_PREFIX = "machine:"
+
+
+class ClusterLost(CollageError):
+    """The cluster does not answer, or has gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A living node that measures.
+
+    Attributes:
+        id: Ray's name for it.
+        host: Its address.
+        machine: Its type, as it states.
+        slots: Number of tasks that it takes at once.
+    """
+
+    id: str
+    host: str
+    machine: str
+    slots: int
+
+
+def resource_of(machine: str) -> str:
+    """Return the Ray resource that nodes of a type have."""
+    return f"{_PREFIX}{machine}"
+
+
+@contextmanager
+def join(address: str, machines: Iterable[str] = (), slots: int = 1) -> Iterator[Any]:
+    """Join a cluster within the ``with``, and return Ray's module.
+
+    Args:
+        address: ``ray://HOST:PORT``, ``HOST:PORT`` or ``auto``; ``local`` starts Ray on this machine.
+        machines: The types that this machine is of if Ray is started here.
+        slots: The number of tasks at once if Ray is started here.
+
+    Raises:
+        UsageError: Ray is not installed.
+        ClusterLost: There is no cluster at this address.
+    """
+    if address.startswith("ray://") and _has_token():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray's client does not look for a token by itself.
+    try:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_worker_niceness", "0")  # What is timed must not give way to everything else.
+        import ray
+    except ImportError as error:
+        raise UsageError(f"a fleet needs the package {error.name}: pip install 'collage[fleet]'") from error
+    resources = {**{resource_of(name): 1.0 for name in machines}, MEASURE: float(slots)}
+    # One processor for each task: Ray starts a worker in advance for each processor that it is told of.
+    own: Mapping[str, Any] = {
+        "num_cpus": slots,
+        "resources": resources,
+        "include_dashboard": False,
+        "object_store_memory": _STORE_BYTES,
+    }
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            **(own if address == LOCAL else {}),
+        )
+    except Exception as error:
+        raise ClusterLost(f"cannot reach Ray at {address}: {_first_line(error)}") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def nodes(ray: Any) -> list[Node]:
+    """Return the living nodes that measure, one entry for each type that a node has.
+
+    Raises:
+        ClusterLost: The cluster does not answer.
+    """
+    try:
+        told = ray.nodes()
+    except Exception as error:
+        raise ClusterLost(f"Ray does not answer: {_first_line(error)}") from error
+    return [
+        Node(each["NodeID"], each["NodeManagerAddress"], name.removeprefix(_PREFIX), int(each["Resources"][MEASURE]))
+        for each in told
+        if each["Alive"] and each["Resources"].get(MEASURE, 0) >= 1
+        for name in each["Resources"]
+        if name.startswith(_PREFIX)
+    ]
+
+
+def _has_token() -> bool:
+    """Return True if there is a token for clusters: Ray makes one where it starts a cluster, and refuses others without."""
+    named = os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+    return bool(named) or (Path.home() / ".ray" / "auth_token").is_file()
+
+
+def _first_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

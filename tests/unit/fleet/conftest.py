@@ -1,0 +1,3 @@
+from tests.postgres_fixture import database_url, postgres
+
+__all__ = ["database_url", "postgres"]

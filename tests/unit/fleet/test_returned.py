@@ -1,0 +1,116 @@
+"""What comes back from a node: its artefact, and its timings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.fleet.artefacts import model, zipped
+
+from collage._errors import ArtefactError, UsageError
+from collage.cost.outcome import Outcome, Status
+from collage.cost.statistics import Summary
+from collage.cost.workload_key import WorkloadKey
+from collage.database.database import Database
+from collage.database.export import export_lines
+from collage.fleet import remote
+from collage.fleet.answers import read_answer
+from collage.fleet.remote import take_rows
+from collage.fleet.returned import file_digest, keep
+
+ARTEFACT = zipped()
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=4,
+)
+FIELDS = ("kind", "node", "host", "reason", "code", "took_s", "artefact", "rows")
+
+
+def test_an_artefact_is_kept_as_it_came(tmp_path: Path) -> None:
+    kept = keep(ARTEFACT, model(), tmp_path / "m" / "small.zip")
+    assert (tmp_path / "m" / "small.zip").read_bytes() == ARTEFACT
+    assert kept.digest == file_digest(tmp_path / "m" / "small.zip")
+    assert [path.name for path in (tmp_path / "m").iterdir()] == ["small.zip"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"no zip",
+        ARTEFACT[:-1],
+        bytes([*ARTEFACT[:-3000], ARTEFACT[-3000] ^ 1, *ARTEFACT[-2999:]]),
+        zipped(model={"path": "m.onnx", "sha256": "6" * 64, "nodes": 1}),
+        zipped(model={}),
+        zipped(inputs=[]),
+    ],
+)
+def test_what_is_no_artefact_of_the_model_is_refused_and_leaves_nothing(sent: bytes, tmp_path: Path) -> None:
+    keep(ARTEFACT, model(), tmp_path / "small.zip")
+    with pytest.raises(ArtefactError):
+        keep(sent, model(), tmp_path / "small.zip")
+    assert [path.name for path in tmp_path.iterdir()] == ["small.zip"]
+    assert (tmp_path / "small.zip").read_bytes() == ARTEFACT
+
+
+def test_other_inputs_than_the_models_are_refused(tmp_path: Path) -> None:
+    ours = model()
+    other = type(ours)(ours.path, ours.digest, ours.files, ours.bytes, (("z", "float32"),), ours.outputs)
+    with pytest.raises(ArtefactError, match="inputs or outputs"):
+        keep(ARTEFACT, other, tmp_path / "small.zip")
+
+
+@settings(max_examples=40, deadline=None)
+@given(JUNK)
+def test_any_value_is_read_as_an_answer(sent: Any) -> None:
+    assert read_answer(sent).kind in ("failed", "late", "refused")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(st.sampled_from(FIELDS), JUNK | st.sampled_from(["done", "failed", "late", "refused"])))
+def test_any_parts_of_an_answer_are_of_their_types_or_it_is_a_failure(sent: dict[str, Any]) -> None:
+    answer = read_answer(sent)
+    assert (answer.kind == "done") <= (sent.get("kind") == "done")
+    assert isinstance(answer.artefact, bytes) and isinstance(answer.rows, str) and answer.took_s >= 0
+    assert all(isinstance(each, str) for each in (answer.kind, answer.node, answer.host, answer.reason))
+
+
+KEY = WorkloadKey("kernel", "(1, 2)float32", "llvm", "tvm 1", "machine", 0, 4)
+OUTCOME = Outcome(Status.OK, None, Summary(1.0, 1.0, 1.0, 5, 0.0), 0.0, 1.0)
+
+
+@pytest.fixture
+def sent(tmp_path: Path) -> str:
+    with Database(str(tmp_path / "node.sqlite")) as database:
+        database.record(KEY, OUTCOME)
+        return "\n".join(export_lines(database)) + "\n"
+
+
+def test_timings_of_a_node_are_taken(sent: str, tmp_path: Path) -> None:
+    with Database(str(tmp_path / "here.sqlite")) as database:
+        take_rows(database, sent, "machine")
+        found = database.lookup(KEY)
+        assert found is not None and found.time == OUTCOME.time
+
+
+@pytest.mark.parametrize("change", ["machine", "flood", "odd", "short"])
+def test_timings_of_other_machines_and_floods_are_refused_as_a_whole(
+    sent: str, tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "MOST_ROWS", 50)
+    head, *lines, _ = sent.splitlines()
+    if change == "flood":
+        lines *= 50
+    if change == "odd":
+        lines.append('{"timing": [1]}')
+    end = json.dumps({"end": len(lines) + (change == "short")})
+    with Database(str(tmp_path / "here.sqlite")) as database:
+        with pytest.raises((ArtefactError, UsageError)):
+            fingerprint = "another" if change == "machine" else "machine"
+            take_rows(database, "\n".join([head, *lines, end]) + "\n", fingerprint)
+        assert database.lookup(KEY) is None
