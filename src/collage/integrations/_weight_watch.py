@@ -63,4 +63,5 @@ def _span_bytes(tensor: torch.Tensor) -> int:
 
 
 def _checksum(place: int, size: int) -> int:
-    return zlib.crc32((ctypes.c_char * size).from_address(place))
+    found: int = zlib.crc32((ctypes.c_char * size).from_address(place))
+    return found
