@@ -10,6 +10,7 @@ from collage.toolchains._base import (
     availability_for,
     compile_for,
     kernel_for,
+    loading_availability_for,
     support_for,
     written_out,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "kernel_for",
     "kernel_name",
     "load_threads",
+    "loading_availability_for",
     "option_values",
     "own_threads",
     "registry",

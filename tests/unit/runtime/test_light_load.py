@@ -13,7 +13,9 @@ from tests.unit.runtime.conftest import assert_right, small_model
 import collage
 from collage._errors import ArtefactError
 from collage.runtime import _model_check
+from collage.target import Target
 from collage.testing import executable_of
+from collage.toolchains import registry
 
 HEAVY = ("tvm", "torch", "sympy", "onnx_ir", "onnx", "onnxscript", "openvino", "sqlalchemy", "iree")
 TELL = """
@@ -55,6 +57,44 @@ def test_one_kernel_of_onnxruntime_needs_little_more_than_onnxruntime(folder: Pa
     resident_bytes, modules = told(OURS.format(options=options) + TELL, folder)
     assert not set(HEAVY) & set(modules)
     assert resident_bytes < 1.4 * plain_bytes  # 16 MB of 56: NumPy types, argument checks, and Collage itself
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artefact of three toolchains."""
+    pytest.importorskip("tvm")
+    folder = tmp_path_factory.mktemp("mixed")
+    parts = [([0, 1], "openvino"), ([2], "onnxruntime"), ([3], "llvm")]
+    executable_of(small_model(), parts).save(folder / "m.collage")
+    return folder
+
+
+def test_kernels_of_all_toolchains_need_no_compiler_and_no_library_that_reads_models(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(mixed))  # without a linker
+    resident_bytes, modules = told(OURS.format(options="") + TELL, mixed)
+    assert set(HEAVY) & set(modules) == {"openvino"}
+    assert "tvm_ffi" in modules
+    assert resident_bytes < 300e6  # Without a torch or a compiler of TVM, which are 250 MB each.
+
+
+def test_what_must_be_built_again_says_what_is_missing_for_that(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collage.toolchains.tvm.kernels.shutil.which", lambda name: None)
+    assert_right(collage.load(mixed / "m.collage"))
+    with pytest.raises(ArtefactError, match=r"to be built again, since .*, and needs tvm, .*: no C\+\+ compiler"):
+        collage.load(mixed / "m.collage", rebuild=True)
+
+
+def test_compiling_follows_loading_in_one_process(mixed: Path) -> None:
+    program = """
+import numpy as np
+exe.run({"x": np.ones((3, 6), np.float32)})
+print(len(collage.load(sys.argv[1] + "/m.collage", rebuild=True).notes))
+"""
+    command = [sys.executable, "-c", OURS.format(options="") + program, str(mixed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
 
 
 def test_models_are_checked_by_another_process_and_here_where_that_tells_nothing(
@@ -100,3 +140,7 @@ def test_the_names_of_precisions_are_those_that_can_be_made() -> None:
     from collage.toolchains.sdk.narrow_weights import NARROW_BITS
 
     assert ("int8", "int8-dynamic", *NARROW_BITS) == REDUCED
+    assert set(registry().get("openvino").option_values(Target.parse("llvm -compiler=openvino"))["precision"]) == {
+        *("f32", "bf16", "f16", "int8", "default"),
+        *NARROW_BITS,
+    }

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 
 from collage.toolchains.sdk.model_files import one_line
 
-__all__ = ["import_failure", "importing_here", "is_alone"]
+__all__ = ["import_failure", "importing_here", "install_command", "is_alone"]
 
 IMPORT_S = 60.0
 """Longer than any import on a busy machine takes."""
@@ -56,6 +56,17 @@ def importing_here(*, alone: bool = False) -> Iterator[None]:
 def is_alone() -> bool:
     """Whether what is imported now is of use to one toolchain only (see ``importing_here``)."""
     return _alone.get()
+
+
+def install_command(extra: str, *, again: bool = False) -> str:
+    """Return the command that installs the packages of an extra, for the distribution that is installed here.
+
+    Args:
+        extra: Its name.
+        again: Something is there, and damaged.
+    """
+    name = "collage" if importlib.util.find_spec("collage.compiler") else "collage-runtime"
+    return f"pip install {'--force-reinstall ' if again else ''}'{name}[{extra}]'"
 
 
 def import_failure(
