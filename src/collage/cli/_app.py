@@ -263,8 +263,8 @@ def compile_(
 ) -> None:
     """Compiles a model."""
     began = time.monotonic()
+    from collage.cli._arrays import read_arrays
     from collage.cli._report import print_report
-    from collage.cli._run import read_arrays
     from collage.compiler.pipeline import CompileOptions, compile
     from collage.runtime import check_destination
 
@@ -416,8 +416,8 @@ def bench(
 ) -> None:
     """Benchmarks an artefact."""
     from collage.benchmark import bench as bench_
+    from collage.cli._arrays import read_arrays
     from collage.cli._report import print_bench
-    from collage.cli._run import read_arrays
 
     inputs = read_arrays(read_files(input_, "--input", "NAME=FILE.npy"))
     dims = read_lengths(dim) if dim else None
@@ -455,8 +455,8 @@ def compare(
 ) -> None:
     """Compares two artefacts."""
     from collage.artefact_comparison import compare_artefacts
+    from collage.cli._arrays import read_arrays
     from collage.cli._compare import show_comparison
-    from collage.cli._run import read_arrays
 
     inputs = read_arrays(read_files(input_, "--input", "NAME=FILE.npy"))
     dims = read_lengths(dim) if dim else None

@@ -86,6 +86,7 @@ def test_what_must_be_built_again_says_what_is_missing_for_that(mixed: Path, mon
         collage.load(mixed / "m.collage", rebuild=True)
 
 
+@pytest.mark.slow
 def test_compiling_follows_loading_in_one_process(mixed: Path) -> None:
     program = """
 import numpy as np

@@ -25,7 +25,7 @@ from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions, OptionValues, Support
 from collage.toolchains.openvino.integers import LIMITS, PLACES, WIDE, computes_beyond
-from collage.toolchains.sdk.import_probe import import_failure, install_command
+from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command
 from collage.toolchains.sdk.in_place import InPlaceKernelBase, layouts_of
 from collage.toolchains.sdk.model_files import (
     check_options,
@@ -94,7 +94,7 @@ class OpenVinoToolchain(ToolchainBase):
         try:
             distribution = importlib.metadata.distribution("openvino")
         except importlib.metadata.PackageNotFoundError:
-            return Availability(False, reason="not installed", remedy=install_command("openvino"))
+            return Availability(False, reason=NOT_INSTALLED, remedy=install_command("openvino"))
         if (reason := import_failure("openvino", without=_WITHOUT)) is not None:
             return Availability(False, reason=reason, remedy=install_command("openvino", again=True))
         number = re.search(r"^Build: (\S+)$", distribution.read_text("WHEEL") or "", re.MULTILINE)

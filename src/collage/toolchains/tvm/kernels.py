@@ -17,7 +17,7 @@ import numpy as np
 from collage._errors import CompileError, Unsupported
 from collage.toolchains._contract import Availability, Compiled, Support
 from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES
-from collage.toolchains.sdk.import_probe import import_failure, install_command, is_alone
+from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command, is_alone
 from collage.toolchains.sdk.model_files import (
     elem_type,
     one_line,
@@ -168,7 +168,7 @@ def tvm_availability(*, with_torch: bool = False) -> Availability:
         with_torch: Whether the toolchain that asks also calls torch.
     """
     if (installed := tvm_build()) is None:
-        return Availability(False, reason="not installed", remedy=install_command("tvm"))
+        return Availability(False, reason=NOT_INSTALLED, remedy=install_command("tvm"))
     version, build = installed
     if not any(map(shutil.which, _COMPILERS)):
         reason = "no C++ compiler, which links TVM's kernels"

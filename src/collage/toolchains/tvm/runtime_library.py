@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from collage.toolchains._contract import Availability
-from collage.toolchains.sdk.import_probe import import_failure, install_command
+from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command
 
 __all__ = ["load_main", "loading_availability", "new_tensor", "runtime", "tvm_build"]
 
@@ -41,7 +41,7 @@ def tvm_build() -> tuple[str, str] | None:
 def loading_availability() -> Availability:
     """Return if kernels that were compiled elsewhere can be loaded: neither TVM's compiler nor a linker is needed."""
     if (installed := tvm_build()) is None:
-        return Availability(False, reason="not installed", remedy=install_command("tvm"))
+        return Availability(False, reason=NOT_INSTALLED, remedy=install_command("tvm"))
     version, build = installed
     if (broken := import_failure("tvm_ffi", runtime)) is not None:
         remedy = install_command("tvm", again=True)
