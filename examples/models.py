@@ -1,11 +1,12 @@
-"""Build the two models of the demo: a trained digit reader and a network of ResNet-50 size.
+"""Build the models of the demo: a trained digit reader, a network of ResNet-50 size, and one that enlarges images.
 
 ::
 
     python examples/models.py OUTDIR
 
-writes ``OUTDIR/mnist.onnx`` with ``OUTDIR/digits_test.npz`` (images and labels it has never seen) and
-``OUTDIR/resnet50.onnx``. What is already there and up to date is left alone. Needs NumPy, onnx and scikit-learn only.
+writes ``OUTDIR/mnist.onnx`` with ``OUTDIR/digits_test.npz`` (images and labels it has never seen),
+``OUTDIR/resnet50.onnx`` and ``OUTDIR/enlarge.onnx``. What is already there and up to date is left alone. Needs NumPy,
+onnx and scikit-learn only.
 """
 
 from __future__ import annotations
@@ -52,14 +53,16 @@ class GraphWriter:
         self.nodes.append(helper.make_node(op_type, list(inputs), [f"{name}_out"], name=name, **attributes))
         return f"{name}_out"
 
-    def model(self, name: str, input_shape: Sequence[int], output_shape: Sequence[int]) -> onnx.ModelProto:
-        """Close the graph: float32 input ``image``; what the last node makes is the output, ``logits``."""
-        self.nodes[-1].output[0] = "logits"
+    def model(
+        self, name: str, input_shape: Sequence[int], output_shape: Sequence[int], output: str = "logits"
+    ) -> onnx.ModelProto:
+        """Close the graph: float32 input ``image``; what the last node makes is the output."""
+        self.nodes[-1].output[0] = output
         graph = helper.make_graph(
             self.nodes,
             name,
             [helper.make_tensor_value_info("image", TensorProto.FLOAT, input_shape)],
-            [helper.make_tensor_value_info("logits", TensorProto.FLOAT, output_shape)],
+            [helper.make_tensor_value_info(output, TensorProto.FLOAT, output_shape)],
             self.weights,
         )
         # The helper's default IR version is newer than what runtimes read.
@@ -375,11 +378,54 @@ def build_resnet50(folder: Path) -> str:
     return f"{parameters / 1e6:.1f} million random parameters"
 
 
+# -- Enlarging images --------------------------------------------------------------------------------------------------
+
+
+def enlarging(width: int = 48, blocks: int = 8) -> onnx.ModelProto:
+    """Return a network that enlarges an image by four, [1, 3, 64, 64] to [1, 3, 256, 256], random weights.
+
+    Residual blocks of 3x3 convolutions, bicubic upsampling of the features, and a pixel shuffle; their result is added to the
+    bicubic enlargement of the image.
+    """
+    g, rng = GraphWriter(), np.random.default_rng(SEED)
+
+    def conv(name: str, x: str, c_in: int, c_out: int) -> str:
+        std = np.sqrt(2 / (9 * c_in))
+        weight = g.weight(f"{name}_weight", (rng.standard_normal((c_out, c_in, 3, 3)) * std).astype(np.float32))
+        return g.op("Conv", name, x, weight, g.weight(f"{name}_bias", np.zeros(c_out, np.float32)), pads=[1] * 4)
+
+    def prelu(name: str, x: str) -> str:
+        return g.op("PRelu", name, x, g.weight(f"{name}_slope", np.full((width, 1, 1), 0.25, np.float32)))
+
+    def bicubic(name: str, x: str, factor: int) -> str:
+        scales = g.weight(f"{name}_scales", np.array([1, 1, factor, factor], np.float32))
+        return g.op("Resize", name, x, "", scales, mode="cubic", coordinate_transformation_mode="half_pixel")
+
+    strength = g.weight("strength", np.array(0.2, np.float32))
+    x = conv("head", "image", 3, width)
+    for block in range(blocks):
+        body = prelu(f"block{block}_prelu", conv(f"block{block}_a", x, width, width))
+        body = g.op("Mul", f"block{block}_scale", conv(f"block{block}_b", body, width, width), strength)
+        x = g.op("Add", f"block{block}_add", x, body)
+    x = prelu("refine_prelu", conv("refine", bicubic("upsample", x, 2), width, width))
+    detail = g.op("DepthToSpace", "shuffle", conv("tail", x, width, 12), blocksize=2, mode="CRD")
+    g.op("Add", "total", bicubic("enlarge", "image", 4), detail)
+    return g.model("enlarge", [1, 3, 64, 64], [1, 3, 256, 256], "enlarged")
+
+
+def build_enlarging(folder: Path) -> str:
+    """Write ``enlarge.onnx`` and say how large it is."""
+    model = enlarging()
+    onnx.save(model, folder / "enlarge.onnx")
+    return f"{sum(int(np.prod(weight.dims)) for weight in model.graph.initializer) / 1e6:.2f} million random parameters"
+
+
 # -- Command line ------------------------------------------------------------------------------------------------------
 
 BUILDERS: dict[str, tuple[Callable[[Path], str], tuple[str, ...]]] = {
     "mnist": (build_mnist, ("mnist.onnx", "digits_test.npz")),
     "resnet50": (build_resnet50, ("resnet50.onnx",)),
+    "enlarge": (build_enlarging, ("enlarge.onnx",)),
 }
 
 

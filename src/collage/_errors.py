@@ -11,6 +11,7 @@
     ├── ModelError                 a file that is no valid, or no safe, model (exit code 5)
     ├── ArtefactError              an artefact that was tampered with or does not fit (exit code 5)
     ├── NothingCanRun              an operator that no toolchain and no fallback takes (exit code 3)
+    │   └── LimitNotMet            limits that no plan keeps, and the nearest plan
     ├── WrongAnswer                outputs outside the tolerance (exit code 4)
     ├── PassError                  a pass failed; names the pass and its place in the sequence
     ├── PatternError               a pattern that cannot be built as written
@@ -33,6 +34,7 @@ __all__ = [
     "ConfigError",
     "DeviceConflict",
     "InputError",
+    "LimitNotMet",
     "ModelError",
     "NothingCanRun",
     "PassError",
@@ -107,6 +109,10 @@ class NothingCanRun(CollageError):
     """An operator that no toolchain of the menu and no fallback can run, or a menu that runs none of a model."""
 
     exit_code = 3
+
+
+class LimitNotMet(NothingCanRun):
+    """Limits of a compilation that no plan keeps. The message names the nearest plan, and its figures."""
 
 
 class WrongAnswer(CollageError):

@@ -59,8 +59,8 @@ def compare_artefacts(
         raise UsageError(f"{rounds} rounds: no interval of 95 % follows from fewer than {_LEAST_ROUNDS}")
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
-        folder_a, recipe_a = opened(before, workspace / "unpacked_a")
-        folder_b, recipe_b = opened(after, workspace / "unpacked_b")
+        folder_a, recipe_a = opened(before, stack, say)
+        folder_b, recipe_b = opened(after, stack, say)
         _check_alike(recipe_a, recipe_b)
         track = open_track(stack, workspace, recipe_a, folder_a, model, dims, inputs, say)
         finalists = [

@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from collage import runtime
 from collage._errors import ToolchainError, UsageError
 from collage.cost.outcome import Status
 from collage.database.database import Database
@@ -31,12 +32,12 @@ from collage.measure.comparison import Comparison, ComparisonPlan, Finalist, Fin
 from collage.measure.estimator import model_tolerance
 from collage.measure.reference_run import capture_made_up
 from collage.measure.session import MeasureSession
-from collage.runtime import Recipe, unpack, verify
+from collage.runtime import Recipe, verify
 from collage.system.scratch import scratch
 from collage.target import Target, TargetLike
 from collage.toolchains import Registry, option_values, registry
 
-__all__ = ["Track", "artefact_on", "bench", "open_track", "opened", "raced", "row_of"]
+__all__ = ["OURS", "Track", "artefact_on", "bench", "open_track", "opened", "raced", "row_of", "vendors_on"]
 
 OURS = "collage"
 _LEGS = 3
@@ -74,24 +75,15 @@ def bench(
     """
     with ExitStack() as stack:
         workspace = stack.enter_context(scratch())
-        folder, recipe = opened(artefact, workspace / "unpacked")
+        folder, recipe = opened(artefact, stack, say)
         toolchains = registry()
         targets = toolchains.parse_targets(list(against or ()) or list(recipe.report.get("menu", ())))
         track = open_track(stack, workspace, recipe, folder, model, dims, inputs, say)
         finalists = [artefact_on(track, OURS, folder, recipe)]
         standings: dict[str, FinalistResult | None] = {OURS: None}
-        targets = _with_defaults(targets, toolchains, track.session)
-        for number, target in enumerate(targets):
-            vendor = _vendor(target, recipe.threads, track.session.workspace, track.timed)
-            say(f"building the model on {target.short}")
-            track.model.graph.name = f"original_{number}"  # So are called the files that it is compiled to.
-            try:
-                compiled = track.session.build(track.model, target)
-            except ToolchainError as error:
-                standings[vendor.name] = FinalistResult(vendor, Status.COMPILE_ERROR, reason=str(error))
-                continue
-            standings[vendor.name] = None
-            finalists.append(replace(vendor, arguments={**vendor.arguments, "compiled": compiled.as_json()}))
+        vendors, failures = vendors_on(track, targets, recipe.threads, say)
+        standings |= {name: failures.get(name) for name in (*failures, *(vendor.name for vendor in vendors))}
+        finalists += vendors
         result, duration_s = raced(track, finalists, rounds, OURS, say)
         standings.update((standing.finalist.name, standing) for standing in result.standings)
         is_alive = result.winner is not None and result.winner.finalist.name == OURS
@@ -104,6 +96,7 @@ def bench(
         "speedup_interval": speedup[1].as_list() if speedup else None,
         "rounds": rounds,
         "duration_s": duration_s,
+        "threads": recipe.threads,
         "environment": describe_environment(),
     }
 
@@ -123,18 +116,17 @@ class Track:
     timed: Mapping[str, Any]
 
 
-def opened(artefact: Path, empty: Path) -> tuple[Path, Recipe]:
-    """Return the folder and the recipe of an artefact, verified; a zip is unpacked into a folder that does not exist yet.
+def opened(artefact: Path, stack: ExitStack, say: Callable[[str], None]) -> tuple[Path, Recipe]:
+    """Return the folder and the recipe of an artefact, verified. What was unpacked is there until the stack is closed.
 
     Raises:
         UsageError: There is nothing at the path.
         ArtefactError: It is damaged, or was changed.
     """
-    if artefact.is_file():
-        empty.mkdir()
-        unpack(artefact, empty)
-        artefact = empty
-    return artefact, verify(artefact)[0]
+    found = stack.enter_context(runtime.opened(artefact))
+    if found.note is not None:
+        say(found.note)
+    return found.folder, verify(found.folder)[0]
 
 
 def open_track(
@@ -175,6 +167,25 @@ def artefact_on(track: Track, name: str, folder: Path, recipe: Recipe, *, incumb
     return Finalist(
         name, "collage.measure._executable_worker:ArtefactWorker", arguments, len(recipe.kernels), incumbent
     )
+
+
+def vendors_on(
+    track: Track, targets: Sequence[Target], threads: int, say: Callable[[str], None]
+) -> tuple[list[Finalist], dict[str, FinalistResult]]:
+    """Return the targets as contestants, each with its vendor's defaults, and those that the model cannot be built on."""
+    vendors: list[Finalist] = []
+    failures: dict[str, FinalistResult] = {}
+    for number, target in enumerate(_with_defaults(targets, registry(), track.session)):
+        vendor = _vendor(target, threads, track.session.workspace, track.timed)
+        say(f"building the model on {target.short}")
+        track.model.graph.name = f"original_{number}"  # So are called the files that it is compiled to.
+        try:
+            compiled = track.session.build(track.model, target)
+        except ToolchainError as error:
+            failures[vendor.name] = FinalistResult(vendor, Status.COMPILE_ERROR, reason=str(error))
+            continue
+        vendors.append(replace(vendor, arguments={**vendor.arguments, "compiled": compiled.as_json()}))
+    return vendors, failures
 
 
 def raced(

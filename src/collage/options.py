@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import UsageError
+from collage.cost.objective import OBJECTIVES, Limit, read_limits
 
 if TYPE_CHECKING:
     from collage.device import DeviceRequests
@@ -47,6 +48,9 @@ class CompileOptions:
             with the cheapest plan by the measured costs, which is not yet the fastest one: as always, the race decides that.
         strategy: Name of the search strategy, which decides what is measured first, and finds the cheapest plan of what was
             measured: ``lazy``, ``exhaustive``, ``wide``, or one of another package (see ``docs/fusion.md``).
+        objective: The figure that is optimised: ``latency`` of one run at a time; ``throughput`` of several runs at once, whose
+            number is chosen too; ``memory``, the largest resident set; ``size``, the bytes of the artefact.
+        limits: Bounds that the result must keep, such as ``"p99<=20ms"`` or ``"rss<=400MB"``; see ``docs/objectives.md``.
         percentile: Which percentile of its latencies is a kernel's cost: 50, or 10 or 90.
         accuracy_budget: Largest end-to-end error that is acceptable, relative to an output's largest magnitude. Grants the
             search targets of reduced precision; None is what the model's own types allow.
@@ -92,6 +96,8 @@ class CompileOptions:
     use_tuned: bool = True
     search: str = "fast"
     strategy: str = DEFAULT_STRATEGY
+    objective: str = "latency"
+    limits: Sequence[str | Limit] = ()
     percentile: int = 50
     accuracy_budget: float | None = None
     data: Any = None
@@ -127,6 +133,11 @@ class CompileOptions:
             from collage.search import strategies  # Late for the same reason.
 
             strategies().get(self.strategy)  # Says which there are.
+        if self.objective not in OBJECTIVES:
+            raise UsageError(f"objective {self.objective!r}: it is one of {', '.join(OBJECTIVES)}")
+        bounds = self.bounds  # Says what is wrong with them.
+        if not self.finals and (bounds or self.objective != "latency"):
+            raise UsageError("objectives and limits are measured end to end: they do not go with finals=False")
         if self.plan is not None and (self.force or self.forbid):
             raise UsageError("a plan says of every operator what runs it: force and forbid do not go with it")
         if self.percentile not in (10, 50, 90):
@@ -142,6 +153,26 @@ class CompileOptions:
             find_metric(self.metric)  # Says which there are.
         if self.max_drop is not None and not 0 <= self.max_drop < 1:
             raise UsageError(f"largest drop {self.max_drop:g}: write a share, such as 0.01 for one percent")
+
+    @property
+    def bounds(self) -> tuple[Limit, ...]:
+        """The limits, read."""
+        return read_limits(self.limits)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the latency alone decides."""
+        return self.objective == "latency" and not self.limits
+
+    @property
+    def weighs_bytes(self) -> bool:
+        """True if a plan may be returned for its memory or its size, however slow it is."""
+        return self.objective in ("memory", "size") or any(limit.quantity in ("rss", "size") for limit in self.bounds)
+
+    @property
+    def search_threads(self) -> int:
+        """Threads of the kernels that the search measures; several streams of one thread each mostly get most done."""
+        return self.threads or int(self.objective == "throughput")
 
     @property
     def allows_reduced(self) -> bool:

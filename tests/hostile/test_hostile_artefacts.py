@@ -136,6 +136,10 @@ MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "another toolchain than the target's": lambda m: m["kernels"][0]["compiled"].update(toolchain="tvm"),
     "an unknown toolchain": lambda m: m["kernels"][0].update(target="llvm -compiler=evil"),
     "a target that is none": lambda m: m["kernels"][0].update(target="; rm -rf /"),
+    "a billion streams": lambda m: m.update(streams=10**9),
+    "negative streams": lambda m: m.update(streams=-1),
+    "streams as text": lambda m: m.update(streams="2"),
+    "streams that are true": lambda m: m.update(streams=True),
     "a billion threads": lambda m: m.update(threads=10**9),
     "negative threads": lambda m: m.update(threads=-1),
     "a target of a billion threads": lambda m: m["kernels"][3].update(

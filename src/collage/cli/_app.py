@@ -31,8 +31,10 @@ from collage.cli._compile_options import (
 from collage.cli._config import apply_config
 from collage.cli._console import print_json, printable, progress
 from collage.cli._db import db as db_commands
+from collage.cli._pack import PACK_HELP, UNPACK_HELP, pack, show_machines, unpack
 from collage.cli._page import HELP as REPORT_HELP
 from collage.cli._page import report as report_command
+from collage.cli._store import store as store_commands
 from collage.cli._toolchain import toolchain as toolchain_commands
 
 __all__ = ["app", "main"]
@@ -49,7 +51,10 @@ app = typer.Typer(
 
 app.add_typer(db_commands)
 app.add_typer(toolchain_commands)
+app.add_typer(store_commands)
 app.command("report", help=REPORT_HELP)(report_command)
+app.command("pack", help=PACK_HELP)(pack)
+app.command("unpack", help=UNPACK_HELP)(unpack)
 
 _INTERRUPTED = 130
 """Exit code after Ctrl-C, where there is no result yet."""
@@ -132,6 +137,8 @@ def _options_of_all_commands(
 
       collage compile model.onnx -o model.collage --search proof
 
+      collage compile model.onnx -o model.collage --objective throughput --limit "p99<=20ms"
+
       collage compile model.onnx -o model.collage --devices plan.toml
 
       collage compile model.onnx -o model.collage --force "/Resize:llvm" --forbid "openvino:TopK"
@@ -144,7 +151,7 @@ def _options_of_all_commands(
 def compile_(
     model: Annotated[Path, typer.Argument(help="An ONNX file.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Where to write the artefact: a folder, or a .zip.")
+        Path | None, typer.Option("-o", "--output", help="Where to write the artefact: a folder, a .zip, or a URL.")
     ] = None,
     config: Annotated[
         Path | None,
@@ -207,6 +214,14 @@ def compile_(
             help="Search strategy: lazy, exhaustive, wide, or one of an installed package; see docs/fusion.md.",
         ),
     ] = "lazy",
+    objective: Annotated[
+        Literal["latency", "throughput", "memory", "size"],
+        typer.Option(help="What decides: latency, runs per second, resident set, or bytes; see docs/objectives.md."),
+    ] = "latency",
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(metavar="Q<=V", help="A bound to keep: p99<=20ms, rss<=400MB, size<=10MB, throughput>=50/s."),
+    ] = None,
     percentile: Annotated[
         Literal["10", "50", "90"], typer.Option(help="Percentile of a kernel's latencies that is its cost.")
     ] = "50",
@@ -267,11 +282,12 @@ def compile_(
     from collage.cli._report import print_report
     from collage.compiler.pipeline import CompileOptions, compile
     from collage.runtime import check_destination
+    from collage.store import shown, url_of
 
     if output is None and not dry_run:
         raise UsageError("missing option --output (-o), see collage compile --help")
     for path in (output, plan_out):
-        if path is not None and not path.parent.exists():
+        if path is not None and url_of(path) is None and not path.parent.exists():
             raise UsageError(f"cannot write {path}: the folder {path.parent} does not exist")
     if output is not None:
         check_destination(output)
@@ -291,6 +307,8 @@ def compile_(
         front=front,
         search=search,
         strategy=strategy,
+        objective=objective,
+        limits=tuple(limit or ()),
         percentile=int(percentile),
         measure_budget=measure_budget,
         remeasure=remeasure,
@@ -316,16 +334,16 @@ def compile_(
         executable = compile(model, target or None, options=options, progress=show)
         is_right = executable.report.numerics.ok is not False
         if is_right:  # No artefact is written by a failure.
-            show(f"writing {output}")
+            show(f"writing {shown(output)}")
             executable.save(output, recipe_only=recipe_only)
     # Imports and writing are time that the user waits, too.
     searched = replace(executable.report.search, wall_s=time.monotonic() - began)
     report = replace(executable.report, search=searched)
     if json:
-        told = {**report.as_json(with_old_keys=True), "artefact": str(output) if is_right else None}
+        told = {**report.as_json(with_old_keys=True), "artefact": shown(output) if is_right else None}
         print_json({**told, "explanation": executable.explain().to_json()} if explain else told)
     else:
-        print_report(report, str(output) if is_right else None)
+        print_report(report, shown(output) if is_right else None)
         if explain:
             from collage.cli._explain import print_explanation
 
@@ -397,6 +415,8 @@ def run(
       collage bench model.collage --against onnxruntime --json
 
       collage bench model.collage --input image=photo.npy
+
+      collage bench model.collage --concurrency 2 --duration 10s
     """
 )
 def bench(
@@ -405,6 +425,12 @@ def bench(
         list[str] | None, typer.Option("--against", metavar="T", help="A target; may be repeated. Default: its menu.")
     ] = None,
     rounds: Annotated[int, typer.Option(min=3, help="Rounds; each contestant has one turn in each.")] = 15,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Callers at once: runs per second, and latencies under that load.")
+    ] = None,
+    duration: Annotated[
+        str | None, typer.Option(metavar="TIME", help="How long each contestant serves in all, e.g. 10s.")
+    ] = None,
     dim: Occasions = None,
     input_: Inputs = None,
     model: Annotated[
@@ -421,6 +447,22 @@ def bench(
 
     inputs = read_arrays(read_files(input_, "--input", "NAME=FILE.npy"))
     dims = read_lengths(dim) if dim else None
+    if concurrency is not None or duration is not None:
+        from collage.cli._serving import show_serving
+
+        return show_serving(
+            artefact,
+            against,
+            concurrency or 1,
+            read_seconds(duration),
+            quiet=quiet,
+            verbose=verbose,
+            json=json,
+            rounds=rounds,
+            dims=dims,
+            inputs=inputs,
+            model=model,
+        )
     with progress(quiet, verbose) as say:
         table = bench_(artefact, against, rounds=rounds, dims=dims, inputs=inputs, model=model, say=say)
     if json:
@@ -498,7 +540,7 @@ def explain(
 
 
 @app.command(
-    help="""Show what is in a model, and what each toolchain takes of it.
+    help="""Show what is in a model, and what each toolchain takes of it; of an artefact, which machines it has plans for.
 
     Examples:
 
@@ -510,11 +552,13 @@ def explain(
 
       collage inspect model.onnx --devices plan.toml
 
+      collage inspect model.collage
+
       collage inspect model.onnx --passes "InferType,FoldConstant" --print-after FoldConstant --time
     """
 )
 def inspect(
-    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    model: Annotated[Path, typer.Argument(help="An ONNX file, or an artefact.")],
     coverage: Annotated[bool, typer.Option("--coverage", help="Ask each toolchain about each operator.")] = False,
     target: Targets = None,
     db: Db = None,
@@ -543,6 +587,11 @@ def inspect(
     json: Json = False,
 ) -> None:
     """Inspects a model."""
+    from collage.runtime import is_artefact
+
+    if is_artefact(model):
+        asked = (coverage, target, dim, fix, passes, devices, print_before, print_after, time, verify)
+        return show_machines(model, has_options=any(asked), json=json)
     if devices is not None:
         from collage.cli._devices import show_devices
 

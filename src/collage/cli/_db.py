@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from collage._errors import UsageError
+from collage.cli._ages import age, read_age_s
 from collage.cli._arguments import read_dims, read_lengths
 from collage.cli._console import counted, print_json, printable
+from collage.store import download, upload, url_of
+from collage.system.scratch import scratch
 
 if TYPE_CHECKING:
     from collage.database.database import Database
@@ -22,7 +25,6 @@ __all__ = ["db"]
 
 _SCHEMA = 1
 """Version of what ``--json`` prints."""
-_UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 db = typer.Typer(
     name="db",
@@ -71,7 +73,7 @@ def stats(url: Url = None, json: Json = False) -> None:
     for name, machine in found["by_machine"].items():
         _print(f"  {'machine':<8} {machine['timings']:>7}  {name}  {machine['cpu'] or ''}")
     for row in found["quarantined"]:
-        _print(f"  quarantined {_age(row['since_s'])}: {row['toolchain']} ({row['build']}): {row['reason']}")
+        _print(f"  quarantined {age(row['since_s'])}: {row['toolchain']} ({row['build']}): {row['reason']}")
     if found["damaged"]:
         _print(f"  unknown, as they cannot be believed: {counted(found['damaged'], 'row')}")
 
@@ -172,7 +174,7 @@ def explain_miss(
     """
 )
 def export(
-    file: Annotated[str, typer.Argument(help="Where to; - is the standard output.")],
+    file: Annotated[str, typer.Argument(help="Where to: a file or a URL; - is the standard output.")],
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -205,7 +207,7 @@ def export(
     """,
 )
 def import_(
-    file: Annotated[str, typer.Argument(help="Where from; - is the standard input.")],
+    file: Annotated[str, typer.Argument(help="Where from: a file or a URL; - is the standard input.")],
     url: Url = None,
     json: Json = False,
 ) -> None:
@@ -221,11 +223,13 @@ def import_(
 
 
 @db.command(
-    help="""Take what another database knows: a file, or a URL. Rows keep their origin; the other one is not changed.
+    help="""Take what another database knows: a file, here or at a URL, or a server.
 
-    Examples:
+    Rows keep their origin. The other database is not changed. Examples:
 
       collage db merge /backup/timings.sqlite
+
+      collage db merge s3://bucket/timings.sqlite
 
       collage db merge postgresql://me@server/timings --db mine.sqlite
     """
@@ -276,7 +280,7 @@ def prune(
     from collage.database.queries import Choice
     from collage.database.queries import prune as prune_
 
-    before_s = None if older_than is None else time.time() - _age_s(older_than)
+    before_s = None if older_than is None else time.time() - read_age_s(older_than)
     choice = Choice(before_s, machine, build, target, status, kind)
     if choice == Choice():
         raise UsageError("say what to remove, such as --older-than 90d (see collage db prune --help)")
@@ -307,6 +311,12 @@ def _written(file: str) -> Iterator[Any]:
     if file == "-":
         yield sys.stdout
         return
+    if (url := url_of(file)) is not None:
+        with scratch() as folder:
+            with (folder / "export").open("w", encoding="utf-8") as out:
+                yield out
+            upload(folder / "export", url)
+        return
     try:
         with Path(file).open("w", encoding="utf-8") as out:
             yield out
@@ -318,6 +328,13 @@ def _written(file: str) -> Iterator[Any]:
 def _read(file: str) -> Iterator[Any]:
     if file == "-":
         yield sys.stdin
+        return
+    if (url := url_of(file)) is not None:
+        with scratch() as folder:
+            if (found := download(url, folder)) is None:
+                raise UsageError(f"{file} is an artefact, not an export")
+            with found.open(encoding="utf-8") as lines:
+                yield lines
         return
     try:
         with Path(file).open(encoding="utf-8") as lines:
@@ -342,7 +359,7 @@ def _print_moved(moved: Any, source: str, json: bool) -> None:
 def _line(row: Mapping[str, Any]) -> str:
     """A timing in one line."""
     took = f"{row['median_us']:>12.1f} µs" if row["median_us"] is not None else f"{'':>15}"
-    made = f"{_age(row['made_at_s'])}, {'here' if row['local'] else row['origin']}"
+    made = f"{age(row['made_at_s'])}, {'here' if row['local'] else row['origin']}"
     said = f"  {row['reason'][:80]}" if row["reason"] else ""
     return f"{row['digest'][:12]}  {row['status']:<13} {took}  {row['parts']['target']:<34} {made}{said}"
 
@@ -352,7 +369,7 @@ def _why(row: Mapping[str, Any]) -> str:
     head = f"{row['digest'][:12]} on {row['parts']['target']}: "
     found = row["nearest"]
     if row["known"]:
-        return f"{head}known, {found['status']}, {_age(found['made_at_s'])}"
+        return f"{head}known, {found['status']}, {age(found['made_at_s'])}"
     if found is None:
         return f"{head}not known; nothing else is, either"
     lines = [
@@ -360,19 +377,3 @@ def _why(row: Mapping[str, Any]) -> str:
     ]
     lines += [f"  {d['part']}: wanted {d['wanted']!r}, stored {d['stored']!r}" for d in row["differs"]]
     return "\n".join(lines)
-
-
-def _age(made_at_s: float) -> str:
-    seconds = max(0.0, time.time() - made_at_s)
-    for unit in ("w", "d", "h", "m"):
-        if seconds >= _UNITS[unit]:
-            return f"{seconds / _UNITS[unit]:.0f}{unit} ago"
-    return "just now"
-
-
-def _age_s(text: str) -> float:
-    """Reads ``90m``, ``12h``, ``30d`` or ``8w``."""
-    number, factor = text[:-1], _UNITS.get(text[-1:])
-    if factor is None or not number.isdecimal() or len(number) > 6:
-        raise UsageError(f"cannot read the age {text!r}; write for example 12h, 30d or 8w")
-    return int(number) * factor

@@ -21,7 +21,7 @@ def show_explanation(artefact: Path, node: str | None, against: str | None, targ
         UsageError: An operator or target that the artefact does not know, or options that do not go together.
         ArtefactError: The artefact cannot be read.
     """
-    from collage.runtime import explain_artefact
+    from collage.runtime import explain_artefact, machine_lines, machine_rows
 
     if against is not None and node is None:
         raise UsageError("--against goes with --node")
@@ -29,8 +29,14 @@ def show_explanation(artefact: Path, node: str | None, against: str | None, targ
         raise UsageError("--node and --target are two questions; --node NAME --against TARGET asks both")
     explanation = explain_artefact(artefact)
     if json:
-        print_json({"schema": _SCHEMA, "artefact": str(artefact), **_as_json(explanation, node, against, target)})
-    elif node is not None:
+        told = {"schema": _SCHEMA, "artefact": str(artefact), **_as_json(explanation, node, against, target)}
+        rows = machine_rows(artefact)
+        print_json({**told, **({"machines": rows["plans"]} if rows["pack"] else {})})
+        return
+    if node is None and target is None:
+        for line in machine_lines(artefact):
+            print(printable(line))
+    if node is not None:
         print(printable(str(explanation.node(node, against))))
     elif target is not None:
         print(printable("\n\n".join(map(str, explanation.target(target)))))

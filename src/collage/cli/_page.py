@@ -62,7 +62,8 @@ def report(
     ] = None,
 ) -> None:
     """Write a report."""
-    from collage.page import opened, read_contents, redacted
+    from collage.page import read_contents, redacted
+    from collage.runtime import machine_lines, opened
 
     chosen = format_ or _BY_SUFFIX.get(output.suffix.lower())
     if chosen is None:
@@ -79,8 +80,8 @@ def report(
         raise UsageError(f"cannot write {output}: the folder {output.parent} does not exist")
     if output.is_dir():
         raise UsageError(f"cannot write {output}: it is a folder")
-    with opened(artefact) as folder:
-        contents = read_contents(folder, artefact.name)
+    with opened(artefact) as found:
+        contents = read_contents(found.folder, artefact.name, machine_lines(artefact))
     if redact:
         contents = redacted(contents)
     text = _text(chosen, contents, artefact, read_files(input_, "--input", "NAME=FILE.npy"), read_dims(dim))

@@ -12,7 +12,7 @@ from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from collage.cli._console import counted, printable
-from collage.report import COLUMNS, Numerics, Report, gain_lines, milliseconds, short_name, table_rows
+from collage.report import Numerics, Report, columns_of, gain_lines, milliseconds, short_name, table_rows
 
 __all__ = [
     "print_bench",
@@ -36,7 +36,7 @@ def print_report(report: Report, artefact: str | None = None) -> None:
     """Print the gains, the comparison, the kernels, and what is known of their correctness."""
     console = _console()
     console.print(_escape("\n".join(gain_lines(report))), highlight=False)
-    console.print(_table("end to end (* is returned)", COLUMNS, table_rows(report), right=(1, 3, 4)))
+    console.print(_table("end to end (* is returned)", columns_of(report), table_rows(report), right=(1, 3, 4)))
     rows = (
         (kernel.name, short_name(kernel.target), kernel.operators, milliseconds(kernel.estimate_us))
         for kernel in report.kernels

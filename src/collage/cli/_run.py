@@ -75,7 +75,9 @@ def _loaded(
     ports = read_inputs(artefact)
     check_names(files, ports)
     feeds = read_arrays(files, {port.name: port.dtype for port in ports or ()})
-    executable = load(artefact, rebuild=rebuild)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # What they say is among the notes.
+        executable = load(artefact, rebuild=rebuild)
     check_names(files, executable.inputs)
     known = {port.name for port in executable.inputs}
     if known - set(feeds):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from collage.compiler.final_comparison import BASELINE, FinalComparison
 from collage.compiler.plans import Plan
@@ -34,10 +35,16 @@ def comparison_rows(survey: Survey, result: CompileResult) -> tuple[Row, ...]:
     """Return the rows in the order of their ratios; those without one come last."""
     finals = result.finals
     rows = [_plan_row(survey, result, plan) for plan in finals.plans]
-    told = {row.name for row in rows}
+    told = {name for row in rows for name in (row.name, row.target)}
     rows += [_target_row(survey, finals, target) for target in survey.problem.menu if target.title not in told]
     rows += _baseline_row(finals)
+    streams = {each["name"]: each for each in finals.objective.get("rows", ()) if each["streams"]}
+    rows = [_with_streams(row, streams[row.name]) if row.name in streams else row for row in rows]
     return tuple(sorted(rows, key=lambda row: row.ratio.value if row.ratio else math.inf))
+
+
+def _with_streams(row: Row, told: Mapping[str, Any]) -> Row:
+    return replace(row, streams=told["streams"], threads=told["threads"])
 
 
 def _plan_row(survey: Survey, result: CompileResult, plan: Plan) -> Row:
@@ -88,6 +95,8 @@ def _verdict(standing: FinalistResult, plan: Plan) -> Verdict:
     if standing.status is not Status.OK:
         is_reduced = any(target.is_reduced for target in plan.targets)
         return "over budget" if standing.status is Status.WRONG and is_reduced else _VERDICTS[standing.status]
+    if standing.reason is not None:
+        return "over limit"
     if standing.ratio is None:
         return "slower" if standing.lost else "too slow"
     interval = standing.ratio[1]

@@ -15,17 +15,19 @@ from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
 from collage.cost.statistics import Interval, Summary
-from collage.measure.comparison import Finalist, FinalistResult, compare_end_to_end, why_wrong
+from collage.measure.comparison import ComparisonPlan, Finalist, FinalistResult, compare_end_to_end, why_wrong
+from collage.measure.figures import executable_arguments
 from collage.measure.session import MeasureSession
 from collage.runtime import Recipe
-from collage.target import HOST_TOOLCHAIN
 
 __all__ = [
     "BASELINE",
     "FinalComparison",
     "baseline_of",
+    "built_plans",
     "choose",
     "compare_again",
+    "compared",
     "finalist_of",
     "lowered_again",
     "unmeasured",
@@ -54,6 +56,7 @@ class FinalComparison:
         rivals: Plans that may be as fast as the winner, by name: the interval of their time over the winner's.
         is_interrupted: The user ended the comparison.
         overruled: Name of the plan that was chosen first, if the reported rounds contradicted the choice.
+        objective: Section of the report on the objective and the limits; empty where the latency alone decides.
     """
 
     recipe: Recipe | None
@@ -66,6 +69,7 @@ class FinalComparison:
     rivals: Mapping[str, Interval] = field(default_factory=dict)
     is_interrupted: bool = False
     overruled: str | None = None
+    objective: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_noisy(self) -> bool:
@@ -109,18 +113,46 @@ def _compared(
 ) -> FinalComparison:
     # The most promising come first, since the last are left out if time is short.
     ordered = sorted(plans, key=lambda plan: expected_s(plan) or math.inf)
-    recipes, failures = _built(problem, session, ordered, why_wrong_kernel)
+    recipes, failures = built_plans(problem, session, ordered, why_wrong_kernel)
     finalists = [finalist_of(problem, session, plan, recipes[plan.name]) for plan in ordered if plan.name in recipes]
-    finalists[:0] = [] if baseline is None else [baseline]
-    result = compare_end_to_end(finalists, problem.tolerance, problem.comparison_plan, session.say)
-    standings = {**failures, **{standing.finalist.name: standing for standing in result.standings}}
+    found = compared(problem, session, plans, recipes, finalists, baseline)
+    return replace(found, standings={**failures, **found.standings})
+
+
+def compared(
+    problem: Problem,
+    session: MeasureSession,
+    plans: Sequence[Plan],
+    recipes: Mapping[str, Recipe],
+    finalists: Sequence[Finalist],
+    baseline: Finalist | None,
+    *,
+    plan: ComparisonPlan | None = None,
+    winner: str | None = None,
+) -> FinalComparison:
+    """Compare finalists end to end.
+
+    Args:
+        problem: The model.
+        session: Has the inputs.
+        plans: All plans.
+        recipes: The recipe of each plan among the finalists.
+        finalists: What is compared, by the names of plans.
+        baseline: What the user has, if it takes part.
+        plan: The length of the comparison; None is the problem's.
+        winner: Name of the plan that counts as the winner, whatever its time.
+    """
+    finalists = [*([] if baseline is None else [baseline]), *finalists]
+    length = plan or problem.comparison_plan
+    result = compare_end_to_end(finalists, problem.tolerance, length, session.say, winner=winner)
+    standings = {standing.finalist.name: standing for standing in result.standings}
     if result.winner is None:
         return FinalComparison(None, None, plans, standings, None, None)
     name = result.winner.finalist.name
-    plan = next(plan for plan in plans if plan.name == name)
+    chosen = next(plan for plan in plans if plan.name == name)
     return FinalComparison(
         recipes[name],
-        plan,
+        chosen,
         plans,
         standings,
         result.winner.time,
@@ -191,7 +223,7 @@ def _best_single(finals: FinalComparison) -> list[str]:
     return [min(timed)[1]] if timed else []
 
 
-def _built(
+def built_plans(
     problem: Problem,
     session: MeasureSession,
     plans: Sequence[Plan],
@@ -262,18 +294,7 @@ def _least_predicted(
 
 def finalist_of(problem: Problem, session: MeasureSession, plan: Plan, recipe: Recipe | None) -> Finalist:
     """A plan as an entry of the race; without a recipe only its name counts."""
-    arguments: dict[str, Any] = {}
-    if recipe is not None:
-        # The host stands in for kernels that fail, as it does where the recipe is deployed.
-        factories = {name: problem.toolchains.factory(name) for name in {*recipe.toolchains, HOST_TOOLCHAIN}}
-        arguments = {
-            "recipe": recipe.as_json(),
-            "workspace": str(session.workspace),
-            "values": session.value_folders,
-            "weights": session.weights,
-            "lengths": [str(folder) for folder in session.length_folders],
-            "factories": factories,
-        }
+    arguments = {} if recipe is None else executable_arguments(recipe, session, problem.toolchains)
     is_reduced = any(target.is_reduced for target in plan.targets)
     is_single = plan.single is not None
     return Finalist(plan.name, _RACE, arguments, len(plan.kernels), incumbent=is_single, is_reduced=is_reduced)
@@ -288,7 +309,7 @@ def baseline_of(survey: Survey, session: MeasureSession) -> Finalist | None:
     wanted, original, problem = survey.problem.options.baseline, survey.reference.original, survey.problem
     if wanted == "none" or original is None or not problem.options.finals:
         return None
-    shared = {"values": session.value_folders, "weights": session.weights, "threads": session.threads}
+    shared = {"values": session.value_folders, "weights": session.weights, "threads": problem.options.threads}
     if wanted == "onnxruntime":
         service = "collage.measure._executable_worker:OriginalFileWorker"
         return Finalist(BASELINE, service, {"path": str(original.path), **shared}, is_candidate=False)

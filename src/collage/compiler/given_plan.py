@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from collage.compiler.cost_table import CostTable
-from collage.compiler.final_comparison import choose
+from collage.compiler.objective import choose_finals
 from collage.compiler.planned import plan_of_file
 from collage.compiler.result_store import CompileResult, SearchSummary
 from collage.compiler.survey import Survey
@@ -55,7 +55,7 @@ def given_plan(survey: Survey, session: MeasureSession, database: Database) -> C
     kernels = [CandidateKernel(place.sub_graph, place.target, _GIVEN, (place.rule,)) for place in plan.kernels]
     costs.introduce(kernels)
     costs.measure(kernels)
-    finals = choose(problem, costs, session, [plan])
+    finals = choose_finals(survey, costs, session, [plan], told=False)
     result = CompileResult.of(problem, costs, finals, SearchSummary.of(problem, kernels, None, FusionReport()))
     if finals.recipe is None:
         return result

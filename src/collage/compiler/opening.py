@@ -135,7 +135,7 @@ def measure_session(
         toolchains,
         database,
         workspace,
-        threads=options.threads,
+        threads=options.search_threads,
         limits=LIMITS,
         remeasure=options.remeasure,
         workers=workers,

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from collage._errors import NothingCanRun, WrongAnswer
+from collage._errors import LimitNotMet, NothingCanRun, WrongAnswer
 from collage.compiler.accuracy_budget import judged, within_budget
 from collage.compiler.additive_error import additive_error
 from collage.compiler.autotune import autotune, known_autotuned
@@ -36,13 +36,13 @@ from collage.compiler.estimated_search import plan_by_estimator
 from collage.compiler.final_comparison import (
     FinalComparison,
     baseline_of,
-    choose,
     compare_again,
     lowered_again,
     unmeasured,
 )
 from collage.compiler.given_plan import given_plan, targets_of_plan, with_read_plan
 from collage.compiler.kernel_metadata import write_metadata
+from collage.compiler.objective import choose_finals, with_final_size
 from collage.compiler.opening import open_model
 from collage.compiler.partition_search import best_plans, in_one_process, search_until_stable, searched_again
 from collage.compiler.planned import plan_file_of
@@ -80,7 +80,7 @@ from collage.options import CompileOptions
 from collage.runtime import Executable, Recipe
 from collage.search import SearchResult
 from collage.system.load import is_busy
-from collage.system.progress import Progress, ProgressEvent
+from collage.system.progress import Progress, ProgressEvent, is_notebook, shown
 from collage.system.scratch import make_scratch, scratch
 from collage.target import TargetLike
 from collage.toolchains import Registry, choose_menu, registry
@@ -123,7 +123,8 @@ def compile(
         data: Samples of real inputs, in place of the options' own: see ``CompileOptions.data``.
         toolchains: Where toolchains are found; the installed ones by default.
         workers: Worker processes to use and to leave running, for callers that compile many models.
-        progress: Called with an event for each step. The logger ``collage.progress`` is told in any case.
+        progress: Called with an event for each step. The logger ``collage.progress`` is told in any case. With None, a
+            notebook shows a line with a clock.
         say: Deprecated: called with the text of each event.
 
     Returns:
@@ -150,11 +151,14 @@ def compile(
     if options.baseline not in ("none", "onnxruntime"):
         toolchains.parse_targets([options.baseline])  # Says what is wrong with it.
     started = time.monotonic()
-    told = Progress(_callback(progress, say), _PHASES, options.time_budget_s)
-    told.enter("read")
-    told("reading the model")
-    source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
     with ExitStack() as stack:
+        callback = _callback(progress, say)
+        if callback is None and is_notebook():
+            callback = stack.enter_context(shown())
+        told = Progress(callback, _PHASES, options.time_budget_s)
+        told.enter("read")
+        told("reading the model")
+        source = as_onnx(source, example_inputs, example_kwargs, dynamic_shapes)
         workspace = stack.enter_context(scratch())
         database = stack.enter_context(Database(options.db))
         survey, session, facts = open_model(
@@ -188,7 +192,9 @@ def compile(
         if result.tried is not None:
             write_record(renamed(result.tried, survey.problem, finals), workspace)
         write_metadata(workspace / recipe.model_file, {row.name: row.estimate_us for row in recipe.report.kernels})
-        return settle(recipe, workspace, toolchains)
+        executable = settle(recipe, workspace, toolchains)
+        with_final_size(executable, options)
+        return executable
 
 
 def _callback(
@@ -226,6 +232,8 @@ def find_plan(
     told.counts = lambda: (session.counters.measured, None)
     check_reference(survey, session)
     if survey.reference.failure is not None:
+        if limits := ", ".join(limit.text for limit in survey.problem.options.bounds):
+            raise LimitNotMet(f"{limits}: nothing can be measured, since {survey.reference.failure}")
         if survey.reference.checking.lacks_inputs and survey.problem.options.finals:
             raise NothingCanRun(survey.reference.failure)
         finals = unmeasured(survey.problem, survey, session)
@@ -256,11 +264,12 @@ def _plan(survey: Survey, session: MeasureSession, database: Database, told: Pro
     problem.choices.check(problem.graph, candidates, survey.why_refused)
     store = ResultStore(problem, session, database, candidates)
     options = problem.options
-    known = None if options.remeasure or options.tune_s or options.front else store.load()
+    is_fresh = options.remeasure or options.tune_s or options.front or not options.is_plain
+    known = None if is_fresh else store.load()
     if known is not None and (holds := _recalled(survey, session, known, store)) is not None:
         return holds
     result = _searched(survey, session, database, candidates, fusion, told)
-    if result.finals.recipe is not None and not _is_unfinished(problem.options, result):
+    if result.finals.recipe is not None and options.is_plain and not _is_unfinished(options, result):
         store.keep(result)
     return result
 
@@ -294,7 +303,7 @@ def _searched(
 
     def choose_(plans: Sequence[Plan]) -> FinalComparison:
         told.enter("compare")
-        return choose(problem, costs, session, plans, baseline=baseline_of(survey, session))
+        return choose_finals(survey, costs, session, plans)
 
     singles = [plan for plan in single_plans(problem, survey, candidates) if _is_allowed(problem, plan)]
     found = None
@@ -319,7 +328,8 @@ def _searched(
         again = partial(searched_again, problem, costs, candidates)
         survey.precision.front = find_front(survey, session, costs, finals, again)
     summary = SearchSummary.of(problem, candidates, found, fusion)
-    finals = replace(finals, additive_error=additive_error(finals, partial(predicted_s, problem, costs)))
+    if problem.options.objective != "throughput":  # There, a plan is not timed as its kernels are.
+        finals = replace(finals, additive_error=additive_error(finals, partial(predicted_s, problem, costs)))
     result = CompileResult.of(problem, costs, finals, summary)
     if finals.recipe is None:
         return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +15,7 @@ from collage._errors import NothingCanRun
 from collage.compiler.cost_table import CostTable
 from collage.compiler.device_placement import DeviceCandidate, DevicePlacement, lay_out
 from collage.compiler.problem import Problem
-from collage.compiler.survey import Survey
+from collage.compiler.survey import HOPELESS, Survey
 from collage.device import SEScope
 from collage.fusion import CandidateKernel, FusionReport, FusionSpec, HostFusionRule, greedy_cover
 from collage.graph import IndexSet, KernelSpec, SubGraph, partition
@@ -36,9 +37,6 @@ __all__ = [
     "single_plans",
     "with_costs",
 ]
-
-_HOPELESS = 2.5
-"""A single target this many times slower than the best, measured alone, is reported with that time and not raced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +133,7 @@ def single_plans(problem: Problem, survey: Survey, candidates: Iterable[Candidat
     range of operators there. What is free goes to the device on which that takes the fewest kernels.
     """
     everything = IndexSet((1 << len(problem.graph)) - 1)
+    most_s = math.inf if problem.options.weighs_bytes else HOPELESS * survey.best_single_s
     plans = []
     if problem.placement is not None:
         free = {t: found for t, found in survey.baselines.items() if not problem.is_bound(t)}
@@ -152,11 +151,7 @@ def single_plans(problem: Problem, survey: Survey, candidates: Iterable[Candidat
         if problem.is_bound(target):
             if bound := _bound_plan(problem, [c for c in candidates if c.target == target], target):
                 plans.append(bound)
-        elif (
-            whole.time is not None
-            and survey.is_right(whole)
-            and whole.time.median_s <= _HOPELESS * survey.best_single_s
-        ):
+        elif whole.time is not None and survey.is_right(whole) and whole.time.median_s <= most_s:
             plans.append(
                 Plan(target.title, (PlannedKernel(SubGraph(problem.graph, everything), target, "whole"),), target)
             )

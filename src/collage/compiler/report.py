@@ -96,6 +96,7 @@ def compile_report(
         tuple(from_json(Occasion, each) for each in _occasions(problem, session)),
         None if problem.placement is None else problem.placement.as_json(),
         _machine(problem, session),
+        objective=finals.objective or {"name": problem.options.objective},
     )
 
 

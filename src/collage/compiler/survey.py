@@ -26,7 +26,10 @@ from collage.measure.session import MeasureSession
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Availability, Support, support_for
 
-__all__ = ["Reference", "Survey", "supported_baselines", "survey_model"]
+__all__ = ["HOPELESS", "Reference", "Survey", "supported_baselines", "survey_model"]
+
+HOPELESS = 2.5
+"""A single target this many times slower than the best, measured alone, is reported with that time and not raced."""
 
 
 @dataclass(frozen=True, slots=True)

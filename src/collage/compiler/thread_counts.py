@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from collage.compiler.survey import Survey
+from collage.compiler.survey import HOPELESS, Survey
 from collage.database.database import Database
 from collage.measure.baselines import Baselines, measure_baselines
 from collage.measure.estimator import MeasuringCostEstimator
@@ -21,11 +21,11 @@ from collage.target import Target
 __all__ = ["with_one_thread"]
 
 _SMALL_S = 0.003
-"""A model that takes longer gains more by a second core than it loses by waking it."""
+"""A second core saves at most half of the time. To wake its thread costs tens of microseconds for each operator: about a
+hundred operators lose by it what 3 ms gain. The look costs a build and a second, which larger models are spared."""
 _NEAR = 1.25
-"""Two timings that were not taken in turns differ by as much on a shared machine. The final comparison decides between them."""
-_HOPEFUL = 3.0
-"""A toolchain that takes so many times the fastest one's time does not become the fastest by another number of threads."""
+"""Two timings that were not taken in turns differ by up to 20 % on a shared machine, and so by this ratio. The final comparison
+decides between what is nearer."""
 
 
 def with_one_thread(survey: Survey, session: MeasureSession, database: Database) -> Survey:
@@ -35,7 +35,7 @@ def with_one_thread(survey: Survey, session: MeasureSession, database: Database)
     if it is about as fast or faster on one thread.
     """
     options, placement = survey.problem.options, survey.problem.placement
-    if options.threads or placement is not None or (thread_count() or this_machine().physical_cores) < 2:
+    if options.search_threads or placement is not None or (thread_count() or this_machine().physical_cores) < 2:
         return survey
     if not survey.best_single_s < _SMALL_S:
         return survey
@@ -47,7 +47,7 @@ def with_one_thread(survey: Survey, session: MeasureSession, database: Database)
     (tried,) = (found := _measured(survey, [fastest], session, database)).values()
     if tried.whole.time is None or tried.whole.time.median_s > _NEAR * best_s:
         return survey
-    hopeful = [target for target, seconds in others if seconds < _HOPEFUL * best_s]
+    hopeful = [target for target, seconds in others if seconds <= HOPELESS * best_s]
     found = {**found, **_measured(survey, hopeful, session, database)}
     problem = replace(survey.problem, menu=(*survey.problem.menu, *found))
     return replace(survey, problem=problem, baselines={**survey.baselines, **found})

@@ -47,7 +47,7 @@ def open_engine(url: str, *, reading: bool = False) -> sa.Engine:
         if parsed.drivername in ("postgresql", "postgres"):
             parsed = parsed.set(drivername="postgresql+psycopg")
         if parsed.get_backend_name() not in ("sqlite", "postgresql"):
-            raise UsageError(f"{describe(url)}: timings are kept in SQLite or PostgreSQL, nothing else")
+            raise UsageError(f"{describe(url)}: {_why_not_there(parsed)}")
         file = sqlite_file(parsed)
         if reading and file is not None and file.exists() and not _is_writable(file):
             # Its driver may hand connections from thread to thread; the pool lends each to one at a time.
@@ -61,6 +61,20 @@ def open_engine(url: str, *, reading: bool = False) -> sa.Engine:
     if engine.dialect.name == "sqlite":
         _make_sqlite_wait(_guarded(engine))
     return engine
+
+
+def _why_not_there(url: sa.URL) -> str:
+    """Return why timings cannot be kept at a URL that is of neither SQLite nor PostgreSQL."""
+    only = "timings are kept in SQLite or PostgreSQL, nothing else"
+    try:
+        url.get_dialect()
+    except sa.exc.NoSuchModuleError:  # A place for files, such as an object store.
+        return (
+            f"{only}; a file there cannot be locked or changed in place, so two writers would lose each other's rows. "
+            f"Share a PostgreSQL server (postgresql://...), or exchange files: collage db export, import and merge take such "
+            f"URLs"
+        )
+    return only
 
 
 def _pool(url: sa.URL) -> dict[str, Any]:

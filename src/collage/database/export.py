@@ -23,6 +23,7 @@ from collage.database._fact_schema import is_finite
 from collage.database._rows import clean_text, outcome_of, parts_of, read_json, value_of, why_no_key
 from collage.database._schema import SCHEMA, fact, timing
 from collage.database.database import Database
+from collage.store import download, shown, url_of
 from collage.system.scratch import scratch
 
 __all__ = ["Moved", "export_lines", "import_lines", "merge"]
@@ -102,19 +103,31 @@ def import_lines(database: Database, lines: TextIO, source: str) -> Moved:
 
 
 def merge(database: Database, source: str) -> Moved:
-    """Takes what another database holds; rows keep their origin. The other one is not changed.
+    """Take what another database holds: a file here or at a URL, or a server. Rows keep their origin.
+
+    The other database is not changed.
 
     Raises:
         UsageError: There is no such database, or it cannot be read.
     """
     with contextlib.ExitStack() as stack:
-        if "://" not in source or source.startswith("sqlite:"):
+        if not source.startswith("postgres"):
             folder = stack.enter_context(scratch())
-            source = str(_copy_of(Path(source.removeprefix("sqlite:///")), folder))
+            source = str(_copy_of(_file_of(source, folder), folder))
         other = stack.enter_context(Database(source))
         timings = [row for row in other.rows(timing) if outcome_of(row) is not None]
         facts = [row for row in other.rows(fact) if value_of(row) is not None]
         return _keep(database, timings, facts)
+
+
+def _file_of(source: str, folder: Path) -> Path:
+    """Return the file of an SQLite database. One at a URL is downloaded into the folder: a snapshot."""
+    url = None if source.startswith("sqlite:") else url_of(source)
+    if url is None:
+        return Path(source.removeprefix("sqlite:///"))
+    if (file := download(url, folder)) is None:
+        raise UsageError(f"{shown(url)} is an artefact, not a timing database")
+    return file
 
 
 def _copy_of(file: Path, folder: Path) -> Path:

@@ -27,7 +27,8 @@ from collage.integrations._session_options import (
 )
 from collage.integrations._session_profiler import SessionProfiler
 from collage.options import CompileOptions
-from collage.runtime import MANIFEST, Executable, Port, load
+from collage.runtime import MANIFEST, PACK, Executable, Port, load
+from collage.store import url_of
 from collage.target import TargetLike
 from collage.toolchains import registry
 
@@ -459,7 +460,9 @@ class InferenceSession:
 
 def _is_artefact(path: Path) -> bool:
     if path.is_dir():
-        return (path / MANIFEST).is_file()
+        return (path / MANIFEST).is_file() or (path / PACK).is_file()
+    if url_of(path) is not None:
+        return True
     return path.suffix == ".zip" and path.is_file()
 
 

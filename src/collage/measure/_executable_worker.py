@@ -18,7 +18,7 @@ from collage.runtime import Executable, Recipe, load, same_bytes
 from collage.target import Target
 from collage.toolchains import Compiled, LoadOptions, OriginalSession, Registry, Toolchain
 
-__all__ = ["ArtefactWorker", "ExecutableWorker", "OriginalFileWorker", "VendorWorker"]
+__all__ = ["ArtefactWorker", "ExecutableWorker", "OriginalFileWorker", "VendorWorker", "registry_of"]
 
 
 class _Service:
@@ -54,6 +54,21 @@ class _Service:
         self._must_run = len(values)
         self._weights = weights
         self._feeds = [{name: np.array(store.get(name)) for name in inputs} for store in self._stores]
+
+    @property
+    def call(self) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+        """The function that runs the model."""
+        return self._run
+
+    @property
+    def timed_feeds(self) -> Sequence[Mapping[str, Any]]:
+        """The sets of inputs that it is timed on."""
+        return self._feeds[: len(self._weights)]
+
+    @property
+    def weights(self) -> Sequence[float]:
+        """The share of each of these."""
+        return self._weights
 
     def check(self, tolerance: float) -> dict[str, Any]:
         """Runs once on each set of inputs and compares every output with the reference; the worst difference."""
@@ -121,11 +136,9 @@ class ExecutableWorker(_Service):
         lengths: Sequence[str],
         factories: Mapping[str, tuple[str, Mapping[str, Any]]],
     ) -> None:
-        toolchains = Registry(())
-        for factory, arguments in factories.values():
-            toolchains.add(_make(factory, arguments))
+        toolchains = registry_of(factories)
         made = Recipe.from_json(recipe)
-        executable = Executable(made, Path(workspace), toolchains=toolchains)
+        self._executable = executable = Executable(made, Path(workspace), toolchains=toolchains)
         inputs = [port.name for port in executable.inputs]
         targets = [Target.parse(kernel.target) for kernel in made.kernels]
         is_reduced, is_calibrated = any(t.is_reduced for t in targets), any(t.is_calibrated for t in targets)
@@ -142,7 +155,7 @@ class ArtefactWorker(_Service):
     """
 
     def __init__(self, artefact: str, values: Sequence[str], weights: Sequence[float]) -> None:
-        executable = load(artefact)
+        self._executable = executable = load(artefact)
         super().__init__(executable.run, [port.name for port in executable.inputs], values, weights, executable.notes)
 
 
@@ -158,6 +171,7 @@ class VendorWorker(_Service):
         values: See ``_Service``.
         weights: The same.
         threads: Threads to use; 0 is the toolchain's default.
+        exclusive: True if nothing else runs in this process.
     """
 
     def __init__(
@@ -170,9 +184,10 @@ class VendorWorker(_Service):
         values: Sequence[str],
         weights: Sequence[float],
         threads: int,
+        exclusive: bool = True,
     ) -> None:
         made = Compiled.from_json(compiled)
-        options = LoadOptions(threads, exclusive=True)
+        options = LoadOptions(threads, exclusive=exclusive)
         kernel = _make(factory, arguments).load(made, Target.parse(target), Path(workspace), options)
 
         def call(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -201,6 +216,14 @@ class OriginalFileWorker(_Service):
         stores = [ValueStore(Path(folder)) for folder in values]
         known = [name for name in model.inputs if all(name in store for store in stores)]
         super().__init__(model.run, known, values, weights)
+
+
+def registry_of(factories: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Registry:
+    """Return a registry of the toolchains with these makers."""
+    toolchains = Registry(())
+    for factory, arguments in factories.values():
+        toolchains.add(_make(factory, arguments))
+    return toolchains
 
 
 def _make(factory: str, arguments: Mapping[str, Any]) -> Toolchain:

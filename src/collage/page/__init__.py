@@ -1,6 +1,6 @@
 """The report page: a compilation as one HTML file, and as files for other viewers."""
 
-from collage.page._contents import PageContents, opened, read_contents
+from collage.page._contents import PageContents, read_contents
 from collage.page._dot import as_dot
 from collage.page._netron import as_netron_attachment
 from collage.page._page import as_html, as_svg
@@ -14,7 +14,6 @@ __all__ = [
     "as_netron_attachment",
     "as_svg",
     "as_trace",
-    "opened",
     "read_contents",
     "redacted",
 ]

@@ -12,7 +12,7 @@ from collage.page._markup import Markup, join, tag
 from collage.page._picture import colour_of
 from collage.page._table import table
 from collage.page._words import amount
-from collage.report import Row, title_of, verdict_of
+from collage.report import Row, by_runs, runs_per_s, title_of, verdict_of
 
 __all__ = ["comparison_section", "front_section"]
 
@@ -83,7 +83,8 @@ def _cells(contents: PageContents, row: Row, scale: RatioScale) -> tuple[str, ..
     name = tag("b", title_of(row)) if is_returned else title_of(row)
     time = row.time_us if row.time_us is not None else None
     alone = row.alone_us.median if row.alone_us is not None else None
-    shown = amount(time) if time is not None else f"{amount(alone)} alone" if alone is not None else ""
+    told = _runs if by_runs(contents.report) else amount
+    shown = told(time) if time is not None else f"{told(alone)} alone" if alone is not None else ""
     ratio = row.ratio
     interval = "" if ratio is None or is_returned else f"{ratio.low:.2f} to {ratio.high:.2f}"
     bar = scale.bar(ratio, f"ratio {ratio.value:.2f}, {interval}") if ratio is not None and not is_returned else ""
@@ -97,6 +98,10 @@ def _cells(contents: PageContents, row: Row, scale: RatioScale) -> tuple[str, ..
         bar,
         verdict_of(contents.report, row),
     )
+
+
+def _runs(us: float) -> str:
+    return f"{runs_per_s(us)} runs/s"
 
 
 def _colour(contents: PageContents, row: Row) -> str:

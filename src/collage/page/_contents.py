@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import onnx_ir as ir
 
-from collage._errors import ArtefactError, UsageError
+from collage._errors import ArtefactError
 from collage.explain import NodeRanges, TriedKernel, TriedRecord, read_record
 from collage.graph import kernels_of, operators_of
 from collage.report import Report
-from collage.runtime import Port, Recipe, unpack, verify
-from collage.system.scratch import scratch
+from collage.runtime import Port, Recipe, verify
 
-__all__ = ["KernelView", "Operator", "PageContents", "Value", "opened", "read_contents"]
+__all__ = ["KernelView", "Operator", "PageContents", "Value", "read_contents"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,41 +140,24 @@ class PageContents:
         }
 
 
-@contextlib.contextmanager
-def opened(artefact: Path) -> Iterator[Path]:
-    """Give the folder of an artefact, unpacked for as long as it is needed if it is a zip.
-
-    Raises:
-        UsageError: There is nothing at the path.
-        ArtefactError: It is not an artefact.
-    """
-    if not artefact.exists():
-        raise UsageError(f"{artefact} does not exist")
-    if artefact.is_dir():
-        yield artefact
-        return
-    with scratch() as folder:
-        unpack(artefact, folder)
-        yield folder
-
-
-def read_contents(folder: Path, name: str) -> PageContents:
+def read_contents(folder: Path, name: str, notes: Sequence[str] = ()) -> PageContents:
     """Verify an artefact's folder and read what it tells.
 
     Args:
         folder: The folder.
         name: Name of the artefact.
+        notes: Sentences that the page is to show.
 
     Raises:
         ArtefactError: The artefact is damaged.
     """
     recipe, _ = verify(folder)
-    report, notes = recipe.report, []
+    report, told = recipe.report, list(notes)
     try:
         record = read_record(folder)
     except ArtefactError as error:
         record = None
-        notes.append(f"its record of what was tried cannot be read: {error}")
+        told.append(f"its record of what was tried cannot be read: {error}")
     kernels = _kernels(recipe, report, folder)
     inputs = tuple(_value_of(port) for port in recipe.inputs)
     outputs = tuple(_value_of(port) for port in recipe.outputs)
@@ -190,7 +171,7 @@ def read_contents(folder: Path, name: str) -> PageContents:
         threads=recipe.threads,
         builds=recipe.builds,
         record=record,
-        notes=tuple(notes),
+        notes=tuple(told),
         artefact=name,
     )
 

@@ -10,7 +10,7 @@ from collage.page._contents import PageContents
 from collage.page._markup import Markup, join, tag
 from collage.page._picture import colour_of, time_strip
 from collage.page._words import amount, counted, percent
-from collage.report import Gain, Ratio, Report, short_name, title_of
+from collage.report import Gain, Ratio, Report, by_runs, objective_lines, short_name, title_of
 
 __all__ = ["compared", "verdict_section"]
 
@@ -54,7 +54,7 @@ def _gained(contents: PageContents) -> Markup:
     first = gains[0]
     columns = ("compared with", "times as fast", "95 % interval", "")
     return join(
-        tag("p", tag("strong", _headline(first, report.winner)), class_="headline"),
+        tag("p", tag("strong", _headline(first, report)), class_="headline"),
         _answers(contents, first),
         tag(
             "table",
@@ -72,7 +72,8 @@ def _answers(contents: PageContents, gain: Gain | None = None) -> Markup:
     returned = report.returned
     time = None if returned is None else (returned.measured_us or returned.alone_us)
     gained = [] if gain is None else [_interval(gain, report.winner)]
-    if time is not None:
+    gained += [f"{line[0].upper()}{line[1:]}." for line in objective_lines(report)]
+    if time is not None and not by_runs(report):
         gained.append(f"One run takes {amount(time.median)}.")
     shares: dict[str, float | None] = {}
     for kernel in contents.kernels:
@@ -102,9 +103,12 @@ def _answers(contents: PageContents, gain: Gain | None = None) -> Markup:
     )
 
 
-def _headline(gain: Gain, winner: str) -> str:
-    if gain.row == winner:
-        return f"{short_name(winner)} alone is returned: no plan was faster"
+def _headline(gain: Gain, report: Report) -> str:
+    lines = objective_lines(report)
+    if lines and report.objective.get("name") != "latency":
+        return f"{lines[0][0].upper()}{lines[0][1:]}"
+    if gain.row == report.winner:
+        return f"{short_name(report.winner)} alone is returned: no plan was faster"
     return compared(gain.ratio, _OVER[gain.over])
 
 

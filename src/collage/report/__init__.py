@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collage.report._codec import from_json
+from collage.report._objective import by_runs, objective_lines, runs_per_s
 from collage.report._report import Report, report_schema
 from collage.report._types import (
     SCHEMA,
@@ -20,7 +21,7 @@ from collage.report._types import (
     Verdict,
 )
 from collage.report._words import (
-    COLUMNS,
+    columns_of,
     gain_lines,
     html_of,
     milliseconds,
@@ -32,7 +33,6 @@ from collage.report._words import (
 )
 
 __all__ = [
-    "COLUMNS",
     "SCHEMA",
     "Gain",
     "KernelRow",
@@ -47,12 +47,16 @@ __all__ = [
     "SearchFacts",
     "Times",
     "Verdict",
+    "by_runs",
+    "columns_of",
     "from_json",
     "gain_lines",
     "html_of",
     "milliseconds",
+    "objective_lines",
     "ratio_text",
     "report_schema",
+    "runs_per_s",
     "short_name",
     "table_rows",
     "title_of",

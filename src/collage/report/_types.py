@@ -47,6 +47,7 @@ Verdict = Literal[
     "time-out",
     "out of memory",
     "too slow",
+    "over limit",
     "not raced",
 ]
 
@@ -152,6 +153,8 @@ class Row:
         estimate_us: Predicted time.
         max_rel_error: Largest difference of an output from the reference, relative to the largest magnitude.
         reason: One sentence, if it has no time or is wrong.
+        streams: Number of runs that went on at once, if that is what was compared. Times are then the inverse of runs per second.
+        threads: Threads of each of these runs.
     """
 
     name: str
@@ -169,6 +172,8 @@ class Row:
     estimate_us: float | None = None
     max_rel_error: float | None = None
     reason: str | None = None
+    streams: int | None = None
+    threads: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +324,7 @@ class ReportValues:
         precision: Section of the accuracy budget.
         tried: Section of the candidates that were tried.
         front: Section of the front of time against error.
+        objective: Section of the objective, by its ``name``, and of the limits; empty in reports from before there were any.
         schema: Version of the report.
     """
 
@@ -340,6 +346,7 @@ class ReportValues:
     precision: Mapping[str, Any] = field(default_factory=dict)
     tried: Mapping[str, Any] = field(default_factory=dict)
     front: Mapping[str, Any] = field(default_factory=dict)
+    objective: Mapping[str, Any] = field(default_factory=dict)
     schema: int = SCHEMA
 
     @property

@@ -6,11 +6,12 @@ import html
 from collections.abc import Iterator, Mapping, Sequence
 
 from collage._errors import TargetError
+from collage.report._objective import by_runs, objective_lines, of_streams, runs_per_s
 from collage.report._types import Gain, Ratio, ReportValues, Row, Verdict
 from collage.target import Target
 
 __all__ = [
-    "COLUMNS",
+    "columns_of",
     "gain_lines",
     "html_of",
     "milliseconds",
@@ -20,9 +21,6 @@ __all__ = [
     "title_of",
     "verdict_of",
 ]
-
-COLUMNS = ("", "kernels", "precision", "ms", "ratio (95 % interval)", "")
-"""Heads of the columns of ``table_rows``."""
 
 _LONGEST_REASON = 200
 _MOST_DIGITS = 6
@@ -42,6 +40,7 @@ _WORDS: Mapping[Verdict, str] = {
     "time-out": "took too long",
     "out of memory": "took too much memory",
     "too slow": "too slow to be raced",
+    "over limit": "outside a limit",
     "not raced": "not raced",
 }
 
@@ -55,7 +54,8 @@ _OVER: Mapping[str, str] = {
 def gain_lines(report: ReportValues) -> list[str]:
     """Return a sentence for each gain: over what the user has, the best single toolchain, and the best of the menu."""
     gains = report.gains
-    lines = [_gain_line(report, gain, any(other.over == "best_of_menu" for other in gains)) for gain in gains]
+    lines = objective_lines(report)
+    lines += [_gain_line(report, gain, any(other.over == "best_of_menu" for other in gains)) for gain in gains]
     if report.overruled is not None:
         lines.append(
             f"{short_name(report.overruled)} was chosen first, and the rounds reported here did not confirm it"
@@ -72,6 +72,8 @@ def _gain_line(report: ReportValues, gain: Gain, is_reduced_best: bool) -> str:
         return f"{other} is returned"
     ratio = gain.ratio
     figures = f"{ratio_text(ratio)}"
+    if by_runs(report):
+        return f"{figures} times as many runs per second as {other}"
     if ratio.low <= 1.0 <= ratio.high:
         return f"as fast as {other} within doubt: {figures}"
     return f"{figures} times as fast as {other}" if ratio.low > 1.0 else f"slower than {other}: {figures}"
@@ -86,7 +88,9 @@ def _baseline_of(row: Row | None) -> str:
 
 def title_of(row: Row) -> str:
     """Return the name of a row as the table has it."""
-    name = short_name(row.target or row.name)
+    name = short_name(row.target or (row.name if row.streams is None else row.name.rpartition(",")[0])) + of_streams(
+        row
+    )
     if row.kind != "baseline":
         return name
     return f"{name}, {'the original file' if row.kernels is None else 'the baseline'}"
@@ -107,7 +111,14 @@ def verdict_of(report: ReportValues, row: Row) -> str:
     if row.verdict in ("tie", "slower") and returned is not None and (row.kernels or 0) > (returned.kernels or 0):
         words += f", with {'more' if row.verdict == 'tie' else row.kernels} kernels"
     if row.verdict == "too slow" and row.alone_us is not None:
-        words += f" ({milliseconds(row.alone_us.median)} ms when timed alone)"
+        told = (
+            f"{runs_per_s(row.alone_us.median)} runs/s"
+            if by_runs(report)
+            else f"{milliseconds(row.alone_us.median)} ms"
+        )
+        words += f" ({told} when timed alone)"
+    if row.verdict == "undecided" and report.objective.get("name", "latency") not in ("latency", "throughput"):
+        words = "faster, and not chosen by the objective"
     if row.verdict == "baseline" and row.reason is None and row.ratio is not None and row.ratio.high < 1.0:
         words += ", and faster"
     reason = " ".join((row.reason or "").split())
@@ -116,14 +127,20 @@ def verdict_of(report: ReportValues, row: Row) -> str:
     return f"{words}: {reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 1] + '…'}"
 
 
+def columns_of(report: ReportValues) -> Sequence[str]:
+    """Return the heads of the columns of ``table_rows``."""
+    return "", "kernels", "precision", "runs/s" if by_runs(report) else "ms", "ratio (95 % interval)", ""
+
+
 def table_rows(report: ReportValues) -> Iterator[Sequence[str]]:
-    """Return the cells of every row of the comparison, under ``COLUMNS``."""
+    """Return the cells of every row of the comparison, under ``columns_of``."""
+    shown = runs_per_s if by_runs(report) else milliseconds
     for row in report.rows:
         yield (
             ("* " if row.name == report.winner else "  ") + title_of(row),
             "" if row.kernels is None else str(row.kernels),
             row.precision or "",
-            milliseconds(row.time_us),
+            shown(row.time_us),
             "" if row.ratio is None else ("1" if row.name == report.winner else ratio_text(row.ratio)),
             verdict_of(report, row),
         )
@@ -149,7 +166,7 @@ def milliseconds(us: float | None) -> str:
 def html_of(report: ReportValues) -> str:
     """Return the gains and the table as HTML, whose texts are escaped."""
     lines = "<br>".join(html.escape(_printable(line)) for line in gain_lines(report))
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in COLUMNS)
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns_of(report))
     rows = [
         "<tr>" + "".join(f"<td>{html.escape(_printable(cell))}</td>" for cell in cells) + "</tr>"
         for cells in table_rows(report)

@@ -6,8 +6,12 @@ from collage.runtime._executable import Executable
 from collage.runtime._executor import Executor, Step
 from collage.runtime._explained import explain_artefact
 from collage.runtime._load import load
-from collage.runtime._manifest import MANIFEST, read_inputs, verify
+from collage.runtime._machines import machine_lines, machine_rows
+from collage.runtime._manifest import MANIFEST, verify
 from collage.runtime._memory import page_out, trim
+from collage.runtime._open import Opened, is_artefact, opened, read_inputs
+from collage.runtime._pack import PACK
+from collage.runtime._packing import fetch, pack, stored, unpack_plan
 from collage.runtime._parallel import CoreSets
 from collage.runtime._profile import KernelTime, Profile
 from collage.runtime._recipe import CopyRecord, DeviceLayout, KernelRecord, Recipe
@@ -16,6 +20,7 @@ from collage.runtime._zip import unpack
 
 __all__ = [
     "MANIFEST",
+    "PACK",
     "CopyRecord",
     "CoreSets",
     "DeviceLayout",
@@ -23,6 +28,7 @@ __all__ = [
     "Executor",
     "KernelRecord",
     "KernelTime",
+    "Opened",
     "Port",
     "Profile",
     "Recipe",
@@ -31,11 +37,19 @@ __all__ = [
     "aligned_copy",
     "check_destination",
     "explain_artefact",
+    "fetch",
+    "is_artefact",
     "load",
+    "machine_lines",
+    "machine_rows",
+    "opened",
+    "pack",
     "page_out",
     "read_inputs",
     "same_bytes",
+    "stored",
     "trim",
     "unpack",
+    "unpack_plan",
     "verify",
 ]

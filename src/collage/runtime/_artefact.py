@@ -23,24 +23,29 @@ import os
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from collage._errors import UsageError
 from collage.runtime._manifest import MANIFEST, manifest_of
+from collage.runtime._pack import PACK
 from collage.runtime._recipe import Recipe
 from collage.runtime._zip import write_zip
+from collage.store import Store, check_writable, shown, stored_name, upload, url_of
+from collage.system.scratch import scratch
 
-__all__ = ["check_destination", "save"]
+__all__ = ["check_destination", "save", "write_files"]
 
 
 def check_destination(path: Path) -> None:
-    """Looks whether ``save`` can write to a path: before a compilation, rather than when it is over.
+    """Check that ``save`` can write to a path or a URL: before a compilation, rather than when it is over.
 
     Raises:
         UsageError: Something else is in the way, or nothing can be written there.
     """
+    if (url := url_of(path)) is not None:
+        return check_writable(url)
     _refuse_to_replace(path, path.suffix == ".zip")
     try:
         tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent).cleanup()
@@ -49,18 +54,39 @@ def check_destination(path: Path) -> None:
 
 
 def save(recipe: Recipe, workspace: Path, path: Path, *, recipe_only: bool = False) -> Path:
-    """Writes an artefact beside its final place, then moves it there. See ``Executable.save``."""
-    zipped = path.suffix == ".zip"
-    _refuse_to_replace(path, zipped)
+    """Write an artefact. See ``Executable.save``."""
     if recipe_only:
         recipe = replace(recipe, kernels=tuple(kernel.unbuilt() for kernel in recipe.kernels))
     files = [workspace / name for name in recipe.files_with_weights(workspace)]
+    return write_files(path, MANIFEST, lambda: manifest_of(recipe, files), files)
+
+
+def write_files(path: Path, head: str, contents: Callable[[], bytes], files: Sequence[Path]) -> Path:
+    """Write a folder or a zip beside its final place, then move it there; to a URL, a zip.
+
+    Args:
+        path: The final place.
+        head: Name of the file that lists the others.
+        contents: Makes the contents of that file.
+        files: The others.
+
+    Returns:
+        The path.
+
+    Raises:
+        UsageError: The path holds something other than an artefact, or cannot be written.
+    """
+    if (url := url_of(path)) is not None:
+        _write_to_url(url, head, contents, files)
+        return path
+    zipped = path.suffix == ".zip"
+    _refuse_to_replace(path, zipped)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
-            manifest = new / MANIFEST
-            manifest.write_bytes(manifest_of(recipe, files))
+            manifest = new / head
+            manifest.write_bytes(contents())
             if zipped:
                 _save_zip([manifest, *files], new / path.name, path)
             else:
@@ -72,16 +98,30 @@ def save(recipe: Recipe, workspace: Path, path: Path, *, recipe_only: bool = Fal
     return path
 
 
+def _write_to_url(url: str, head: str, contents: Callable[[], bytes], files: Sequence[Path]) -> None:
+    with scratch() as folder:
+        try:
+            (folder / head).write_bytes(contents())
+            if (name := stored_name(url)) is not None:
+                Store().put({file.name: file for file in (folder / head, *files)}, name)
+                return
+            with (folder / "zip").open("wb") as archive:
+                write_zip([folder / head, *files], archive)
+        except OSError as error:
+            raise UsageError(f"cannot write {shown(url)}: {error.strerror}") from error
+        upload(folder / "zip", url)
+
+
 def _refuse_to_replace(path: Path, zipped: bool) -> None:
-    """Raises UsageError where something other than an artefact of the same form is in the way."""
-    if path.exists() and not (_is_zip(path) if zipped else (path / MANIFEST).is_file()):
+    """Raise UsageError if something other than an artefact of the same form is in the way."""
+    if path.exists() and not (_is_zip(path) if zipped else any((path / head).is_file() for head in (MANIFEST, PACK))):
         raise UsageError(f"{path} exists and is no artefact; name another path or remove it")
 
 
 def _is_zip(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
-            return MANIFEST in archive.namelist()
+            return not {MANIFEST, PACK}.isdisjoint(archive.namelist())
     except (zipfile.BadZipFile, OSError):
         return False
 

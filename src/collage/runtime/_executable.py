@@ -6,6 +6,7 @@ import asyncio
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,8 +59,9 @@ class Executable:
         workspace: The folder that holds its files.
         owns_workspace: The folder is one of ``make_scratch``, to be removed when the executable is gone.
         toolchains: Where its toolchains are found.
-        contexts: How many runs may go on at once. None is as many as there are cores for the threads of their kernels:
-            one where each kernel uses all cores, since two such runs at once take longer than one after the other.
+        contexts: How many runs may go on at once. None is what the recipe says, or else as many as there are cores for the
+            threads of their kernels: one where each kernel uses all cores, since two such runs at once take longer than one
+            after the other.
         debug: Check every kernel at its border, on every call: types, shapes, layout, and that inputs are left alone.
         is_lazy: Load no kernel before the first run, or ``warm_up``.
         threads: Threads that kernels use; None is what the recipe says.
@@ -95,10 +97,10 @@ class Executable:
         cores = usable_cores()
         threads = recipe.threads if threads is None else threads
         wanted = cores if recipe.devices is not None else threads or cores
-        limit = contexts or max(1, cores // wanted)
+        limit = contexts or recipe.streams or max(1, cores // wanted)
         # A kernel alone may keep the machine to itself; with others, of the same toolchain too, it must be quiet between
         # runs: threads that spin for the last kernel take the cores from the next one.
-        options = LoadOptions(threads, exclusive=len(recipe.kernels) * limit == 1)
+        options = LoadOptions(threads, exclusive=len(recipe.kernels) * limit == 1, streams=limit)
         self._loader = partial(_Loader, recipe, workspace, toolchains or registry(), options, self.notes, debug)
         self._limit = limit
         self._contexts = new_pool(self._loader().executor, limit, is_lazy=is_lazy)
@@ -276,7 +278,7 @@ class _Loader:
         self._recipe = recipe
         self._workspace = workspace
         self._toolchains = toolchains
-        self._options = options
+        self._options = options if options.streams == 1 else replace(options, shared={})
         self._notes = notes
         self._debug = debug
         self._kernels: HostKernels | None = None

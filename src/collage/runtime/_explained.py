@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from collage._errors import UsageError
 from collage.explain import TRIED, Explanation, read_record, record_of_report
-from collage.runtime._manifest import MANIFEST, read_recipe
+from collage.runtime._manifest import read_recipe
+from collage.runtime._open import glanced
 from collage.runtime._recipe import Recipe
-from collage.runtime._zip import unpack
-from collage.system.scratch import scratch
 
 __all__ = ["explain_artefact", "explanation_of"]
 
@@ -29,14 +27,11 @@ def explanation_of(recipe: Recipe, folder: Path) -> Explanation:
 def explain_artefact(path: Path) -> Explanation:
     """Return the explanation of an artefact, of which only the manifest and the record are read and verified.
 
+    Of a pack, the plan that this machine takes is explained.
+
     Raises:
         UsageError: There is nothing at the path.
         ArtefactError: It is not an artefact, or one of the two was changed.
     """
-    if not path.exists():
-        raise UsageError(f"{path} does not exist")
-    if path.is_dir():
-        return explanation_of(read_recipe(path, TRIED), path)
-    with scratch() as folder:
-        unpack(path, folder, only=(MANIFEST, TRIED))
+    with glanced(path) as (folder, _):
         return explanation_of(read_recipe(folder, TRIED), folder)

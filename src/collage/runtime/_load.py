@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import Any
 
 from collage._errors import ArtefactError, UsageError
 from collage.runtime._executable import Executable
-from collage.runtime._machine_fit import fitting_threads
-from collage.runtime._manifest import machine_facts, verify_bytes
+from collage.runtime._machine_fit import fitting_streams, fitting_threads
+from collage.runtime._made_on import Fit, MadeOn
+from collage.runtime._manifest import verify_bytes
 from collage.runtime._model_check import ModelCheck
+from collage.runtime._open import open_artefact
 from collage.runtime._recipe import KernelRecord, Recipe
-from collage.runtime._zip import unpack
 from collage.system.scratch import make_scratch, remove_scratch
 from collage.target import Target
 from collage.toolchains import (
@@ -43,10 +45,13 @@ def load(
 ) -> Executable:
     """Reads an artefact: verifies every byte, rebuilds kernels that do not fit this machine, and loads the rest.
 
+    Of a pack, the plan for this machine is loaded. If there is none, the nearest is loaded, or else one portable kernel for
+    the whole model, with a warning.
+
     If the processors that this process may use are fewer than the threads of the artefact, kernels use fewer threads.
 
     Args:
-        path: The artefact: a folder, or a zip.
+        path: The artefact: a folder, a zip, or a URL of one such as ``s3://bucket/m.collage`` or ``store://resnet50``.
         toolchains: Where its toolchains are found.
         contexts: How many runs may go on at once; see ``Executable``.
         rebuild: Build every kernel anew from the model, and load nothing that the artefact brings compiled: for
@@ -64,30 +69,28 @@ def load(
         UsageError: There is nothing at the path.
         ArtefactError: It is incomplete, was changed, or needs a toolchain that is not here.
     """
-    folder, own = Path(path), None
     if contexts is not None and contexts < 1:
         raise UsageError(f"an executable needs at least one context, not {contexts}")
     if threads is not None and threads < 1:
         raise UsageError(f"a kernel needs at least one thread, not {threads}")
-    if not folder.exists():
-        raise UsageError(f"{folder} does not exist")
-    if folder.is_file():
-        folder = own = make_scratch()
+    opened = open_artefact(path, toolchains)
+    folder, own = opened.folder, opened.own
     check = None
     try:
-        if own is not None:
-            unpack(Path(path), own)
         recipe, manifest = verify_bytes(folder)
         available = toolchains or registry()
         if not trusted:
             check = ModelCheck(folder, is_here=rebuild or not all(kernel.is_built for kernel in recipe.kernels))
-        reasons = _to_build(recipe, manifest["machine"], available, rebuild)
+        reasons = _to_build(recipe, manifest, available, rebuild)
         if check is not None:
             check.finish()
         if reasons:
             own = own or _copy(folder)
             recipe = _rebuild(recipe, own, reasons, available)
         fitting, notes = fitting_threads(recipe, manifest.get("processors"))
+        if contexts is None and recipe.streams:
+            contexts, fewer = fitting_streams(recipe, threads or fitting)
+            notes += fewer
         executable = Executable(
             recipe,
             own or folder,
@@ -108,6 +111,9 @@ def load(
         # Whatever a toolchain makes of an artefact that was made by somebody else, it does not load.
         reason = " ".join(str(error).split())[:400].replace(str(folder), str(path)) or type(error).__name__
         raise ArtefactError(reason if isinstance(error, ArtefactError) else f"cannot load {path}: {reason}") from error
+    if opened.note is not None:
+        executable.notes.append(opened.note)
+        warnings.warn(opened.note, RuntimeWarning, stacklevel=2)
     executable.notes += [
         *(f"rebuilt {name}: {reason}" for name, reason in reasons.items()),
         *(notes if threads is None else ()),
@@ -115,14 +121,14 @@ def load(
     return executable
 
 
-def _to_build(recipe: Recipe, machine: Mapping[str, Any], toolchains: Registry, rebuild: bool) -> Mapping[str, str]:
-    """Kernels that must be compiled here, and why."""
-    reasons = {}
+def _to_build(recipe: Recipe, manifest: Mapping[str, Any], toolchains: Registry, rebuild: bool) -> Mapping[str, str]:
+    """Return the kernels that must be compiled here, and why."""
+    reasons, fit = {}, MadeOn.read(manifest).fit()
     for kernel in recipe.kernels:
         toolchain, target = toolchains.get(kernel.compiled.toolchain), Target.parse(kernel.target)
         with importing_here():
             found = loading_availability_for(toolchain, target)
-            reason = _reason_to_build(kernel, recipe.builds.get(target.build_name), machine, found, rebuild)
+            reason = _reason_to_build(kernel, recipe.builds.get(target.build_name), fit, found, rebuild)
             if reason is not None and found.available:
                 found = availability_for(toolchain, target)
         if not found.available:
@@ -137,14 +143,14 @@ def _to_build(recipe: Recipe, machine: Mapping[str, Any], toolchains: Registry, 
 
 
 def _reason_to_build(
-    kernel: KernelRecord, build: str | None, machine: Mapping[str, Any], found: Availability, rebuild: bool
+    kernel: KernelRecord, build: str | None, fit: Fit, found: Availability, rebuild: bool
 ) -> str | None:
     """Return the reason to compile a kernel here, None if there is none.
 
     Args:
         kernel: The kernel.
         build: Build of the toolchain that compiled it.
-        machine: The machine that compiled it.
+        fit: How well the machine that compiled it fits this one.
         found: The toolchain here.
         rebuild: Everything is to be compiled.
     """
@@ -154,7 +160,7 @@ def _reason_to_build(
         return "the artefact is a recipe only"
     if kernel.compiled.portable:
         return None
-    if machine != machine_facts():
+    if fit is Fit.OTHER:
         return "it was compiled on another kind of machine"
     return f"it was compiled by another build of {kernel.compiled.toolchain}" if build != found.build else None
 

@@ -9,7 +9,7 @@ from collage.runtime._manifest import processor_facts
 from collage.runtime._recipe import Recipe
 from collage.system.machine import threads_of_quota
 
-__all__ = ["fitting_threads"]
+__all__ = ["fitting_streams", "fitting_threads"]
 
 
 def fitting_threads(recipe: Recipe, compiled_on: Any) -> tuple[int, list[str]]:
@@ -40,6 +40,24 @@ def fitting_threads(recipe: Recipe, compiled_on: Any) -> tuple[int, list[str]]:
             f"compile it here for the fastest choice"
         )
     return threads, notes
+
+
+def fitting_streams(recipe: Recipe, threads: int) -> tuple[int, list[str]]:
+    """Return the number of runs that may go on at once here, at most as the recipe says, and notes for the user.
+
+    Args:
+        recipe: The executable's.
+        threads: Threads that its kernels are to use here; 0 is one for each core.
+    """
+    here = processor_facts()
+    cores, quota = int(here["cores"] or 1), here["quota"]
+    usable = cores if quota is None else min(cores, threads_of_quota(quota))
+    room = max(1, usable // (threads or usable))
+    if recipe.streams <= room:
+        return recipe.streams, []
+    return room, [
+        f"compiled for {recipe.streams} runs at once, and {usable} processors are usable: {room} at once here"
+    ]
 
 
 def _usable(facts: Any) -> int | None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import ArtefactError, CollageError, UsageError
 from collage._version import __version__
 from collage.explain import TRIED
+from collage.runtime._made_on import MACHINE_KEY, fingerprint_facts
 from collage.runtime._recipe import WEIGHTS, Recipe
 from collage.runtime._signature import Port
-from collage.runtime._zip import is_plain_name, unpack
 from collage.system.machine import this_machine
-from collage.system.scratch import scratch
+from collage.system.plain_names import is_plain_name
 from collage.system.sparse_files import has_large_holes
 from collage.target import Target
 
@@ -27,13 +27,16 @@ __all__ = [
     "MANIFEST",
     "SCHEMAS",
     "check_models",
+    "file_digest",
     "machine_facts",
     "manifest_of",
     "processor_facts",
-    "read_inputs",
+    "read_json",
     "read_recipe",
+    "understood",
     "verify",
     "verify_bytes",
+    "verify_size",
 ]
 
 MANIFEST = "manifest.json"
@@ -57,8 +60,9 @@ def manifest_of(recipe: Recipe, files: Iterable[Path]) -> bytes:
         "collage": __version__,
         "machine": machine_facts(),
         "processors": processor_facts(),
+        MACHINE_KEY: fingerprint_facts(),
         **recipe.as_json(),
-        "files": {file.name: {"sha256": _sha256(file), "bytes": file.stat().st_size} for file in files},
+        "files": {file.name: {"sha256": file_digest(file), "bytes": file.stat().st_size} for file in files},
     }
     return json.dumps(manifest, indent=1, allow_nan=False).encode()
 
@@ -101,7 +105,7 @@ def verify_bytes(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
     if not folder.exists():
         raise UsageError(f"{folder} does not exist")
     manifest = _read(folder)
-    recipe, listed = _understood(manifest, folder)
+    recipe, listed = understood(manifest, folder)
     for name in [*listed, *recipe.files]:
         if not is_plain_name(name) or name == MANIFEST:
             raise ArtefactError(f"{folder / MANIFEST} names a file {name[:80]!r}; only plain names are allowed")
@@ -113,10 +117,10 @@ def verify_bytes(folder: Path) -> tuple[Recipe, Mapping[str, Any]]:
     if extra := sorted(present - set(listed)):
         raise ArtefactError(f"{folder} holds {extra[0]!r}, which its manifest does not list")
     for name, (_, size) in listed.items():
-        _verify_size(folder / name, size)
+        verify_size(folder / name, size)
     # The smallest first: what is wrong shows before the weights are read.
     for name, (digest, _) in sorted(listed.items(), key=lambda item: item[1][1]):
-        if _sha256(folder / name) != digest:
+        if file_digest(folder / name) != digest:
             raise ArtefactError(f"{folder / name} was changed: its SHA-256 is not the manifest's")
     return recipe, manifest
 
@@ -127,27 +131,12 @@ def check_models(folder: Path) -> None:
     Raises:
         ArtefactError: The first thing that is wrong with one.
     """
-    recipe, listed = _understood(_read(folder), folder)
+    recipe, listed = understood(_read(folder), folder)
     for name in listed:
         if name.endswith(".onnx"):
             model = _verified_model(folder / name)
             if name == recipe.model_file:
                 _check_ports(recipe, model, folder)
-
-
-def read_inputs(artefact: Path) -> Sequence[Port] | None:
-    """Return what an artefact says of its inputs, without a look at anything else; None if it does not say so plainly.
-
-    That is for questions that need no certainty: ``load`` verifies the whole artefact, and says what is wrong with it.
-    """
-    try:
-        with scratch() as folder:
-            if artefact.is_file():
-                unpack(artefact, folder, only=(MANIFEST,))
-                return _understood(_read(folder), artefact)[0].inputs
-        return _understood(_read(artefact), artefact)[0].inputs
-    except (ArtefactError, OSError):
-        return None
 
 
 def read_recipe(folder: Path, file: str) -> Recipe:
@@ -156,20 +145,25 @@ def read_recipe(folder: Path, file: str) -> Recipe:
     Raises:
         ArtefactError: The manifest cannot be read, or the file is not the one that it lists.
     """
-    recipe, listed = _understood(_read(folder), folder)
+    recipe, listed = understood(_read(folder), folder)
     path = folder / file
     if file in listed:
         digest, size = listed[file]
         if path.is_symlink() or not path.is_file() or path.stat().st_size != size:
             raise ArtefactError(f"{path} is missing, is no plain file, or has another size than the manifest says")
-        if _sha256(path) != digest:
+        if file_digest(path) != digest:
             raise ArtefactError(f"{path} was changed: its SHA-256 is not the manifest's")
     elif path.exists():
         raise ArtefactError(f"{folder} holds {file!r}, which its manifest does not list")
     return recipe
 
 
-def _understood(manifest: Mapping[str, Any], folder: Path) -> tuple[Recipe, Mapping[str, tuple[str, int]]]:
+def understood(manifest: Mapping[str, Any], folder: Path) -> tuple[Recipe, Mapping[str, tuple[str, int]]]:
+    """Return what a manifest says: the recipe, and the SHA-256 and size of each file.
+
+    Raises:
+        ArtefactError: It was written by a newer version, or says something that makes no sense.
+    """
     schema = manifest.get("schema")
     if type(schema) is not int or schema not in SCHEMAS:
         newest = SCHEMAS[-1]
@@ -190,7 +184,7 @@ def _understood(manifest: Mapping[str, Any], folder: Path) -> tuple[Recipe, Mapp
 
 def _check_kernels(recipe: Recipe) -> None:
     """Refuses what a toolchain would believe, such as thread counts that take a machine down."""
-    counts = [recipe.threads]
+    counts = [recipe.threads, recipe.streams]
     if len({kernel.name for kernel in recipe.kernels}) < len(recipe.kernels):
         raise ValueError("two kernels have one name")
     for kernel in recipe.kernels:
@@ -202,14 +196,25 @@ def _check_kernels(recipe: Recipe) -> None:
             raise ValueError(f"kernel {kernel.name!r} is for {target} but of {kernel.compiled.toolchain!r}")
         counts.append(int(target.option("threads") or 0))
     if not all(0 <= count <= _MAX_THREADS for count in counts):
-        raise ValueError(f"{max(counts)} threads")
+        raise ValueError(f"{max(counts)} threads or streams")
 
 
 def _read(folder: Path) -> Mapping[str, Any]:
     path = folder / MANIFEST
     if not path.is_file() or path.is_symlink():
         raise ArtefactError(f"{folder} is no artefact: it has no {MANIFEST}")
-    if path.stat().st_size > _MAX_MANIFEST_BYTES:
+    return read_json(path)
+
+
+def read_json(path: Path, most_bytes: int = _MAX_MANIFEST_BYTES) -> Mapping[str, Any]:
+    """Return the JSON object in a manifest.
+
+    Raises:
+        ArtefactError: There is no plain file, or it holds something other than a bounded JSON object.
+    """
+    if not path.is_file() or path.is_symlink():
+        raise ArtefactError(f"{path} is missing, or is not a plain file")
+    if path.stat().st_size > most_bytes:
         raise ArtefactError(f"{path} is too large to be a manifest")
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_distinct)
@@ -229,7 +234,8 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _verify_size(path: Path, size: int) -> None:
+def verify_size(path: Path, size: int) -> None:
+    """Raise ArtefactError if a path is not a plain file of this size, or is a file that was mostly never written."""
     if path.is_symlink() or not path.is_file():
         raise ArtefactError(f"{path} is missing, or is no plain file")
     with path.open("rb") as file:
@@ -259,6 +265,7 @@ def _check_ports(recipe: Recipe, model: ir.Model, folder: Path) -> None:
         raise ArtefactError(f"{folder / MANIFEST} describes other inputs or outputs than {recipe.model_file} has")
 
 
-def _sha256(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

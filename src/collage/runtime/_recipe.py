@@ -144,6 +144,7 @@ class Recipe:
         builds: Build of each toolchain used.
         report: The report of ``compile``; an empty one if there is none.
         devices: Where kernels run, if they were placed on devices.
+        streams: Number of runs that go on at once where it was measured to be best; 0 if that was not asked for.
     """
 
     inputs: tuple[Port, ...]
@@ -155,6 +156,7 @@ class Recipe:
     builds: Mapping[str, str]
     report: Report = field(default_factory=Report)
     devices: DeviceLayout | None = None
+    streams: int = 0
 
     @property
     def toolchains(self) -> tuple[str, ...]:
@@ -183,6 +185,7 @@ class Recipe:
             "kernels": [kernel.as_json() for kernel in self.kernels],
             "report": self.report.as_json(with_old_keys=True),
             **({} if self.devices is None else {"devices": self.devices.as_json()}),
+            **({"streams": self.streams} if self.streams else {}),
         }
 
     def check_wiring(self) -> None:
@@ -226,6 +229,7 @@ class Recipe:
             builds=dict(data["toolchains"]),
             report=Report.from_json(data["report"]),
             devices=None if data.get("devices") is None else DeviceLayout.from_json(data["devices"]),
+            streams=_count(data.get("streams", 0)),
         )
 
 

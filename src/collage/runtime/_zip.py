@@ -12,18 +12,16 @@ import stat
 import struct
 import zipfile
 from collections.abc import Container, Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO
 
 from collage._errors import ArtefactError
+from collage.system.plain_names import is_plain_name
 
-__all__ = ["is_plain_name", "unpack", "write_zip"]
+__all__ = ["unpack", "write_zip"]
 
 _MAX_DIRECTORY_BYTES = 16 << 20
 """Of the zip's directory, which is read into memory: room for a hundred thousand entries."""
-
-_MAX_NAME = 200
-"""Characters; systems know names of up to 255 bytes."""
 
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -31,12 +29,6 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _END = struct.Struct("<4s4H2LH")
 _END_64_LOCATOR = struct.Struct("<4sLQL")
 _END_64 = struct.Struct("<4sQ2H2L4Q")
-
-
-def is_plain_name(name: str) -> bool:
-    """Whether a name is that of a file right here, on any system."""
-    plain = PurePosixPath(name).name == name and name not in ("", ".", "..") and len(name) <= _MAX_NAME
-    return plain and name.isprintable() and not any(character in '\\/:*?"<>|' for character in name)
 
 
 def write_zip(files: Iterable[Path], archive: BinaryIO) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["Progress", "ProgressEvent", "shown"]
+__all__ = ["Progress", "ProgressEvent", "is_notebook", "shown"]
 
 _LOGGER = logging.getLogger("collage.progress")
 _PLAIN_EVERY_S = 2.0
@@ -123,6 +123,15 @@ class _Clock:
         return Text(f"{time.monotonic() - self._began:5.0f} s  {self.text}", no_wrap=True, overflow="ellipsis")
 
 
+def is_notebook() -> bool:
+    """Return True in a process that runs the cells of a notebook."""
+    if "ipykernel" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    return hasattr(get_ipython(), "kernel")
+
+
 @contextlib.contextmanager
 def shown(clean: Callable[[str], str] = str) -> Iterator[Callable[[object], None]]:
     """Show progress on stderr: a line with a running clock on a terminal or in a notebook, else a line every few seconds.
@@ -133,10 +142,17 @@ def shown(clean: Callable[[str], str] = str) -> Iterator[Callable[[object], None
     Yields:
         A function to call with an event, or a text.
     """
-    from rich.console import Console
+    began = time.monotonic()
+    if is_notebook():
+        from IPython.display import Pretty, display
 
-    console = Console(stderr=True)
-    if console.is_jupyter or sys.stderr.isatty():
+        cell = display(Pretty(""), display_id=True)
+        yield lambda event: cell.update(Pretty(f"{time.monotonic() - began:5.0f} s  {clean(str(event))}"))
+        return
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        console = Console(stderr=True)
         clock = _Clock()
         with console.status(clock):
 
@@ -145,7 +161,6 @@ def shown(clean: Callable[[str], str] = str) -> Iterator[Callable[[object], None
 
             yield update
         return
-    began = time.monotonic()
     last = began - _PLAIN_EVERY_S
 
     def write(event: object) -> None:

@@ -10,11 +10,11 @@ artefact runs. ``docs/toolchains.md`` shows how to write one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +44,8 @@ __all__ = [
     "Tuner",
     "TuningSession",
 ]
+
+T = TypeVar("T")
 
 TUNED = "collage.tuned"
 """Property of a kernel's model: the records of a ``Tuner`` by workload, as a JSON object of texts."""
@@ -150,10 +152,30 @@ class LoadOptions:
         exclusive: True if no other toolchain runs in this process, so that the toolchain may keep the machine to
             itself (spinning threads, pinned threads: its vendor's best settings). False if its threads must be
             quiet between two runs and leave the caller's affinity alone.
+        streams: Number of kernels like this one that the executable runs at once, each with ``threads`` threads.
+        shared: Storage that all contexts of one executable have in common; see ``once``. None if there is one context.
     """
 
     threads: int = 0
     exclusive: bool = False
+    streams: int = 1
+    shared: dict[Any, Any] | None = field(default=None, repr=False, compare=False)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return the result of ``make``, which is called once for all contexts of an executable.
+
+        So contexts share weights and code that a runtime lets several threads use at once. Contexts load one after the other.
+
+        Args:
+            key: The name of the result: the toolchain, and all that the result depends on.
+            make: Makes it.
+        """
+        if self.shared is None:
+            return make()
+        if key not in self.shared:
+            self.shared[key] = make()
+        found: T = self.shared[key]
+        return found
 
 
 class Kernel(Protocol):

@@ -12,7 +12,7 @@ from examples import models
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both models, built once; the digit reader is trained for one epoch instead of eight."""
+    """The models, built once; the digit reader is trained for one epoch instead of eight."""
     folder = tmp_path_factory.mktemp("demo")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(models, "train_mnist", functools.partial(models.train_mnist, epochs=1))
@@ -109,7 +109,15 @@ def test_resnet50_is_whole_and_calm(folder: Path) -> None:
     assert 0.1 < logits.std() < 100
 
 
-@pytest.mark.parametrize("name", ["mnist", "resnet50"])
+def test_the_enlarging_network_enlarges_by_four(folder: Path) -> None:
+    session = onnxruntime.InferenceSession(folder / "enlarge.onnx", providers=["CPUExecutionProvider"])
+    image = np.random.default_rng(6).standard_normal((1, 3, 64, 64), np.float32)
+    (enlarged,) = session.run(["enlarged"], {"image": image})
+    assert enlarged.shape == (1, 3, 256, 256)
+    assert 0.1 < enlarged.std() < 100
+
+
+@pytest.mark.parametrize("name", ["mnist", "resnet50", "enlarge"])
 def test_models_are_in_the_format_the_menu_reads(folder: Path, name: str) -> None:
     model = onnx.load(folder / f"{name}.onnx")
     assert model.ir_version == 10

@@ -17,6 +17,7 @@ from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.graph import DataflowGraph
 from collage.measure.baselines import TargetBaseline
+from collage.options import CompileOptions
 from collage.target import Target
 from collage.toolchains import Availability
 
@@ -35,7 +36,7 @@ class _Problem:
     """What is read of a problem."""
 
     menu: tuple[Target, ...]
-    options: Any = field(default_factory=lambda: SimpleNamespace(threads=0))
+    options: Any = field(default_factory=CompileOptions)
     placement: Any = None
     tolerance: float = 1e-4
     graph: Any = field(default_factory=lambda: DataflowGraph(ir.from_onnx_text(MODEL)))
@@ -101,10 +102,11 @@ def test_only_the_fastest_is_asked_where_it_loses(one_thread: dict[Target, float
         ({}, {}),
         ({PLAIN: 0.001}, {}),
         ({FAST.with_options(threads="2"): 0.001}, {}),
-        ({FAST: 0.001}, {"options": SimpleNamespace(threads=2)}),
+        ({FAST: 0.001}, {"options": CompileOptions(threads=2)}),
+        ({FAST: 0.001}, {"options": CompileOptions(objective="throughput")}),
         ({FAST: 0.001}, {"placement": SimpleNamespace()}),
     ],
-    ids=["large", "no target", "no option", "a number by hand", "a number for all", "devices"],
+    ids=["large", "no target", "no option", "a number by hand", "a number for all", "throughput", "devices"],
 )
 def test_nothing_is_tried(
     seconds: dict[Target, float], problem: dict[str, Any], one_thread: dict[Target, float]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from collage.target import Target
 from collage.testing import executable_of
 from collage.toolchains import registry
 
+ABSENT = ("onnx", "onnx_ir", "onnxscript", "rich", "typer", "sqlalchemy", "torch")
 HEAVY = ("tvm", "torch", "sympy", "onnx_ir", "onnx", "onnxscript", "openvino", "sqlalchemy", "iree")
 TELL = """
 import json, sys
@@ -84,6 +86,37 @@ def test_what_must_be_built_again_says_what_is_missing_for_that(mixed: Path, mon
     assert_right(collage.load(mixed / "m.collage"))
     with pytest.raises(ArtefactError, match=r"to be built again, since .*, and needs tvm, .*: no C\+\+ compiler"):
         collage.load(mixed / "m.collage", rebuild=True)
+
+
+def test_the_distribution_that_only_runs_has_every_module_that_running_needs(mixed: Path) -> None:
+    root = Path(__file__).parents[3]
+    listed = tomllib.loads((root / "packaging" / "runtime" / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "packages"
+    ]
+    program = f"""
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        package = name if path is None or name in {listed!r} else name.rpartition(".")[0]
+        if name.startswith("collage.") and package not in {listed!r} or name in {ABSENT!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+import collage, numpy as np
+exe = collage.load(sys.argv[1] + "/m.collage", trusted=True)
+exe.warm_up([np.ones((3, 6), np.float32)])
+exe.profile([np.ones((3, 6), np.float32)], runs=1)
+from collage.integrations import InferenceSession
+InferenceSession(sys.argv[1] + "/m.collage", trusted=True).run(None, {{"x": np.ones((3, 6), np.float32)}})
+for call in (lambda: collage.compile, lambda: collage.load(sys.argv[1] + "/m.collage")):
+    try:
+        call()
+    except (ImportError, collage.CollageError) as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(mixed)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    compiling, checking = done.stdout.splitlines()
+    assert "collage-runtime, which only loads and runs" in compiling and "trusted=True" in checking
 
 
 @pytest.mark.slow

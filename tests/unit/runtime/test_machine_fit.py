@@ -10,7 +10,7 @@ import pytest
 
 import collage
 from collage.runtime import Executable, Recipe, _manifest
-from collage.runtime._machine_fit import fitting_threads
+from collage.runtime._machine_fit import fitting_streams, fitting_threads
 from collage.system.cgroups import processor_quota
 from collage.system.machine import this_machine
 
@@ -83,3 +83,40 @@ def test_an_artefact_that_moves_into_a_small_container(
     exe = collage.load(path)
     assert "kernels use 1 thread" in exe.notes[0]
     assert exe._loader.args[3].threads == 1
+
+
+@pytest.mark.parametrize(
+    ("cores", "quota", "streams", "threads", "used"),
+    [
+        (2, None, 2, 1, 2),
+        (1, None, 2, 1, 1),
+        (8, None, 4, 2, 4),
+        (4, None, 4, 2, 2),
+        (8, 2.0, 8, 1, 2),
+        (4, None, 2, 0, 1),
+    ],
+)
+def test_streams_that_the_processors_have_no_room_for_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, cores: int, quota: float | None, streams: int, threads: int, used: int
+) -> None:
+    on(monkeypatch, cores, quota)
+    found, notes = fitting_streams(replace(recipe(threads), streams=streams), threads)
+    assert found == used
+    assert bool(notes) == (used != streams)
+
+
+def test_an_artefact_of_several_streams_remembers_them(
+    small: Executable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(monkeypatch, 4, None)
+    made = Executable(replace(small.recipe, streams=3, threads=1), small.workspace, is_lazy=True)
+    path = made.save(tmp_path / "m.collage")
+    assert Recipe.from_json(json.loads((path / "manifest.json").read_text())).streams == 3
+    exe = collage.load(path, trusted=True)
+    assert exe._limit == 3 and not exe.notes
+    assert collage.load(path, trusted=True, contexts=2)._limit == 2
+    on(monkeypatch, 2, None)
+    exe = collage.load(path, trusted=True)
+    assert exe._limit == 2 and "2 at once here" in exe.notes[-1]
+    plain = json.loads((small.save(tmp_path / "plain.collage") / "manifest.json").read_text())
+    assert "streams" not in plain

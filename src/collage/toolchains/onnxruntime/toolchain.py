@@ -133,7 +133,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
             return onnxruntime_cuda.load_kernel(compiled, target, workspace)
         _check(target)
         with started_meanwhile() as started:
-            session = _session(workspace / compiled.metadata["model"], target, _session_options(target, options))
+            session = _shared_session(workspace, compiled.metadata["model"], target, options)
         # Those that it starts with its vendor's defaults know their places.
         helpers = HelperThreads(() if options.exclusive else started)
         types = [port.type for port in (*session.get_inputs(), *session.get_outputs())]
@@ -369,6 +369,15 @@ def _session_options(target: Target, options: LoadOptions) -> Any:
         result.add_session_config_entry("session.force_spinning_stop", "1")
     result.intra_op_num_threads = threads
     return result
+
+
+def _shared_session(workspace: Path, file: str, target: Target, options: LoadOptions) -> Any:
+    """Return a session: of one thread, the one that all contexts use, each in its caller's thread."""
+
+    def make() -> Any:
+        return _session(workspace / file, target, _session_options(target, options))
+
+    return options.once(("onnxruntime", file, target), make) if load_threads(target, options) == 1 else make()
 
 
 def _session(path: Path, target: Target, options: Any) -> Any:

@@ -141,7 +141,9 @@ class OpenVinoToolchain(ToolchainBase):
         """Has the plugin compile the kernel, and makes one request."""
         _check(target)
         with _threads.noticed():
-            model = _compile(workspace / compiled.metadata["model"], _config(target, options))
+            config = _config(target, options)
+            key = self.name, compiled.metadata["model"], tuple(config.items())
+            model = options.once(key, lambda: _compile(workspace / compiled.metadata["model"], config))
         # Those that it pins itself, as its vendor has it, know their places.
         request = _Request(model, compiled, None if options.exclusive else _threads)
         layouts = _layouts(model, compiled)
@@ -319,7 +321,12 @@ def _config(target: Target, options: LoadOptions) -> dict[str, Any]:
         config["INFERENCE_PRECISION_HINT"] = floats
     if floats == "f32" and precision != "default":
         config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
-    if threads := load_threads(target, options):
+    threads = load_threads(target, options)
+    if threads and options.streams > 1:
+        # One model serves all streams: its weights are in memory, and in the caches, once.
+        config |= {"NUM_STREAMS": options.streams, "INFERENCE_NUM_THREADS": options.streams * threads}
+        del config["PERFORMANCE_HINT"]
+    elif threads:
         config["INFERENCE_NUM_THREADS"] = threads
     if not options.exclusive:
         config["ENABLE_CPU_PINNING"] = False

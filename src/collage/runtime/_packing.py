@@ -1,0 +1,146 @@
+"""Packing: one artefact of several, one of several out of it, and artefacts into the store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from collage._errors import ArtefactError, UsageError
+from collage.runtime._artefact import write_files
+from collage.runtime._manifest import MANIFEST, verify_bytes
+from collage.runtime._open import unpacked
+from collage.runtime._pack import (
+    PACK,
+    PackedPlan,
+    entries,
+    materialise,
+    pack_of,
+    read_pack,
+    read_plans,
+    verify_others,
+    why_not_together,
+)
+from collage.store import Store
+from collage.system.scratch import scratch
+
+__all__ = ["fetch", "pack", "stored", "unpack_plan"]
+
+
+def pack(artefacts: Sequence[str | Path], path: str | Path) -> tuple[PackedPlan, ...]:
+    """Write one artefact with the plans of several, each for a machine of its own. Equal files are stored once.
+
+    Args:
+        artefacts: Artefacts of one model: folders, zips, URLs or packs, whose plans are taken. Every byte is verified.
+        path: A folder, a file whose name ends in ``.zip``, or a URL.
+
+    Returns:
+        The plans of the pack, in order.
+
+    Raises:
+        UsageError: The artefacts are not of one model, or two plans of one machine differ.
+        ArtefactError: One of them is damaged.
+    """
+    if not artefacts:
+        raise UsageError("there is nothing to pack")
+    plans: dict[str, PackedPlan] = {}
+    with ExitStack() as stack:
+        objects = stack.enter_context(scratch())
+        for artefact in artefacts:
+            folder = stack.enter_context(unpacked(artefact))
+            for plan, source in _verified(folder, stack):
+                plans.setdefault(plan.manifest, plan)
+                _gather(plan, source, objects)
+        found = tuple(plans.values())
+        if (reason := why_not_together(found)) is not None:
+            raise UsageError(f"cannot pack: {reason}")
+        write_files(Path(path), PACK, lambda: pack_of(found), [objects / name for name in sorted(entries(found))])
+    return found
+
+
+def unpack_plan(artefact: str | Path, path: str | Path, machine: str) -> PackedPlan:
+    """Write one plan of a pack as the artefact that was packed.
+
+    Args:
+        artefact: The pack.
+        path: A folder, a file whose name ends in ``.zip``, or a URL.
+        machine: How the fingerprint of the plan's machine begins.
+
+    Raises:
+        UsageError: It is not a pack, or holds not exactly one plan of such a machine.
+        ArtefactError: It is damaged.
+    """
+    with unpacked(artefact) as folder, scratch() as plain:
+        if not (folder / PACK).is_file():
+            raise UsageError(f"{artefact} is not a pack, so there is nothing to unpack")
+        plans = read_plans(folder, *read_pack(folder))
+        found = [plan for plan in plans if machine and plan.made_on.fingerprint.startswith(machine)]
+        if len(found) != 1:
+            there = "; ".join(str(plan.made_on) for plan in plans)
+            raise UsageError(
+                f"{len(found)} plans are of a machine whose fingerprint begins with {machine!r}; there are {there}"
+            )
+        materialise(folder, found[0], plain)
+        verify_bytes(plain)
+        files = [plain / name for name in found[0].files]
+        write_files(Path(path), MANIFEST, (plain / MANIFEST).read_bytes, files)
+        return found[0]
+
+
+def stored(artefact: str | Path, store: Store, name: str) -> str:
+    """Verify an artefact and put it into a store; a zip is stored as the files in it. Return its digest.
+
+    Raises:
+        UsageError: The store cannot be written, or the name is not a name.
+        ArtefactError: The artefact is damaged.
+    """
+    with unpacked(artefact) as folder, ExitStack() as stack:
+        _verified(folder, stack)
+        return store.put({entry.name: Path(entry.path) for entry in os.scandir(folder)}, name)
+
+
+def fetch(store: Store, reference: str, path: str | Path) -> str:
+    """Write an artefact of a store to a folder or a zip. Return its digest.
+
+    Raises:
+        UsageError: There is no such artefact, or the path cannot be written.
+        ArtefactError: A byte of it was changed.
+    """
+    with scratch() as folder:
+        digest = store.get(reference, folder)
+        names = sorted(entry.name for entry in os.scandir(folder))
+        heads = [name for name in (PACK, MANIFEST) if name in names]
+        if not heads:
+            raise ArtefactError(f"{reference} in {store} is not an artefact")
+        files = [folder / name for name in names if name != heads[0]]
+        write_files(Path(path), heads[0], (folder / heads[0]).read_bytes, files)
+    return digest
+
+
+def _verified(folder: Path, stack: ExitStack) -> list[tuple[PackedPlan, Path]]:
+    """Return the plans of an artefact, each with a folder of its files, after every byte was compared with its digest."""
+    if not (folder / PACK).is_file():
+        verify_bytes(folder)
+        return [(PackedPlan.read(folder / MANIFEST), folder)]
+    plans, found = read_plans(folder, *read_pack(folder)), []
+    verify_others(folder, plans, None)
+    for plan in plans:
+        plain = stack.enter_context(scratch())
+        materialise(folder, plan, plain)
+        verify_bytes(plain)
+        found.append((plan, plain))
+    return found
+
+
+def _gather(plan: PackedPlan, source: Path, objects: Path) -> None:
+    """Add the files of a plan to a folder in which their names are their digests."""
+    for name, digest in ((MANIFEST, plan.manifest), *((name, digest) for name, (digest, _) in plan.files.items())):
+        target = objects / digest
+        if target.exists():
+            continue
+        try:
+            os.link(source / name, target)
+        except OSError:  # Another file system, or one without links.
+            shutil.copyfile(source / name, target)
