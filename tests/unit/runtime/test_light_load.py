@@ -107,16 +107,14 @@ exe.warm_up([np.ones((3, 6), np.float32)])
 exe.profile([np.ones((3, 6), np.float32)], runs=1)
 from collage.integrations import InferenceSession
 InferenceSession(sys.argv[1] + "/m.collage", trusted=True).run(None, {{"x": np.ones((3, 6), np.float32)}})
-for call in (lambda: collage.compile, lambda: collage.load(sys.argv[1] + "/m.collage")):
-    try:
-        call()
-    except (ImportError, collage.CollageError) as error:
-        print(error)
+try:
+    collage.compile
+except ImportError as error:
+    print(error)
 """
     done = subprocess.run([sys.executable, "-c", program, str(mixed)], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    compiling, checking = done.stdout.splitlines()
-    assert "collage-runtime, which only loads and runs" in compiling and "trusted=True" in checking
+    assert "collage-runtime, which only loads and runs" in done.stdout
 
 
 @pytest.mark.slow
