@@ -9,7 +9,7 @@ MODELS ?=
 SMALL := -n 2 tests/unit tests/hostile tests/toolchain tests/fuzz
 WHOLE := -n 3 --dist loadfile tests/crash tests/e2e
 
-.PHONY: demo test test-all fuzz lint docs bench gpu clean
+.PHONY: demo test test-all lowest coverage fuzz lint docs bench gpu clean
 
 demo: $(VENV)/demo.stamp  ## compile, run and bench two real models
 	$(BIN)/python examples/demo.py $(OUT)
@@ -21,6 +21,21 @@ test: $(VENV)/dev.stamp lint  ## the default tests
 test-all: $(VENV)/dev.stamp lint  ## the long ones too, and random graphs that are new each time
 	$(BIN)/python -m pytest --hypothesis-profile=fresh $(SMALL)
 	$(BIN)/python -m pytest --hypothesis-profile=fresh $(WHOLE)
+
+# Tests that need neither torch nor a toolchain beside those of the extra `cpu`, with the oldest versions that pyproject.toml admits.
+LOWEST := tests/unit/graph tests/unit/pattern tests/unit/transform tests/unit/database tests/unit/numerics tests/unit/search \
+  tests/unit/cli tests/unit/runtime/test_artefact.py tests/toolchain/test_onnxruntime.py tests/toolchain/test_openvino.py
+
+lowest:  ## small tests with the lowest versions of everything that pyproject.toml names
+	$(PYTHON) -m venv .cache/lowest
+	.cache/lowest/bin/pip install -q --disable-pip-version-check uv
+	.cache/lowest/bin/uv pip install -q --python .cache/lowest/bin/python --resolution lowest-direct -e '.[cpu]'
+	.cache/lowest/bin/pip install -q --disable-pip-version-check pytest pytest-timeout hypothesis
+	.cache/lowest/bin/python -m pytest -m "not slow" $(LOWEST)
+
+coverage: $(VENV)/dev.stamp  ## the default tests, with the floor of pyproject.toml
+	$(BIN)/pip install -q --disable-pip-version-check pytest-cov
+	$(BIN)/python -m pytest -m "not slow" --cov $(SMALL)
 
 fuzz: $(VENV)/dev.stamp  ## random models of all kinds against the original files; SEED=1 TIME=10m
 	$(BIN)/python -m tests.fuzz --seed $(or $(SEED),0) --time-limit $(or $(TIME),10m)

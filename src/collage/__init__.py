@@ -92,11 +92,19 @@ __all__ = [
 if not TYPE_CHECKING:  # A type checker that saw this function would take every misspelt name for Any.
 
     def __getattr__(name: str) -> Any:
-        if name in _HOME:
-            return getattr(importlib.import_module(_HOME[name]), name)
-        if name in _ROOMS:
-            return importlib.import_module(f"collage.{name}")
-        raise AttributeError(f"module 'collage' has no attribute {name!r}")
+        module = _HOME.get(name) or (f"collage.{name}" if name in _ROOMS else None)
+        if module is None:
+            raise AttributeError(f"module 'collage' has no attribute {name!r}")
+        try:
+            found = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if not (error.name or "").startswith("collage."):
+                raise
+            raise ImportError(
+                f"collage.{name} is not in collage-runtime, which only loads and runs; "
+                "pip uninstall collage-runtime, then pip install 'collage[cpu]'"
+            ) from error
+        return getattr(found, name) if name in _HOME else found
 
 
 def __dir__() -> list[str]:

@@ -19,7 +19,6 @@ from collage.target import Target
 from collage.testing._toolchain_case import ToolchainTestCase
 from collage.testing._toolchain_kernels import COMMON, kernel
 from collage.toolchains import LoadOptions
-from collage.toolchains.openvino import toolchain as openvino_toolchain
 from collage.toolchains.openvino.known_wrong import DEFECTS
 from collage.toolchains.openvino.toolchain import OpenVinoToolchain
 
@@ -305,7 +304,7 @@ BOXES = {"b": np.array([[0, 0, 3, 3]], "f4"), "n": np.array([0])}
 
 def test_a_shape_that_it_takes_for_another_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nobody knew of it; of this operator it is known."""
-    monkeypatch.setattr(openvino_toolchain, "known_wrong", lambda _: None)
+    monkeypatch.setattr("collage.toolchains.openvino.known_wrong.known_wrong", lambda _: None)
     pool = "y = MaxPool <kernel_shape = [1, 1], strides = [2, 2], ceil_mode = 1> (x)"
     toolchain = OpenVinoToolchain()
     with pytest.raises(Unsupported, match="of shape"):

@@ -55,9 +55,25 @@ def test_every_extra_that_an_extra_names_exists() -> None:
         for name, lines in extras.items()
     }
     assert {word for words in named.values() for word in words} <= set(extras)
-    assert set(named["cpu"]) == {"openvino", "tvm", "ncnn"}
+    assert set(named["cpu"]) == {"onnxruntime", "openvino", "tvm", "ncnn"}
     reached = {"all", "docs", *named["all"], *named["cpu"]}
-    assert reached == set(extras)
+    assert reached == set(extras) - {"cuda"}  # It is there in place of another one.
+
+
+def test_either_package_of_onnxruntime_will_do() -> None:
+    """A dependency on one would overwrite the other's files: both bring the module ``onnxruntime``."""
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert not [line for line in PROJECT["project"]["dependencies"] if line.startswith("onnxruntime")]
+    assert extras["cuda"] == [line.replace("onnxruntime", "onnxruntime-gpu") for line in extras["onnxruntime"]]
+
+
+def test_the_distribution_that_only_runs_says_what_the_whole_one_says() -> None:
+    runtime = tomllib.loads((ROOT / "packaging" / "runtime" / "pyproject.toml").read_text())
+    whole, part = PROJECT["project"], runtime["project"]
+    assert set(part["dependencies"]) < set(whole["dependencies"])
+    assert part["optional-dependencies"].items() <= whole["optional-dependencies"].items()
+    assert part["entry-points"]["collage.toolchains"].items() <= whole["entry-points"]["collage.toolchains"].items()
+    assert part["requires-python"] == whole["requires-python"] and part["license"] == whole["license"]
 
 
 def test_files_beside_modules_are_in_the_package() -> None:

@@ -289,8 +289,8 @@ def compile_(
     began = time.monotonic()
     if on is not None or machine is not None:
         return compile_there(context, model, output, on, machine, machines, db, quiet=quiet, json=json)
+    from collage.cli._arrays import read_arrays
     from collage.cli._report import print_report
-    from collage.cli._run import read_arrays
     from collage.compiler.pipeline import CompileOptions, compile
     from collage.runtime import check_destination
     from collage.store import shown, url_of
@@ -453,8 +453,8 @@ def bench(
 ) -> None:
     """Benchmarks an artefact."""
     from collage.benchmark import bench as bench_
+    from collage.cli._arrays import read_arrays
     from collage.cli._report import print_bench
-    from collage.cli._run import read_arrays
 
     inputs = read_arrays(read_files(input_, "--input", "NAME=FILE.npy"))
     dims = read_lengths(dim) if dim else None
@@ -508,8 +508,8 @@ def compare(
 ) -> None:
     """Compares two artefacts."""
     from collage.artefact_comparison import compare_artefacts
+    from collage.cli._arrays import read_arrays
     from collage.cli._compare import show_comparison
-    from collage.cli._run import read_arrays
 
     inputs = read_arrays(read_files(input_, "--input", "NAME=FILE.npy"))
     dims = read_lengths(dim) if dim else None

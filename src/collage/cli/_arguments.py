@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from collage._errors import UsageError
 
-__all__ = ["read_dims", "read_files", "read_lengths", "read_pairs", "read_seconds"]
+__all__ = ["as_name", "read_dims", "read_files", "read_lengths", "read_pairs", "read_seconds"]
+
+
+def as_name(text: str) -> str:
+    """Return an argument as the name of something in a model, which is in UTF-8 whatever the locale is."""
+    return os.fsencode(text).decode("utf-8", "surrogateescape")
 
 
 def read_pairs(items: Sequence[str] | None, option: str, form: str) -> dict[str, str]:
@@ -17,7 +23,7 @@ def read_pairs(items: Sequence[str] | None, option: str, form: str) -> dict[str,
         name, equals, value = item.rpartition("=")
         if not equals or not name or not value:
             raise UsageError(f"cannot read {option} {item!r}; write {form}")
-        pairs[name] = value
+        pairs[as_name(name)] = value
     return pairs
 
 
@@ -30,7 +36,7 @@ def read_files(items: Sequence[str] | None, option: str, form: str) -> dict[str,
     for item in items or ():
         ends = [place for place, letter in enumerate(item) if letter == "=" and place]
         end = next((place for place in ends if Path(item[place + 1 :]).is_file()), None)
-        pairs |= read_pairs([item], option, form) if end is None else {item[:end]: item[end + 1 :]}
+        pairs |= read_pairs([item], option, form) if end is None else {as_name(item[:end]): item[end + 1 :]}
     return pairs
 
 

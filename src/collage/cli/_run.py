@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
 import unicodedata
 import warnings
@@ -14,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from collage._errors import InputError, UsageError
+from collage.cli._arrays import read_arrays, write_array
 from collage.runtime import Executable, Port, Profile, load, read_inputs
 
-__all__ = ["profile_of", "read_arrays", "run_once"]
+__all__ = ["profile_of", "run_once"]
 
 _LONGEST_STEM = 200
 """Bytes; file systems take 255."""
@@ -70,8 +72,9 @@ def _loaded(
     artefact: Path, files: Mapping[str, str], dims: Mapping[str, int], *, rebuild: bool = False
 ) -> tuple[Executable, dict[str, Any]]:
     """Return an executable, and a tensor for each of its inputs."""
-    check_names(files, read_inputs(artefact))
-    feeds = read_arrays(files)
+    ports = read_inputs(artefact)
+    check_names(files, ports)
+    feeds = read_arrays(files, {port.name: port.dtype for port in ports or ()})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # What they say is among the notes.
         executable = load(artefact, rebuild=rebuild)
@@ -93,15 +96,6 @@ def check_names(names: Iterable[str], inputs: Sequence[Port] | None) -> None:
         raise InputError(f"unknown input {unknown[0]!r}; the model takes {takes}")
 
 
-def read_arrays(files: Mapping[str, str]) -> dict[str, Any]:
-    """Tensors by name, from .npy files by name.
-
-    Raises:
-        UsageError: A file that cannot be read, or is none.
-    """
-    return {name: _read(name, Path(file)) for name, file in files.items()}
-
-
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
     """Makes what the system says against a path a sentence for the user."""
@@ -109,19 +103,6 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
-
-
-def _read(name: str, file: Path) -> np.ndarray[Any, Any]:
-    try:
-        # Arrays of objects would be pickles, and a pickle is a program.
-        array = np.load(file, allow_pickle=False)
-    except OSError as error:
-        raise UsageError(f"cannot read {file} for input {name!r}: {error.strerror or error}") from error
-    except (ValueError, EOFError) as error:
-        raise UsageError(f"cannot read {file} for input {name!r}: it is no .npy file of numbers") from error
-    if not isinstance(array, np.ndarray):
-        raise UsageError(f"cannot read {file} for input {name!r}: it holds several arrays; a .npy file holds one")
-    return array
 
 
 def _made_up(executable: Executable, dims: Mapping[str, int]) -> dict[str, Any]:
@@ -145,7 +126,7 @@ def _file_names(names: Iterable[str]) -> list[str]:
         choices = itertools.chain([stem], (f"{stem}_{number}" for number in itertools.count(2)))
         free = next(choice for choice in choices if choice.casefold() not in taken)
         taken.add(free.casefold())
-        files.append(f"{free}.npy")
+        files.append(os.fsdecode(f"{free}.npy".encode()))  # So that a locale of ASCII can write it.
     return files
 
 
@@ -158,8 +139,8 @@ def _describe(name: str, value: Any, file: Path | None) -> dict[str, Any]:
         finite = value.astype(np.float64)[np.isfinite(value.astype(np.float64))]
         if finite.size:
             row |= {"min": float(finite.min()), "max": float(finite.max())}
-    if file is not None and value.dtype != object:
+    if file is not None:
         with _writing(file):
-            np.save(file, value, allow_pickle=False)
+            write_array(file, value)
         row["file"] = str(file)
     return row

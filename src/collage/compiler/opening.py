@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -147,7 +148,9 @@ def _told_path(source: Any) -> str:
     if not isinstance(source, str | Path):
         return ""
     path = Path(source)
-    return path.name if path.is_absolute() or ".." in path.parts else str(path)
+    told = path.name if path.is_absolute() or ".." in path.parts else str(path)
+    # A name in bytes that the locale does not know would make the manifest a text that nothing can read.
+    return os.fsencode(told).decode("utf-8", "replace")
 
 
 def _prepared_without(model: ir.Model, options: CompileOptions, left_out: Sequence[str]) -> ir.Model:

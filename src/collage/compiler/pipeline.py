@@ -56,6 +56,7 @@ from collage.compiler.refusals import (
     check_chosen,
     check_menu,
     check_reference,
+    one_choice,
     over_time,
     placement_costs,
     told_once,
@@ -184,6 +185,7 @@ def compile(
         report = with_precision(report, survey, session, finals)
         more = [*placement_costs(survey, finals), *unsearched_bodies(survey)]
         more += over_time(options.time_budget_s, took_s, survey_s)
+        more += one_choice(survey) if targets is None else []
         report = replace(report, warnings=(*report.warnings, *more))
         recipe = replace(finals.recipe, model=facts, report=report)
         if options.plan_out is not None and finals.plan is not None:

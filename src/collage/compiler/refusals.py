@@ -21,13 +21,16 @@ from collage.graph import bodies, is_view
 from collage.measure.baselines import TargetBaseline
 from collage.measure.reference_run import how_to_give
 from collage.measure.session import MeasureSession
-from collage.target import HOST_TARGET
+from collage.target import HOST_TARGET, Target
+from collage.toolchains import NOT_INSTALLED, Availability
 
 __all__ = [
     "check_chosen",
     "check_menu",
     "check_reference",
     "in_short",
+    "nothing_to_choose",
+    "one_choice",
     "placement_costs",
     "told_once",
     "unsearched_bodies",
@@ -47,6 +50,7 @@ _SLOWER = 1.2
 _LATE = 1.1
 """Times its budget after which a compilation says that it took too long."""
 _SEVERAL = 2
+_INSTALL = "pip install 'collage[cpu]'"
 
 
 def check_reference(survey: Survey, session: MeasureSession) -> None:
@@ -191,11 +195,31 @@ def over_time(budget_s: float | None, took_s: float, survey_s: float) -> list[st
     ]
 
 
+def nothing_to_choose(menu: Mapping[Target, Availability]) -> str | None:
+    """Return a sentence if one toolchain of a menu can be used here, or none, since others are not installed; else None."""
+    usable = dict.fromkeys(target.toolchain for target, found in menu.items() if found.available)
+    absent = dict.fromkeys(target.toolchain for target, found in menu.items() if found.reason == NOT_INSTALLED)
+    if len(usable) > 1 or not absent or any(name in usable for name in absent):
+        return None
+    if usable:
+        (name,) = usable
+        brings = f"brings {', '.join(absent)}"
+        return f"{name} is the only toolchain that can be used here, so there is nothing to choose from: {_INSTALL} {brings}"
+    return (
+        f"no toolchain is installed, so there is nothing to choose from: {_INSTALL}"
+        if all(found.reason == NOT_INSTALLED for found in menu.values())
+        else None
+    )
+
+
 def _may_be_host(problem: Problem) -> bool:
     return problem.options.allow_host or HOST_TARGET in problem.menu or not len(problem.graph)
 
 
 def _refusal(survey: Survey, session: MeasureSession) -> CollageError:
+    told_host = "--allow-host (in Python allow_host=True) leaves it to the host, unoptimised"
+    if not survey.usable and (nothing := nothing_to_choose(_menu(survey))) is not None:
+        return NothingCanRun(f"{nothing}; {told_host}")
     reasons = {target.short: _reasons(found, survey, session) for target, found in survey.baselines.items()}
     told = told_once(reasons)
     if any(outcome.status is Status.WRONG for found in survey.baselines.values() for outcome in found.outcomes):
@@ -203,10 +227,17 @@ def _refusal(survey: Survey, session: MeasureSession) -> CollageError:
     remedies = [found.availability.remedy for found in survey.baselines.values() if not found.availability.available]
     parts = dict.fromkeys(part for remedy in remedies if remedy for part in remedy.split("; "))
     helps = f"What helps: {'; '.join(parts)}. " if parts else ""
-    return NothingCanRun(
-        f"no target of the menu runs any of the model: {told}. {helps}--allow-host (in Python allow_host=True) leaves it "
-        "to the host, unoptimised"
-    )
+    return NothingCanRun(f"no target of the menu runs any of the model: {told}. {helps}{told_host}")
+
+
+def _menu(survey: Survey) -> Mapping[Target, Availability]:
+    return {target: found.availability for target, found in survey.baselines.items()}
+
+
+def one_choice(survey: Survey) -> list[str]:
+    """Warn if only one toolchain of the default menu is installed."""
+    told = nothing_to_choose(_menu(survey))
+    return [] if told is None else [told]
 
 
 def _reasons(found: TargetBaseline, survey: Survey, session: MeasureSession) -> list[str]:

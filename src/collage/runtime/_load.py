@@ -20,7 +20,14 @@ from collage.runtime._open import open_artefact
 from collage.runtime._recipe import KernelRecord, Recipe
 from collage.system.scratch import make_scratch, remove_scratch
 from collage.target import Target
-from collage.toolchains import Registry, availability_for, importing_here, registry
+from collage.toolchains import (
+    Availability,
+    Registry,
+    availability_for,
+    importing_here,
+    loading_availability_for,
+    registry,
+)
 
 __all__ = ["load"]
 
@@ -118,26 +125,44 @@ def _to_build(recipe: Recipe, manifest: Mapping[str, Any], toolchains: Registry,
     """Return the kernels that must be compiled here, and why."""
     reasons, fit = {}, MadeOn.read(manifest).fit()
     for kernel in recipe.kernels:
-        name = kernel.compiled.toolchain
-        target = Target.parse(kernel.target)
+        toolchain, target = toolchains.get(kernel.compiled.toolchain), Target.parse(kernel.target)
         with importing_here():
-            availability = availability_for(toolchains.get(name), target)
-        if not availability.available:
-            remedy = f"; {availability.remedy}" if availability.remedy else ""
+            found = loading_availability_for(toolchain, target)
+            reason = _reason_to_build(kernel, recipe.builds.get(target.build_name), fit, found, rebuild)
+            if reason is not None and found.available:
+                found = availability_for(toolchain, target)
+        if not found.available:
+            remedy = f"; {found.remedy}" if found.remedy else ""
+            need = "needs" if reason is None else f"is to be built again, since {reason}, and needs"
             raise ArtefactError(
-                f"kernel {kernel.name} needs {name}, which is not usable here: {availability.reason}{remedy}"
+                f"kernel {kernel.name} {need} {toolchain.name}, which is not usable here: {found.reason}{remedy}"
             )
-        if rebuild:
-            reasons[kernel.name] = "as was asked for"
-        elif not kernel.is_built:
-            reasons[kernel.name] = "the artefact is a recipe only"
-        elif kernel.compiled.portable:
-            continue
-        elif fit is Fit.OTHER:
-            reasons[kernel.name] = "it was compiled on another kind of machine"
-        elif recipe.builds.get(target.build_name) != availability.build:
-            reasons[kernel.name] = f"it was compiled by another build of {name}"
+        if reason is not None:
+            reasons[kernel.name] = reason
     return reasons
+
+
+def _reason_to_build(
+    kernel: KernelRecord, build: str | None, fit: Fit, found: Availability, rebuild: bool
+) -> str | None:
+    """Return the reason to compile a kernel here, None if there is none.
+
+    Args:
+        kernel: The kernel.
+        build: Build of the toolchain that compiled it.
+        fit: How well the machine that compiled it fits this one.
+        found: The toolchain here.
+        rebuild: Everything is to be compiled.
+    """
+    if rebuild:
+        return "as was asked for"
+    if not kernel.is_built:
+        return "the artefact is a recipe only"
+    if kernel.compiled.portable:
+        return None
+    if fit is Fit.OTHER:
+        return "it was compiled on another kind of machine"
+    return f"it was compiled by another build of {kernel.compiled.toolchain}" if build != found.build else None
 
 
 def _rebuild(recipe: Recipe, workspace: Path, names: Mapping[str, str], toolchains: Registry) -> Recipe:

@@ -19,6 +19,8 @@ from collage.runtime._manifest import check_models
 __all__ = ["ModelCheck", "main"]
 
 _READER = "onnx_ir"
+_CHECKER = "collage.frontend"
+"""Not in the distribution that only runs."""
 _PROGRAM = f"import sys; sys.path[:] = sys.argv[2:]; from {__name__} import main; main(sys.argv[1])"
 
 
@@ -43,9 +45,10 @@ class ModelCheck:
             )
         if is_here or _READER in sys.modules:
             return
-        if find_spec(_READER) is None:
+        if find_spec(_READER) is None or find_spec(_CHECKER) is None:
+            missing = "onnx-ir" if find_spec(_READER) is None else "collage, the package with the compiler,"
             raise ArtefactError(
-                f"{folder}: the models in it cannot be checked, since onnx-ir is not installed; "
+                f"{folder}: the models in it cannot be checked, since {missing} is not installed; "
                 f"load(path, trusted=True) does without, for artefacts of your own"
             )
         try:

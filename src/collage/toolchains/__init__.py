@@ -10,6 +10,7 @@ from collage.toolchains._base import (
     availability_for,
     compile_for,
     kernel_for,
+    loading_availability_for,
     support_for,
     written_out,
 )
@@ -37,7 +38,7 @@ from collage.toolchains._registry import Registry, choose_menu, option_values, r
 from collage.toolchains._revision import revision_of
 from collage.toolchains.onnxruntime.unoptimised import OriginalSession, UnoptimisedModel
 from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES, aligned_bytes, size_bytes
-from collage.toolchains.sdk.import_probe import importing_here
+from collage.toolchains.sdk.import_probe import NOT_INSTALLED, importing_here
 from collage.toolchains.sdk.model_files import check_options, kernel_name, load_threads, save_kernel
 from collage.toolchains.sdk.thread_affinity import HelperThreads, own_threads, started_meanwhile
 from collage.toolchains.torch.cuda_support import reserves_address_space
@@ -45,6 +46,7 @@ from collage.toolchains.tvm.extern.functions import BoundFunction, ExternFunctio
 
 __all__ = [
     "ALIGNMENT_BYTES",
+    "NOT_INSTALLED",
     "TUNED",
     "AllocatingKernel",
     "Availability",
@@ -83,6 +85,7 @@ __all__ = [
     "kernel_for",
     "kernel_name",
     "load_threads",
+    "loading_availability_for",
     "option_values",
     "own_threads",
     "registry",

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from collage.target import Target
     from collage.toolchains._contract import Compiled, Toolchain
 
-__all__ = ["ToolchainBase", "availability_for", "compile_for", "kernel_for", "support_for", "written_out"]
+__all__ = [
+    "ToolchainBase",
+    "availability_for",
+    "compile_for",
+    "kernel_for",
+    "loading_availability_for",
+    "support_for",
+    "written_out",
+]
 
 
 def availability_for(toolchain: Toolchain, target: Target) -> Availability:
@@ -24,9 +32,21 @@ def availability_for(toolchain: Toolchain, target: Target) -> Availability:
 
     One that breaks its word, and raises, is not available.
     """
-    ask: Callable[[Target], Any] | None = getattr(toolchain, "availability_of", None)
+    return _answer(toolchain, target, ("availability_of",))
+
+
+def loading_availability_for(toolchain: Toolchain, target: Target) -> Availability:
+    """Return whether a toolchain can load what it compiled elsewhere, which may take less than to compile.
+
+    Without ``loading_availability_of`` it takes as much.
+    """
+    return _answer(toolchain, target, ("loading_availability_of", "availability_of"))
+
+
+def _answer(toolchain: Toolchain, target: Target, methods: Sequence[str]) -> Availability:
+    asks: list[Callable[[Target], Any]] = [getattr(toolchain, name) for name in methods if hasattr(toolchain, name)]
     try:
-        found = toolchain.availability() if ask is None else ask(target)
+        found = asks[0](target) if asks else toolchain.availability()
     except Exception as error:
         return Availability(
             False, reason=f"broken: asked whether it can be used, it raises {type(error).__name__}: {error}"

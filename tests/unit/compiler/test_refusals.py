@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collage.compiler.refusals import in_short, told_once
+from collage.compiler.refusals import in_short, nothing_to_choose, told_once
+from collage.target import Target
+from collage.toolchains import NOT_INSTALLED, Availability
 
 
 def test_a_shared_reason_is_said_once() -> None:
@@ -41,3 +45,38 @@ def test_messages_lose_folders_and_places_in_sources() -> None:
     assert (
         in_short(text, workspace) == "node 'rs' (Reshape): The input tensor cannot be reshaped to the requested shape"
     )
+
+
+def menu(**reasons: str | None) -> dict[Target, Availability]:
+    """Targets by the name of their toolchain; None if it can be used."""
+    return {
+        Target.parse(f"llvm -compiler={name}"): Availability(reason is None, reason=reason)
+        for name, reason in reasons.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (menu(a=None, b=None, c=NOT_INSTALLED), None),
+        (menu(a=None), None),
+        (menu(a=None, b="no compiler"), None),
+        (menu(a="no compiler", b=NOT_INSTALLED), None),
+        (menu(a=None, b=NOT_INSTALLED), "a is the only toolchain .*collage.cpu.' brings b$"),
+        (menu(a=None, b=NOT_INSTALLED, c="no compiler", d=NOT_INSTALLED), "a is the only toolchain .* brings b, d$"),
+        (menu(a=NOT_INSTALLED, b=NOT_INSTALLED), "no toolchain is installed, .*: pip install 'collage.cpu.'$"),
+    ],
+)
+def test_one_sentence_says_that_there_is_nothing_to_choose_from(
+    found: dict[Target, Availability], told: str | None
+) -> None:
+    said = nothing_to_choose(found)
+    assert said is None if told is None else re.match(told, str(said))
+    assert said is None or "nothing to choose from" in said
+
+
+def test_variants_of_one_toolchain_are_no_choice() -> None:
+    plain, one_thread = (Target.parse(f"llvm -compiler=a{option}") for option in ("", " -threads=1"))
+    there = Availability(True)
+    found = {plain: there, one_thread: there, **menu(b=NOT_INSTALLED)}
+    assert "nothing to choose" in str(nothing_to_choose(found))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,11 @@ from tests.unit.runtime.conftest import assert_right, small_model
 import collage
 from collage._errors import ArtefactError
 from collage.runtime import _model_check
+from collage.target import Target
 from collage.testing import executable_of
+from collage.toolchains import registry
 
+ABSENT = ("onnx", "onnx_ir", "onnxscript", "rich", "typer", "sqlalchemy", "torch")
 HEAVY = ("tvm", "torch", "sympy", "onnx_ir", "onnx", "onnxscript", "openvino", "sqlalchemy", "iree")
 TELL = """
 import json, sys
@@ -55,6 +59,74 @@ def test_one_kernel_of_onnxruntime_needs_little_more_than_onnxruntime(folder: Pa
     resident_bytes, modules = told(OURS.format(options=options) + TELL, folder)
     assert not set(HEAVY) & set(modules)
     assert resident_bytes < 1.4 * plain_bytes  # 16 MB of 56: NumPy types, argument checks, and Collage itself
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artefact of three toolchains."""
+    pytest.importorskip("tvm")
+    folder = tmp_path_factory.mktemp("mixed")
+    parts = [([0, 1], "openvino"), ([2], "onnxruntime"), ([3], "llvm")]
+    executable_of(small_model(), parts).save(folder / "m.collage")
+    return folder
+
+
+def test_kernels_of_all_toolchains_need_no_compiler_and_no_library_that_reads_models(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(mixed))  # without a linker
+    resident_bytes, modules = told(OURS.format(options="") + TELL, mixed)
+    assert set(HEAVY) & set(modules) == {"openvino"}
+    assert "tvm_ffi" in modules
+    assert resident_bytes < 300e6  # Without a torch or a compiler of TVM, which are 250 MB each.
+
+
+def test_what_must_be_built_again_says_what_is_missing_for_that(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collage.toolchains.tvm.kernels.shutil.which", lambda name: None)
+    assert_right(collage.load(mixed / "m.collage"))
+    with pytest.raises(ArtefactError, match=r"to be built again, since .*, and needs tvm, .*: no C\+\+ compiler"):
+        collage.load(mixed / "m.collage", rebuild=True)
+
+
+def test_the_distribution_that_only_runs_has_every_module_that_running_needs(mixed: Path) -> None:
+    root = Path(__file__).parents[3]
+    listed = tomllib.loads((root / "packaging" / "runtime" / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "packages"
+    ]
+    program = f"""
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        package = name if path is None or name in {listed!r} else name.rpartition(".")[0]
+        if name.startswith("collage.") and package not in {listed!r} or name in {ABSENT!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+import collage, numpy as np
+exe = collage.load(sys.argv[1] + "/m.collage", trusted=True)
+exe.warm_up([np.ones((3, 6), np.float32)])
+exe.profile([np.ones((3, 6), np.float32)], runs=1)
+from collage.integrations import InferenceSession
+InferenceSession(sys.argv[1] + "/m.collage", trusted=True).run(None, {{"x": np.ones((3, 6), np.float32)}})
+try:
+    collage.compile
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(mixed)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "collage-runtime, which only loads and runs" in done.stdout
+
+
+@pytest.mark.slow
+def test_compiling_follows_loading_in_one_process(mixed: Path) -> None:
+    program = """
+import numpy as np
+exe.run({"x": np.ones((3, 6), np.float32)})
+print(len(collage.load(sys.argv[1] + "/m.collage", rebuild=True).notes))
+"""
+    command = [sys.executable, "-c", OURS.format(options="") + program, str(mixed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
 
 
 def test_models_are_checked_by_another_process_and_here_where_that_tells_nothing(
@@ -100,3 +172,7 @@ def test_the_names_of_precisions_are_those_that_can_be_made() -> None:
     from collage.toolchains.sdk.narrow_weights import NARROW_BITS
 
     assert ("int8", "int8-dynamic", *NARROW_BITS) == REDUCED
+    assert set(registry().get("openvino").option_values(Target.parse("llvm -compiler=openvino"))["precision"]) == {
+        *("f32", "bf16", "f16", "int8", "default"),
+        *NARROW_BITS,
+    }

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 from tests.unit.runtime.conftest import expected
 
 from collage._errors import UsageError
@@ -14,6 +19,7 @@ from collage.cli._app import _main
 from collage.cli._arguments import read_files
 from collage.cli._run import _file_names
 from collage.runtime import Executable, read_inputs
+from collage.testing import executable_of
 
 
 def test_a_zip_runs_and_is_profiled(small: Executable, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,3 +94,45 @@ def test_what_is_no_artefact_is_left_to_loading(tmp_path: Path, capsys: pytest.C
         assert read_inputs(tmp_path / name) is None
         assert _main(["run", str(tmp_path / name)]) == code
         assert capsys.readouterr().err.startswith("collage: ")
+
+
+def model_of(nodes: list[onnx.NodeProto], inputs: dict[str, int], outputs: dict[str, int]) -> onnx.ModelProto:
+    described = [
+        [helper.make_tensor_value_info(name, dtype, [2]) for name, dtype in each.items()] for each in (inputs, outputs)
+    ]
+    graph = helper.make_graph(nodes, "g", *described)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_outputs_of_bfloat16_can_be_given_to_a_model_that_reads_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to, back = TensorProto.BFLOAT16, TensorProto.FLOAT
+    nodes = [helper.make_node("Cast", ["x"], ["y"], to=to)], [helper.make_node("Cast", ["y"], ["z"], to=back)]
+    first = executable_of(model_of(nodes[0], {"x": back}, {"y": to}), "onnxruntime").save(tmp_path / "a.collage")
+    second = executable_of(model_of(nodes[1], {"y": to}, {"z": back}), "onnxruntime").save(tmp_path / "b.collage")
+    np.save(tmp_path / "x.npy", np.float32([1.5, -3.0]))
+    for artefact, pair in ((first, "x"), (second, "y")):
+        command = ["run", str(artefact), "--input", f"{pair}={tmp_path / pair}.npy", "--output-dir", str(tmp_path)]
+        assert _main(command) == 0, capsys.readouterr().err
+    assert np.load(tmp_path / "z.npy").tolist() == [1.5, -3.0]
+
+
+def test_texts_are_written_and_read_under_a_terminal_of_ascii(tmp_path: Path) -> None:
+    text = TensorProto.STRING
+    model = model_of(
+        [helper.make_node("Identity", ["\u0441"], ["\u7c7b\u522b"])], {"\u0441": text}, {"\u7c7b\u522b": text}
+    )
+    executable_of(model, "onnxruntime").save(tmp_path / "m.collage")
+    np.save(tmp_path / "s.npy", np.array(["\u00e4", ""]))
+    script = "import sys; from collage.cli import main; main()"
+    locale = {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    given = os.fsencode(f"\u0441={tmp_path / 's.npy'}")
+    command = [sys.executable, "-c", script, "run", str(tmp_path / "m.collage"), "--input", given]
+    done = subprocess.run(
+        [*command, "--output-dir", str(tmp_path / "out")], env={**os.environ, **locale}, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    (file,) = (tmp_path / "out").iterdir()
+    assert np.load(file).tolist() == ["\u00e4", ""]
+    assert file.name == "\u7c7b\u522b.npy" and done.stdout.isascii()

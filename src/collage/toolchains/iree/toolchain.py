@@ -22,7 +22,7 @@ from collage._errors import CompileError, Unsupported
 from collage.system.forks import in_forks, keep_for_ever
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, LoadOptions, Support
-from collage.toolchains.sdk.import_probe import import_failure
+from collage.toolchains.sdk.import_probe import import_failure, install_command
 from collage.toolchains.sdk.model_files import (
     check_options,
     elem_type,
@@ -84,7 +84,7 @@ class IreeToolchain(ToolchainBase):
 
     def availability(self) -> Availability:
         """Version of the runtime and of the compiler, which are two packages."""
-        remedy = "pip install 'collage[iree]'"
+        remedy = install_command("iree")
         try:
             version, compiler = (importlib.metadata.version(f"iree-base-{part}") for part in ("runtime", "compiler"))
         except importlib.metadata.PackageNotFoundError as error:

@@ -22,7 +22,7 @@ from collage.toolchains._contract import Availability, Compiled, Layout, LoadOpt
 from collage.toolchains.ncnn.layers import param_text, weight_bytes
 from collage.toolchains.ncnn.lowering import lowered, refuse_node
 from collage.toolchains.ncnn.operator import shape_of
-from collage.toolchains.sdk.import_probe import import_failure
+from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command
 from collage.toolchains.sdk.in_place import InPlaceKernelBase
 from collage.toolchains.sdk.model_files import check_options, kernel_name, load_threads, one_line, usable_cores
 from collage.toolchains.sdk.openmp import quiet_threads
@@ -58,9 +58,9 @@ class NcnnToolchain(ToolchainBase):
         try:
             version = importlib.metadata.version("ncnn")
         except importlib.metadata.PackageNotFoundError:
-            return Availability(False, reason="not installed", remedy="pip install 'collage[ncnn]'")
+            return Availability(False, reason=NOT_INSTALLED, remedy=install_command("ncnn"))
         if (reason := import_failure("ncnn", _import)) is not None:
-            return Availability(False, reason=reason, remedy="pip install --force-reinstall 'collage[ncnn]'")
+            return Availability(False, reason=reason, remedy=install_command("ncnn", again=True))
         return Availability(True, version, f"ncnn {version}", ("CPU",))
 
     def option_values(self, target: Target) -> OptionValues:

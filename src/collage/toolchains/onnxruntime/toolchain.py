@@ -26,7 +26,7 @@ from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions
 from collage.toolchains.onnxruntime import cuda as onnxruntime_cuda
 from collage.toolchains.onnxruntime.precisions import REDUCED, UNWANTED_OPTIMISERS
-from collage.toolchains.sdk.import_probe import import_failure
+from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command
 from collage.toolchains.sdk.in_place import InPlaceKernelBase, layouts_of
 from collage.toolchains.sdk.model_files import (
     check_options,
@@ -83,7 +83,9 @@ class OnnxRuntimeToolchain(ToolchainBase):
     def availability(self) -> Availability:
         """Version and execution providers."""
         if (reason := import_failure("onnxruntime")) is not None:
-            return Availability(False, reason=reason, remedy="pip install --force-reinstall onnxruntime")
+            again = reason != NOT_INSTALLED
+            remedy = f"{install_command('onnxruntime', again=again)}, or onnxruntime-gpu instead"
+            return Availability(False, reason=reason, remedy=remedy)
         import onnxruntime as ort
 
         found = ort.get_available_providers()

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, NamedTuple
 
 from collage.toolchains.sdk.model_files import elem_type
+
+if TYPE_CHECKING:  # Loading a kernel needs the limits, and not the 70 MB of this library.
+    import onnx_ir as ir
 
 __all__ = ["LIMITS", "PLACES", "WIDE", "computes_beyond"]
 
@@ -27,6 +28,8 @@ _PADDED_WITH = 2
 """The place of what Pad pads with."""
 _STEPS = 4
 """The place of Slice's steps."""
+_BOOL = 9
+"""ONNX's number of the type."""
 _DEPTH = 48
 """Operators that are looked through."""
 _ROUNDS_FAR = 2**25
@@ -39,8 +42,8 @@ The last one is for what only compares and moves integers, such as tokens. Arith
 computed with may well be larger in the next run.
 """
 
-WIDE = frozenset({ir.DataType.INT64, ir.DataType.UINT64, ir.DataType.UINT32})
-"""Types that the plugin computes in 32-bit signed integers, without a word where they do not fit."""
+WIDE = frozenset({"INT64", "UINT64", "UINT32"})
+"""Names of types that the plugin computes in 32-bit signed integers, without a word where they do not fit."""
 PLACES = {"Gather": 1, "GatherElements": 1, "GatherND": 1, "ScatterElements": 1, "ScatterND": 1}
 """Operators that read an index, and where."""
 _FIRST = frozenset(
@@ -99,12 +102,12 @@ def computes_beyond(node: ir.Node, limit: int) -> str | None:
     """
     known = _Known(max(limit, _WIDEST_SUM))
     for place, value in enumerate(node.inputs):
-        if value is None or value.const_value is not None or elem_type(value) not in WIDE:
+        if value is None or value.const_value is not None or _type_name(value) not in WIDE:
             continue
         if PLACES.get(node.op_type) != place and not _fits(value, known.of(value)):
             return _reason(node, value)
     for value in node.outputs:
-        if node.op_type not in _ARITHMETIC or elem_type(value) not in WIDE or _is_place(value):
+        if node.op_type not in _ARITHMETIC or _type_name(value) not in WIDE or _is_place(value):
             continue
         if not _fits(value, known.of(value)):
             return _reason(node, value)
@@ -139,8 +142,12 @@ def _rounded(node: ir.Node, known: _Known) -> ir.Value | None:
 
 def _has_32_bits(value: ir.Value) -> bool:
     """Whether a value holds integers that float32 may not hold."""
+    return _type_name(value) in WIDE | {"INT32"}
+
+
+def _type_name(value: ir.Value) -> str | None:
     dtype = elem_type(value)
-    return dtype is not None and (dtype in WIDE or dtype == ir.DataType.INT32)
+    return None if dtype is None else dtype.name
 
 
 def _is_exact(bounds: Bounds) -> bool:
@@ -161,7 +168,7 @@ def _least(node: ir.Node) -> ir.Value | None:
     """
     if node.op_type == "Slice" and len(node.inputs) > _STEPS:
         return node.inputs[_STEPS]
-    if node.op_type == "Cast" and node.attributes.get_int("to") == ir.DataType.BOOL and node.inputs[0] is not None:
+    if node.op_type == "Cast" and node.attributes.get_int("to") == _BOOL and node.inputs[0] is not None:
         return node.inputs[0] if _has_32_bits(node.inputs[0]) else None
     return None
 
@@ -173,7 +180,7 @@ def _reason(node: ir.Node, value: ir.Value) -> str:
 
 
 def _fits(value: ir.Value, bounds: Bounds) -> bool:
-    lowest = -_INT32 if elem_type(value) == ir.DataType.INT64 else 0
+    lowest = -_INT32 if _type_name(value) == "INT64" else 0
     return bounds.is_length or lowest <= bounds.low <= bounds.high < _INT32
 
 
@@ -228,7 +235,7 @@ class _Known:
     def _given(self, value: ir.Value) -> Bounds:
         """What is known of a value by its type, and by what is looked at when a kernel runs."""
         dtype = elem_type(value)
-        if dtype == ir.DataType.BOOL:
+        if dtype is not None and dtype.name == "BOOL":
             return Bounds(0, 1)
         if dtype is None or not dtype.is_integer():
             return _UNBOUNDED
@@ -240,7 +247,7 @@ def _of_constant(tensor: ir.TensorProtocol) -> Bounds:
     dtype = tensor.dtype
     if tensor.size == 0:
         return Bounds(0, 0, True)
-    if not (dtype.is_integer() or dtype.is_floating_point() or dtype == ir.DataType.BOOL):
+    if not (dtype.is_integer() or dtype.is_floating_point() or dtype.name == "BOOL"):
         return _UNBOUNDED
     array = tensor.numpy()
     low, high = float(array.min()), float(array.max())
@@ -301,7 +308,8 @@ def _made(node: ir.Node, operands: Sequence[Bounds | None]) -> Bounds:
         return Bounds(-first.high, -first.low) if op == "Neg" else Bounds(0, first.magnitude)
     if op == "Div":
         # What is divided by a fraction grows.
-        whole = (elem_type(node.outputs[0]) or ir.DataType.FLOAT).is_integer() or second.low >= 1
+        made = elem_type(node.outputs[0])
+        whole = (made is not None and made.is_integer()) or second.low >= 1
         return (
             Bounds(-first.magnitude if min(first.low, second.low) < 0 else 0, first.magnitude) if whole else _UNBOUNDED
         )

@@ -25,22 +25,17 @@ from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions, OptionValues, Support
 from collage.toolchains.openvino.integers import LIMITS, PLACES, WIDE, computes_beyond
-from collage.toolchains.openvino.known_wrong import known_wrong
-from collage.toolchains.sdk.import_probe import import_failure
+from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command
 from collage.toolchains.sdk.in_place import InPlaceKernelBase, layouts_of
-from collage.toolchains.sdk.int8_model import in_int8
-from collage.toolchains.sdk.int8_placement import Int8Style
 from collage.toolchains.sdk.model_files import (
     check_options,
     elem_type,
     load_threads,
     one_line,
     refuse_operators,
-    save_kernel,
     support_of,
     values_of,
 )
-from collage.toolchains.sdk.narrow_weights import NARROW_BITS, with_narrow_weights
 from collage.toolchains.sdk.profiler_names import BODY, TokenisedKernel, input_token, tokenised, tokens_in
 from collage.toolchains.sdk.thread_affinity import HelperThreads, computed_meanwhile, own_threads, started_meanwhile
 
@@ -53,24 +48,17 @@ if TYPE_CHECKING:
 __all__ = ["OpenVinoToolchain"]
 
 _FLOATS = ("f32", "bf16")
+_NARROW = ("w8", "w4")
+"""Values of the option ``precision`` for narrow weights."""
 _OPTIONS: OptionValues = {
     "threads": None,
-    "precision": ("f32", "bf16", "f16", "int8", *NARROW_BITS, "default"),
+    "precision": ("f32", "bf16", "f16", "int8", *_NARROW, "default"),
     "exempt": None,
     "floats": tuple(_FLOATS),
 }
 _NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16")}
 """Instruction sets, by /proc/cpuinfo's names, without which a precision is emulated, and slower than f32."""
-_INT8 = Int8Style(
-    products=frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul")),
-    between=frozenset(("Add", "AveragePool", "Concat", "GlobalAveragePool")),
-    carriers=frozenset(
-        ("DepthToSpace", "Flatten", "MaxPool", "Reshape", "Resize", "Squeeze", "Transpose", "Unsqueeze")
-    ),
-    whole=False,
-)
-"""Its plugin merges rounding, biases and activations into whatever comes before them."""
-_AS_INT32 = tuple(dtype.name.lower() for dtype in WIDE)
+_AS_INT32 = tuple(name.lower() for name in WIDE)
 
 _WATCHED = range(2, 5)
 """Which runs of a model are watched for threads that help; in the first one, others may just be starting."""
@@ -109,15 +97,15 @@ class OpenVinoToolchain(ToolchainBase):
         try:
             distribution = importlib.metadata.distribution("openvino")
         except importlib.metadata.PackageNotFoundError:
-            return Availability(False, reason="not installed", remedy="pip install 'collage[openvino]'")
+            return Availability(False, reason=NOT_INSTALLED, remedy=install_command("openvino"))
         if (reason := import_failure("openvino", without=_WITHOUT)) is not None:
-            return Availability(False, reason=reason, remedy="pip install --force-reinstall 'collage[openvino]'")
+            return Availability(False, reason=reason, remedy=install_command("openvino", again=True))
         number = re.search(r"^Build: (\S+)$", distribution.read_text("WHEEL") or "", re.MULTILINE)
         build = f"openvino {distribution.version}" + (f"-{number[1]}" if number else "")
         flags = this_machine().flags
         faster = [precision for precision, needed in _NATIVE.items() if any(flag in flags for flag in needed)]
         # Elsewhere 8-bit products are no faster than f32 ones.
-        faster += ["int8", *NARROW_BITS] if this_machine().multiplies_bytes_at_once else []
+        faster += ["int8", *_NARROW] if this_machine().multiplies_bytes_at_once else []
         return Availability(True, distribution.version, build, ("CPU",), precisions=tuple(faster))
 
     def option_values(self, target: Target) -> OptionValues:
@@ -126,15 +114,21 @@ class OpenVinoToolchain(ToolchainBase):
 
     def supports(self, node: ir.Node, target: Target) -> Support:
         """Worth trying, unless a type speaks against it."""
+        from collage.toolchains.openvino.known_wrong import known_wrong
+
         return support_of(_refuse_misread, node, lambda node: known_wrong(node) or computes_beyond(node, LIMITS[-1]))
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
         """Writes the kernel, converts it once, and asks the plugin whether it takes every operator."""
+        # Late: they import onnx_ir, which loading does not need.
+        from collage.toolchains.openvino.known_wrong import known_wrong
+        from collage.toolchains.openvino.reduced import save_as
+
         _check(target)
         _refuse_misread(values_of(kernel.graph))
         refuse_operators(known_wrong, kernel.graph)
         limit = _limit(kernel.graph)
-        files = _save(kernel, target, workspace)
+        files = save_as(target.option("precision"), kernel, workspace)
         model = _read(workspace / files[0])
         _refuse_changed(model, kernel.graph)
         _refuse_handed_through(model, kernel.graph)
@@ -321,16 +315,6 @@ def _check(target: Target) -> None:
     check_options(target, _OPTIONS)
     if target.option("floats") is not None and target.option("precision") != "int8":
         raise TargetError(f"target {str(target)!r}: -floats says what -precision=int8 leaves in floats; name both")
-
-
-def _save(kernel: ir.Model, target: Target, workspace: Path) -> tuple[str, ...]:
-    """Writes a kernel in the precision of a target, as far as the plugin does not see to that."""
-    precision = target.option("precision")
-    if precision == "int8":
-        return save_kernel(in_int8(kernel, _INT8), workspace, ".int8")
-    if precision in NARROW_BITS:
-        return save_kernel(with_narrow_weights(kernel, NARROW_BITS[precision]), workspace, f".{precision}")
-    return save_kernel(kernel, workspace)
 
 
 def _config(target: Target, options: LoadOptions) -> dict[str, Any]:

@@ -18,8 +18,10 @@ from contextvars import ContextVar
 
 from collage.toolchains.sdk.model_files import one_line
 
-__all__ = ["import_failure", "importing_here", "is_alone"]
+__all__ = ["NOT_INSTALLED", "import_failure", "importing_here", "install_command", "is_alone"]
 
+NOT_INSTALLED = "not installed"
+"""The reason of an availability if the packages of a toolchain are absent."""
 IMPORT_S = 60.0
 """Longer than any import on a busy machine takes."""
 _AT_ONCE = threading.BoundedSemaphore(4)
@@ -58,6 +60,17 @@ def is_alone() -> bool:
     return _alone.get()
 
 
+def install_command(extra: str, *, again: bool = False) -> str:
+    """Return the command that installs the packages of an extra, for the distribution that is installed here.
+
+    Args:
+        extra: Its name.
+        again: Something is there, and damaged.
+    """
+    name = "collage" if importlib.util.find_spec("collage.compiler") else "collage-runtime"
+    return f"pip install {'--force-reinstall ' if again else ''}'{name}[{extra}]'"
+
+
 def import_failure(
     package: str, load: Callable[[], object] | None = None, *, without: Sequence[str] = ()
 ) -> str | None:
@@ -81,7 +94,7 @@ def import_failure(
 def _failure(package: str, load: Callable[[], object] | None, without: Sequence[str]) -> str | None:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:  # without an origin it is some folder of that name
-        return "not installed"
+        return NOT_INSTALLED
     if _here.get():
         return _failure_here(load or functools.partial(importlib.import_module, package))
     with _AT_ONCE:

@@ -13,7 +13,7 @@ import numpy as np
 
 from collage._errors import Unsupported
 from collage.toolchains._contract import Availability, Support
-from collage.toolchains.sdk.import_probe import import_failure
+from collage.toolchains.sdk.import_probe import import_failure, install_command
 from collage.toolchains.sdk.model_files import elem_type, one_line
 from collage.toolchains.torch.threads import import_torch, use_threads
 
@@ -37,9 +37,9 @@ def torch_availability() -> Availability:
     try:
         version = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
-        return Availability(False, reason="torch is not installed", remedy="pip install 'collage[torch]'")
+        return Availability(False, reason="torch is not installed", remedy=install_command("torch"))
     if (reason := import_failure("torch", import_torch)) is not None:
-        return Availability(False, version, reason=reason, remedy="pip install --force-reinstall 'collage[torch]'")
+        return Availability(False, version, reason=reason, remedy=install_command("torch", again=True))
     return Availability(True, version, torch_build(version), ("CPU",))
 
 

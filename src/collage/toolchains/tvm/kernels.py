@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import functools
 import os
 import shutil
 import sys
@@ -16,7 +16,8 @@ import numpy as np
 
 from collage._errors import CompileError, Unsupported
 from collage.toolchains._contract import Availability, Compiled, Support
-from collage.toolchains.sdk.import_probe import import_failure, is_alone
+from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES
+from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command, is_alone
 from collage.toolchains.sdk.model_files import (
     elem_type,
     one_line,
@@ -26,6 +27,7 @@ from collage.toolchains.sdk.model_files import (
     values_of,
 )
 from collage.toolchains.sdk.openmp import quiet_threads
+from collage.toolchains.tvm.runtime_library import load_main, new_tensor, runtime, tvm_build
 from collage.toolchains.tvm.threads import use_threads
 
 if TYPE_CHECKING:
@@ -98,9 +100,6 @@ _SUMS = frozenset(("Einsum", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "MatM
 _WIDE = 32
 """Bits of the smallest integers that float32 does not hold."""
 
-_ALIGNMENT = 64
-"""Bytes; TVM refuses tensors that begin elsewhere."""
-
 
 class MachineKernel:
     """The entry function of a library, called with tensors that share NumPy's memory where its alignment allows.
@@ -117,11 +116,11 @@ class MachineKernel:
 
     def __init__(self, library: Path, compiled: Compiled, threads: int) -> None:
         self._threads = threads
-        tvm = _tvm()
-        self._from_dlpack = tvm.runtime.from_dlpack
-        self._empty = tvm.runtime.empty
-        self._machine = tvm.relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
-        self._main = self._machine["main"]
+        ffi = runtime()
+        self._from_dlpack = functools.partial(
+            ffi.from_dlpack, require_alignment=ALIGNMENT_BYTES, require_contiguous=True
+        )
+        self._main = load_main(library)
         self._lent = compiled.metadata["lent"]
         self._may_sum_up_nothing = compiled.metadata.get("may_sum_up_nothing", False)
         self._is_tuple = len(compiled.outputs) > 1
@@ -142,7 +141,7 @@ class MachineKernel:
         if bound is not None and bound[0] is x:
             return bound[1]
         flags = x.flags
-        if not (flags.c_contiguous and flags.writeable) or not x.size or x.ctypes.data % _ALIGNMENT:
+        if not (flags.c_contiguous and flags.writeable) or not x.size or x.ctypes.data % ALIGNMENT_BYTES:
             return self._stage(i, x)
         tensor = self._from_dlpack(x)
         self._bound[i] = (x, tensor)
@@ -156,7 +155,7 @@ class MachineKernel:
             )
         staged = self._staged[i]
         if staged is None or staged[0].shape != x.shape or staged[0].dtype != x.dtype:
-            tensor = self._empty(x.shape, x.dtype.name)
+            tensor = new_tensor(x.shape, x.dtype.name)
             staged = self._staged[i] = (np.from_dlpack(tensor), tensor)
         np.copyto(staged[0], x)
         return staged[1]
@@ -168,16 +167,14 @@ def tvm_availability(*, with_torch: bool = False) -> Availability:
     Args:
         with_torch: Whether the toolchain that asks also calls torch.
     """
-    try:
-        version = importlib.metadata.version("apache-tvm")
-    except importlib.metadata.PackageNotFoundError:
-        return Availability(False, reason="not installed", remedy="pip install 'collage[tvm]'")
-    build = f"apache-tvm {version}, apache-tvm-ffi {importlib.metadata.version('apache-tvm-ffi')}"
+    if (installed := tvm_build()) is None:
+        return Availability(False, reason=NOT_INSTALLED, remedy=install_command("tvm"))
+    version, build = installed
     if not any(map(shutil.which, _COMPILERS)):
         reason = "no C++ compiler, which links TVM's kernels"
         return Availability(False, version, build, reason=reason, remedy="install g++ or clang")
     if (broken := import_failure("tvm", _tvm_alone if is_alone() and not with_torch else _tvm)) is not None:
-        remedy = "pip install --force-reinstall 'collage[tvm]'"
+        remedy = install_command("tvm", again=True)
         return Availability(False, version, build, reason=broken, remedy=remedy)
     return Availability(True, version, build, ("CPU",))
 

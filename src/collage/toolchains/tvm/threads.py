@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from collage.system.forks import in_forks
 from collage.system.machine import usable_cores
 from collage.toolchains.sdk.thread_affinity import HelperThreads, started_meanwhile
+from collage.toolchains.tvm.runtime_library import runtime
 
 __all__ = ["set_habits", "use_threads"]
 
@@ -100,9 +101,7 @@ in_forks(_end_early)
 
 
 def _configure(count: int) -> None:
-    import tvm
-
     # How many processors are named is what counts, here and for every loop nest; nothing is bound to them.
     processors = [str(number) for number in range(count)]
-    configure: Any = tvm.get_global_func("runtime.config_threadpool")
+    configure: Any = runtime().get_global_func("runtime.config_threadpool")
     configure(_SHARE_ALL_CORES, count, processors)

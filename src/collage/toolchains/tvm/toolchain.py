@@ -28,6 +28,7 @@ from collage.toolchains.tvm.kernels import (
     tvm_availability,
     tvm_target,
 )
+from collage.toolchains.tvm.runtime_library import loading_availability
 from collage.toolchains.tvm.threads import set_habits, use_threads
 
 if TYPE_CHECKING:
@@ -66,6 +67,10 @@ class TvmToolchain(ToolchainBase):
         """For CUDA, also the device and a compiler for it."""
         found = self.availability()
         return tvm_cuda.availability(found) if target.kind == "cuda" else found
+
+    def loading_availability_of(self, target: Target) -> Availability:
+        """For the processor, what runs compiled kernels; it needs no compiler."""
+        return self.availability_of(target) if target.kind == "cuda" else loading_availability()
 
     def ran_on(self, target: Target) -> str | None:
         """Where its tests have passed."""

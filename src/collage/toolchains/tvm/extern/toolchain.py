@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from collage._errors import CollageError, CompileError
 from collage.toolchains._base import ToolchainBase
 from collage.toolchains._contract import Availability, Compiled, LoadOptions, PatternEntry, Support
+from collage.toolchains.sdk.import_probe import install_command
 from collage.toolchains.sdk.model_files import (
     check_options,
     kernel_name,
@@ -85,7 +86,7 @@ class ExternToolchain(ToolchainBase):
             return found
         if not builds:
             reason = "no library offers functions" + "".join(f"; {why}" for why in self._libraries.broken.values())
-            return Availability(False, found.version, found.build, reason=reason, remedy="pip install 'collage[torch]'")
+            return Availability(False, found.version, found.build, reason=reason, remedy=install_command("torch"))
         return Availability(True, found.version, f"{found.build}, {builds}", found.devices)
 
     def pattern_table(self) -> Sequence[PatternEntry]:
