@@ -96,7 +96,7 @@ def restless(processes: int) -> Iterator[None]:
 
 def main() -> None:
     """Compile each model in turn until the number is reached; print a line for each, and a summary."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.restless", description=__doc__)
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--compiles", type=int, default=50)
     parser.add_argument("--time-budget", type=float, help="seconds of each")
