@@ -81,7 +81,7 @@ def test_a_broken_target_says_so(installed: Callable[[object], None], capsys: py
     assert "is broken" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("misbehaviour", "code"), [("", 0), ("run:wrong", 1)])
+@pytest.mark.parametrize(("misbehaviour", "code"), [pytest.param("", 0, marks=pytest.mark.slow), ("run:wrong", 1)])
 def test_check_prints_a_table(
     misbehaviour: str, code: int, installed: Callable[[object], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -63,7 +64,12 @@ def go(folder: Path, mode: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("target", list(installed()))
+def _with_marks(target: str) -> Any:
+    # Importing PyTorch's compiler takes half a minute in each process.
+    return pytest.param(target, marks=pytest.mark.slow) if "inductor" in target else target
+
+
+@pytest.mark.parametrize("target", map(_with_marks, installed()))
 def test_kernels_of_every_toolchain_run_in_forks(target: str, tmp_path: Path) -> None:
     go(save(tmp_path, target), "fork")
 
