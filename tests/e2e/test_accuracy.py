@@ -59,6 +59,7 @@ def test_a_large_budget_takes_the_whole_model(chain: Path, toolchains: Registry)
     assert 0.01 < report["numerics"]["max_rel_error"] <= 0.1 == report["numerics"]["tolerance"]
 
 
+@pytest.mark.slow
 def test_a_small_budget_keeps_the_rough_operator_exact(chain: Path, toolchains: Registry) -> None:
     report = compile_within(1e-3, chain, toolchains)
     assert reduced_nodes(report) == {"relu_0", "neg_1", "abs_3", "relu_4"}
@@ -75,6 +76,7 @@ def test_a_budget_below_every_error_is_kept(chain: Path, toolchains: Registry) -
     assert not reduced_nodes(compile_within(1e-5, chain, toolchains))
 
 
+@pytest.mark.slow
 def test_naming_a_rough_target_grants_no_budget(chain: Path, toolchains: Registry) -> None:
     report = compile_within(None, chain, toolchains, ["rough", "rough -precision=bf16"])
     assert not reduced_nodes(report)

@@ -423,6 +423,7 @@ def test_compile_of_a_module_changes_nothing(handed: Handed) -> None:
     collage.compile(handed(module), MENU, example_inputs=(x,), options=_options(), workers=LENT)
 
 
+@pytest.mark.slow
 def test_what_compiled_models_offer_changes_nothing(handed: Handed, tmp_path: Path) -> None:
     source = tmp_path / "m.onnx"
     onnx.save(bodies(), source)

@@ -86,9 +86,13 @@ def test_who_refuses_other_lengths_may_be_chosen_and_the_host_stands_in(tmp_path
         np.testing.assert_array_equal(executable.run({"x": three})["y"], np.maximum(-three, 0))
 
 
-@pytest.mark.parametrize(
-    ("graph", "told"), [(FIXED, None), pytest.param(ONE_ROW, [], marks=pytest.mark.slow), (LESS, [])]
-)
+def test_lengths_are_tried_where_the_model_says_something_false_of_its_output(tmp_path: Path) -> None:
+    executable = compiled(LESS, "run:stuck", tmp_path)
+    assert "at other lengths, x[2, 4]: output 0: differs" in single(executable)["reason"]
+    assert {kernel.compiled.toolchain for kernel in executable.recipe.kernels} == {"host"}
+
+
+@pytest.mark.parametrize(("graph", "told"), [(FIXED, None), pytest.param(ONE_ROW, [], marks=pytest.mark.slow)])
 def test_lengths_that_the_model_does_not_take_are_not_tried(
     graph: str, told: list[dict[str, list[int]]] | None, tmp_path: Path
 ) -> None:

@@ -177,6 +177,7 @@ def test_a_largest_drop_grants_reduced_targets(chain: Path, rough: Registry) -> 
     assert any("own precision" in line for line in report["precision"]["summary"])
 
 
+@pytest.mark.slow
 def test_one_sample_is_taken_and_the_report_says_that_it_is_too_few(chain: Path, rough: Registry) -> None:
     options = collage.CompileOptions(accuracy_budget=0.1)
     report = collage.compile(chain, "rough", options=options, data=rows(1), toolchains=rough, workers=LENT).report

@@ -190,7 +190,14 @@ def _another_device(plan: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [_drop_a_kernel, _overlap, _another_graph, _another_target, _no_target, _parts_outside, _another_device]
+    "damage",
+    [
+        *(_drop_a_kernel, _overlap, _another_target),
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in (_another_graph, _no_target, _parts_outside, _another_device)
+        ),
+    ],
 )
 def test_a_damaged_result_is_as_good_as_none(
     machine: Machine, tmp_path: Path, damage: Callable[[dict[str, Any]], None]

@@ -65,7 +65,7 @@ def compiled(folder: Path, targets: Any, toolchains: Registry | None = None, ope
     )
 
 
-@pytest.mark.parametrize("finals", [True, False])
+@pytest.mark.parametrize("finals", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_target_has_no_kernels_but_those_of_its_rule(tmp_path: Path, finals: bool) -> None:
     assert sizes(compiled(tmp_path, ["left"], finals=finals)) == [6]
     bound = compiled(tmp_path, [ruled(LONE)], finals=finals)

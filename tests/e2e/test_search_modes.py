@@ -92,7 +92,8 @@ def test_a_fast_search_goes_on_from_what_another_measured(clock: dict[str, int],
     assert again["estimate_us"] == everything["estimate_us"]
 
 
-@pytest.mark.parametrize("search", ["proof", pytest.param("exhaustive", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("search", ["proof", "exhaustive"])
 def test_budgets_hold_in_every_mode_and_the_next_search_goes_on(
     clock: dict[str, int], search: str, tmp_path: Path
 ) -> None:
@@ -115,7 +116,10 @@ def test_a_mode_that_does_not_exist_is_a_usage_error() -> None:
         collage.CompileOptions(search="greedy")
 
 
-@pytest.mark.parametrize("strategy", ["lazy", "exhaustive", "wide", "evolutionary"])
+@pytest.mark.parametrize(
+    "strategy",
+    ["lazy", *(pytest.param(name, marks=pytest.mark.slow) for name in ("exhaustive", "wide", "evolutionary"))],
+)
 def test_every_strategy_proves_the_same_plan_and_is_named_in_the_report(
     clock: dict[str, int], strategy: str, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def test_what_is_known_is_known_for_the_same_weights_only(tmp_path: Path) -> Non
         assert bool(executable.report["search"]["measured"]) == measures, weights
 
 
+@pytest.mark.slow
 def test_by_the_command_line_and_its_artefact_remembers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, artefact, db = tmp_path / "m.onnx", tmp_path / "m.collage", str(tmp_path / "t.sqlite")
     onnx.save(parser.parse_model(ROWS), model)
