@@ -19,7 +19,7 @@ import onnx_ir as ir
 from benchmarks._arguments import make_parser
 
 from collage.calibration import annotate_ranges, collect_ranges, mean_axes, runs_worker
-from collage.frontend import make_inputs, read_model
+from collage.frontend import make_inputs, place_weights, read_model
 from collage.graph import VALUE_MEANS, copy_model
 from collage.target import Target
 from collage.toolchains import LoadOptions, registry
@@ -50,9 +50,9 @@ def errors(found: list[list[Any]], exact: list[list[Any]]) -> list[float]:
 
 def table_of(path: Path, folder: Path) -> Mapping[str, list[float]]:
     """Return the errors on each judging input, by what was computed."""
-    model = prepare(read_model(path))
+    model = place_weights(prepare(read_model(path)), folder)
     inputs = [dict(make_inputs(model, 1000 + i)) for i in range(2 * COUNT)]
-    ir.save(model, folder / "model.onnx", external_data="model.data")
+    ir.save(model, folder / "model.onnx")
     with runs_worker(folder / "model.onnx") as worker:
         ranges = collect_ranges(worker, inputs[:COUNT], folder / "sample", axes=mean_axes(model))
     annotate_ranges(model, ranges)
