@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -23,10 +24,7 @@ from tests.crash._leftovers import assert_none_left
 pytestmark = pytest.mark.slow
 cluster_utils = pytest.importorskip("ray.cluster_utils", reason="the package ray is not installed")
 
-CHAINS = [
-    [("Relu", "Abs", "Neg")[number % 3], "Exp", "Abs", ("Exp", "Relu")[number % 2], "Relu"][: 3 + number % 3]
-    for number in range(10)
-]
+CHAINS = [list(chain) for chain in itertools.islice(itertools.permutations(("Relu", "Exp", "Abs", "Neg"), 3), 10)]
 NODES = ("small", "small", "big")
 
 
