@@ -34,7 +34,7 @@ _PHASE = re.compile(r"evolutionary: (\d+) plans timed in (\d+) s")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What two compilations of a model came to.
+    """The results of two compilations of a model.
 
     Attributes:
         lazy_s: Seconds of the first.

@@ -1,4 +1,4 @@
-"""How a fleet grows: tasks of the scheduler, a simulation of ten thousand models, rows of the database.
+"""Growth of a fleet: tasks of the scheduler, a simulation of ten thousand models, rows of the database.
 
 python -m benchmarks.fleet_growth scheduler --tasks 200 --slots 8
 python -m benchmarks.fleet_growth simulation --models 10000 --machines 4 --nodes 25

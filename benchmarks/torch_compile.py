@@ -59,13 +59,13 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """How many times as fast as eager PyTorch it is."""
+        """The speed-up over eager PyTorch."""
         return self.eager_ms / self.compiled_ms if self.compiled_ms else float("nan")
 
 
 @dataclass
 class Told:
-    """What one process found out about a model."""
+    """The findings of one process about a model."""
 
     model: str
     import_s: float = 0.0

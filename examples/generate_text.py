@@ -40,7 +40,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Size:
-    """What a decoder consists of.
+    """The parts of a decoder.
 
     Attributes:
         layers: Number of blocks.

@@ -119,7 +119,7 @@ class Site:
 
 @contextmanager
 def processors(numbers: set[int]) -> Iterator[None]:
-    """What is started within the ``with`` runs on these processors only, and so has another fingerprint."""
+    """Have processes started within the ``with`` run on these processors only, and so have another fingerprint."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, numbers)
     try:
