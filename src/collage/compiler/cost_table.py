@@ -9,7 +9,7 @@ from typing import Protocol
 import onnx_ir as ir
 
 from collage.compiler.budget import SearchBudget
-from collage.compiler.copy_costs import transfers_of
+from collage.compiler.copy_costs import hand_overs, transfers_of
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.cost import Cost
@@ -86,6 +86,7 @@ class CostTable:
         self._outcomes: dict[tuple[Hashable, Target], Outcome] = {}
         self._rejected: set[tuple[SubGraph, Target]] = set()
         self._twins: dict[tuple[Hashable, Target], list[CandidateKernel]] = {}
+        self._hand_overs: dict[int, list[Transfer]] = {}
 
     def learn(self) -> None:
         """Find out what a search needs beyond the survey: overheads, bounds, and where the time goes."""
@@ -161,6 +162,13 @@ class CostTable:
         return transfers_of(
             problem.placement, problem.graph, self._nbytes_of, self._database, remeasure=problem.options.remeasure
         )
+
+    def hand_overs(self, lanes: int) -> list[Transfer]:
+        """Return the values that operators hand to each other, with the costs of handing them from lane to lane."""
+        if lanes not in self._hand_overs:
+            graph, remeasure = self._problem.graph, self._problem.options.remeasure
+            self._hand_overs[lanes] = hand_overs(graph, lanes, self._nbytes_of, self._database, remeasure=remeasure)
+        return self._hand_overs[lanes]
 
     @property
     def introduced(self) -> list[CandidateKernel]:
@@ -244,6 +252,10 @@ class CostTable:
     def expected_s(self, candidate: CandidateKernel) -> float:
         """Return the expected seconds of a candidate that was not measured."""
         return self._expectation.expected_s(candidate.target, candidate.bits)
+
+    def node_seconds(self) -> list[float]:
+        """Return the expected seconds of each operator inside larger kernels, on the fastest target for each."""
+        return list(self._expectation.weights(range(len(self._problem.graph))).values())
 
     def least_s(self, candidate: CandidateKernel) -> float:
         """Return seconds that a candidate's cost cannot undercut, whichever toolchain compiles it."""

@@ -107,6 +107,7 @@ def as_json(record: TriedRecord) -> dict[str, Any]:
                 "kernel": _row(kernel.kernel, texts),
                 "launch_us": kernel.launch_us,
                 "device": kernel.device,
+                **({} if kernel.branch is None else {"branch": kernel.branch}),
             }
             for kernel in record.kernels[:_MOST_LISTED]
         ],
@@ -174,6 +175,7 @@ def from_json(data: Mapping[str, Any]) -> TriedRecord:
             reader.row(each["kernel"]),
             _known(each["launch_us"]),
             None if each["device"] is None else _text(each["device"]),
+            None if each.get("branch") is None else _count(each["branch"]),
         )
         for each in _list(data["kernels"])
     )
