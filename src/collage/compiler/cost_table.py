@@ -253,9 +253,13 @@ class CostTable:
         """Return the expected seconds of a candidate that was not measured."""
         return self._expectation.expected_s(candidate.target, candidate.bits)
 
-    def node_seconds(self) -> list[float]:
-        """Return the expected seconds of each operator inside larger kernels, on the fastest target for each."""
-        return list(self._expectation.weights(range(len(self._problem.graph))).values())
+    def node_seconds(self, kernels: Iterable[HasTarget]) -> list[float]:
+        """Return the expected seconds of each operator inside larger kernels, on the target of the kernel that has it."""
+        found = [0.0] * len(self._problem.graph)
+        for kernel in kernels:
+            for node in kernel.sub_graph.inside:
+                found[node] = self._expectation.node_s(kernel.target, node)
+        return found
 
     def least_s(self, candidate: CandidateKernel) -> float:
         """Return seconds that a candidate's cost cannot undercut, whichever toolchain compiles it."""

@@ -1,7 +1,7 @@
 """Branches side by side: a plan whose independent parts run at the same time, each on one thread.
 
 Many threads make some kernels no faster: recurrent layers, small operators in a row. Where a model has parts of such that do
-not wait for each other, each part has a core to itself. The cheapest plan, and the cheapest one of other toolchains, are split
+not wait for each other, each part has a core to itself. The cheapest plan, and the cheapest single target besides, are split
 along the branches. Of each part the cheaper split is taken, and what comes of it is compared end to end as any other plan.
 A model without branches costs nothing here, and one with them a measurement or two for each kernel of a branch.
 """
@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from collage.compiler.cost_table import CostTable
 from collage.compiler.plans import Plan, PlannedKernel, predicted_s
+from collage.compiler.precision_sensitivity import EXEMPT
 from collage.compiler.problem import Problem
 from collage.fusion import CandidateKernel, FusionSpec, UnionFusionRule
 from collage.graph import ANY_VALID, IndexSet, SubGraph, iterate_bits
-from collage.search import stages_of, with_joined
+from collage.search import Stage, stages_of, with_joined
 from collage.system.machine import this_machine, thread_count
 from collage.target import HOST_TARGET, Target
 
@@ -29,6 +31,8 @@ _LEAST_GAIN = 0.1
 to thread, more kernels and a shared memory leave nothing."""
 _MARGIN = 0.03
 """Share by which the prediction must be better than the best plan's to be compared."""
+_MADE_FOR_ONE = ("threads", "trials", EXEMPT)
+"""Options of targets whose kernels are chosen, tuned or kept in float32 for just this target."""
 _RULE = "side by side"
 _SPEC = FusionSpec(_RULE, UnionFusionRule(()), ())
 
@@ -56,19 +60,16 @@ def side_by_side(
     if not ordered or len(problem.graph) < 2:
         return []
     best, best_s = ordered[0], known[ordered[0].name] or math.inf
-    other = [plan for plan in ordered if _toolchains(plan) != _toolchains(best)]
+    singles = [plan for plan in ordered[1:] if plan.single is not None]
+    other = [plan for plan in singles if best.single is None or plan.single.toolchain != best.single.toolchain]
     plan = _Splitter(problem, costs, [best, *other[:1]], best_s).plan(cores)
     if plan is None or not may_share(plan):
         return []
     expected_s = predicted_s(problem, costs, plan)
-    if expected_s is None or expected_s > (1.0 - _MARGIN) * best_s:
+    if expected_s is None:
         return []
     costs.say(f"{plan.name}: {expected_s * 1e3:.3f} ms predicted, and {best_s * 1e3:.3f} ms without")
-    return [plan]
-
-
-def _toolchains(plan: Plan) -> set[str]:
-    return {target.toolchain for target in plan.targets}
+    return [plan] if expected_s <= (1.0 - _MARGIN) * best_s else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +90,13 @@ class _Splitter:
 
     def plan(self, cores: int) -> Plan | None:
         """Return the plan with branches side by side that is predicted to end first; None if no branches are worth it."""
-        graph = self.problem.graph
-        seconds = self.costs.node_seconds()
-        scale = self.best_s / sum(seconds) if seconds else 0.0
-        seconds = [scale * each for each in seconds]
-        stages = stages_of(graph.consumer_bits, seconds, cores, _LEAST_GAIN * self.best_s)
+        seconds = self.costs.node_seconds(self.plans[0].kernels)
+        stages = self._stages(seconds, cores)
         if not any(stage.is_parallel for stage in stages):
             return None
+        seconds = self._alike(seconds)
+        stages = self._stages(seconds, cores)
+        scale = self.best_s / sum(seconds)
         lanes = self._cheapest([lane for stage in stages if stage.is_parallel for lane in stage.lanes], in_branch=True)
         if lanes is None:
             return None
@@ -104,10 +105,11 @@ class _Splitter:
             for number, stage in enumerate(stages)
             if stage.is_parallel
             and max(self._seconds(lanes[lane]) for lane in stage.lanes)
-            >= sum(seconds[node] for node in iterate_bits(stage.bits))
+            >= scale * sum(seconds[node] for node in iterate_bits(stage.bits))
         ]
         stages = with_joined(stages, slow)
         if not any(stage.is_parallel for stage in stages):
+            self.costs.say("branches are no faster side by side on one thread each")
             return None
         rest = self._cheapest([stage.bits for stage in stages if not stage.is_parallel], in_branch=False)
         if rest is None:
@@ -120,6 +122,19 @@ class _Splitter:
         ]
         count = max(len(stage.lanes) for stage in stages)
         return Plan(f"{count} branches side by side", tuple(kernels))
+
+    def _stages(self, seconds: Sequence[float], cores: int) -> list[Stage]:
+        return stages_of(self.problem.graph.consumer_bits, seconds, cores, _LEAST_GAIN * sum(seconds))
+
+    def _alike(self, seconds: Sequence[float]) -> list[float]:
+        """Return the seconds of operators, with one time for all that are alike: a profile is one look at each."""
+        graph, signature = self.problem.graph, self.problem.kernels.signature
+        kinds = [signature(SubGraph(graph, IndexSet(1 << node))) for node in range(len(graph))]
+        times: dict[object, list[float]] = {}
+        for kind, each in zip(kinds, seconds, strict=True):
+            times.setdefault(kind, []).append(each)
+        medians = {kind: statistics.median(found) for kind, found in times.items()}
+        return [medians[kind] for kind in kinds]
 
     def _cheapest(self, parts: Sequence[int], *, in_branch: bool) -> dict[int, Pieces] | None:
         """Return the cheapest kernels of each part of the model, given as bits, once measured; None if time is short."""
@@ -180,10 +195,11 @@ class _Splitter:
         return pieces
 
     def _on_one_thread(self, target: Target) -> Target | None:
-        """Return a target with one thread; None if its toolchain has no such option."""
+        """Return a target with one thread; None if there is none, or kernels of the target are made for it alone."""
         if target == HOST_TARGET or target.option("threads") == "1":
             return target
-        if target.option("threads") is not None or target.kind != "llvm":
+        is_own = any(target.option(name) is not None for name in _MADE_FOR_ONE) or self.problem.kernels.in_float(target)
+        if target.kind != "llvm" or is_own:
             return None
         if "threads" not in self.problem.toolchains.for_target(target).options:
             return None

@@ -109,6 +109,10 @@ class LearnedCostModel:
         """Return the cost of nodes inside larger kernels, on the fastest target for each."""
         return {i: self._best_base.get(i, 0.0) + _LEAST_S for i in nodes}
 
+    def node_s(self, target: Hashable, node: int) -> float:
+        """Return the cost of a node inside larger kernels on a target, or on the fastest if this one's profile does not tell."""
+        return self._node_s(self._known[target], node)
+
     def learn_measurement(self, target: Hashable, nodes: int, seconds: float) -> None:
         """Takes over what a kernel really took; a later measurement takes the place of an earlier one."""
         estimate = self._estimate(target, nodes)
