@@ -60,8 +60,8 @@ def side_by_side(
     if not ordered or len(problem.graph) < 2:
         return []
     best, best_s = ordered[0], known[ordered[0].name] or math.inf
-    singles = [plan for plan in ordered[1:] if plan.single is not None]
-    other = [plan for plan in singles if best.single is None or plan.single.toolchain != best.single.toolchain]
+    own = None if best.single is None else best.single.toolchain
+    other = [plan for plan in ordered[1:] if plan.single is not None and plan.single.toolchain != own]
     plan = _Splitter(problem, costs, [best, *other[:1]], best_s).plan(cores)
     if plan is None or not may_share(plan):
         return []
@@ -90,11 +90,12 @@ class _Splitter:
 
     def plan(self, cores: int) -> Plan | None:
         """Return the plan with branches side by side that is predicted to end first; None if no branches are worth it."""
-        seconds = self.costs.node_seconds(self.plans[0].kernels)
-        stages = self._stages(seconds, cores)
-        if not any(stage.is_parallel for stage in stages):
+        # Some profilers tell the time of all that one operator was merged with, so each plan's is asked.
+        profiles = [self.costs.node_seconds(plan.kernels) for plan in self.plans]
+        hopeful = (s for s in profiles if any(stage.is_parallel for stage in self._stages(s, cores)))
+        if (found := next(hopeful, None)) is None:
             return None
-        seconds = self._alike(seconds)
+        seconds = self._alike(found)
         stages = self._stages(seconds, cores)
         scale = self.best_s / sum(seconds)
         lanes = self._cheapest([lane for stage in stages if stage.is_parallel for lane in stage.lanes], in_branch=True)
