@@ -90,7 +90,9 @@ class CostTable:
 
     def learn(self) -> None:
         """Find out what a search needs beyond the survey: overheads, bounds, and where the time goes."""
-        usable, baselines = [*self._survey.usable, HOST_TARGET], self._survey.baselines
+        usable = [*self._survey.usable, HOST_TARGET]
+        # A variant takes the whole model alone, so that no kernel of it is expected or asked about.
+        baselines = {target: found for target, found in self._survey.baselines.items() if target in usable}
         graph, session = self._problem.graph, self._session
         self.overheads = {target: measure_overheads(target, session, self._database) for target in usable}
         peak = measure_peak(self._database)
