@@ -250,7 +250,7 @@ def find_plan(
             survey = with_one_thread(survey, session, database)
         result = given_plan(survey, session, database) if is_given else _plan(survey, session, database, told)
     if result.finals.recipe is None:
-        raise _nothing_finished(result.finals)
+        raise _nothing_finished(survey, result.finals)
     check_chosen(survey, session, result.finals)
     return survey, result
 
@@ -427,10 +427,12 @@ def _is_single_already(survey: Survey, plan: Plan) -> bool:
     return len(plan.kernels) == 1 and is_surveyed and not first.sub_graph.nested
 
 
-def _nothing_finished(finals: FinalComparison) -> Exception:
+def _nothing_finished(survey: Survey, finals: FinalComparison) -> Exception:
     """Return the error for a model that no plan runs rightly."""
     standings = finals.standings
-    reasons = told_once({name: [s.reason] for name, s in standings.items() if s.reason}) or "no target took it"
+    refused = {} if survey.precision is None else survey.precision.refusals
+    told = {name: [s.reason] for name, s in standings.items() if s.reason}
+    reasons = told_once(told | {name: [reason] for name, reason in refused.items()}) or "no target took it"
     if any(s.status is Status.WRONG for s in standings.values()):
         return WrongAnswer(f"every way of running the model gives wrong outputs: {reasons}")
     return NothingCanRun(f"nothing can run the model: {reasons}")

@@ -65,7 +65,9 @@ def _packed(function: Any, sites: Sequence[Any]) -> tuple[Any, Mapping[int, Pack
     sch = s_tir.Schedule(function)
     for position, parameter in enumerate(function.params):
         given = [call.args[1][position] if position < len(call.args[1]) else None for call in sites]
-        if not all(is_weight(value) and value.value.numpy().nbytes >= _LEAST_BYTES for value in given):
+        if not all(
+            value is not None and is_weight(value) and value.value.numpy().nbytes >= _LEAST_BYTES for value in given
+        ):
             continue
         columns = int(parameter.shape[-1])
         width = divisor(columns, TILE_COLUMNS)

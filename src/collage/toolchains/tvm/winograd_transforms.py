@@ -61,7 +61,8 @@ class Transforms:
     def of_weight(self, weight: np.ndarray) -> np.ndarray:
         """Return the transform of a weight [3, 3, C, K] as [m + 2, m + 2, C, K], computed in double precision."""
         taps = np.array([[float(c) for c in row] for row in self.taps])
-        return np.einsum("ai,bj,ijck->abck", taps, taps, weight.astype(np.float64), optimize=True)
+        made: np.ndarray = np.einsum("ai,bj,ijck->abck", taps, taps, weight.astype(np.float64), optimize=True)
+        return made
 
     def of_data(self, values: Sequence[Any]) -> list[Any]:
         """Return expressions of the transform of m + 2 inputs, bound to variables in the loops that are being built."""
