@@ -82,7 +82,7 @@ def compile_(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Compiles a fleet of models."""
+    """Compile a fleet of models."""
     from collage.fleet.machines import LOCAL, local_fleet, read_fleet
     from collage.fleet.supervisor import compile_fleet
 
@@ -129,7 +129,7 @@ def status(
     db: Url = None,
     json: Json = False,
 ) -> None:
-    """Lists tasks."""
+    """List tasks."""
     from collections import Counter
 
     tasks, old = _chosen(db, output, [])
@@ -160,7 +160,7 @@ def retry(
     stale: Annotated[bool, typer.Option("--stale", help="Also those whose toolchains have changed since.")] = False,
     db: Url = None,
 ) -> None:
-    """Tries tasks again."""
+    """Try tasks again."""
     tasks, old = _chosen(db, output, names or [])
     _move(db, [task.digest for task in tasks], ("failed", "cancelled"), "waiting")
     if stale:
@@ -178,7 +178,7 @@ def retry(
     """
 )
 def cancel(names: Names = None, output: Folder = None, db: Url = None) -> None:
-    """Cancels tasks."""
+    """Cancel tasks."""
     tasks, _ = _chosen(db, output, names or [])
     _move(db, [task.digest for task in tasks], ("waiting", "running"), "cancelled", "cancelled")
 
@@ -192,7 +192,7 @@ def cancel(names: Names = None, output: Folder = None, db: Url = None) -> None:
     """
 )
 def machines(on: Address = "local", json: Json = False) -> None:
-    """Lists nodes."""
+    """List nodes."""
     from collage.fleet.machines import LOCAL
     from collage.fleet.remote import describe_nodes
 
@@ -226,7 +226,7 @@ def join(
         int, typer.Option(min=1, help="Models that are compiled at once. They are timed one at a time.")
     ] = 1,
 ) -> None:
-    """Joins a cluster."""
+    """Join a cluster."""
     import os
     import shutil
     from json import dumps

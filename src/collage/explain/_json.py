@@ -68,7 +68,7 @@ def read_record(folder: Path) -> TriedRecord | None:
     if not path.exists() and not path.is_symlink():
         return None
     if path.is_symlink() or not path.is_file() or path.stat().st_size > MAX_BYTES:
-        raise ArtefactError(f"{path} is not a record of what was tried: it is no plain file, or too large")
+        raise ArtefactError(f"{path} is not a record of what was tried: it is not a plain file, or too large")
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
