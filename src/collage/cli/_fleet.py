@@ -232,7 +232,7 @@ def join(
     from json import dumps
     from sys import executable
 
-    from collage.fleet.cluster import MEASURE, resource_of
+    from collage.fleet.cluster import MEASURE, resource_of, token_environment
     from collage.fleet.node import describe_here
 
     ray = shutil.which("ray", path=os.pathsep.join([str(Path(executable).parent), os.environ.get("PATH", "")]))
@@ -242,7 +242,7 @@ def join(
     typer.echo(printable(f'[machines."{machine}"]\nfingerprint = "{here["fingerprint"]}"  # {here["host"]}'))
     resources = dumps({resource_of(machine): 1, MEASURE: slots})
     # Ray has its workers give way to everything else. What is timed must not.
-    environment = {**os.environ, "RAY_worker_niceness": "0"}
+    environment = {**os.environ, **token_environment(), "RAY_worker_niceness": "0"}
     words = [ray, "start", f"--address={address}", f"--num-cpus={slots}", f"--resources={resources}"]
     os.execve(ray, words, environment)
 
