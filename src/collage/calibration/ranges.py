@@ -92,7 +92,9 @@ class Ranges:
     def from_json(cls, told: Mapping[str, Any]) -> Ranges:
         """Return ranges that were written down."""
         extents = {name: (float(low), float(high)) for name, (low, high) in told["extents"].items()}
-        return cls(extents, set(told["unbounded"]), dict(told["means"]), int(told["samples"]), int(told["skipped"]))
+        return cls(
+            extents, set(told["unbounded"]), dict(told["means"]), int(told["samples"]), int(told.get("skipped", 0))
+        )
 
 
 def mean_axes(model: ir.Model) -> dict[str, int]:
