@@ -14,11 +14,13 @@ from typing import Any
 
 from collage._errors import UsageError
 
-__all__ = ["LabelledPart", "PlanFile", "PlanFileKernel", "read_plan"]
+__all__ = ["MOST_BRANCHES", "LabelledPart", "PlanFile", "PlanFileKernel", "read_plan"]
 
 _SCHEMA = 1
 _MAX_BYTES = 64 << 20
 _MAX_DEPTH = 20
+MOST_BRANCHES = 64
+"""The largest number of a branch. Each branch of a plan takes a processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,14 @@ class PlanFileKernel:
         nodes: Names of its operators in the prepared model.
         parts: Labelled parts.
         device: The device that it runs on; None if no devices are planned.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
     """
 
     target: str
     nodes: tuple[str, ...]
     parts: tuple[LabelledPart, ...] = ()
     device: str | None = None
+    branch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ class PlanFile:
                     "nodes": list(kernel.nodes),
                     **({"parts": [_part_to_json(part) for part in kernel.parts]} if kernel.parts else {}),
                     **({"device": kernel.device} if kernel.device is not None else {}),
+                    **({"branch": kernel.branch} if kernel.branch is not None else {}),
                 }
                 for kernel in self.kernels
             ],
@@ -139,13 +144,16 @@ def read_plan(path: str | Path) -> PlanFile:
 
 
 def _kernel(data: Any, where: str) -> PlanFileKernel:
-    _check_keys(data, where, {"target", "nodes"}, {"parts", "device"})
-    device = data.get("device")
+    _check_keys(data, where, {"target", "nodes"}, {"parts", "device", "branch"})
+    device, branch = data.get("device"), data.get("branch")
+    if branch is not None and (type(branch) is not int or not 1 <= branch <= MOST_BRANCHES):
+        raise UsageError(f"'branch' of {where} is not a number from 1 to {MOST_BRANCHES}")
     return PlanFileKernel(
         _text(data["target"], f"'target' of {where}"),
         _names(data["nodes"], where),
         _parts(data.get("parts", []), where, 0),
         None if device is None else _text(device, f"'device' of {where}"),
+        branch,
     )
 
 

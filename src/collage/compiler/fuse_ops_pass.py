@@ -109,7 +109,7 @@ class CollageFuseOps(ModulePass):
 def _partitioned(problem: Problem, plan: Plan) -> ir.Model:
     """Return the prepared model with a function for each kernel; what is left to the host stays as it is."""
     kernels = [kernel for kernel in plan.kernels if kernel.target != HOST_TARGET]
-    return partition(problem.model, [kernel_spec(problem, kernel) for kernel in kernels])
+    return partition(problem.model, [kernel_spec(problem, plan, kernel) for kernel in kernels])
 
 
 def _take_into_memory(model: ir.Model) -> None:

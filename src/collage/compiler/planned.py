@@ -26,6 +26,7 @@ def plan_file_of(problem: Problem, plan: Plan, model_digest: str) -> PlanFile:
                 _names_of(problem, place.sub_graph.inside),
                 tuple(_part_of(problem, part) for part in place.sub_graph.nested),
                 None if place.device is None else str(place.device),
+                place.branch,
             )
             for place in plan.kernels
         ),
@@ -45,7 +46,7 @@ def plan_of_file(problem: Problem, file: PlanFile, model_digest: str) -> Plan:
     _check_cover(problem, known)
     kernels = _in_order(problem, [_kernel(problem, kernel, nodes, places) for kernel, nodes in known])
     single = kernels[0].target if len(kernels) == 1 and kernels[0].target in problem.menu else None
-    return Plan(_NAME, tuple(kernels), single)
+    return Plan(_NAME, tuple(kernels), single, problem.placement)
 
 
 def _indices(names: Sequence[str], places: Mapping[str, int], file: PlanFile, model_digest: str) -> tuple[int, ...]:
@@ -85,7 +86,9 @@ def _kernel(problem: Problem, kernel: PlanFileKernel, nodes: Sequence[int], plac
             raise UsageError(
                 f"the plan does not fit: {shown} is for device {kernel.device}, and no devices are planned"
             )
-        return PlannedKernel(sub_graph, target, "plan file")
+        return PlannedKernel(sub_graph, target, "plan file", branch=kernel.branch)
+    if kernel.branch is not None:
+        raise UsageError(f"the plan does not fit: {shown} is in branch {kernel.branch}, and devices are planned")
     allowed = problem.placement.devices_for(sub_graph.nodes, target)
     device = next((each for each in allowed if str(each) == kernel.device), None)
     if not allowed or (kernel.device is not None and device is None):

@@ -40,7 +40,7 @@ _logger = logging.getLogger(__name__)
 
 
 def raise_opset(model: ir.Model) -> None:
-    """Raises a model of an older operator set to ``MIN_OPSET``, in place, if each of its operators has an equal there.
+    """Raise a model of an older operator set to ``MIN_OPSET``, in place, if each of its operators has an equal there.
 
     A model that cannot be raised is left as it is, or at set 7 if it is older: some toolchain may still read it.
 
@@ -96,7 +96,7 @@ def _converted(model: ir.Model) -> ir.Model:
 
 
 def _replace(model: ir.Model, raised: ir.Model) -> None:
-    """Puts the graph of a raised copy into a model, with the interface that it had.
+    """Put the graph of a raised copy into a model, with the interface that it had.
 
     Raises:
         ValueError: Inputs or outputs have other names or types.
@@ -134,7 +134,7 @@ def _flatten_hardmax(node: ir.Node) -> None:
 
 
 def _type_bounds(model: ir.Model) -> None:
-    """Gives each Clip bounds of its data's type: before set 11 they are float32, and those of float32 where none are given.
+    """Give each Clip bounds of its data's type: before set 11 they are float32, and those of float32 where none are given.
 
     Those of float32 data stay as the converter writes them: runtimes bound those by the same numbers, in any set.
 
@@ -201,7 +201,7 @@ def _place_pixels(node: ir.Node, version: int) -> None:
 
 
 def _clear_mask(node: ir.Node, version: int) -> None:
-    """Takes a mask for what runtimes answer before set 12, when nothing is dropped: zeros, of the data's type before 10.
+    """Take a mask for what runtimes answer before set 12, when nothing is dropped: zeros, of the data's type before 10.
 
     Raises:
         ValueError: That type is not known.
@@ -221,7 +221,7 @@ def _clear_mask(node: ir.Node, version: int) -> None:
 
 
 def _exchange(node: ir.Node, others: list[ir.Node], results: dict[ir.Value, ir.Value]) -> None:
-    """Puts other nodes in the place of a node, and their results in that of its own."""
+    """Put other nodes in the place of a node, and their results in that of its own."""
     assert isinstance(node.graph, ir.Graph)
     ir.convenience.replace_nodes_and_values(
         node.graph, node, [node], others, list(results.keys()), list(results.values())

@@ -51,7 +51,7 @@ def as_model(
 
 @contextmanager
 def quiet_export() -> Iterator[None]:
-    """Keep exporters from printing what is no matter of the user's: absent packages, deprecations, constants not folded."""
+    """Keep exporters from printing messages that do not concern the user: absent packages, deprecations, unfolded constants."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -203,6 +203,7 @@ class KernelRow:
         rule: The fusion rules that proposed it.
         estimate_us: Time as measured alone.
         device: The device that it runs on, if it was placed.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
     """
 
     name: str
@@ -212,6 +213,7 @@ class KernelRow:
     rule: str = ""
     estimate_us: float | None = None
     device: str | None = None
+    branch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
