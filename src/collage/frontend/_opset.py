@@ -21,7 +21,7 @@ from collage.frontend._proto import reattach_weights, skeleton
 from collage.frontend._sandbox import convert_version, infer_shapes
 from collage.frontend.contrib_ops import give_domain, take_domain
 
-__all__ = ["MIN_OPSET", "raise_opset"]
+__all__ = ["MIN_OPSET", "in_opset", "raise_opset"]
 
 MIN_OPSET = 13
 """Since it, axes are inputs everywhere that they are today, and toolchains test nothing older much."""
@@ -55,20 +55,43 @@ def raise_opset(model: ir.Model) -> None:
             raise_to_7(older)
             check_model(skeleton(older))
             _replace(model, older)
-        _replace(model, _converted(model))
+        _replace(model, _converted(model, MIN_OPSET))
     except ModelError:
         raise
     except Exception as error:
         _logger.info("left at operator set %s: %s", model.opset_imports.get(""), error)
 
 
-def _converted(model: ir.Model) -> ir.Model:
-    """A copy of a model of set 7 to 12 in set 13.
+def in_opset(model: ir.Model, version: int) -> ir.Model:
+    """Return a canonical copy of a model in a newer operator set, with the interface that it has.
+
+    Raises:
+        ModelError: To convert it takes more than any real model needs.
+        ValueError: It cannot be converted.
+    """
+    if model.functions:
+        raise ValueError("ONNX's converter leaves model-local functions as they are")
+    try:
+        raised = _converted(model, version)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ValueError(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__) from error
+    copy = model.clone()
+    _replace(copy, raised)
+    return copy
+
+
+def _converted(model: ir.Model, target: int) -> ir.Model:
+    """A copy of a model of set 7 or later in a newer set, which is 13 or later.
 
     Raises:
         ModelError: To convert it takes more than any real model needs.
         Exception: It cannot be converted.
     """
+    version = model.opset_imports[""]
+    if version >= MIN_OPSET:
+        return _converted_as_it_is(model.clone(), target)
     if any(node.op_type in _CHANGED_SILENTLY for node in model.graph.all_nodes()):
         raise ValueError(f"the converter gets {', '.join(_CHANGED_SILENTLY)} wrong")
     older = model.clone()
@@ -77,14 +100,7 @@ def _converted(model: ir.Model) -> ir.Model:
             _flatten_hardmax(node)
         elif node.op_type == "Pad" and node.attributes.get_string("mode", "constant") != "constant":
             node.attributes.pop("value", None)
-    proto = skeleton(older)
-    give_domain(proto)
-    proto = convert_version(proto, MIN_OPSET)
-    take_domain(proto)
-    check_model(proto)
-    converted: ir.Model = ir.from_proto(proto)
-    reattach_weights(converted, older)
-    version = model.opset_imports[""]
+    converted = _converted_as_it_is(older, target)
     if version < _CLIPS_WITH_INPUTS:
         _type_bounds(converted)
     for node in _standard_nodes(converted):
@@ -92,6 +108,18 @@ def _converted(model: ir.Model) -> ir.Model:
             _place_pixels(node, version)
         elif node.op_type == "Dropout" and version < _MASKS_ARE_TRUE:
             _clear_mask(node, version)
+    return converted
+
+
+def _converted_as_it_is(model: ir.Model, target: int) -> ir.Model:
+    """The model as ONNX's converter makes it; ``model`` may not be used any more."""
+    proto = skeleton(model)
+    give_domain(proto)
+    proto = convert_version(proto, target)
+    take_domain(proto)
+    check_model(proto)
+    converted: ir.Model = ir.from_proto(proto)
+    reattach_weights(converted, model)
     return converted
 
 
