@@ -26,7 +26,8 @@ import onnx_ir as ir
 from benchmarks._arguments import make_parser
 from onnx import TensorProto, helper, numpy_helper
 
-from collage.frontend import make_inputs, read_model
+from collage.frontend import make_inputs, place_weights, read_model
+from collage.graph import copy_model
 from collage.target import Target
 from collage.toolchains import LoadOptions, compile_for, registry
 from collage.transform import prepare
@@ -80,7 +81,7 @@ def contender(model: ir.Model, text: str, inputs: Mapping[str, Any], threads: in
     target = Target.parse(text)
     toolchain = registry().for_target(target)
     folder.mkdir()
-    compiled = compile_for(toolchain, model.clone(), target, folder)
+    compiled = compile_for(toolchain, place_weights(copy_model(model), folder), target, folder)
     kernel = toolchain.load(compiled, target, folder, LoadOptions(threads))
     given = [inputs[name] for name in compiled.inputs]
     return lambda: kernel(given)

@@ -107,3 +107,14 @@ def test_the_same_numbers_are_read(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max(), rtol=0)
     packed = [shape for loops in loops_of(model) for shape in loops if len(shape) == 5 or shape == (3, 1152, 64)]
     assert sorted(packed) == [(2, 3, 3, 48, 64), (2, 3, 3, 96, 48), (3, 1152, 64)]
+
+
+@pytest.mark.parametrize("rows", [1, 7, 14, 24, 64])
+def test_tiles_of_the_first_choice_divide_what_weights_are_packed_by(rows: int) -> None:
+    """A tile of 32 columns in a weight that is packed by 48 took five times as long."""
+    from collage.toolchains.tvm.tile_schedules import TILE_COLUMNS, _tile, divisor
+
+    for columns in range(4, 1300, 4):
+        packed = divisor(columns, TILE_COLUMNS)
+        assert packed is not None and packed % _tile(columns, rows, 0)[0] == 0
+    assert _tile(256, rows, 0)[:2] == ((32, 7) if rows % 7 == 0 else _tile(64, rows, 0)[:2])

@@ -26,7 +26,7 @@ from collage.toolchains.tvm.winograd_loops import Convolution  # noqa: E402
 from collage.toolchains.tvm.winograd_transforms import POINTS, transforms  # noqa: E402
 
 TARGET = Target.parse("llvm")
-WIDE = winograd.Processor(16, 32, 2)
+WIDE, NARROW = winograd.Processor(16, 32, 2), winograd.Processor(8, 16, 2)
 SAME = [1, 1, 1, 1]
 
 
@@ -93,11 +93,13 @@ def by_winograd(model: onnx.ModelProto, target: Target = TARGET) -> list[list[tu
     return [shapes for name, shapes in lowered(model, target) if "winograd" in name]
 
 
-def use_it_always(monkeypatch: pytest.MonkeyPatch, outputs: int, shared: bool) -> None:
+def use_it_always(
+    monkeypatch: pytest.MonkeyPatch, outputs: int, shared: bool, processor: winograd.Processor = WIDE
+) -> None:
     monkeypatch.setattr(winograd, "_OUTPUTS", (outputs,))
     monkeypatch.setattr(winograd, "_GAIN", 1e9)
     monkeypatch.setattr(winograd, "_FEW_TILES", 1 << 20 if shared else 0)
-    monkeypatch.setattr(winograd, "_processor_of", lambda target: WIDE)
+    monkeypatch.setattr(winograd, "_processor_of", lambda target: processor)
 
 
 @pytest.mark.parametrize("outputs", POINTS)
@@ -116,12 +118,14 @@ def test_transformed_windows_and_inputs_are_multiplied_to_outputs_exactly(output
     assert all(points[i] == -points[j] > 0 for i, j in matrices.pairs) and len(matrices.pairs) == outputs // 2
 
 
-@pytest.mark.parametrize(("outputs", "shared"), [(2, False), (4, True), (6, False)])
+@pytest.mark.parametrize(
+    ("outputs", "shared", "processor"), [(2, False, WIDE), (4, True, WIDE), (4, False, NARROW), (6, False, WIDE)]
+)
 def test_they_compute_what_onnx_says(
-    outputs: int, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    outputs: int, shared: bool, processor: winograd.Processor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Odd sizes, padding on some sides, several samples, panels of one, two and three vectors, and tiles left over."""
-    use_it_always(monkeypatch, outputs, shared)
+    use_it_always(monkeypatch, outputs, shared, processor)
     rng = np.random.default_rng(outputs)
     nodes, inputs, weights = [], {}, {}
     for i, maps in enumerate((16, 48, 64)):
@@ -163,6 +167,8 @@ def test_what_follows_is_part_of_the_loops(tmp_path: Path, monkeypatch: pytest.M
         (64, 64, 4, False),
         (128, 32, 4, False),
         (128, 16, 4, True),
+        (128, 8, 2, True),
+        (256, 8, 2, True),
         (256, 24, 4, True),
         (512, 12, 2, True),
         (512, 7, None, None),
@@ -227,11 +233,9 @@ def test_tuning_leaves_them_as_they_are(tmp_path: Path) -> None:
 
 
 def test_processors_with_shorter_vectors_get_smaller_blocks() -> None:
-    """Their code is only compiled, and run where the processor has such vectors."""
     narrow = tvm.target.Target({"kind": "llvm", "mcpu": "haswell", "num-cores": 2})
-    processor = winograd._processor_of(narrow)
-    assert processor == winograd.Processor(8, 16, 2)
-    found = winograd.blocking_of(Convolution(1, 64, 64, 64, 64, 1, 1, 64, 64), processor)
+    assert winograd._processor_of(narrow) == NARROW
+    found = winograd.blocking_of(Convolution(1, 64, 64, 64, 64, 1, 1, 64, 64), NARROW)
     assert found is not None and found.lanes == 8 and found.rows * 2 + 2 + 1 <= 16
     plain = tvm.target.Target({"kind": "llvm", "mcpu": "nehalem", "num-cores": 2})
     assert winograd._processor_of(plain) is None

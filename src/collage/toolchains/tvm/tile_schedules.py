@@ -30,7 +30,9 @@ __all__ = [
 
 LANES = 16
 TILE_COLUMNS = (64, 48, 32, 16, 8, 4)
-_TILE_ROWS = (6, 5, 4, 7, 8, 3, 2)
+_TILE_ROWS = (7, 6, 5, 4, 8, 3, 2)
+_BEST_TILE = (32, 7)
+"""Columns and rows of the tile that comes first where it fits. See ``docs/studies/winograd.md`` under "Plain loops"."""
 _TILE_BYTES = 1024
 """What TVM still keeps on the stack, and a compiler in registers."""
 _LEAST_LANES = 4
@@ -219,6 +221,8 @@ def _tile(column_extent: int, row_extent: int, place: int) -> tuple[int, int | N
             r for r in _TILE_ROWS if row_extent and row_extent % r == 0 and r * columns * 4 <= _TILE_BYTES
         ]
         shapes += [(columns, rows) for rows in fitting or [None]]
+    if shapes and shapes[0][0] % _BEST_TILE[0] == 0:  # A weight may be packed by the widest columns that fit.
+        shapes.sort(key=lambda shape: shape != _BEST_TILE)
     ways = [(*shape, columns_first) for columns_first in (True, False) for shape in shapes]
     if place >= len(ways):
         raise ValueError("nothing to vectorise")

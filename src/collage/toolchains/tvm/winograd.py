@@ -8,6 +8,7 @@ behind the constants. Results differ more in rounding than those of plain loops,
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,10 +26,14 @@ __all__ = ["Processor", "blocking_of", "use_winograd"]
 
 _OPT_LEVEL = 3
 _OUTPUTS = (2, 4)
-_FAR_BYTES = 3 << 20
-"""Transformed weights above this size come from far in each pass."""
-_FAR_ROWS = 35
-"""Tiles that are multiplied in the time in which weights come from far."""
+_LEAST_ROWS = 9
+"""Tiles that are multiplied at a time below which a product waits for its weights."""
+_NEAR_BYTES = 3 << 20
+"""Weights up to this size stay in a second-level cache."""
+_FAR_BYTES = 12 << 20
+"""Weights above this size are in more pages of memory than a processor keeps addresses of."""
+_WAIT_ROWS = {"near": 0, "middle": 14, "far": 36}
+"""Tiles that could be multiplied in the time in which weights come, by where they come from."""
 _MOST_BYTES = 40 << 20
 """Transformed weights above this size are not worth their memory: those of F(4, 3) are four times as large as plain ones."""
 _FEW_TILES = 32
@@ -37,8 +42,8 @@ _MOST_TILES = {True: 216, False: 56}
 """Tiles of a block, if transformed tiles are shared and if not."""
 _TRANSFORM_CYCLES = 450 / 36
 """Cycles to transform a tile to and fro, for a vector of channels and of maps, by element of the tile."""
-_GAIN = 0.8
-"""Part of the time of plain loops that is to be expected at most."""
+_GAIN = 1.0
+"""Part of the time of plain loops, at their best, that is to be expected at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +102,8 @@ def blocking_of(convolution: Convolution, processor: Processor) -> Blocking | No
     if best is None:
         return None
     taps = TAPS * TAPS
-    weights = taps * channels * maps * 4
-    pixels = convolution.samples * convolution.rows * convolution.columns / processor.threads
-    pixels += _FAR_ROWS / processor.threads * (weights > _FAR_BYTES)
-    plain = pixels * taps * channels * maps / (2 * lanes)
+    pixels = convolution.samples * convolution.rows * convolution.columns + _wait_rows(taps * channels * maps * 4)
+    plain = pixels * taps * channels * maps / (2 * lanes) / processor.threads
     return best if _cycles(convolution, best, processor.threads) < _GAIN * plain else None
 
 
@@ -108,7 +111,7 @@ def _blocks(convolution: Convolution, outputs: int, vectors: int, processor: Pro
     """Return the blocks for F(outputs, 3) with the fewest rows of products that are not needed."""
     tiles, threads = convolution.tiles(outputs), processor.threads
     panels = convolution.maps // (processor.lanes * vectors)
-    shared = _weight_bytes(convolution, outputs) > _FAR_BYTES or tiles < _FEW_TILES * threads
+    shared = _weight_bytes(convolution, outputs) > _NEAR_BYTES or tiles < _FEW_TILES * threads
     most_rows = min((processor.registers - vectors - 1) // vectors, 14)
     best: tuple[float, Blocking] | None = None
     for size in range(1, min(tiles, _MOST_TILES[shared]) + 1):
@@ -126,12 +129,19 @@ def _weight_bytes(convolution: Convolution, outputs: int) -> int:
     return (outputs + TAPS - 1) ** 2 * convolution.channels * convolution.maps * 4
 
 
+def _wait_rows(weight_bytes: int) -> int:
+    """Return how many tiles could be multiplied in the time in which weights come to a cache."""
+    place = "near" if weight_bytes <= _NEAR_BYTES else "middle" if weight_bytes <= _FAR_BYTES else "far"
+    return _WAIT_ROWS[place]
+
+
 def _cycles(convolution: Convolution, blocking: Blocking, threads: int) -> float:
     """Return the estimated number of processor cycles that a convolution takes."""
     elements = (blocking.outputs + TAPS - 1) ** 2
     channels, maps, lanes = convolution.channels, convolution.maps, blocking.lanes
     tiles = convolution.tiles(blocking.outputs)
-    rows = tiles + _FAR_ROWS * (_weight_bytes(convolution, blocking.outputs) > _FAR_BYTES)
+    groups = math.ceil(tiles / blocking.tiles) * math.ceil(blocking.tiles / blocking.rows)
+    rows = groups * max(blocking.rows, _LEAST_ROWS) + _wait_rows(_weight_bytes(convolution, blocking.outputs))
     products = rows * channels * maps / (2 * lanes)
     transforms = _TRANSFORM_CYCLES * tiles * (channels + maps) / (2 * lanes)
     return elements * (products + transforms) / threads
