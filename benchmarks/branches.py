@@ -1,4 +1,4 @@
-"""What branches side by side gain: on towers of small recurrent layers, and on any model that is named.
+"""Gains of branches side by side: on towers of small recurrent layers, and on any model that is named.
 
 Each model is compiled. If its plan has branches that run at the same time, it is raced against two plans without: the fastest
 single target, and the same kernels one after the other. Each lives in clean processes, and they take turns in random order. A

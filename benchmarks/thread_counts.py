@@ -1,4 +1,4 @@
-"""Where one thread is faster than all: whole models on each toolchain, with one thread and with its default, in turns.
+"""Gains of one thread over all: whole models on each toolchain, with one thread and with its default, in turns.
 
 Justifies the two thresholds of ``collage.compiler.thread_counts``: up to which time of the whole model one thread is tried, and
 how much slower it may be for its kernels to stay on the menu. A ratio above 1 says how many times as fast one thread is.

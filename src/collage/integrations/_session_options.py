@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +167,8 @@ ENTRIES = (
 )
 """Entries that can be looked for: ONNX Runtime lists none. A test compares them with those that its library names."""
 
+_used: weakref.WeakSet[Any] = weakref.WeakSet()
+
 _DENOTATIONS = ("DATA_BATCH", "DATA_CHANNEL", "DATA_TIME", "DATA_FEATURE")
 """Denotations of ONNX for dimensions of inputs."""
 
@@ -229,7 +232,7 @@ def check_session_options(options: Any) -> None:
 
 
 def check_run_options(options: Any) -> None:
-    """Warn of options of a run that change nothing here.
+    """Warn of options of a run that change nothing here; of entries once, when the options are used first.
 
     Args:
         options: An ``onnxruntime.RunOptions``, or None.
@@ -248,7 +251,7 @@ def check_run_options(options: Any) -> None:
         if name not in RUN_WITHOUT_EFFECT:
             raise UsageError(f"RunOptions.{name} is not known to collage's InferenceSession; leave it at its default")
         warnings.warn(f"RunOptions.{name} changes nothing: {RUN_WITHOUT_EFFECT[name]}", stacklevel=3)
-    for key, value in _entries(options, "get_run_config_entry", RUN_ENTRIES):
+    for key, value in _entries(options, "get_run_config_entry", RUN_ENTRIES) if _is_first_use(options) else ():
         warnings.warn(f"the run's entry {key}={value} changes nothing: it is for ONNX Runtime's kernels", stacklevel=3)
     if hasattr(options, "add_active_adapter"):
         check_adapters(options)
@@ -338,6 +341,16 @@ def check_providers(providers: Sequence[Any] | None, provider_options: Sequence[
         warnings.warn(
             f"the option {options[0]!r} of {CPU} changes nothing: kernels reserve their own memory", stacklevel=3
         )
+
+
+def _is_first_use(options: Any) -> bool:
+    """Return True once for each object: ONNX Runtime takes 80 µs to say that entries are absent."""
+    try:
+        is_known = options in _used
+        _used.add(options)
+    except TypeError:  # It takes no weak references.
+        return True
+    return not is_known
 
 
 def _changed(options: Any, kind: str) -> Iterator[str]:

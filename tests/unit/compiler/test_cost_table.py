@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +10,26 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
+from collage.compiler import cost_table
 from collage.compiler.cost_table import CostTable
 from collage.compiler.opening import measure_session
 from collage.compiler.preparation import Verdict
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Reference, Survey
 from collage.cost.cost import Cost
+from collage.cost.outcome import Outcome, Status
+from collage.cost.statistics import summarise
 from collage.database.database import Database
 from collage.fusion import CandidateKernel
 from collage.graph import IndexSet, SubGraph
+from collage.measure.baselines import TargetBaseline
 from collage.measure.check_inputs import CheckingSets
+from collage.measure.overheads import Overheads
+from collage.measure.roofline import Peak
 from collage.options import CompileOptions
 from collage.target import Target
 from collage.testing import FakeToolchain
-from collage.toolchains import Registry
+from collage.toolchains import Availability, Registry
 
 
 def chain(length: int) -> ir.Model:
@@ -57,3 +64,28 @@ def test_a_search_may_ask_for_a_ninth_of_all_kernels(length: int, keys: int, all
                 costs.reject(candidate)
                 assert costs.known_cost(candidate) == Cost.INVALID
                 assert costs.rejections == 1
+
+
+def test_variants_take_the_whole_model_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are profiled as all targets are, but no kernel of them is expected to cost anything."""
+    target = Target.parse("llvm -compiler=fake")
+    variant = target.with_options(exempt="2")
+    toolchains = Registry(())
+    toolchains.add(FakeToolchain())
+    monkeypatch.setattr(cost_table, "measure_overheads", lambda *_: Overheads(1e-6, 1e-6))
+    monkeypatch.setattr(cost_table, "measure_peak", lambda _: Peak(1e9, 1e9))
+    options = CompileOptions()
+    with Database(str(tmp_path / "t.sqlite")) as database:
+        problem = Problem.of(chain(2), [target], toolchains, options)
+        problem = replace(problem, menu=(target, variant))
+        whole = Outcome(Status.OK, time=summarise([2e-3]))
+        baselines = {
+            each: TargetBaseline(each, Availability(True), {}, (0b11,), (whole,), {0: 1e-3, 1: 1e-3})
+            for each in (target, variant)
+        }
+        survey = Survey(problem, Reference(CheckingSets(), None, Verdict()), baselines)
+        with measure_session(toolchains, database, tmp_path, options) as session:
+            costs = CostTable(problem, survey, session, database)
+            costs.learn()
+        assert variant not in costs.overheads
+        assert target in costs.overheads

@@ -20,10 +20,9 @@ import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
-__all__ = ["Windows", "is_known", "over_three_dimensions", "padded_to_shape", "transposed", "with_whole_vectors"]
+from collage.toolchains.tvm.tile_schedules import LANES, TILE_COLUMNS, divisor
 
-_LEAST_LANES = 4
-_LANES = 16
+__all__ = ["Windows", "is_known", "over_three_dimensions", "padded_to_shape", "transposed", "with_whole_vectors"]
 
 Convolve = Callable[[Any, Any, Any, "Windows"], Any]
 """An ordinary convolution: of a value with a weight, a bias or None, and windows."""
@@ -108,12 +107,12 @@ def with_whole_vectors(weight: Any, bias: Any) -> tuple[Any, Any] | None:
         bias: The bias, or None. If it is unknown, None is returned.
     """
     maps = int(weight.ty.shape.values[0])
-    if maps % _LEAST_LANES == 0 or not (bias is None or isinstance(bias, tvm.ir.GenericConst)):
+    if divisor(maps, TILE_COLUMNS) is not None or not (bias is None or isinstance(bias, tvm.ir.GenericConst)):
         return None
 
     def padded(value: Any) -> Any:
         numbers = value.value.numpy()
-        more = [(0, -maps % _LANES), *[(0, 0)] * (numbers.ndim - 1)]
+        more = [(0, -maps % LANES), *[(0, 0)] * (numbers.ndim - 1)]
         return relax.const(np.pad(numbers, more), str(value.ty.dtype))
 
     return padded(weight), None if bias is None else padded(bias)
