@@ -107,4 +107,3 @@ def test_a_model_that_cannot_be_converted_stays_and_a_warning_tells():
 def test_sets_that_there_are_not(to):
     with pytest.raises(ConfigError, match="from 13 to 23"):
         RaiseOpset(to)
-
