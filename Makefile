@@ -7,7 +7,8 @@ MODELS ?=
 # Two at a time: no test asserts what a busy machine decides. Those that compile stay with the others of their file, which share
 # what was compiled, and are three at a time: one of them waits for another's measurements most of the time.
 SMALL := -n 2 tests/unit tests/hostile tests/toolchain tests/fuzz
-WHOLE := -n 3 --dist loadfile tests/crash tests/e2e
+# Those of tests/crash take longest, and are few in each file: they begin first.
+WHOLE := -n 3 --dist loadfile --no-loadscope-reorder tests/crash tests/e2e
 
 .PHONY: demo test test-all lowest coverage fuzz lint docs bench gpu clean
 

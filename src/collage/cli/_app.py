@@ -11,7 +11,16 @@ import typer
 
 from collage._errors import CollageError
 from collage._version import __version__
-from collage.cli._artefact_commands import BENCH_HELP, COMPARE_HELP, EXPLAIN_HELP, RUN_HELP, bench, compare, explain, run
+from collage.cli._artefact_commands import (
+    BENCH_HELP,
+    COMPARE_HELP,
+    EXPLAIN_HELP,
+    RUN_HELP,
+    bench,
+    compare,
+    explain,
+    run,
+)
 from collage.cli._compile import COMPILE_HELP, compile_
 from collage.cli._console import printable
 from collage.cli._db import db as db_commands
@@ -54,6 +63,7 @@ for name, text, command in (
 
 _INTERRUPTED = 130
 """Exit code after Ctrl-C, where there is no result yet."""
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:

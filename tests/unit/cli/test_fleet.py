@@ -23,7 +23,9 @@ def db(tmp_path: Path) -> str:
         store.plan(Task(state, folder, state, "a" * 64, "small", state=state, tries=3) for state in STATES)
         store.plan([Task("newer", str(tmp_path / "other"), "newer", "b" * 64, **newer)])  # type: ignore[arg-type]
         old, new = store.of(["done"]) + store.of(["newer"])
-        store.change(old, state="done", reason="", time_us=1500.0, gain=1.25, versions={"collage": "0", "openvino": "1"})
+        store.change(
+            old, state="done", reason="", time_us=1500.0, gain=1.25, versions={"collage": "0", "openvino": "1"}
+        )
         store.change(new, state="done", versions={"collage": "0", "openvino": "2"})
     return path
 
@@ -41,9 +43,7 @@ def states(db: str) -> dict[str, str]:
         return {task.digest: task.state for task in store.all()}
 
 
-def test_status_lists_tasks_of_a_folder_or_a_state(
-    db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_lists_tasks_of_a_folder_or_a_state(db: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, output, _ = said(capsys, "status", "--db", db)
     *lines, summary = output.splitlines()
     assert code == 0 and len(lines) == len(STATES) + 1
