@@ -30,7 +30,7 @@ LOWEST := tests/unit/graph tests/unit/pattern tests/unit/transform tests/unit/da
 lowest:  ## small tests with the lowest versions of everything that pyproject.toml names
 	$(PYTHON) -m venv .cache/lowest
 	.cache/lowest/bin/pip install -q --disable-pip-version-check uv
-	.cache/lowest/bin/uv pip install -q --python .cache/lowest/bin/python --resolution lowest-direct -e '.[cpu,store]'
+	.cache/lowest/bin/uv pip install -q --python .cache/lowest/bin/python --resolution lowest-direct -e '.[cpu,exact,postgres,store]'
 	.cache/lowest/bin/pip install -q --disable-pip-version-check pytest pytest-timeout hypothesis
 	.cache/lowest/bin/python -m pytest -m "not slow" $(LOWEST)
 
