@@ -7,7 +7,8 @@ MODELS ?=
 # Two at a time: no test asserts what a busy machine decides. Those that compile stay with the others of their file, which share
 # what was compiled, and are three at a time: one of them waits for another's measurements most of the time.
 SMALL := -n 2 tests/unit tests/hostile tests/toolchain tests/fuzz
-WHOLE := -n 3 --dist loadfile tests/crash tests/e2e
+# Those of tests/crash take longest, and are few in each file: they begin first.
+WHOLE := -n 3 --dist loadfile --no-loadscope-reorder tests/crash tests/e2e
 
 .PHONY: demo test test-all lowest coverage fuzz lint docs bench gpu clean
 
@@ -29,7 +30,7 @@ LOWEST := tests/unit/graph tests/unit/pattern tests/unit/transform tests/unit/da
 lowest:  ## small tests with the lowest versions of everything that pyproject.toml names
 	$(PYTHON) -m venv .cache/lowest
 	.cache/lowest/bin/pip install -q --disable-pip-version-check uv
-	.cache/lowest/bin/uv pip install -q --python .cache/lowest/bin/python --resolution lowest-direct -e '.[cpu]'
+	.cache/lowest/bin/uv pip install -q --python .cache/lowest/bin/python --resolution lowest-direct -e '.[cpu,exact,postgres,store]'
 	.cache/lowest/bin/pip install -q --disable-pip-version-check pytest pytest-timeout hypothesis
 	.cache/lowest/bin/python -m pytest -m "not slow" $(LOWEST)
 

@@ -1,4 +1,4 @@
-"""Parametrisation by products: a part that covers the choices runs by default, the rest is slow."""
+"""Parametrisation by products and seeds: a part that covers the choices runs by default, the rest is slow."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
+
+
+def first(count: int, values: Iterable[Any]) -> list[Any]:
+    """Return values as parameters, all but the first ones marked slow: such as seeds, of which more find rarer faults."""
+    return [pytest.param(each, marks=pytest.mark.slow if i >= count else ()) for i, each in enumerate(values)]
 
 
 def covering(*choices: Iterable[Any], strength: int = 2) -> list[Any]:

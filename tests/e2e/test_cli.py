@@ -77,9 +77,11 @@ def test_run_reads_and_writes_files(artefact: tuple[Path, dict], tmp_path: Path)
     assert run("run", artefact[0]).returncode == 0
 
 
-def test_bench_races_against_every_single_on_given_inputs(artefact: tuple[Path, dict], tmp_path: Path) -> None:
+def test_bench_races_against_every_single_on_given_inputs(
+    artefact: tuple[Path, dict], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     np.save(tmp_path / "x.npy", np.ones((1, 8, 50), np.float32))
-    done = run("bench", artefact[0], "--rounds", "3", "--json", "--input", f"x={tmp_path / 'x.npy'}")
+    done = run_here(capsys, "bench", artefact[0], "--rounds", "3", "--json", "--input", f"x={tmp_path / 'x.npy'}")
     assert done.returncode == 0, done.stderr
     table = json.loads(done.stdout)
     names = [row["name"] for row in table["rows"]]
@@ -216,10 +218,10 @@ UNRUNNABLE = [
 
 @pytest.mark.parametrize(("text", "words", "code", "said"), UNRUNNABLE)
 def test_what_cannot_run_is_refused_once_and_nothing_is_written(
-    text: str, words: tuple[str, ...], code: int, said: str, tmp_path: Path
+    text: str, words: tuple[str, ...], code: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     onnx.save(parsed(text), tmp_path / "m.onnx")
-    done = run("compile", tmp_path / "m.onnx", "-o", tmp_path / "o.collage", *words)
+    done = run_here(capsys, "compile", tmp_path / "m.onnx", "-o", tmp_path / "o.collage", *words)
     assert done.returncode == code, done.stderr
     assert done.stdout == "" and not (tmp_path / "o.collage").exists()
     assert_one_sentence(done.stderr, said)
@@ -232,10 +234,13 @@ def test_what_cannot_run_is_refused_once_and_nothing_is_written(
         assert "--allow-host" in sentence
 
 
-def test_the_host_runs_what_nothing_else_does_where_it_is_allowed(tmp_path: Path) -> None:
+def test_the_host_runs_what_nothing_else_does_where_it_is_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = 'g (string[2] x) => (string[2] y) { y = StringNormalizer <case_change_action = "UPPER"> (x) }'
     onnx.save(parsed(text), tmp_path / "m.onnx")
-    done = run("compile", tmp_path / "m.onnx", "-o", tmp_path / "o.collage", "-t", "openvino", "--allow-host", "--json")
+    words = ("compile", tmp_path / "m.onnx", "-o", tmp_path / "o.collage", "-t", "openvino", "--allow-host", "--json")
+    done = run_here(capsys, *words)
     assert done.returncode == 0, done.stderr
     assert [kernel["target"] for kernel in json.loads(done.stdout)["kernels"]] == ["llvm -compiler=host"]
 

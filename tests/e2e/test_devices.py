@@ -212,10 +212,10 @@ def test_where_cores_are_missing_the_artefact_runs_with_a_note(embedded: collage
     )
 
 
-def test_the_command_line_takes_a_plan(model: Path, tmp_path: Path) -> None:
+def test_the_command_line_takes_a_plan(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "plan.toml").write_bytes(EMBEDDING)
     words = ["compile", model, "-o", tmp_path / "m.collage", "-t", "onnxruntime", "--json"]
-    done = run(*words, "--devices", tmp_path / "plan.toml")
+    done = run_here(capsys, *words, "--devices", tmp_path / "plan.toml")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert {row["device"] for row in report["kernels"] if "embedding" in row["nodes"]} == {"cpu:1"}

@@ -116,10 +116,8 @@ def test_a_mode_that_does_not_exist_is_a_usage_error() -> None:
         collage.CompileOptions(search="greedy")
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    ["lazy", *(pytest.param(name, marks=pytest.mark.slow) for name in ("exhaustive", "wide", "evolutionary"))],
-)
+@pytest.mark.slow  # The lazy one is held against everything above, and all of them in tests/unit/search, on costs that are given.
+@pytest.mark.parametrize("strategy", ["lazy", "exhaustive", "wide", "evolutionary"])
 def test_every_strategy_proves_the_same_plan_and_is_named_in_the_report(
     clock: dict[str, int], strategy: str, tmp_path: Path
 ) -> None:
@@ -134,7 +132,8 @@ def test_every_strategy_proves_the_same_plan_and_is_named_in_the_report(
     assert is_all == (strategy == "exhaustive")
 
 
-@pytest.mark.parametrize("strategy", ["exhaustive", "wide"])
+# The limits are those of one class, which every strategy is given.
+@pytest.mark.parametrize("strategy", ["exhaustive", pytest.param("wide", marks=pytest.mark.slow)])
 def test_a_strategy_keeps_to_the_budget_of_a_fast_search(clock: dict[str, int], strategy: str, tmp_path: Path) -> None:
     report = report_of(tmp_path, "one", strategy=strategy, measure_budget=9)
     assert 0 < report["search"]["measured"] <= 9 + len(NAMES)

@@ -83,7 +83,12 @@ def test_weights_decide(weights: dict[int, float], best: str, finals: bool, tmp_
 
 
 @pytest.mark.parametrize(
-    ("misbehaviour", "reason"), [("run:choosy", "not at these lengths, [(64, 4)"), ("run:stuck", "differs")]
+    ("misbehaviour", "reason"),
+    [
+        ("run:choosy", "not at these lengths, [(64, 4)"),
+        # Wrong answers of every kind are found in tests/crash/test_bad_toolchains.py.
+        pytest.param("run:stuck", "differs", marks=pytest.mark.slow),
+    ],
 )
 def test_who_fails_or_is_wrong_at_one_of_them_is_not_chosen(misbehaviour: str, reason: str, tmp_path: Path) -> None:
     executable = compiled(tmp_path, {4: 9, 64: 1}, misbehaviour, finals=False)

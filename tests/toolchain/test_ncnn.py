@@ -36,6 +36,7 @@ class TestNcnn(ToolchainTestCase):
     differs = NOT_FINITE
 
 
+@pytest.mark.slow  # The class above checks the same kernels, and runs on one thread and on two.
 class TestNcnnInOneThread(ToolchainTestCase):
     toolchain = NcnnToolchain()
     target = "llvm -compiler=ncnn -threads=1"

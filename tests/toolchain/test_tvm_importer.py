@@ -111,21 +111,24 @@ def test_powers_of_integers_are_exact(dtype: str, exponent: np.ndarray, tmp_path
     agrees(KernelCase("power", text, [x], {"p": exponent}), tmp_path)
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize(
-    ("attributes", "group"),
-    [
-        ("", 1),
-        ("kernel_shape = [3], strides = [2], pads = [2, 1]", 1),
-        ("dilations = [3], pads = [0, 4]", 1),
-        ('auto_pad = "SAME_UPPER", strides = [3]', 1),
-        ('auto_pad = "SAME_LOWER"', 1),
-        ('auto_pad = "VALID", group = 2', 2),
-        ("group = 4, pads = [1, 1]", 4),
-    ],
+    ("form", "given", "bias"),
+    covering(
+        [
+            ("", 1),
+            ("kernel_shape = [3], strides = [2], pads = [2, 1]", 1),
+            ("dilations = [3], pads = [0, 4]", 1),
+            ('auto_pad = "SAME_UPPER", strides = [3]', 1),
+            ('auto_pad = "SAME_LOWER"', 1),
+            ('auto_pad = "VALID", group = 2', 2),
+            ("group = 4, pads = [1, 1]", 4),
+        ],
+        [False, True],
+        [False, True],
+    ),
 )
-def test_convolutions_over_one_dimension(attributes: str, group: int, given: bool, bias: bool, tmp_path: Path) -> None:
+def test_convolutions_over_one_dimension(form: tuple[str, int], given: bool, bias: bool, tmp_path: Path) -> None:
+    attributes, group = form
     weights = {"w": numbers(8, 4 // group, 3, seed=1), **({"b": numbers(8, seed=2)} if bias else {})}
     body = (
         f"{{y = Conv <{attributes}> (x, {', '.join(weights)})}}"
@@ -212,9 +215,9 @@ def test_remainders_of_floats_are_those_of_the_exact_quotient(dtype: type[np.flo
     agrees(KernelCase("remainder", text, [x, n]), tmp_path, exactly=True)  # the reciprocal tells 0 from -0
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
-@pytest.mark.parametrize("operator", ["Div", "Mod", "Mod <fmod = 1>"])
-@pytest.mark.parametrize("length", ["5", "N"])
+@pytest.mark.parametrize(
+    ("dtype", "operator", "length"), covering(INTEGERS, ["Div", "Mod", "Mod <fmod = 1>"], ["5", "N"])
+)
 def test_integers_are_divided_by_anything(operator: str, dtype: str, length: str, tmp_path: Path) -> None:
     known = np.iinfo(dtype)
     x = np.array([known.max, known.min, known.min, 7, 5], dtype)
@@ -353,9 +356,10 @@ def test_a_letter_of_two_lengths_that_may_be_one_is_refused(other: str, equation
         TvmToolchain().compile(parsed_kernel("einsum", text), TARGET, tmp_path)
 
 
-@pytest.mark.parametrize("sizes", ["1,2,6,6", "N,2,H,W"])
-@pytest.mark.parametrize("mode", ["half_pixel", "output_half_pixel"])
-@pytest.mark.parametrize("scale", [0.7, 1.0])
+@pytest.mark.parametrize(
+    ("sizes", "mode", "scale"),
+    covering(["1,2,6,6", "N,2,H,W"], ["half_pixel", "output_half_pixel"], [0.7, 1.0]),
+)
 def test_regions_are_scaled_and_then_moved(sizes: str, mode: str, scale: float, tmp_path: Path) -> None:
     attributes = (
         f'coordinate_transformation_mode = "{mode}", output_height = 2, output_width = 3, sampling_ratio = 2, '

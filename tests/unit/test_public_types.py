@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -51,6 +52,16 @@ loaded.profile(runs="many")  # arg-type
 session.executable.rum()  # attr-defined
 collage.testing.MockCostEstimater  # attr-defined
 """
+PYRIGHTS = {
+    "attr-defined": "reportAttributeAccessIssue",
+    "call-arg": "reportCallIssue",
+    "arg-type": "reportArgumentType",
+    "assignment": "reportAssignmentType",
+}
+"""Pyright's names of mypy's rules."""
+PLANTED = [
+    (SCRIPT.count("\n") + 1 + offset, line.rpartition("# ")[2]) for offset, line in enumerate(ERRORS.splitlines())
+]
 
 
 def mypy(script: Path) -> str:
@@ -63,9 +74,19 @@ def test_a_user_script_is_checked_and_its_mistakes_are_found(tmp_path: Path) -> 
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + ERRORS)
     told = re.findall(r"script\.py:(\d+): error: .*\[([\w-]+)\]", printed := mypy(script))
-    first = SCRIPT.count("\n") + 1
-    planted = [(str(first + offset), line.rpartition("# ")[2]) for offset, line in enumerate(ERRORS.splitlines())]
-    assert told == planted, printed
+    assert [(int(line), rule) for line, rule in told] == PLANTED, printed
+
+
+def test_pyright_finds_the_same_mistakes(tmp_path: Path) -> None:
+    pytest.importorskip("pyright", reason="pyright is not installed")
+    (tmp_path / "script.py").write_text(SCRIPT + ERRORS)
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT / "src")]}))
+    command = [sys.executable, "-m", "pyright", "--outputjson", f"--pythonpath={sys.executable}", "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    found = [
+        (each["range"]["start"]["line"] + 1, each["rule"]) for each in json.loads(done.stdout)["generalDiagnostics"]
+    ]
+    assert found == [(line, PYRIGHTS[rule]) for line, rule in PLANTED], done.stdout
 
 
 @pytest.mark.parametrize("name", LAZY_PACKAGES)

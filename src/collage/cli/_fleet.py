@@ -297,10 +297,13 @@ def _chosen(db: str | None, output: Path | None, names: list[str]) -> tuple[list
     from collage.fleet.tasks import TaskStore, absolute_url, stale
 
     with TaskStore(absolute_url(db)) as store:
-        tasks = store.all(None if output is None else str(output.resolve()))
+        known = store.all()
+    folder = None if output is None else str(output.resolve())
+    tasks = [task for task in known if folder in (None, task.folder)]
     if unknown := sorted(set(names) - {task.name for task in tasks}):
         raise UsageError(f"there is no task {unknown[0]!r}; `collage fleet status` lists them")
-    return [task for task in tasks if not names or task.name in names], stale(tasks)
+    # A newer artefact that makes one stale may be in another folder.
+    return [task for task in tasks if not names or task.name in names], stale(known)
 
 
 def _move(db: str | None, digests: list[str], states: tuple[str, ...], to: str, reason: str = "") -> None:

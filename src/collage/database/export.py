@@ -87,7 +87,7 @@ def import_lines(database: Database, lines: TextIO, source: str) -> Moved:
             if number == 1:
                 _check_header(found)
             elif end is not None:
-                raise ValueError("there is something after the end")
+                raise ValueError("there is a line after the end of the export")
             elif "timing" in found:
                 timings.append(_timing_row(found["timing"], database.origin))
             elif "fact" in found:

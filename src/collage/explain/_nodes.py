@@ -63,7 +63,7 @@ class NodeRanges:
                 raise ValueError(f"{part[:40]!r} is not a range of operators")
             first, last = int(match[1]), int(match[2] or match[1])
             if last < first or last >= count or (ranges and first <= ranges[-1][1] + 1):
-                raise ValueError(f"{part!r} does not follow, or the model has only {count} operators")
+                raise ValueError(f"{part!r} is not in ascending order, or names none of the model's {count} operators")
             ranges.append((first, last))
         return cls(tuple(ranges))
 

@@ -95,7 +95,7 @@ def _reads_contributed(toolchain: Toolchain) -> bool:
 
 
 def written_out(kernel: ir.Model) -> ir.Model:
-    """A kernel in ONNX's own operators, as far as there are any; itself where nothing needs to be written out."""
+    """Return a kernel in ONNX's own operators, as far as they can express it; the kernel itself if it has no others."""
     from collage.frontend import has_contrib_ops
 
     if not has_contrib_ops(kernel):

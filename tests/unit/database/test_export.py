@@ -188,7 +188,7 @@ def test_one_bad_line_and_nothing_is_imported(tmp_path: Path, line: object) -> N
         ([HEADER], "ends early"),
         ([HEADER, {"timing": ROW}], "ends early"),
         ([HEADER, {"timing": ROW}, {"end": 2}], "ends early"),
-        ([HEADER, {"end": 0}, {"timing": ROW}], "after the end"),
+        ([HEADER, {"end": 0}, {"timing": ROW}], "after the end of the export"),
         ([{"timing": ROW}], "line 1"),
         ([{**HEADER, "schema": 99}], "newer version"),
         ([{**HEADER, "format": "other"}], "collage db export"),

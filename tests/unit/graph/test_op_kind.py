@@ -15,6 +15,9 @@ def test_every_onnx_operator_has_a_kind():
     assert schemas - known_operators() == set()
 
 
+@pytest.mark.skipif(
+    onnx.defs.onnx_opset_version() < 28, reason="the table has operators that this version of onnx does not know yet"
+)
 def test_the_table_names_only_operators_that_exist():
     schemas = {(s.domain, s.name) for s in onnx.defs.get_all_schemas_with_history()}
     assert known_operators() - schemas == set()

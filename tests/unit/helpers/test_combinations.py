@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from tests.combinations import covering
+from tests.combinations import covering, first
 
 
 @pytest.mark.parametrize("strength", [1, 2, 3])
@@ -20,3 +20,9 @@ def test_the_default_part_covers_and_is_smaller_than_the_product(strength: int) 
 
 def test_a_single_choice_is_covered_by_all_of_its_values() -> None:
     assert [case.marks for case in covering("ab")] == [(), ()]
+
+
+def test_all_but_the_first_values_are_slow() -> None:
+    found = first(2, range(5))
+    assert [each.values for each in found] == [(n,) for n in range(5)]
+    assert [bool(each.marks) for each in found] == [False, False, True, True, True]

@@ -65,8 +65,9 @@ def go(folder: Path, mode: str) -> None:
 
 
 def _with_marks(target: str) -> Any:
-    # Importing PyTorch's compiler takes half a minute in each process.
-    return pytest.param(target, marks=pytest.mark.slow) if "inductor" in target else target
+    # Importing PyTorch's compiler takes half a minute in each process. `extern` runs TVM and oneDNN, which others run alone.
+    is_slow = any(name in target for name in ("inductor", "extern"))
+    return pytest.param(target, marks=pytest.mark.slow) if is_slow else target
 
 
 @pytest.mark.parametrize("target", map(_with_marks, installed()))
