@@ -78,11 +78,6 @@ class SEScope:
         return self == ANYWHERE
 
     @property
-    def is_full(self) -> bool:
-        """True if device and target are known, so that code can be compiled for it."""
-        return None not in (self.device_type, self.virtual_device_id, self.target)
-
-    @property
     def device(self) -> SEScope:
         """Its device alone: type and id."""
         return SEScope(self.device_type, self.virtual_device_id)

@@ -12,12 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collage.measure.estimator import (
-        CostEstimator,
-        CustomCostEstimator,
-        MeasuringCostEstimator,
-        RecordedCostEstimator,
-    )
+    from collage.measure.estimator import CostEstimator, CustomCostEstimator, MeasuringCostEstimator
     from collage.measure.one_kernel import KernelCost
 
 _HOME = {
@@ -25,10 +20,9 @@ _HOME = {
     "CustomCostEstimator": "collage.measure.estimator",
     "KernelCost": "collage.measure.one_kernel",
     "MeasuringCostEstimator": "collage.measure.estimator",
-    "RecordedCostEstimator": "collage.measure.estimator",
 }
 
-__all__ = ["CostEstimator", "CustomCostEstimator", "KernelCost", "MeasuringCostEstimator", "RecordedCostEstimator"]
+__all__ = ["CostEstimator", "CustomCostEstimator", "KernelCost", "MeasuringCostEstimator"]
 
 
 class _CallableRoom(ModuleType):

@@ -6,14 +6,13 @@ standalone model. The measuring one is the rule; a custom callable may count som
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import onnx_ir as ir
 
 from collage.cost.cost import Cost
 from collage.cost.outcome import Outcome
-from collage.graph import structural_hash
 from collage.measure.cache_pressure import CachePressure
 from collage.measure.jobs import Job, structure_of
 from collage.measure.session import MeasureSession
@@ -23,7 +22,7 @@ from collage.system.machine import this_machine
 if TYPE_CHECKING:
     from collage.target import Target
 
-__all__ = ["CostEstimator", "CustomCostEstimator", "MeasuringCostEstimator", "RecordedCostEstimator", "model_tolerance"]
+__all__ = ["CostEstimator", "CustomCostEstimator", "MeasuringCostEstimator", "model_tolerance"]
 
 
 @runtime_checkable
@@ -48,18 +47,6 @@ class CustomCostEstimator:
     def estimate(self, module: ir.Model, target: Target) -> Cost:
         """Return the cost that the callable states."""
         return Cost.of(self._function(module, target))
-
-
-class RecordedCostEstimator:
-    """Costs from a table: seconds by structural hash and printed target. What is not in it is unknown."""
-
-    def __init__(self, seconds: Mapping[tuple[str, str], float]) -> None:
-        self._seconds = dict(seconds)
-
-    def estimate(self, module: ir.Model, target: Target) -> Cost:
-        """Return the cost in the table."""
-        found = self._seconds.get((structural_hash(module), str(target)))
-        return Cost.UNKNOWN if found is None else Cost.of(found)
 
 
 class MeasuringCostEstimator:

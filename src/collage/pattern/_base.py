@@ -358,7 +358,13 @@ class Pattern(PatternLike):
         return self._refined(dtype_is(dtype))
 
     def has_shape(self, shape: Sequence[int | str | None]) -> Pattern:
-        """The value's shape is known and equal; None accepts any dimension, a text a symbolic one of that name."""
+        """The value's shape is known and equal; None accepts any dimension, a text a symbolic one of that name.
+
+        Raises:
+            PatternError: The shape is not a list of dimensions.
+        """
+        if isinstance(shape, str) or not isinstance(shape, Iterable):
+            raise PatternError(f"has_shape() takes a list of dimensions, such as [1, None, 'h'], not {shape!r}")
         return self._refined(shape_is(tuple(shape)))
 
     def has_rank(self, rank: int) -> Pattern:
@@ -366,7 +372,13 @@ class Pattern(PatternLike):
         return self._refined(rank_is(rank))
 
     def where(self, test: Callable[[ir.Value], bool], text: str) -> Pattern:
-        """The value passes a test of your own; ``text`` names it in messages."""
+        """The value passes a test of your own; ``text`` names it in messages.
+
+        Raises:
+            PatternError: The test cannot be called.
+        """
+        if not callable(test):
+            raise PatternError(f"where() takes a function of a value, and a text that names it, not {test!r}")
         return self._refined(Predicate(text, lambda _scope, value, _node: bool(test(value))))
 
     def __getitem__(self, index: int) -> Pattern:
@@ -412,6 +424,11 @@ class Seq(PatternLike):
 
     def __getitem__(self, index: int) -> Pattern:
         return self._elements[index]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say what is to be done about refinements, which sequences do not have."""
+        hint = "; refine its elements before they are related" if hasattr(Pattern, name) else ""
+        raise AttributeError(f"a sequence of patterns has no {name!r}{hint}")
 
     def __len__(self) -> int:
         return len(self._elements)

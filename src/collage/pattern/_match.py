@@ -83,11 +83,6 @@ class Match:
             raise NotInMatch(f"{pattern!r} {why}")
         return self.node_of[pattern.last]
 
-    @property
-    def root_node(self) -> ir.Node | None:
-        """The node that makes the root's value."""
-        return self.root.producer()
-
     def __repr__(self) -> str:
         return f"<match of {', '.join(f'{node.op_type} {label(node)!r}' for node in self.nodes)}>"
 
@@ -117,7 +112,9 @@ def match(
         raise PatternError(f"{at!r} belongs to no graph, so that nothing is known about who uses it")
     plan = compile_pattern(pattern)
     scope = scope_of(graph, fuzzy_ops, within)
-    solver = Solver(plan, scope, Budget(pattern, scope, budget))
+    # Only the set of nodes ranks a match, so that one order of interchangeable patterns is enough.
+    orders = _symmetry.orders(plan, fixed=plan.root)
+    solver = Solver(plan, scope, Budget(pattern, scope, budget), orders=orders)
     found = matches_at(solver, value, isinstance(at, ir.Node))
     return min(found, key=lambda m: _rank(m, solver.scope), default=None)
 

@@ -134,8 +134,8 @@ class OutputPattern(Pattern):
     """One output of a node with several."""
 
     def __init__(self, base: Pattern, index: int) -> None:
-        if index < 0:
-            raise PatternError(f"{base!r}[{index}]: outputs are counted from 0")
+        if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+            raise PatternError(f"{base!r}[{index!r}]: outputs are counted from 0; names are for matches, match['x']")
         super().__init__()
         self.base, self.index = base, index
         register_operands(self, (base,))

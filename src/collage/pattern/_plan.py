@@ -30,6 +30,7 @@ class Plan:
         inner: Plans of the patterns that are matched anew: refused, excluded, and path patterns.
         plain: Wildcards that are one operand of one operator and nothing else: which value each gets decides nothing.
         groups: Interchangeable patterns, found when they are first asked for.
+        moved: By interchangeable pattern, all patterns that change places with it.
     """
 
     root: Pattern
@@ -43,6 +44,7 @@ class Plan:
     inner: dict[Pattern, Plan] = field(default_factory=dict)
     plain: frozenset[Pattern] = frozenset()
     groups: list[list[Pattern]] | None = None
+    moved: dict[Pattern, set[Pattern]] = field(default_factory=dict)
 
     def edges(self, pattern: Pattern) -> Iterator[UsedBy]:
         """The use constraints that a pattern takes part in."""

@@ -69,7 +69,8 @@ class Budget:
             error = MatchBudgetExceeded(
                 f"matching {self.pattern!r} took more than {self.steps} steps and was stopped. Patterns whose parts are "
                 "not connected, or alike and interchangeable, have many assignments: connect them (^, >>, a common "
-                "operand), look for fewer at a time, or raise the budget."
+                "operand), look for fewer at a time, or raise the budget. Modes 'maximal' and 'disjoint' of find_all take one "
+                "assignment of what is interchangeable."
             )
             error.found = []
             raise error

@@ -23,10 +23,17 @@ _MOST_NODES = 256
 _UNORDERED = (AttrEq, Distinct, SameShape, Together)
 
 
-def orders(plan: Plan) -> dict[Pattern, list[tuple[Pattern, Pattern]]]:
-    """By pattern, the pairs that it belongs to of which the first may be asked to lie before the second."""
+def orders(plan: Plan, fixed: Pattern | None = None) -> dict[Pattern, list[tuple[Pattern, Pattern]]]:
+    """By pattern, the pairs that it belongs to of which the first may be asked to lie before the second.
+
+    Args:
+        plan: The pattern.
+        fixed: A pattern whose place is given: groups that change places with it are left out.
+    """
     by_pattern: dict[Pattern, list[tuple[Pattern, Pattern]]] = {}
     for group in classes(plan):
+        if fixed is not None and any(fixed in plan.moved[pattern] for pattern in group):
+            continue
         for pair in combinations(group, 2):
             for pattern in pair:
                 by_pattern.setdefault(pattern, []).append(pair)
@@ -48,7 +55,10 @@ def _found_classes(plan: Plan) -> list[list[Pattern]]:
         for one in reversed(nodes[:index]):
             exchange = _exchange(one, other)
             if exchange is not None and _is_symmetry(plan, exchange):
-                first = next(pattern for pattern in nodes if exchange.get(pattern, pattern) is not pattern)
+                moved = {pattern for pattern, image in exchange.items() if image is not pattern}
+                first = next(pattern for pattern in nodes if pattern in moved)
+                plan.moved.setdefault(first, set()).update(moved)
+                plan.moved.setdefault(exchange[first], set()).update(moved)
                 _join(group_of, first, exchange[first])
                 break
     groups = {id(group): group for group in group_of.values()}.values()

@@ -199,7 +199,7 @@ class Entry:
 
 TABLE = [
     Entry("some.exp_neg", is_op("Neg")(is_op("Exp")(wildcard()))),
-    Entry("some.add", is_op("Add")(wildcard(), wildcard()), lambda match: match.root_node.outputs[0].name != "no"),
+    Entry("some.add", is_op("Add")(wildcard(), wildcard()), lambda match: match.root.name != "no"),
 ]
 SOME = "llvm -compiler=some"
 

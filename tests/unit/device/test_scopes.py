@@ -45,7 +45,7 @@ def test_default_fills_free_fields_and_changes_no_other(scope: SEScope, filler: 
 def test_a_scope_may_hold_a_device_type_only() -> None:
     scope = SEScope("cuda")
     assert (scope.virtual_device_id, scope.target, scope.memory_scope) == (None, None, None)
-    assert not scope.is_full and not scope.is_free
+    assert not scope.is_free
 
 
 def test_the_device_type_must_be_the_targets() -> None:

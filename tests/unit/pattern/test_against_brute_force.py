@@ -344,6 +344,22 @@ def test_interchangeable_parts_hide_no_set_of_nodes(seed: int) -> None:
     assert all(s & taken for s in every) and {frozenset(m.nodes) for m in disjoint} <= every
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.integers(min_value=0, max_value=2**32))
+def test_one_place_has_the_best_of_all_matches_there(seed: int) -> None:
+    rng = random.Random(seed)
+    graph = random_graph(rng, rng.randint(4, 10))
+    pattern = alike_parts(rng)
+    places = {node: index for index, node in enumerate(graph)}
+    every: dict[ir.Value, list[list[int]]] = {}
+    for found in pattern.find_all(graph):
+        every.setdefault(found.root, []).append(sorted((places[node] for node in found.nodes), reverse=True))
+    for node in graph:
+        match = pattern.match(node)
+        wanted = min(every.get(node.outputs[0], []), key=lambda nodes: (-len(nodes), nodes), default=None)
+        assert (match and sorted((places[n] for n in match.nodes), reverse=True)) == wanted
+
+
 def alike_parts(rng: random.Random):
     """Copies of a random part, related to each other and to their surroundings at random."""
     part = is_op(rng.choice(UNARY + BINARY))

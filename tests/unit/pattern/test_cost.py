@@ -192,3 +192,25 @@ def test_a_spent_budget_is_an_entry_and_other_rules_go_on() -> None:
     assert [a.rule for a in result.applied] == ["Other"]
     stopped = [a for a in result.refused if not a.nodes]
     assert stopped and all(a.rule == "Hub" and "was stopped after 2000 steps" in a.reason for a in stopped)
+
+
+def tree(leaves: list[PatternLike]) -> PatternLike:
+    while len(leaves) > 1:
+        leaves = [is_op("Add")(one, other) for one, other in zip(leaves[::2], leaves[1::2], strict=True)]
+    return leaves[0]
+
+
+def test_one_place_with_interchangeable_operands_is_matched_at_once() -> None:
+    names = [f"r{i}" for i in range(8)]
+    relus = "\n".join(f"{name} = Relu(x)" for name in names)
+    total = list(graph(f"{relus}\ny = Sum({', '.join(names)})"))[-1]
+    match = is_op("Sum")(*(is_op("Relu") for _ in names)).match(total, budget=2000)
+    assert match is not None and len(match.nodes) == 9
+    lines, level = [f"t{i} = Relu(x)" for i in range(16)], [f"t{i}" for i in range(16)]
+    while len(level) > 1:
+        pairs = list(zip(level[::2], level[1::2], strict=True))
+        level = [f"{one}{other}" for one, other in pairs]
+        lines += [f"{name} = Add({one}, {other})" for name, (one, other) in zip(level, pairs, strict=True)]
+    root = list(graph("\n".join(lines), outputs=level[0]))[-1]
+    match = tree([is_op("Relu") for _ in range(16)]).match(root, budget=2000)
+    assert match is not None and len(match.nodes) == 31

@@ -532,6 +532,9 @@ def test_misuse_is_explained() -> None:
         (lambda m, g: dup("x"), "'x' is no pattern to copy"),
         (lambda m, g: make(2, "x"), "'x' is no pattern to copy"),
         (lambda m, g: is_op("Relu").find_all(g, fuzzy_ops=[is_op("Cast")]), "operator types such as 'Cast'"),
+        (lambda m, g: is_op("Relu").has_shape(3), "takes a list of dimensions"),
+        (lambda m, g: is_op("Relu").where("positive", "it is"), "takes a function"),
+        (lambda m, g: is_op("Split")["x"], "outputs are counted from 0"),
     ],
 )
 def test_misuse_of_a_part_is_explained(misuse, words) -> None:
@@ -539,6 +542,11 @@ def test_misuse_of_a_part_is_explained(misuse, words) -> None:
     (match,) = is_op("Relu")(wildcard("source")).find_all(g)
     with pytest.raises(PatternError, match=words):
         misuse(match, g)
+
+
+def test_a_sequence_says_that_its_elements_are_refined() -> None:
+    with pytest.raises(AttributeError, match="no 'has_attr'; refine its elements"):
+        (is_op("Conv") ^ is_op("Relu")).has_attr(group=1)
 
 
 def test_what_is_not_in_a_match_is_a_key_error_too() -> None:

@@ -225,3 +225,19 @@ def test_inspecting_prepare_shows_what_compile_does(model):
     assert names()["RecogniseOperators"]
     assert names(opt_level=3)["RecogniseOperators"] is None
     assert names(disabled_pass=["FoldConstant"])["FoldConstant"] == "disabled"
+
+
+def test_a_node_without_a_name_is_called_by_its_output(model):
+    def names_outputs(model, context):
+        context.warn("look", model.graph.node(0))
+        return model
+
+    def fails(model, context):
+        context.fail("no", model.graph.node(1))
+
+    for node in model.graph:
+        node.name = ""
+    told = ModulePass(PassInfo("names_outputs", 0), names_outputs).run(model).diagnostics
+    assert str(told[0]) == "warning: node 'h' (Add): look"
+    with pytest.raises(PassError, match=r"node 'y' \(Relu\): no"):
+        ModulePass(PassInfo("fails", 0), fails)(model)
