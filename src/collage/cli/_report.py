@@ -38,8 +38,12 @@ def print_report(report: Report, artefact: str | None = None) -> None:
     console.print(_escape("\n".join(gain_lines(report))), highlight=False)
     console.print(_table("end to end (* is returned)", columns_of(report), table_rows(report), right=(1, 3, 4)))
     rows = (
-        (kernel.name, short_name(kernel.target), kernel.operators, milliseconds(kernel.estimate_us))
+        row
         for kernel in report.kernels
+        for row in (
+            (kernel.name, short_name(kernel.target), kernel.operators, milliseconds(kernel.estimate_us)),
+            *((f"  {inner.name}", short_name(inner.target), inner.operators, "") for inner in kernel.bodies),
+        )
     )
     console.print(_table("kernels", ("kernel", "target", "operators", "ms, measured alone"), rows, right=(3,)))
     if points := report.front.get("points"):

@@ -192,6 +192,25 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
+class BodyKernelRow:
+    """One kernel of a body of an If, a Loop or a Scan.
+
+    Attributes:
+        name: Global symbol.
+        target: Printed form.
+        operators: Its operators in a few words.
+        nodes: Names of the prepared model's nodes.
+        rule: The fusion rules that proposed it.
+    """
+
+    name: str
+    target: str
+    operators: str = ""
+    nodes: tuple[str, ...] = ()
+    rule: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class KernelRow:
     """One kernel of the returned plan.
 
@@ -203,6 +222,7 @@ class KernelRow:
         rule: The fusion rules that proposed it.
         estimate_us: Time as measured alone.
         device: The device that it runs on, if it was placed.
+        bodies: The kernels of its bodies, if it is an operator with bodies of several kernels, or of other targets.
     """
 
     name: str
@@ -212,6 +232,7 @@ class KernelRow:
     rule: str = ""
     estimate_us: float | None = None
     device: str | None = None
+    bodies: tuple[BodyKernelRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
