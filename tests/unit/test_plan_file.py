@@ -27,7 +27,7 @@ def test_a_plan_comes_back_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema": 2}, "schema 2"),
+        ({"schema": 3}, "schema 3"),
         ({"schema": True}, "schema True"),
         ({"kernels": {}}, "'kernels' of the plan is not a list"),
         ({"kernel": []}, "'kernel', which is not known"),
