@@ -190,15 +190,29 @@ def database(seconds: float, writers: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _written(url: str, writers: int, seconds: float) -> dict[str, float]:
+    """Return the sums of what several processes do in a second. They begin together, once all have their libraries."""
     found: dict[str, float] = {}
     for what in ("rows", "claims", "lookups"):
         words = [sys.executable, "-m", "benchmarks.fleet_growth", "write", url, what, str(seconds)]
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+        environment = {**os.environ, "PYTHONPATH": paths}
+        pipe = subprocess.PIPE
         children = [
-            subprocess.Popen([*words, str(n)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": paths})
+            subprocess.Popen([*words, str(n)], stdin=pipe, stdout=pipe, env=environment, text=True)
             for n in range(writers)
         ]
-        found[f"{what}_per_s"] = sum(float(child.communicate()[0]) for child in children)
+        try:
+            for child in children:
+                assert child.stdout is not None
+                child.stdout.readline()  # It is ready.
+            for child in children:
+                assert child.stdin is not None
+                child.stdin.close()
+            found[f"{what}_per_s"] = round(sum(float(child.stdout.read()) for child in children if child.stdout), 1)
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
     return found
 
 
@@ -210,6 +224,8 @@ def write(url: str, what: str, seconds: float, writer: str) -> float:
     from collage.database.database import Database
 
     with Database(url) as database:
+        print("ready", flush=True)
+        sys.stdin.read()
         count, began = 0, time.perf_counter()
         while (took_s := time.perf_counter() - began) < seconds:
             key = replace(KEY, kernel=f"{writer}-{count % 10_000}")

@@ -6,8 +6,35 @@ can have it again. New examples are looked for by ``make test-all``, with the pr
 
 from __future__ import annotations
 
+import functools
+import sys
+from typing import Any
+
 from hypothesis import settings
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("fresh", deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+
+
+def pytest_runtest_setup() -> None:
+    """Have exports of PyTorch share their table of ONNX functions.
+
+    For each export PyTorch parses the source of all functions anew, which is more than half of a small one's time. Some ninety
+    tests export something.
+    """
+    exporter = sys.modules.get("torch.onnx._internal.exporter._registration")
+    registry = getattr(exporter, "ONNXRegistry", None)
+    if registry is None or "made" in vars(registry):
+        return
+    make = functools.cache(registry.from_torchlib.__func__)
+
+    def copied(kind: Any, *arguments: Any, **options: Any) -> Any:
+        """Return a table to which the caller may add functions."""
+        made, table = make(kind, *arguments, **options), kind()
+        table.__dict__.update(made.__dict__)
+        table.functions = {name: list(functions) for name, functions in made.functions.items()}
+        return table
+
+    registry.made = make
+    registry.from_torchlib = classmethod(copied)

@@ -55,7 +55,7 @@ def bench(
     model: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Times an artefact against single toolchains.
+    """Time an artefact against single toolchains.
 
     Args:
         artefact: What ``Executable.save`` wrote, a folder or a zip.

@@ -131,7 +131,7 @@ class MergeComposite(ModulePass):
         self._rows = tuple(composites([row]) for row in table)
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Sets the metadata property ``Composite`` of nodes to ``label#number``."""
+        """Set the metadata property ``Composite`` of nodes to ``label#number``."""
         graph = DataflowGraph(model)
         for number, found in enumerate(_disjoint(graph, self._rows)):
             (part,) = found.sub_graph.nested
@@ -157,7 +157,7 @@ class AnnotateTarget(ModulePass):
         self._labels = {row.label for row in self._toolchain.pattern_table()}
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Sets the metadata property ``target`` of nodes."""
+        """Set the metadata property ``target`` of nodes."""
         rule = OpPredicateFusionRule(self._takes)
         for found in rule.find(DataflowGraph(model), FusionReport()):
             _mark(found.sub_graph, TARGET, str(self._target))
@@ -177,7 +177,7 @@ class MergeCompilerRegions(ModulePass):
         super().__init__(PassInfo("MergeCompilerRegions", opt_level=0))
 
     def transform_module(self, model: ir.Model, context: PassContext) -> ir.Model:
-        """Sets the metadata property ``compiler_region`` of nodes."""
+        """Set the metadata property ``compiler_region`` of nodes."""
         graph = DataflowGraph(model)
         for number, kernel in enumerate(max_coalesce(graph, _marked_kernels(graph))):
             _mark(kernel.sub_graph, REGION, str(number))

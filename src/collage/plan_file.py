@@ -14,13 +14,15 @@ from typing import Any
 
 from collage._errors import UsageError
 
-__all__ = ["LabelledPart", "PlanFile", "PlanFileKernel", "read_plan"]
+__all__ = ["MOST_BRANCHES", "LabelledPart", "PlanFile", "PlanFileKernel", "read_plan"]
 
 _SCHEMA = 2
 """The newest version: in it, kernels have bodies. A plan without any is written as version 1."""
 
 _MAX_BYTES = 64 << 20
 _MAX_DEPTH = 20
+MOST_BRANCHES = 64
+"""The largest number of a branch. Each branch of a plan takes a processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class PlanFileKernel:
         nodes: Names of its operators in the prepared model.
         parts: Labelled parts.
         device: The device that it runs on; None if no devices are planned.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
         bodies: Of an If, a Loop or a Scan whose bodies are kernels of their own: the kernels of each body, in order of the name
             of its attribute. The target is then the host, which runs the operator.
     """
@@ -55,6 +58,7 @@ class PlanFileKernel:
     nodes: tuple[str, ...]
     parts: tuple[LabelledPart, ...] = ()
     device: str | None = None
+    branch: int | None = None
     bodies: tuple[tuple[PlanFileKernel, ...], ...] = ()
 
     @property
@@ -70,6 +74,7 @@ class PlanFileKernel:
             "nodes": list(self.nodes),
             **({"parts": [_part_to_json(part) for part in self.parts]} if self.parts else {}),
             **({"device": self.device} if self.device is not None else {}),
+            **({"branch": self.branch} if self.branch is not None else {}),
             **({"bodies": [[kernel.to_json() for kernel in body] for body in self.bodies]} if self.bodies else {}),
         }
 
@@ -152,8 +157,10 @@ def read_plan(path: str | Path) -> PlanFile:
 
 
 def _kernel(data: Any, where: str, depth: int = 0) -> PlanFileKernel:
-    _check_keys(data, where, {"target", "nodes"}, {"parts", "device", "bodies"})
-    device, bodies = data.get("device"), data.get("bodies", [])
+    _check_keys(data, where, {"target", "nodes"}, {"parts", "device", "branch", "bodies"})
+    device, branch, bodies = data.get("device"), data.get("branch"), data.get("bodies", [])
+    if branch is not None and (type(branch) is not int or not 1 <= branch <= MOST_BRANCHES):
+        raise UsageError(f"'branch' of {where} is not a number from 1 to {MOST_BRANCHES}")
     if not isinstance(bodies, list) or not all(isinstance(body, list) for body in bodies) or depth > _MAX_DEPTH:
         raise UsageError(f"'bodies' of {where} is not a list of lists, or nested too deeply")
     return PlanFileKernel(
@@ -161,6 +168,7 @@ def _kernel(data: Any, where: str, depth: int = 0) -> PlanFileKernel:
         _names(data["nodes"], where),
         _parts(data.get("parts", []), where, 0),
         None if device is None else _text(device, f"'device' of {where}"),
+        branch,
         tuple(tuple(_kernel(each, f"a body of {where}", depth + 1) for each in body) for body in bodies),
     )
 

@@ -68,7 +68,7 @@ def register_device_type(kind: str, device_type: str) -> None:
     """
     for name in (kind, device_type):
         if not _KIND.fullmatch(name):
-            raise TargetError(f"{name!r} is no name of a kind or a device type; use small letters, digits and '_'")
+            raise TargetError(f"{name!r} is not a name of a kind or a device type; use small letters, digits and '_'")
     known = _DEVICE_TYPES.setdefault(kind, device_type)
     if known != device_type:
         raise TargetError(f"target kind {kind!r} is registered for {known!r} devices, not {device_type!r}")
@@ -118,7 +118,7 @@ class Target:
     def parse(
         cls, text: str, toolchains: Mapping[str, Iterable[str]] | None = None, *, host: Target | None = None
     ) -> Target:
-        """Reads a target string or an alias.
+        """Read a target string or an alias.
 
         Args:
             text: For example ``llvm -compiler=openvino -threads=1``, or the alias ``openvino``.

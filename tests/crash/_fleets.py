@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,18 @@ class B(_Plugin):
     number = 1
 """
 COMMAND = [sys.executable, "-c", "from collage.cli import main; main()"]
+
+
+def patiently(start: Callable[[], Any], tries: int = 5) -> Any:
+    """On a busy machine Ray gives up a start that takes longer than half a minute."""
+    for left in range(tries, 0, -1):
+        try:
+            return start()
+        except Exception:
+            if left == 1:
+                raise
+            time.sleep(1.0)
+    return None
 
 
 class Site:

@@ -12,13 +12,13 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.crash._fleets import Site, fingerprint_on, new_database, plan_of, processors
+from tests.crash._fleets import Site, fingerprint_on, new_database, patiently, plan_of, processors
 from tests.crash._leftovers import assert_none_left
 
 pytestmark = pytest.mark.slow
@@ -26,18 +26,6 @@ cluster_utils = pytest.importorskip("ray.cluster_utils", reason="the package ray
 
 CHAINS = [list(chain) for chain in itertools.islice(itertools.permutations(("Relu", "Exp", "Abs", "Neg"), 3), 10)]
 NODES = ("small", "small", "big")
-
-
-def patiently(start: Callable[[], Any], tries: int = 5) -> Any:
-    """On a busy machine Ray gives up a start that takes longer than half a minute."""
-    for left in range(tries, 0, -1):
-        try:
-            return start()
-        except Exception:
-            if left == 1:
-                raise
-            time.sleep(1.0)
-    return None
 
 
 class Machines:

@@ -204,7 +204,7 @@ def test_a_damaged_result_is_as_good_as_none(
 ) -> None:
     first = compiled(tmp_path, machine.operators, finals=True)
     with Database(str(tmp_path / "db.sqlite")) as database:
-        ((name, value),) = database.facts("plan-2")
+        ((name, value),) = database.facts("plan-3")
         damaged = copy.deepcopy(value)
         damage(damaged["plans"][0])
         database.keep_fact(damaged, **name)

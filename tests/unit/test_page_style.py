@@ -1,4 +1,4 @@
-"""Rules 2 to 4 of ``docs/style.md`` for documents: persons, "is no", and sentences of at most 25 words.
+"""Rules 2 to 4 of ``docs/style.md`` for documents: persons, "is no", conditions, and sentences of at most 25 words.
 
 Pages that broke them when the rules were written are listed with their number of breaches. A number may fall and never
 rise, and a page that is not listed has none. ``python tests/unit/test_page_style.py`` prints the breaches.
@@ -42,6 +42,8 @@ NOT_PROSE = re.compile(r"^ *```.*?^ *```|^    \S.*?$|<!--.*?-->", re.MULTILINE |
 BREAKS = re.compile(r"\n\s*\n|\n\s*(?:[*-]|\d+\.) | ?\|\s?|\n#+ |:\n|; ")
 PERSON = re.compile(r"\b(who|whoever|whom|nobody|somebody)\b", re.IGNORECASE)
 IS_NO = re.compile(r"(?<!there )\b(is|are) no (?!longer\b)", re.IGNORECASE)
+WHERE = re.compile(r"[^\w#]*Where .*[^?]$")
+"""A sentence that begins with a condition: rule 3 wants "If" or "When"."""
 
 
 def sentences(text: str) -> list[str]:
@@ -57,7 +59,9 @@ def breaches(text: str) -> list[str]:
     return [
         sentence
         for sentence in sentences(text)
-        if len(sentence.split()) > MOST_WORDS or PERSON.search(sentence) or IS_NO.search(sentence)
+        if len(sentence.split()) > MOST_WORDS
+        or any(rule.search(sentence) for rule in (PERSON, IS_NO))
+        or WHERE.match(sentence)
     ]
 
 
@@ -79,6 +83,8 @@ def test_pages_keep_the_rules_that_a_program_can_check(page: str) -> None:
         ("```\n" + "word " * 30 + "\n```\n", 0),
         ("Ask somebody. Whoever asks knows nobody.", 2),
         ("A file is no model. There is no model. It is no longer there.", 1),
+        ("Where it fails, it says so. * Where it fails, it says so. Where is it?", 2),
+        ("# Where it lies\n\nIt lies where it was. Wherever it lies, it is read.", 0),
         ("In a list:\n\n* " + "word " * 20 + "\n* " + "word " * 20, 0),
     ],
 )

@@ -36,7 +36,7 @@ class MetricService:
         """Import the function, so that a mistake in its name is found before anything is compiled."""
         try:
             found = getattr(importlib.import_module(self._module), self._name)
-        except Exception as error:
+        except BaseException as error:  # A module may call sys.exit.
             raise CompileError(f"cannot be imported: {type(error).__name__}: {error}") from error
         if not callable(found):
             raise CompileError(f"is {type(found).__name__}, not a function")
@@ -55,12 +55,25 @@ class MetricService:
         assert self._function is not None
         told = None if label is None else _arrays(label)["label"]
         try:
-            score = float(self._function(_arrays(outputs), _arrays(expected), told))
-        except Exception as error:
+            found = self._function(_arrays(outputs), _arrays(expected), told)
+        except BaseException as error:  # It may call sys.exit.
             raise CompileError(f"raised {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
-        if not math.isfinite(score):
-            raise CompileError(f"returned {score}, and must return a finite number")
+        score = _number(found)
+        if score is None or not math.isfinite(score):
+            shape = "".join(map(str, [list(found.shape)] if isinstance(found, np.ndarray) else []))
+            what = f"{type(found).__name__}{shape}" if score is None else score
+            raise CompileError(f"returned {what}, and must return a finite number")
         return score
+
+
+def _number(found: Any) -> float | None:
+    """Return what a function returned as a number; None if it is something else."""
+    if found is None or isinstance(found, str | bytes):
+        return None
+    try:
+        return float(found.item() if hasattr(found, "item") else found)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
 
 
 def _arrays(folder: str) -> dict[str, Any]:

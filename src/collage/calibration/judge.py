@@ -6,9 +6,11 @@ Answers of the original are kept, so that each sample is asked once. Samples are
 from __future__ import annotations
 
 import shutil
+import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import numpy as np
 
 from collage._errors import InputError, ToolchainError, UsageError
 from collage.calibration.metrics import Metric, PythonMetric
-from collage.calibration.samples import CalibrationData, Sample, put_values
+from collage.calibration.samples import CalibrationData, Sample, holds_nan, put_values
 from collage.numerics.value_store import ValueStore
 from collage.workers.worker import Worker
 
@@ -42,6 +44,10 @@ class Judge:
         original: A worker whose service has ``answer(values, into)``: the model that is right.
         metrics: What to compare by.
         folder: Where inputs and answers lie meanwhile.
+
+    Attributes:
+        metrics: What answers are compared by.
+        with_nan: Names of samples whose inputs hold NaN, by index, as far as they were looked at.
     """
 
     def __init__(self, data: CalibrationData, original: Worker, metrics: Sequence[Metric], folder: Path) -> None:
@@ -50,7 +56,8 @@ class Judge:
         self._original = original
         self._folder = folder
         self._kept_bytes = 0
-        self._own_scores: dict[tuple[str, int], float] = {}
+        self.with_nan: dict[int, str] = {}
+        self._own_scores: dict[tuple[str, int], float | None] = {}
         self._functions = {
             metric.name: Worker(_METRIC, {"module": metric.module, "function": metric.function, "paths": _paths()})
             for metric in metrics
@@ -75,6 +82,29 @@ class Judge:
             except ToolchainError as error:
                 raise UsageError(f"metric {name}: {error}") from error
 
+    def rehearse(self, index: int) -> None:
+        """Have the original answer one sample, and score its answer by every metric.
+
+        So a wrong metric or label is found before anything is compiled.
+
+        Raises:
+            InputError: A metric finds nothing to compare by, or a label that does not fit.
+            ToolchainError: The original does not run on the sample.
+            UsageError: A function of the user's failed.
+        """
+        self._clear()
+        sample = self._data.read(index)
+        self._answer_originally([index], [str(put_values(self._folder / "asked_0", sample.feeds).folder)])
+        expected = ValueStore(self._expected_at(index))
+        for metric in self.metrics:
+            self._drop(metric, _Asked.of(sample), index, expected)
+
+    def score_of_original(self, metric: Metric, indices: Sequence[int]) -> float | None:
+        """Return the original's own mean score on samples for which drops are known; None if the metric only compares."""
+        found = [self._own_scores.get((metric.name, index)) for index in indices]
+        known = [score for score in found if score is not None]
+        return statistics.fmean(known) if known and len(known) == len(found) else None
+
     def drops(
         self, answers: Worker, indices: Sequence[int], metrics: Sequence[Metric] | None = None
     ) -> dict[str, list[float]]:
@@ -96,16 +126,19 @@ class Judge:
             if start and time.monotonic() - started > _MOST_S:
                 break
             self._clear()
-            chunk = [(index, self._data.read(index)) for index in indices[start : start + _CHUNK]]
-            asked = [
-                str(put_values(self._folder / f"asked_{i}", sample.feeds).folder) for i, (_, sample) in enumerate(chunk)
-            ]
-            self._answer_originally([index for index, _ in chunk], asked)
+            chunk, asked, told = indices[start : start + _CHUNK], list[str](), list[_Asked]()
+            for i, index in enumerate(chunk):
+                sample = self._data.read(index)
+                if holds_nan(sample.feeds):
+                    self.with_nan[index] = sample.name
+                asked.append(str(put_values(self._folder / f"asked_{i}", sample.feeds).folder))
+                told.append(_Asked.of(sample))
+            self._answer_originally(chunk, asked)
             places = [self._folder / f"answer_{i}" for i in range(len(chunk))]
             answers.call("answer", _CHUNK * _RUN_S, values=asked, into=[str(place) for place in places])
-            for place, (index, sample) in zip(places, chunk, strict=True):
+            for place, index, each in zip(places, chunk, told, strict=True):
                 for metric in metrics:
-                    found[metric.name].append(self._drop(metric, sample, index, ValueStore(place)))
+                    found[metric.name].append(self._drop(metric, each, index, ValueStore(place)))
         return found
 
     def _answer_originally(self, indices: Sequence[int], asked: Sequence[str]) -> None:
@@ -133,18 +166,21 @@ class Judge:
             for folder in self._folder.glob(kind):
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _drop(self, metric: Metric, sample: Sample, index: int, answer: ValueStore) -> float:
-        expected = ValueStore(self._expected_at(index))
-        if not isinstance(metric, PythonMetric):
-            try:
-                return metric.drop(_arrays(answer), _arrays(expected), sample.label)
-            except InputError as error:
-                raise InputError(f"metric {metric.name}, on {sample.name}: {error}") from error
-        if (metric.name, index) not in self._own_scores:
-            self._own_scores[metric.name, index] = self._score(metric, sample, expected, expected)
-        return self._own_scores[metric.name, index] - self._score(metric, sample, answer, expected)
+    def _drop(self, metric: Metric, sample: _Asked, index: int, answer: ValueStore) -> float:
+        expected, key = ValueStore(self._expected_at(index)), (metric.name, index)
+        if isinstance(metric, PythonMetric):
+            own = self._own_scores.get(key)
+            if own is None:
+                own = self._own_scores[key] = self._score(metric, sample, expected, expected)
+            return own - self._score(metric, sample, answer, expected)
+        try:
+            if key not in self._own_scores:
+                self._own_scores[key] = metric.score(_arrays(expected), sample.label)
+            return metric.drop(_arrays(answer), _arrays(expected), sample.label)
+        except InputError as error:
+            raise InputError(f"metric {metric.name}, on {sample.name}: {error}") from error
 
-    def _score(self, metric: PythonMetric, sample: Sample, answer: ValueStore, expected: ValueStore) -> float:
+    def _score(self, metric: PythonMetric, sample: _Asked, answer: ValueStore, expected: ValueStore) -> float:
         worker = self._functions[metric.name]
         label = None if sample.label is None else put_values(self._folder / "label", {"label": sample.label})
         try:
@@ -158,6 +194,18 @@ class Judge:
         except ToolchainError as error:
             raise UsageError(f"metric {metric.name}, on {sample.name}: {error}") from error
         return score
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A sample whose inputs lie in a file: many of them do not sit in memory."""
+
+    name: str
+    label: np.ndarray[Any, Any] | None
+
+    @classmethod
+    def of(cls, sample: Sample) -> _Asked:
+        return cls(sample.name, sample.label)
 
 
 def _arrays(store: ValueStore) -> Mapping[str, np.ndarray[Any, Any]]:

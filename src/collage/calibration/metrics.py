@@ -66,6 +66,7 @@ class Estimate:
         high: The worse end.
         samples: Samples that it comes from.
         is_vague: There are too few samples for the worse end to be worth anything.
+        original: The original model's own score on these samples; None if the metric only compares.
     """
 
     value: float
@@ -73,6 +74,7 @@ class Estimate:
     high: float
     samples: int
     is_vague: bool = False
+    original: float | None = None
 
     def keeps(self, limit: float) -> bool:
         """Return True if the worse end keeps a limit; of too few samples, if the estimate itself does."""
@@ -91,6 +93,10 @@ class Metric(Protocol):
         """Return how much worse than the original's an answer to one sample is."""
         ...
 
+    def score(self, expected: Mapping[str, Array], label: Array | None) -> float | None:
+        """Return the original's own score on one sample; None if the metric only compares."""
+        ...
+
     def sum_up(self, drops: Sequence[float], limit: float | None = None) -> Estimate:
         """Return the drop over many samples; the limit decides whether there are too few."""
         ...
@@ -100,8 +106,17 @@ class Metric(Protocol):
         ...
 
 
+class _Comparing:
+    """A metric by which the original has no score of its own."""
+
+    __slots__ = ()
+
+    def score(self, expected: Mapping[str, Array], label: Array | None) -> float | None:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
-class _MaxError:
+class _MaxError(_Comparing):
     name: str = "max-error"
 
     def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
@@ -113,11 +128,11 @@ class _MaxError:
 
     def told(self, estimate: Estimate) -> str:
         further = f"below {estimate.high:.1e} on {_FURTHER} further inputs"
-        return f"largest error {estimate.value:.1e} of the largest output, and {further}"
+        return f"largest error {estimate.value:.1e} of the largest output ({further})"
 
 
 @dataclass(frozen=True, slots=True)
-class _Cosine:
+class _Cosine(_Comparing):
     name: str = "cosine"
 
     def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
@@ -133,7 +148,7 @@ class _Cosine:
 
 
 @dataclass(frozen=True, slots=True)
-class _Snr:
+class _Snr(_Comparing):
     name: str = "snr"
 
     def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
@@ -165,6 +180,11 @@ class _Top:
         before, after = (_hits(found[name], wanted, self.count) for found in (expected, outputs))
         return float(np.mean(before.astype(float) - after.astype(float)))
 
+    def score(self, expected: Mapping[str, Array], label: Array | None) -> float | None:
+        if not self.has_labels or label is None:
+            return None
+        return float(np.mean(_hits(expected[_classes_of(expected)], label, self.count)))
+
     def sum_up(self, drops: Sequence[float], limit: float | None = None) -> Estimate:
         count = len(drops)
         if any(drop not in (-1.0, 0.0, 1.0) for drop in drops):
@@ -177,8 +197,10 @@ class _Top:
 
     def told(self, estimate: Estimate) -> str:
         if self.has_labels:
-            low, high = 100 * estimate.low, 100 * estimate.high
-            return f"{self.name.replace('top', 'top-')} accuracy drops by {100 * estimate.value:.1f} % [{low:.1f}, {high:.1f}]"
+            value, low, high = (100 * drop for drop in (estimate.value, estimate.low, estimate.high))
+            drop = f"a drop of {value:.1f} % [{low:.1f}, {high:.1f}]"
+            scores = "" if estimate.original is None else f" {_instead(100 * estimate.original, value, '.1f', ' %')},"
+            return f"{self.name.replace('top', 'top-')} accuracy{scores} {drop}"
         low, high = 100 * (1 - estimate.high), 100 * (1 - estimate.low)
         return (
             f"{self.name.replace('top', 'top-')} agreement {100 * (1 - estimate.value):.1f} % [{low:.1f}, {high:.1f}]"
@@ -203,13 +225,20 @@ class PythonMetric:
         """Refuse: a function of the user's is called in a process of its own."""
         raise NotImplementedError
 
+    def score(self, expected: Mapping[str, Array], label: Array | None) -> float | None:
+        """Refuse, as ``drop`` does."""
+        raise NotImplementedError
+
     def sum_up(self, drops: Sequence[float], limit: float | None = None) -> Estimate:
         """Return the mean."""
         return mean_interval(drops)
 
     def told(self, estimate: Estimate) -> str:
         """Return an estimate in words."""
-        return f"{self.name} drops by {estimate.value:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]"
+        drop = f"a drop of {estimate.value:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]"
+        if estimate.original is None:
+            return f"{self.name}: {drop}"
+        return f"{self.name} {_instead(estimate.original, estimate.value, '.4g')}, {drop}"
 
 
 BUILT_IN = ("max-error", "cosine", "snr", "top1", "top5")
@@ -314,6 +343,10 @@ def _as_vectors(outputs: Mapping[str, Array], expected: Mapping[str, Array]) -> 
     return np.where(np.isfinite(left), left, 0.0)[finite], right[finite]
 
 
+def _instead(original: float, drop: float, form: str, unit: str = "") -> str:
+    return f"{original - drop:{form}}{unit} instead of the original's {original:{form}}{unit}"
+
+
 def _decibels(ratio: float) -> float:
     return -20.0 * math.log10(max(ratio, 1e-15))
 
@@ -351,6 +384,11 @@ def _hits(scores: Array, wanted: Array, count: int) -> Array:
     wanted = np.asarray(wanted)
     if wanted.size != math.prod(ranked.shape[:-1]) or wanted.dtype.kind not in "iub":
         raise InputError(
-            f"the label is {wanted.dtype}{list(wanted.shape)}; the model answers with {list(ranked.shape[:-1])} class numbers"
+            f"the label is {wanted.dtype}{list(wanted.shape)}; it has to hold integers, class numbers of shape "
+            f"{list(ranked.shape[:-1])}"
         )
+    classes = scores.shape[_axis(scores)] if "float" in scores.dtype.name else None
+    if classes is not None and wanted.size and not 0 <= int(wanted.min()) <= int(wanted.max()) < classes:
+        odd = int(wanted.min()) if wanted.min() < 0 else int(wanted.max())
+        raise InputError(f"the label is {odd}; the model answers with {classes} classes, 0 to {classes - 1}")
     return np.asarray((ranked == wanted.reshape(ranked.shape[:-1])[..., np.newaxis]).any(axis=-1))

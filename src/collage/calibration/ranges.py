@@ -15,7 +15,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from collage.calibration.samples import put_values
+from collage.calibration.samples import holds_nan, put_values
 from collage.graph import constant_tensor, set_value_means, set_value_range
 from collage.workers.worker import Worker
 
@@ -45,13 +45,20 @@ class Ranges:
         extents: The smallest and the largest finite element by the name of each value.
         unbounded: Names of values that had NaN or infinite elements, or magnitudes that stand for infinity.
         means: The mean of each channel over all samples, of values in ``mean_axes``.
-        samples: Samples that they come from.
+        samples: Samples that were looked at.
+        skipped: Of these, the number that was left out, since NaN is among their inputs.
     """
 
     extents: dict[str, tuple[float, float]] = field(default_factory=dict)
     unbounded: set[str] = field(default_factory=set)
     means: dict[str, list[float]] = field(default_factory=dict)
     samples: int = 0
+    skipped: int = 0
+
+    def skip(self) -> None:
+        """Note that a sample is left out."""
+        self.samples += 1
+        self.skipped += 1
 
     def add(self, found: Mapping[str, Iterable[float]], means: Mapping[str, Sequence[float]] | None = None) -> None:
         """Widen the ranges by what one more sample showed: low, high, and the number of elements that are not finite."""
@@ -60,9 +67,10 @@ class Ranges:
             self.extents[name] = min(low, known_low), max(high, known_high)
             if others or max(-low, high) >= _SENTINEL:
                 self.unbounded.add(name)
+        known = self.samples - self.skipped
         for name, fresh in (means or {}).items():
-            old = self.means.get(name, [0.0] * len(fresh) if not self.samples else [])
-            share = 1.0 / (self.samples + 1)
+            old = self.means.get(name, [] if known else [0.0] * len(fresh))
+            share = 1.0 / (known + 1)
             # Channels that come and go have no mean, and no correction.
             self.means[name] = (
                 [a + (b - a) * share for a, b in zip(old, fresh, strict=True)] if len(old) == len(fresh) else []
@@ -72,13 +80,21 @@ class Ranges:
     def as_json(self) -> dict[str, Any]:
         """Return what ``from_json`` reads."""
         extents = {name: list(extent) for name, extent in self.extents.items()}
-        return {"extents": extents, "unbounded": sorted(self.unbounded), "means": self.means, "samples": self.samples}
+        return {
+            "extents": extents,
+            "unbounded": sorted(self.unbounded),
+            "means": self.means,
+            "samples": self.samples,
+            "skipped": self.skipped,
+        }
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> Ranges:
         """Return ranges that were written down."""
         extents = {name: (float(low), float(high)) for name, (low, high) in told["extents"].items()}
-        return cls(extents, set(told["unbounded"]), dict(told["means"]), int(told["samples"]))
+        return cls(
+            extents, set(told["unbounded"]), dict(told["means"]), int(told["samples"]), int(told.get("skipped", 0))
+        )
 
 
 def mean_axes(model: ir.Model) -> dict[str, int]:
@@ -111,7 +127,7 @@ def collect_ranges(
 
     Args:
         worker: See ``runs_worker``.
-        samples: Inputs by name; read one after the other.
+        samples: Inputs by name, read one after the other; those whose inputs hold NaN are left out.
         folder: Where the inputs of one sample lie meanwhile.
         ranges: What earlier samples showed; it is widened.
         after_each: Told of the ranges after each sample.
@@ -122,8 +138,11 @@ def collect_ranges(
     """
     ranges = Ranges() if ranges is None else ranges
     for sample in samples:
-        at = str(put_values(folder, sample).folder)
-        ranges.add(*worker.call("ranges", _RUN_S, values=at, axes=dict(axes or {})))
+        if holds_nan(sample):
+            ranges.skip()
+        else:
+            at = str(put_values(folder, sample).folder)
+            ranges.add(*worker.call("ranges", _RUN_S, values=at, axes=dict(axes or {})))
         after_each(ranges)
     return ranges
 

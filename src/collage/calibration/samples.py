@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import lzma
 import math
 import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +26,7 @@ from collage._errors import InputError, UsageError
 from collage.frontend import check_given, describe_inputs
 from collage.numerics.value_store import ValueStore
 
-__all__ = ["CalibrationData", "Sample", "Split", "open_data", "put_values", "split_samples"]
+__all__ = ["CalibrationData", "Sample", "Split", "holds_nan", "open_data", "put_values", "split_samples"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -39,6 +41,8 @@ _MOST_CHOOSING = 64
 _SHARE = 5
 """One sample in so many calibrates, and as many choose. All others judge."""
 _EACH_ONE = 3
+_MOST_TOLD = 200
+_BROKEN = zipfile.BadZipFile, zlib.error, lzma.LZMAError
 
 
 def put_values(folder: Path, values: Mapping[str, Any]) -> ValueStore:
@@ -64,6 +68,12 @@ class Sample:
     name: str
     feeds: Mapping[str, Array]
     label: Array | None = None
+
+
+def holds_nan(feeds: Mapping[str, Any]) -> bool:
+    """Return True if an input holds NaN, which 8 bits cannot express."""
+    arrays = (value for value in feeds.values() if isinstance(value, np.ndarray))
+    return any("float" in array.dtype.name and bool(np.isnan(array).any()) for array in arrays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +122,7 @@ class CalibrationData:
         has_labels: Every sample says what is right.
         read: Returns a sample by index.
         origin: What messages call the data.
+        labelled: Number of samples that say what is right.
     """
 
     count: int
@@ -119,6 +130,7 @@ class CalibrationData:
     has_labels: bool
     read: Callable[[int], Sample] = field(repr=False)
     origin: str
+    labelled: int = 0
 
     def samples(self, indices: Iterable[int]) -> Iterator[Sample]:
         """Read samples one after the other."""
@@ -190,7 +202,7 @@ def _of_folder(path: Path, model: ir.Model) -> CalibrationData:
         return _sample(model, arrays, str(file))
 
     count = min(len(files), _MOST_SAMPLES)
-    return CalibrationData(count, digest.hexdigest(), labelled == count, read, str(path))
+    return CalibrationData(count, digest.hexdigest(), labelled == count, read, str(path), labelled)
 
 
 def _of_file(path: Path, model: ir.Model, folder: Path) -> CalibrationData:
@@ -255,7 +267,7 @@ def _of_iterable(source: Iterable[Any], model: ir.Model, folder: Path) -> Calibr
         store = ValueStore(folder / f"sample_{index}")
         return _sample(model, {name: np.array(store.get(name)) for name in store}, f"sample {index}")
 
-    return CalibrationData(count, digest.hexdigest(), labelled == count, read, "the samples given")
+    return CalibrationData(count, digest.hexdigest(), labelled == count, read, "the samples given", labelled)
 
 
 def _sample(model: ir.Model, arrays: Mapping[str, Array], where: str) -> Sample:
@@ -289,8 +301,9 @@ def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    except (zipfile.BadZipFile, EOFError, RuntimeError, NotImplementedError, zlib.error) as error:
-        raise UsageError(f"cannot read {path}: it is not a .npz file ({error})") from error
+    except (*_BROKEN, EOFError, RuntimeError, struct.error, UnicodeError) as error:
+        told = " ".join(str(error).split())[:_MOST_TOLD]
+        raise UsageError(f"cannot read {path}: it is not a .npz file ({told})") from error
 
 
 def _headers(archive: zipfile.ZipFile, path: Path, most_bytes: int) -> dict[str, _Header]:
@@ -316,8 +329,12 @@ def _header(stream: IO[bytes], where: str) -> tuple[_Header, bool]:
         version = np.lib.format.read_magic(stream)
         reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, is_fortran, dtype = reader(stream)
-    except (ValueError, KeyError, EOFError) as error:
+    except (*_BROKEN, OSError):
+        raise
+    except Exception as error:  # Headers are untrusted texts, and NumPy's parser raises what it pleases.
         raise UsageError(f"{where} is not an array in NumPy's format") from error
+    if any(length < 0 for length in shape) or dtype.names is not None or dtype.subdtype is not None:
+        raise UsageError(f"{where} is not an array of plain elements; save numbers or fixed-width strings")
     if dtype.hasobject:
         raise UsageError(f"{where} holds Python objects, which are never read; save numbers or fixed-width strings")
     return _Header(dtype, shape), is_fortran

@@ -285,7 +285,7 @@ def compile_(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Compiles a model."""
+    """Compile a model."""
     began = time.monotonic()
     if on is not None or machine is not None:
         return compile_there(context, model, output, on, machine, machines, db, quiet=quiet, json=json)
@@ -391,7 +391,7 @@ def run(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Runs an artefact."""
+    """Run an artefact."""
     from collage.cli._report import print_outputs
     from collage.cli._run import run_once
 
@@ -451,7 +451,7 @@ def bench(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Benchmarks an artefact."""
+    """Benchmark an artefact."""
     from collage.benchmark import bench as bench_
     from collage.cli._arrays import read_arrays
     from collage.cli._report import print_bench
@@ -506,7 +506,7 @@ def compare(
     input_: Inputs = None,
     json: Json = False,
 ) -> None:
-    """Compares two artefacts."""
+    """Compare two artefacts."""
     from collage.artefact_comparison import compare_artefacts
     from collage.cli._arrays import read_arrays
     from collage.cli._compare import show_comparison
@@ -544,7 +544,7 @@ def explain(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Explains an artefact."""
+    """Explain an artefact."""
     from collage.cli._explain import show_explanation
 
     show_explanation(artefact, node, against, target, json=json)
@@ -597,7 +597,7 @@ def inspect(
     pass_config: PassConfig = None,
     json: Json = False,
 ) -> None:
-    """Inspects a model."""
+    """Inspect a model."""
     from collage.runtime import is_artefact
 
     if is_artefact(model):
@@ -657,7 +657,7 @@ def targets(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show where a broken toolchain fails.")] = False,
     json: Json = False,
 ) -> None:
-    """Lists toolchains."""
+    """List toolchains."""
     from collage.cli._report import print_targets
     from collage.inspection import describe_targets
 
@@ -679,7 +679,7 @@ def targets(
     """
 )
 def env(json: Json = False) -> None:
-    """Describes the environment."""
+    """Describe the environment."""
     from collage.cli._report import print_env
     from collage.inspection import describe_environment
 

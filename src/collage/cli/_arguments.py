@@ -17,7 +17,7 @@ def as_name(text: str) -> str:
 
 
 def read_pairs(items: Sequence[str] | None, option: str, form: str) -> dict[str, str]:
-    """Reads ``NAME=VALUE``; names may hold further equals signs."""
+    """Read ``NAME=VALUE``; names may hold further equals signs."""
     pairs = {}
     for item in items or ():
         name, equals, value = item.rpartition("=")
@@ -28,7 +28,7 @@ def read_pairs(items: Sequence[str] | None, option: str, form: str) -> dict[str,
 
 
 def read_files(items: Sequence[str] | None, option: str, form: str) -> dict[str, str]:
-    """Reads ``NAME=FILE``; both may hold further equals signs, and the sign is meant after which a file is there.
+    """Read ``NAME=FILE``; both may hold further equals signs, and the sign is meant after which a file is there.
 
     If there is none, or several such signs, it is the last one, or the first of these.
     """
@@ -41,12 +41,12 @@ def read_files(items: Sequence[str] | None, option: str, form: str) -> dict[str,
 
 
 def read_dims(items: Sequence[str] | None, option: str = "--dim") -> dict[str, int]:
-    """Reads ``seq=128``."""
+    """Read ``seq=128``."""
     return {name: _length(option, name, text) for name, text in read_pairs(items, option, "NAME=LENGTH").items()}
 
 
 def read_lengths(items: Sequence[str] | None) -> dict[str, int | Mapping[int, float]]:
-    """Reads ``seq=128``, and ``seq=32:3,512:1`` for three runs at 32 for each at 512."""
+    """Read ``seq=128``, and ``seq=32:3,512:1`` for three runs at 32 for each at 512."""
     lengths: dict[str, dict[int, float]] = {}
     for item in items or ():
         for name, text in read_pairs([item], "--dim", "NAME=LENGTH or NAME=LENGTH:WEIGHT,LENGTH:WEIGHT").items():
@@ -55,18 +55,18 @@ def read_lengths(items: Sequence[str] | None) -> dict[str, int | Mapping[int, fl
                 try:
                     lengths.setdefault(name, {})[_length("--dim", name, length)] = float(weight) if colon else 1.0
                 except ValueError:
-                    raise UsageError(f"--dim {name}={text}: {weight!r} is no weight") from None
+                    raise UsageError(f"--dim {name}={text}: {weight!r} is not a weight") from None
     return {name: next(iter(told)) if [*told.values()] == [1.0] else told for name, told in lengths.items()}
 
 
 def _length(option: str, name: str, text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"{option} {name}={text}: {text!r} is no length of at least 1")
+        raise UsageError(f"{option} {name}={text}: {text!r} is not a length of at least 1")
     return int(text)
 
 
 def read_seconds(text: str | None) -> float | None:
-    """Reads ``90``, ``90s``, ``5m`` or ``1h``."""
+    """Read ``90``, ``90s``, ``5m`` or ``1h``."""
     if text is None:
         return None
     factor = {"s": 1.0, "m": 60.0, "h": 3600.0}.get(text[-1:], 0.0)

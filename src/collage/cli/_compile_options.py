@@ -87,9 +87,9 @@ def read_penalties(items: Sequence[str] | None) -> dict[str, float]:
         try:
             penalties[name] = float(text) * 1e-6
         except ValueError:
-            raise UsageError(f"--launch-penalty {name}={text}: {text!r} is no number of microseconds") from None
+            raise UsageError(f"--launch-penalty {name}={text}: {text!r} is not a number of microseconds") from None
         if not 0 <= penalties[name] < float("inf"):
-            raise UsageError(f"--launch-penalty {name}={text}: it is no number from zero up")
+            raise UsageError(f"--launch-penalty {name}={text}: it is not a number from zero up")
     return penalties
 
 

@@ -15,7 +15,7 @@ __all__ = ["counted", "print_json", "printable", "progress"]
 
 
 def print_json(value: Any) -> None:
-    """Prints one JSON document on stdout; NaN and infinity never occur in it."""
+    """Print one JSON document on stdout; NaN and infinity never occur in it."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 

@@ -54,7 +54,7 @@ StatusOption = Annotated[
     """
 )
 def stats(url: Url = None, json: Json = False) -> None:
-    """Counts."""
+    """Count."""
     from collage.database.queries import statistics
 
     with _opened(url, reading=True) as database:
@@ -98,7 +98,7 @@ def show(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Lists."""
+    """List."""
     from collage.database.queries import Choice, find_digest, listing
 
     with _opened(url, reading=True) as database:
@@ -141,7 +141,7 @@ def explain_miss(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Explains."""
+    """Explain."""
     from collage.measure.explain_miss import explain_digest, explain_model
 
     with _opened(url, reading=True) as database:
@@ -178,7 +178,7 @@ def export(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Exports."""
+    """Export."""
     from collage.database.export import export_lines
 
     if json and file == "-":
@@ -211,14 +211,14 @@ def import_(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Imports."""
+    """Import."""
     from collage.database.export import import_lines
 
     with _opened(url, create=True) as database, _read(file) as lines:
         try:
             moved = import_lines(database, lines, file)
         except UnicodeDecodeError:
-            raise UsageError(f"{file} is no text; nothing was imported") from None
+            raise UsageError(f"{file} is not a text file; nothing was imported") from None
     _print_moved(moved, file, json)
 
 
@@ -239,7 +239,7 @@ def merge(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Merges."""
+    """Merge."""
     from collage.database.export import merge as merge_
 
     with _opened(url, create=True) as database:
@@ -276,7 +276,7 @@ def prune(
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """Prunes."""
+    """Prune."""
     from collage.database.queries import Choice
     from collage.database.queries import prune as prune_
 

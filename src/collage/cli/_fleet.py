@@ -82,7 +82,7 @@ def compile_(
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Compiles a fleet of models."""
+    """Compile a fleet of models."""
     from collage.fleet.machines import LOCAL, local_fleet, read_fleet
     from collage.fleet.supervisor import compile_fleet
 
@@ -129,7 +129,7 @@ def status(
     db: Url = None,
     json: Json = False,
 ) -> None:
-    """Lists tasks."""
+    """List tasks."""
     from collections import Counter
 
     tasks, old = _chosen(db, output, [])
@@ -160,7 +160,7 @@ def retry(
     stale: Annotated[bool, typer.Option("--stale", help="Also those whose toolchains have changed since.")] = False,
     db: Url = None,
 ) -> None:
-    """Tries tasks again."""
+    """Try tasks again."""
     tasks, old = _chosen(db, output, names or [])
     _move(db, [task.digest for task in tasks], ("failed", "cancelled"), "waiting")
     if stale:
@@ -178,7 +178,7 @@ def retry(
     """
 )
 def cancel(names: Names = None, output: Folder = None, db: Url = None) -> None:
-    """Cancels tasks."""
+    """Cancel tasks."""
     tasks, _ = _chosen(db, output, names or [])
     _move(db, [task.digest for task in tasks], ("waiting", "running"), "cancelled", "cancelled")
 
@@ -192,7 +192,7 @@ def cancel(names: Names = None, output: Folder = None, db: Url = None) -> None:
     """
 )
 def machines(on: Address = "local", json: Json = False) -> None:
-    """Lists nodes."""
+    """List nodes."""
     from collage.fleet.machines import LOCAL
     from collage.fleet.remote import describe_nodes
 
@@ -226,13 +226,13 @@ def join(
         int, typer.Option(min=1, help="Models that are compiled at once. They are timed one at a time.")
     ] = 1,
 ) -> None:
-    """Joins a cluster."""
+    """Join a cluster."""
     import os
     import shutil
     from json import dumps
     from sys import executable
 
-    from collage.fleet.cluster import MEASURE, resource_of
+    from collage.fleet.cluster import MEASURE, resource_of, token_environment
     from collage.fleet.node import describe_here
 
     ray = shutil.which("ray", path=os.pathsep.join([str(Path(executable).parent), os.environ.get("PATH", "")]))
@@ -242,7 +242,7 @@ def join(
     typer.echo(printable(f'[machines."{machine}"]\nfingerprint = "{here["fingerprint"]}"  # {here["host"]}'))
     resources = dumps({resource_of(machine): 1, MEASURE: slots})
     # Ray has its workers give way to everything else. What is timed must not.
-    environment = {**os.environ, "RAY_worker_niceness": "0"}
+    environment = {**os.environ, **token_environment(), "RAY_worker_niceness": "0"}
     words = [ray, "start", f"--address={address}", f"--num-cpus={slots}", f"--resources={resources}"]
     os.execve(ray, words, environment)
 

@@ -37,15 +37,26 @@ def print_report(report: Report, artefact: str | None = None) -> None:
     console = _console()
     console.print(_escape("\n".join(gain_lines(report))), highlight=False)
     console.print(_table("end to end (* is returned)", columns_of(report), table_rows(report), right=(1, 3, 4)))
+    in_branches = any(kernel.branch is not None for kernel in report.kernels)
     rows = (
         row
         for kernel in report.kernels
         for row in (
-            (kernel.name, short_name(kernel.target), kernel.operators, milliseconds(kernel.estimate_us)),
-            *((f"  {inner.name}", short_name(inner.target), inner.operators, "") for inner in kernel.bodies),
+            (
+                kernel.name,
+                short_name(kernel.target),
+                kernel.operators,
+                milliseconds(kernel.estimate_us),
+                *([str(kernel.branch or "")] if in_branches else []),
+            ),
+            *(
+                (f"  {inner.name}", short_name(inner.target), inner.operators, "", *([""] if in_branches else []))
+                for inner in kernel.bodies
+            ),
         )
     )
-    console.print(_table("kernels", ("kernel", "target", "operators", "ms, measured alone"), rows, right=(3,)))
+    columns = ("kernel", "target", "operators", "ms, measured alone", *(["branch"] if in_branches else []))
+    console.print(_table("kernels", columns, rows, right=(3, 4)))
     if points := report.front.get("points"):
         console.print(_front(points))
     told = [*_summary(report), *([] if artefact is None else [f"written to {artefact}"])]
@@ -63,7 +74,8 @@ def _front(points: Sequence[Mapping[str, Any]]) -> Any:
 def _summary(report: Report) -> list[str]:
     search, numerics, lines = report.search, report.numerics, [*report.precision.get("summary", ())]
     if len(report.kernels) > 1 and report.estimate_us is not None:
-        lines.append(f"its kernels add up to {milliseconds(report.estimate_us)} ms")
+        verb = "are expected to take" if any(kernel.branch is not None for kernel in report.kernels) else "add up to"
+        lines.append(f"its kernels {verb} {milliseconds(report.estimate_us)} ms")
         if report.additive_error is not None:
             lines[-1] += f"; additive error {report.additive_error:+.1%}"
     if numerics.max_rel_error is not None and numerics.tolerance is not None:

@@ -33,7 +33,7 @@ def run_once(
     trace: Path | None = None,
     rebuild: bool = False,
 ) -> dict[str, Any]:
-    """Runs an artefact on inputs from .npy files, made up where none is given.
+    """Run an artefact on inputs from .npy files, made up where none is given.
 
     Returns:
         Its ``outputs``, described; ``notes`` on how it was loaded and ran; its ``profile`` if a trace was asked for.
@@ -98,7 +98,7 @@ def check_names(names: Iterable[str], inputs: Sequence[Port] | None) -> None:
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Makes what the system says against a path a sentence for the user."""
+    """Make what the system says against a path a sentence for the user."""
     try:
         yield
     except OSError as error:

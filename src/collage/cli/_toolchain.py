@@ -50,7 +50,7 @@ def check(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> None:
-    """Checks a toolchain."""
+    """Check a toolchain."""
     facts = {
         "target": target,
         "takes": None if takes is None else frozenset(takes),
@@ -103,7 +103,7 @@ class _Checks:
         made = toolchains.get(self.name)
         target = toolchains.parse_target(self.facts["target"] or made.targets[0])
         if target.toolchain != self.name:
-            raise UsageError(f"{str(target)!r} is no target of {self.name}; it has {', '.join(made.targets)}")
+            raise UsageError(f"{str(target)!r} is not a target of {self.name}; it has {', '.join(made.targets)}")
         found = availability_for(made, target)
         if not found.available:
             told = "; ".join(filter(None, (found.reason, found.remedy)))

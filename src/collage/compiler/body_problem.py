@@ -55,7 +55,7 @@ def body_model(graph: DataflowGraph, node: ir.Node, name: str) -> ir.Model:
 
 
 Lengths = tuple[int | str | None, ...] | None
-"""What is known of a shape: each length, the name of one, or None; None if not even the rank is known."""
+"""The lengths of a shape as far as they are known: a number, a name, or None; None if not even the rank is known."""
 
 
 def _carried(graph: DataflowGraph, node: ir.Node) -> list[tuple[ir.Value, ir.Value | None, ir.Value]]:

@@ -36,7 +36,7 @@ from collage.target import HOST_TARGET, Target
 __all__ = ["body_candidates", "is_searchable"]
 
 FindPlan = Callable[[Survey, MeasureSession, Database], tuple[Survey, CompileResult]]
-"""What finds the plan of a model: `pipeline.find_plan`."""
+"""A function that finds the plan of a model, as `pipeline.find_plan` does."""
 
 _OPERATORS = ("If", "Loop", "Scan")
 _LEAST_SHARE = 0.05

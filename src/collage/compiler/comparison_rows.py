@@ -10,7 +10,7 @@ from typing import Any
 from collage.compiler.final_comparison import BASELINE, FinalComparison
 from collage.compiler.plans import Plan
 from collage.compiler.result_store import CompileResult
-from collage.compiler.survey import Survey
+from collage.compiler.survey import HOPELESS, Survey
 from collage.cost.outcome import Outcome, Status
 from collage.cost.statistics import Summary
 from collage.measure.baselines import TargetBaseline
@@ -124,6 +124,8 @@ def _target_row(survey: Survey, finals: FinalComparison, target: Target) -> Row:
         )
     elif survey.problem.is_bound(target):
         reason = "its kernels are bound to a rule; the time is that of the whole model without the rule"
+    elif finals.standings and target.is_reduced and _is_near(survey, outcome):
+        reason = "another plan is expected to be clearly faster, so that its accuracy was not judged"
     elif finals.standings:
         verdict = "too slow"
     return Row(
@@ -136,6 +138,11 @@ def _target_row(survey: Survey, finals: FinalComparison, target: Target) -> Row:
         max_rel_error=outcome.error,
         reason=reason,
     )
+
+
+def _is_near(survey: Survey, outcome: Outcome) -> bool:
+    """Return True if a target would have been compared for its time alone."""
+    return outcome.time is not None and outcome.time.median_s <= HOPELESS * survey.best_single_s
 
 
 def _telling(found: TargetBaseline) -> Outcome:

@@ -48,7 +48,7 @@ def concurrent_plans(
     ]
     plans: list[Plan] = []
     for cover in covers:
-        plan = Plan.of(cover.candidates, f"mix {len(plans) + 1}")
+        plan = Plan.of(cover.candidates, f"mix {len(plans) + 1}", placement=problem.placement)
         if not any(plan.same_kernels(other) for other in plans):
             plans.append(plan)
     return sorted(plans, key=lambda plan: predicted_s(problem, costs, plan) or float("inf"))

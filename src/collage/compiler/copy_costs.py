@@ -27,7 +27,7 @@ from collage.search import Transfer
 from collage.system.machine import this_machine
 from collage.workers.machine_lock import measurement_lock
 
-__all__ = ["CopyCost", "measure_copy_cost", "transfers_of"]
+__all__ = ["CopyCost", "hand_overs", "measure_copy_cost", "transfers_of"]
 
 _ROUNDS = 101
 _SMALL_BYTES = 64
@@ -98,6 +98,27 @@ def transfers_of(
         return costs[src, dst].seconds(nbytes)
 
     return placement.transfers(graph, copy_s, nbytes_of)
+
+
+def hand_overs(
+    graph: DataflowGraph,
+    lanes: int,
+    nbytes_of: Callable[[ir.Value], int],
+    database: Database,
+    *,
+    remeasure: bool = False,
+) -> list[Transfer]:
+    """Return what the operators of a model hand to each other, and what that costs where some run in other lanes than others.
+
+    A lane is a thread that may use any core, so all costs are alike.
+    """
+    cost = measure_copy_cost((), (), database, remeasure)
+    found = []
+    for node in range(len(graph)):
+        seconds = cost.seconds(sum(map(nbytes_of, graph.node(node).outputs)))
+        prices = [[0.0 if src == dst else seconds for dst in range(lanes)] for src in range(lanes)]
+        found.append(Transfer(node, dict.fromkeys(graph.consumers(node)), prices))
+    return found
 
 
 def _copy_cost(

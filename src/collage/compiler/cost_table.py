@@ -9,7 +9,7 @@ from typing import Protocol
 import onnx_ir as ir
 
 from collage.compiler.budget import SearchBudget
-from collage.compiler.copy_costs import transfers_of
+from collage.compiler.copy_costs import hand_overs, transfers_of
 from collage.compiler.problem import Problem
 from collage.compiler.survey import Survey
 from collage.cost.cost import Cost
@@ -86,10 +86,13 @@ class CostTable:
         self._outcomes: dict[tuple[Hashable, Target], Outcome] = {}
         self._rejected: set[tuple[SubGraph, Target]] = set()
         self._twins: dict[tuple[Hashable, Target], list[CandidateKernel]] = {}
+        self._hand_overs: dict[int, list[Transfer]] = {}
 
     def learn(self) -> None:
         """Find out what a search needs beyond the survey: overheads, bounds, and where the time goes."""
-        usable, baselines = [*self._survey.usable, HOST_TARGET], self._survey.baselines
+        usable = [*self._survey.usable, HOST_TARGET]
+        # A variant takes the whole model alone, so that no kernel of it is expected or asked about.
+        baselines = {target: found for target, found in self._survey.baselines.items() if target in usable}
         graph, session = self._problem.graph, self._session
         self.overheads = {target: measure_overheads(target, session, self._database) for target in usable}
         peak = measure_peak(self._database)
@@ -161,6 +164,13 @@ class CostTable:
         return transfers_of(
             problem.placement, problem.graph, self._nbytes_of, self._database, remeasure=problem.options.remeasure
         )
+
+    def hand_overs(self, lanes: int) -> list[Transfer]:
+        """Return the values that operators hand to each other, with the costs of handing them from lane to lane."""
+        if lanes not in self._hand_overs:
+            graph, remeasure = self._problem.graph, self._problem.options.remeasure
+            self._hand_overs[lanes] = hand_overs(graph, lanes, self._nbytes_of, self._database, remeasure=remeasure)
+        return self._hand_overs[lanes]
 
     @property
     def introduced(self) -> list[CandidateKernel]:
@@ -244,6 +254,14 @@ class CostTable:
     def expected_s(self, candidate: CandidateKernel) -> float:
         """Return the expected seconds of a candidate that was not measured."""
         return self._expectation.expected_s(candidate.target, candidate.bits)
+
+    def node_seconds(self, kernels: Iterable[HasTarget]) -> list[float]:
+        """Return the expected seconds of each operator inside larger kernels, on the target of the kernel that has it."""
+        found = [0.0] * len(self._problem.graph)
+        for kernel in kernels:
+            for node in kernel.sub_graph.inside:
+                found[node] = self._expectation.node_s(kernel.target, node)
+        return found
 
     def least_s(self, candidate: CandidateKernel) -> float:
         """Return seconds that a candidate's cost cannot undercut, whichever toolchain compiles it."""

@@ -101,7 +101,7 @@ class EstimatedSearch:
 
     def _plan_of(self, cover: Sequence[CandidateKernel]) -> Plan:
         costs = {(kernel.sub_graph, kernel.target): self.cost_of(kernel) for kernel in cover}
-        plan = Plan.of(cover, "estimated")
+        plan = Plan.of(cover, "estimated", placement=self._problem.placement)
         told = [costs[kernel.sub_graph, kernel.target] for kernel in plan.kernels]
         texts = [f"{cost.seconds:.6g}" if cost.is_known else None for cost in told]
         kernels = [replace(kernel, cost=text) for kernel, text in zip(plan.kernels, texts, strict=True)]

@@ -76,7 +76,11 @@ class CollageFuseOps(ModulePass):
             UsageError: Inputs or lengths in the options that do not fit the model.
             WrongAnswer: Every way of running the model gives wrong outputs.
         """
-        if not context.get_config("collage.enable_collage") or kernels_of(model):
+        if not context.get_config("collage.enable_collage"):
+            context.remark("nothing is done, since collage.enable_collage is not set")
+            return model
+        if kernels_of(model):
+            context.remark("nothing is done, since the model has kernels already")
             return model
         options = effective_options(self._options, self._menu, self._toolchains)
         if self._estimator is not None:
@@ -109,7 +113,7 @@ class CollageFuseOps(ModulePass):
 def _partitioned(problem: Problem, plan: Plan) -> ir.Model:
     """Return the prepared model with a function for each kernel; what is left to the host stays as it is."""
     kernels = [kernel for kernel in plan.kernels if kernel.target != HOST_TARGET]
-    return problem.kernels.partitioned([kernel_spec(problem, kernel) for kernel in kernels])
+    return problem.kernels.partitioned([kernel_spec(problem, plan, kernel) for kernel in kernels])
 
 
 def _take_into_memory(model: ir.Model) -> None:

@@ -175,7 +175,7 @@ def _variants(problem: Problem, plan: Plan, recipe: Recipe, check: FinalistResul
         return [_Variant(plan, recipe, check)]
     own = [int(kernel.target.option("threads") or 0) for kernel in plan.kernels]
     counts = stream_counts(_cores(), problem.options.threads or (max(own) if own and all(own) else 0))
-    if problem.placement is not None:
+    if plan.placement is not None or plan.branches > 1:
         return [_Variant(plan, recipe, check)]
     return [
         _Variant(

@@ -175,7 +175,8 @@ def best_plans(
         plain = next((cover for cover in charged if 1 < len(cover.candidates) < len(mix.candidates)), None)
         if plain is not None:
             covers.insert(covers.index(mix) + 1, plain)
-    plans = [Plan.of(cover.candidates, f"mix {i}") for i, cover in enumerate(covers, 1)]
+    placement = problem.placement
+    plans = [Plan.of(cover.candidates, f"mix {i}", placement=placement) for i, cover in enumerate(covers, 1)]
     return [plan for i, plan in enumerate(plans) if not any(plan.same_kernels(earlier) for earlier in plans[:i])]
 
 

@@ -66,6 +66,7 @@ from collage.compiler.refusals import (
 )
 from collage.compiler.report import compile_report
 from collage.compiler.result_store import CompileResult, ResultStore, SearchSummary
+from collage.compiler.side_by_side import side_by_side
 from collage.compiler.survey import Survey
 from collage.compiler.thread_counts import with_one_thread
 from collage.compiler.tried import record_of_trials, renamed
@@ -250,7 +251,7 @@ def find_plan(
             survey = with_one_thread(survey, session, database)
         result = given_plan(survey, session, database) if is_given else _plan(survey, session, database, told)
     if result.finals.recipe is None:
-        raise _nothing_finished(result.finals)
+        raise _nothing_finished(survey, result.finals)
     check_chosen(survey, session, result.finals)
     return survey, result
 
@@ -312,12 +313,16 @@ def _searched(
     found = None
     expected_s = partial(predicted_s, problem, costs)
     judge = partial(judged, problem, session, survey.precision, seconds=expected_s)
+    leaves = problem.kernels.bodies.leaves
+    compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say, leaves)
+
+    def may_share(plan: Plan) -> bool:
+        return compat.can_share(plan.targets)
+
     is_bound = bool(problem.choices) or any(problem.is_bound(target) for target in survey.takers)
     is_several = len(survey.takers) > 1 or bool(inner)
     if is_several or is_bound or problem.placement is not None or tune_s or costs.has_variants:
-        leaves = problem.kernels.bodies.leaves
-        compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say, leaves)
-        refinement = Refinement(problem, costs, session, lambda plan: compat.can_share(plan.targets))
+        refinement = Refinement(problem, costs, session, may_share)
 
         def finalists(index: CandidateKernelIndex, result: SearchResult[CandidateKernel]) -> Sequence[Plan]:
             plans = in_one_process(problem, costs, compat, index, best_plans(problem, costs, index, result))
@@ -327,11 +332,13 @@ def _searched(
             mixes = _mixes(survey, plans, singles)
             refined = refinement.plans(index, [*mixes, *singles])
             mixes += [plan for plan in refined if not _is_among([*mixes, *singles], plan)]
+            mixes += side_by_side(problem, costs, [*mixes, *singles], may_share)
             return priced(with_named_targets(survey, judge([*singles, *mixes])))
 
         found, finals = decide(candidates, search, finalists, choose_, costs)
     else:
-        finals = choose_(priced(with_named_targets(survey, judge(singles))))
+        plans = [*singles, *side_by_side(problem, costs, singles, may_share)]
+        finals = choose_(priced(with_named_targets(survey, judge(plans))))
     if survey.precision is not None and problem.options.front:
         again = partial(searched_again, problem, costs, candidates)
         survey.precision.front = find_front(survey, session, costs, finals, again)
@@ -424,10 +431,12 @@ def _is_single_already(survey: Survey, plan: Plan) -> bool:
     return len(plan.kernels) == 1 and is_surveyed and not first.sub_graph.nested
 
 
-def _nothing_finished(finals: FinalComparison) -> Exception:
+def _nothing_finished(survey: Survey, finals: FinalComparison) -> Exception:
     """Return the error for a model that no plan runs rightly."""
     standings = finals.standings
-    reasons = told_once({name: [s.reason] for name, s in standings.items() if s.reason}) or "no target took it"
+    refused = {} if survey.precision is None else survey.precision.refusals
+    told = {name: [s.reason] for name, s in standings.items() if s.reason}
+    reasons = told_once(told | {name: [reason] for name, reason in refused.items()}) or "no target took it"
     if any(s.status is Status.WRONG for s in standings.values()):
         return WrongAnswer(f"every way of running the model gives wrong outputs: {reasons}")
     return NothingCanRun(f"nothing can run the model: {reasons}")

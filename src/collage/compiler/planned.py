@@ -27,6 +27,7 @@ def plan_file_of(problem: Problem, plan: Plan, model_digest: str) -> PlanFile:
             replace(
                 _file_kernel(problem.kernels.bodies, place.sub_graph, place.target),
                 device=None if place.device is None else str(place.device),
+                branch=place.branch,
             )
             for place in plan.kernels
         ),
@@ -64,7 +65,7 @@ def plan_of_file(
     reader = _Reader(problem, file.model in ("", model_digest), build_of)
     kernels = reader.kernels(problem.graph, file.kernels)
     single = kernels[0].target if len(kernels) == 1 and kernels[0].target in problem.menu else None
-    return Plan(_NAME, tuple(kernels), single)
+    return Plan(_NAME, tuple(kernels), single, problem.placement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,9 @@ class _Reader:
                 raise UsageError(
                     f"the plan does not fit: {shown} is for device {kernel.device}, and no devices are planned"
                 )
-            return PlannedKernel(sub_graph, target, "plan file")
+            return PlannedKernel(sub_graph, target, "plan file", branch=kernel.branch)
+        if kernel.branch is not None:
+            raise UsageError(f"the plan does not fit: {shown} is in branch {kernel.branch}, and devices are planned")
         allowed = problem.placement.devices_for(sub_graph.nodes, target)
         device = next((each for each in allowed if str(each) == kernel.device), None)
         if not allowed or (kernel.device is not None and device is None):
@@ -128,6 +131,8 @@ class _Reader:
             raise UsageError(
                 f"the plan does not fit: {shown}: bodies are those of one operator, which has as many, on the host"
             )
+        if any(inner.branch is not None for body in kernel.bodies for inner in body):
+            raise UsageError(f"the plan does not fit: {shown}: kernels of bodies are in no branch")
         plan = tuple(
             tuple(
                 BodyKernel(place.sub_graph.inside, place.target, place.sub_graph.nested, place.rule)

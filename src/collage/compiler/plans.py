@@ -49,6 +49,7 @@ class PlannedKernel:
         target: What it is compiled for.
         rule: The rule that proposed it.
         device: Where it runs; None if neither the search nor the plan chooses.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
         cost: What it was measured, or estimated, to cost when the plan was chosen, as text; None if that is not known.
     """
 
@@ -56,39 +57,54 @@ class PlannedKernel:
     target: Target
     rule: str
     device: SEScope | None = None
+    branch: int | None = None
     cost: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A disjoint, covering, acyclic choice of kernels.
+    """A disjoint, covering, acyclic choice of kernels, and of where and when each runs.
 
     Attributes:
         name: For people.
-        kernels: In the order in which they run.
+        kernels: In the order in which they run, or in which they begin where several run at the same time.
         single: The target that runs the whole model alone, if one does.
+        placement: The devices that they run on; None if no devices are planned.
     """
 
     name: str
     kernels: tuple[PlannedKernel, ...]
     single: Target | None = None
+    placement: DevicePlacement | None = field(default=None, compare=False, repr=False)
 
     @property
     def targets(self) -> tuple[Target, ...]:
         """The targets of its kernels, each once."""
         return tuple(dict.fromkeys(place.target for place in self.kernels))
 
+    @property
+    def branches(self) -> int:
+        """Number of branches that run at the same time; 0 if kernels run one after the other."""
+        return len({place.branch for place in self.kernels} - {None})
+
     def same_kernels(self, other: Plan) -> bool:
-        """Return True if both run the same nodes in the same kernels, whichever rule proposed them."""
+        """Return True if both run the same nodes in the same kernels at the same places, whichever rule proposed them."""
         mine, theirs = (
-            [(p.sub_graph.key, p.target.without_rule, p.device) for p in plan.kernels] for plan in (self, other)
+            [(p.sub_graph.key, p.target.without_rule, p.device, p.branch) for p in plan.kernels]
+            for plan in (self, other)
         )
         return mine == theirs
 
     @classmethod
-    def of(cls, cover: Sequence[CandidateKernel], name: str, single: Target | None = None) -> Plan:
+    def of(
+        cls,
+        cover: Sequence[CandidateKernel],
+        name: str,
+        single: Target | None = None,
+        placement: DevicePlacement | None = None,
+    ) -> Plan:
         """The plan of a cover, its kernels in an order in which they can run."""
-        return cls(name, tuple(_placement_of(c) for c in _in_run_order(cover)), single)
+        return cls(name, tuple(map(_planned, _in_run_order(cover))), single, placement)
 
 
 def with_costs(plan: Plan, seconds: Iterable[float | None]) -> Plan:
@@ -120,7 +136,7 @@ def _in_run_order(cover: Sequence[CandidateKernel]) -> list[CandidateKernel]:
     return ordered
 
 
-def _placement_of(candidate: CandidateKernel) -> PlannedKernel:
+def _planned(candidate: CandidateKernel) -> PlannedKernel:
     device = candidate.scope if isinstance(candidate, DeviceCandidate) else None
     return PlannedKernel(candidate.sub_graph, candidate.target, " > ".join(candidate.rules), device)
 
@@ -215,8 +231,8 @@ def _alone_with_rest(
         kernels.append(PlannedKernel(sub_graph, owner, "alone on a device", device if placement.is_free else None))
         start = stop
     if all(place.target == target for place in kernels):
-        return Plan(target.title, tuple(kernels), target)
-    return Plan(f"partition_for({target.short})", tuple(kernels))
+        return Plan(target.title, tuple(kernels), target, placement)
+    return Plan(f"partition_for({target.short})", tuple(kernels), placement=placement)
 
 
 def on_the_host(problem: Problem, survey: Survey) -> Plan:
@@ -264,7 +280,7 @@ def lower(problem: Problem, session: MeasureSession, plan: Plan) -> Recipe:
         kernel = problem.kernels.model(place.sub_graph, place.target)
         name = plan_kernel_name(number, len(plan.kernels), place.sub_graph, place.target)
         made.append(str(kernel.graph.name))
-        specs.append(kernel_spec(problem, place, name))
+        specs.append(kernel_spec(problem, plan, place, name))
         records.append(
             KernelRecord(
                 name=name,
@@ -272,14 +288,15 @@ def lower(problem: Problem, session: MeasureSession, plan: Plan) -> Recipe:
                 inputs=tuple(str(value.name) for value in kernel.graph.inputs),
                 outputs=tuple(str(value.name) for value in kernel.graph.outputs),
                 compiled=session.build(kernel, place.target),
+                branch=place.branch,
             )
         )
-    # Plans that differ in one kernel, or only in where kernels run, are different files of one workspace.
+    # Plans that differ in one kernel, or only in where and when kernels run, are different files of one workspace.
     which = hashlib.sha256("\n".join(made).encode()).hexdigest()[:12]
     file = f"{records[0].name}_and_{len(records) - 1}_more_{which}.onnx" if records else "empty.onnx"
     model, devices = problem.kernels.partitioned(specs), None
-    if problem.placement is not None:
-        model, records, devices = lay_out(model, records, problem.placement)
+    if plan.placement is not None:
+        model, records, devices = lay_out(model, records, plan.placement)
     ir.save(model, session.workspace / file)
     return Recipe(
         inputs=tuple(Port.of(value) for value in problem.model.graph.inputs),
@@ -311,10 +328,10 @@ def _empty_dimensions(problem: Problem) -> tuple[str, ...]:
     )
 
 
-def kernel_spec(problem: Problem, place: PlannedKernel, name: str = "") -> KernelSpec:
+def kernel_spec(problem: Problem, plan: Plan, place: PlannedKernel, name: str = "") -> KernelSpec:
     """Return what a kernel of a plan becomes in the partitioned model, with all that is known of it as metadata."""
     kernel = problem.kernels.model(place.sub_graph, place.target)
-    name, placement = name or str(kernel.graph.name), problem.placement
+    name, placement = name or str(kernel.graph.name), plan.placement
     scope = None if placement is None else placement.result_scope(place.sub_graph.nodes, place.target, place.device)
     told = {key: text for key, text in kernel.metadata_props.items() if key == TUNED}
     told["rule"] = place.rule
@@ -334,18 +351,23 @@ def estimate_s(costs: CostTable, kernel: PlannedKernel) -> float | None:
 def predicted_s(problem: Problem, costs: CostTable, plan: Plan) -> float | None:
     """Seconds until a plan's last kernel ends; None if a kernel was not measured.
 
-    Where the search placed them on devices, copies count too, and kernels of devices that work at once overlap.
+    Where the search placed them on devices, copies count too, and kernels of devices that work at once overlap. So do kernels
+    of different branches.
     """
     seconds = []
     for place in plan.kernels:
         if (kernel_s := estimate_s(costs, place)) is None:
             return None
         seconds.append(kernel_s + (costs.launch_penalty_s(place.target) if len(plan.kernels) > 1 else 0.0))
-    if problem.placement is None or any(place.device is None for place in plan.kernels):
+    if plan.branches > 1:
+        numbers = sorted({place.branch or 0 for place in plan.kernels})
+        in_lanes = [(place.sub_graph.inside.bits, numbers.index(place.branch or 0)) for place in plan.kernels]
+        return makespan_s(in_lanes, seconds, costs.hand_overs(len(numbers)))
+    if plan.placement is None or any(place.device is None for place in plan.kernels):
         return sum(seconds)
-    devices = problem.placement.devices
+    devices = plan.placement.devices
     placed = [(p.sub_graph.inside.bits, devices.index(p.device)) for p in plan.kernels if p.device is not None]
     transfers = costs.transfers
-    if problem.placement.has_overlap:
+    if plan.placement.has_overlap:
         return makespan_s(placed, seconds, transfers)
     return sum(seconds) + sum(transfer.copy_s[src][dst] for transfer, src, dst in copies_of(placed, transfers))

@@ -79,7 +79,7 @@ def _wholes(survey: Survey) -> list[Plan]:
     graph = survey.problem.graph
     everything = SubGraph(graph, IndexSet((1 << len(graph)) - 1))
     return [
-        Plan(str(target), (PlannedKernel(everything, target, "whole"),), target)
+        Plan(str(target), (PlannedKernel(everything, target, "whole"),), target, survey.problem.placement)
         for target, found in survey.baselines.items()
         if found.whole.time is not None
     ]

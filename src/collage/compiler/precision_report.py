@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import onnx_ir as ir
+
+from collage.calibration import touches_unbounded
 from collage.compiler.accuracy_budget import plan_key
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.plans import PlannedKernel
-from collage.compiler.precision_sensitivity import is_product
+from collage.compiler.precision_sensitivity import FLOATS, is_product
 from collage.compiler.precision_session import Precision, Verdict
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
@@ -24,7 +27,13 @@ from collage.target import Target
 __all__ = ["with_precision"]
 
 _SHOWN = 6
+_INT8 = "int8"
 _MANY_OUTSIDE = 1e-3
+_WHY = {
+    "sensitive": "8 bits there changed the outputs most",
+    "unbounded": "8 bits cannot hold their values",
+    "faster": "the plan is faster so, as measured",
+}
 
 
 def with_precision(report: Report, survey: Survey, session: MeasureSession, finals: FinalComparison) -> Report:
@@ -57,6 +66,7 @@ def with_precision(report: Report, survey: Survey, session: MeasureSession, fina
         "metrics": {} if verdict is None else _metrics(precision, verdict),
         "outside": precision.outside,
         "kernels": kernels,
+        "not_in_int8": _not_in_int8(survey, plan.kernels),
         "operators": {name: dict(found) for name, found in operators.items()},
         "speedup_over_float32": speedup,
         "refused": dict(precision.refusals),
@@ -74,6 +84,7 @@ def _metrics(precision: Precision, verdict: Verdict) -> dict[str, Any]:
     return {
         metric.name: {
             "drop": found.value,
+            "original": found.original,
             "interval": [found.low, found.high],
             "samples": found.samples,
             "too_few": found.is_vague,
@@ -103,14 +114,38 @@ def _in_float(survey: Survey, place: PlannedKernel) -> list[str]:
 def _operators(survey: Survey, places: Sequence[PlannedKernel]) -> Mapping[str, Counter[str]]:
     """Return how many convolutions and matrix products compute in what, by operator and precision."""
     found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for node, precision, _ in _products(survey, places):
+        found[node.op_type][precision] += 1
+    return found
+
+
+def _products(survey: Survey, places: Sequence[PlannedKernel]) -> Iterator[tuple[ir.Node, str, bool]]:
+    """Return every convolution and matrix product of a plan, its precision, and True if an 8-bit kernel leaves it in floats."""
     for place in places:
-        kept = set(_in_float(survey, place))
+        kept, floats = set(_in_float(survey, place)), place.target.option(FLOATS) or "f32"
         for node in place.sub_graph.nodes:
             if is_product(node):
-                found[node.op_type][
-                    (place.target.option("floats") or "f32") if node.name in kept else precision_of(place.target)
-                ] += 1
-    return found
+                is_kept = node.name in kept
+                yield node, floats if is_kept else precision_of(place.target), is_kept
+
+
+def _not_in_int8(survey: Survey, places: Sequence[PlannedKernel]) -> list[dict[str, Any]]:
+    """Return the products of a plan with 8-bit kernels that are computed otherwise, by precision and reason."""
+    precision = survey.precision
+    if precision is None or not any(place.target.is_calibrated for place in places):
+        return []
+    found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for node, name, is_kept in _products(survey, places):
+        if name == _INT8:
+            continue
+        if precision.ranges is not None and touches_unbounded(node, precision.ranges):
+            why = "unbounded"
+        elif is_kept or precision.sensitive >> survey.problem.graph.index_of(node) & 1:
+            why = "sensitive"
+        else:
+            why = "faster"
+        found[name, why].append(str(node.name))
+    return [{"precision": name, "why": why, "names": names} for (name, why), names in found.items()]
 
 
 def _speedup_over_float(survey: Survey, finals: FinalComparison) -> float | None:
@@ -138,13 +173,12 @@ def _summary(precision: Precision, verdict: Verdict | None, facts: Mapping[str, 
         )
     else:
         fast = [] if speedup is None else [f"{speedup:.1f}x as fast as float32 on the best toolchain"]
-        told = [
-            f"{metric['told']} on {metric['samples']} samples that chose nothing"
-            if data["is_independent"]
-            else f"{metric['told']} on the samples that calibrated"
-            for metric in facts["metrics"].values()
-        ]
-        lines.append("; ".join([*fast, *told, *_in_words(facts)]))
+        metrics = facts["metrics"].values()
+        told = " and ".join(metric["told"] for metric in metrics)
+        count = max((metric["samples"] for metric in metrics), default=0)
+        judging = "1 sample that chose" if count == 1 else f"{count} samples that chose"
+        where = f"{judging} nothing" if data["is_independent"] else "the samples that calibrated"
+        lines.append("; ".join([*fast, *([f"{told}, on {where}"] if told else []), *_in_words(facts)]))
         few = [name for name, metric in facts["metrics"].items() if metric["too_few"]]
         if few:
             lines.append(f"there are too few judging samples for {', '.join(few)} to be certain; give more")
@@ -152,21 +186,32 @@ def _summary(precision: Precision, verdict: Verdict | None, facts: Mapping[str, 
         lines.append("samples were made up; real ones (--data FOLDER) would say more, and give better ranges")
     elif not data["is_independent"]:
         lines.append("there are too few samples to judge on others than those that calibrated; give at least three")
+    if not precision.data.has_labels and precision.data.labelled:
+        bare = precision.data.count - precision.data.labelled
+        lines.append(f"{bare} of {precision.data.count} samples have no label, so that no label is used")
+    if skipped := 0 if precision.ranges is None else precision.ranges.skipped:
+        count = len(precision.split.calibrate)
+        lines.append(f"{skipped} of {count} calibrating samples hold NaN, and no ranges were taken from them")
+    if odd := [*precision.judge.with_nan.values()]:
+        lines.append(f"the inputs of {_some(odd)} hold NaN, which 8-bit kernels do not pass on")
     outside = precision.outside
-    if outside is not None and outside > _MANY_OUTSIDE and any(k["precision"] == "int8" for k in facts["kernels"]):
+    if outside is not None and outside > _MANY_OUTSIDE and any(k["precision"] == _INT8 for k in facts["kernels"]):
         lines.append(f"{outside:.1%} of values on judging samples lie outside the calibrated ranges; give more samples")
     return lines
 
 
 def _in_words(facts: Mapping[str, Any]) -> list[str]:
-    """Return sentences such as ``49 of 53 Conv in int8, 4 in f32 (a, b)``."""
-    kept = [name for kernel in facts["kernels"] for name in kernel["in_float"]]
-    shown = f" ({', '.join(kept[:_SHOWN])}{' and more' if len(kept) > _SHOWN else ''})" if kept else ""
+    """Return sentences such as ``49 of 53 Conv in int8, 4 in bf16`` and ``a, b in bf16 because ...``."""
     lines = []
     for operator, counts in facts["operators"].items():
         total = sum(counts.values())
-        told = [f"{n} of {total} {operator} in {name}" for name, n in sorted(counts.items(), key=lambda c: -c[1])]
-        lines.append(", ".join(told))
-    if kept:
-        lines.append(f"left in floats because 8 bits there changed the outputs most: {len(kept)}{shown}")
+        (most, n), *others = sorted(counts.items(), key=lambda c: -c[1])
+        lines.append(", ".join([f"{n} of {total} {operator} in {most}", *(f"{n} in {name}" for name, n in others)]))
+    for each in facts["not_in_int8"]:
+        lines.append(f"{_some(each['names'])} in {each['precision']} because {_WHY[each['why']]}")
     return lines
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"

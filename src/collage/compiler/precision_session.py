@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -141,7 +142,13 @@ class Precision:
         indices = self.split.choose if chooses else self.split.judge
         drops = self.judge.drops(worker, indices)
         most = {limit.metric.name: limit.most for limit in self.limits}
-        found = {m.name: m.sum_up(drops[m.name], most.get(m.name)) for m in self.judge.metrics}
+        found = {
+            m.name: replace(
+                m.sum_up(drops[m.name], most.get(m.name)),
+                original=self.judge.score_of_original(m, indices[: len(drops[m.name])]),
+            )
+            for m in self.judge.metrics
+        }
         vague = tuple(name for name, estimate in found.items() if estimate.is_vague)
         for limit in self.limits:
             estimate = found[limit.metric.name]
@@ -149,7 +156,9 @@ class Precision:
             if not is_kept:
                 told = limit.metric.told(estimate)
                 samples = f"{estimate.samples} {'choosing' if chooses else 'judging'} samples"
-                return Verdict(found, f"{told}, on {samples}; at most {limit.most:.2g} is allowed", vague)
+                odd = [*self.judge.with_nan.values()] if not math.isfinite(estimate.value) else []
+                because = f"; the inputs of {odd[0]} hold NaN" if odd else ""
+                return Verdict(found, f"{told}, on {samples}; at most {limit.most:.2g} is allowed{because}", vague)
         return Verdict(found, None, vague)
 
 
@@ -220,6 +229,11 @@ def open_precision(
     judge = Judge(data, runs_worker(original or prepared, watches=False), list(metrics.values()), folder)
     stack.callback(judge.close)
     judge.find_functions()
+    try:
+        judge.rehearse(split.judge[0])
+    except ToolchainError as error:
+        if options.data is not None:
+            raise UsageError(f"the model cannot be run on {data.read(split.judge[0]).name}: {error}") from error
     found = Precision(data, split, judge, limits, options.data is None)
     if needs_ranges(problem.menu):
         _calibrate(found, problem, session, database, prepared)
@@ -262,7 +276,7 @@ def _calibrate(
         UsageError: The model cannot be run on a sample of the user's.
     """
     fact = {
-        "fact": "ranges-2",
+        "fact": "ranges-3",
         "model": model_digest(problem.model),
         "data": precision.data.digest,
         "samples": list(precision.split.calibrate),

@@ -75,7 +75,9 @@ class Refinement:
             self._spent_s += timer.spent_s
         costs.strategy_faults += () if fault is None else (fault,)
         costs.say(f"{strategy.name}: {timer.timed} plans timed in {timer.spent_s:.0f} s, {len(proposed)} better ones")
-        plans = [Plan.of(cover, f"refined {number}") for number, cover in enumerate(proposed, 1)]
+        plans = [
+            Plan.of(cover, f"refined {number}", placement=problem.placement) for number, cover in enumerate(proposed, 1)
+        ]
         return [plan for plan in plans if self._may_share(plan)]
 
     def _seeds(self, index: CandidateKernelIndex, finalists: Sequence[Plan]) -> list[tuple[CandidateKernel, ...]]:
@@ -124,7 +126,7 @@ class _Timer:
         if self._is_interrupted or self.seconds_left <= 0:
             return math.inf
         self.timed += 1
-        plan = Plan.of(cover, f"plan {self.timed}")
+        plan = Plan.of(cover, f"plan {self.timed}", placement=self._problem.placement)
         try:
             if not self._may_share(plan):
                 return math.inf

@@ -151,7 +151,8 @@ def check_chosen(survey: Survey, session: MeasureSession, finals: FinalCompariso
 def placement_costs(survey: Survey, finals: FinalComparison) -> list[str]:
     """Warn if a plan of devices makes a model slower than one target alone is without it."""
     alone_s = survey.best_single_s
-    if survey.problem.placement is None or finals.time is None or finals.time.median_s <= _SLOWER * alone_s:
+    is_placed = finals.plan is not None and finals.plan.placement is not None
+    if not is_placed or finals.time is None or finals.time.median_s <= _SLOWER * alone_s:
         return []
     best = min(
         (found.whole.time.median_s, target.title)

@@ -73,6 +73,7 @@ def compile_report(
                 place.rule,
                 _us(seconds),
                 record.device,
+                record.branch,
                 _bodies(problem, place, record.name),
             )
             for record, place, seconds in zip(
@@ -97,7 +98,7 @@ def compile_report(
         ),
         lengths_as_json({**problem.options.dims, **problem.options.fixed}),
         tuple(from_json(Occasion, each) for each in _occasions(problem, session)),
-        None if problem.placement is None else problem.placement.as_json(),
+        None if plan.placement is None else plan.placement.as_json(),
         _machine(problem, session),
         objective=finals.objective or {"name": problem.options.objective},
     )

@@ -36,7 +36,7 @@ from collage.toolchains import TUNED
 
 __all__ = ["CompileResult", "ResultStore", "SearchSummary"]
 
-_FACT = "plan-2"
+_FACT = "plan-3"
 _TRIED_FACT = "tried-1"
 _ELSEWHERE = (
     "db",
@@ -53,7 +53,8 @@ _ELSEWHERE = (
 )
 """Options that do not decide which plan is found, or that another part of the key stands for."""
 
-_TUNED_OPTIONS = ("trials", "seed")
+_OWN_OPTIONS = ("trials", "seed", "threads")
+"""Options that the kernels of a plan may have beside those of the menu: tuned ones, and those of branches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +275,7 @@ class ResultStore:
                     "bodies": self._problem.kernels.bodies.as_json(kernel.target),
                     "rule": kernel.rule,
                     "device": None if kernel.device is None else str(kernel.device),
+                    "branch": kernel.branch,
                     "tuned": self._tuned(kernel),
                     "estimate_s": estimate,
                 }
@@ -297,7 +299,7 @@ class ResultStore:
         after = kernel_successors(self._problem.graph, [kernel.sub_graph.inside.bits for kernel in kernels])
         is_in_order = all(later > i for i, fed in enumerate(after) for later in fed)
         is_whole = len(kernels) == len(told["kernels"]) and is_in_order
-        plan = Plan(told["name"], tuple(kernels), single)
+        plan = Plan(told["name"], tuple(kernels), single, self._problem.placement)
         return with_costs(plan, [each["estimate_s"] for each in told["kernels"]]) if is_whole else None
 
     def _kernel(self, told: Mapping[str, Any]) -> PlannedKernel | None:
@@ -316,7 +318,7 @@ class ResultStore:
                 return None
         if told["tuned"] is not None:
             self._problem.kernels.annotate(sub_graph, target, {TUNED: told["tuned"]})
-        return PlannedKernel(sub_graph, target, told["rule"], device)
+        return PlannedKernel(sub_graph, target, told["rule"], device, told["branch"])
 
     def _with_bodies(self, told: Mapping[str, Any]) -> Target | None:
         """Return the target of an operator whose bodies are kernels of their own; None if they are not of this model."""
@@ -334,7 +336,7 @@ class ResultStore:
             return None
 
     def _target(self, text: str) -> Target | None:
-        """Return the target of the menu with this text, or the tuned variant of one; None if there is none."""
+        """Return the target of the menu with this text, or the variant of one; None if there is none."""
         known = {target.title: target for target in (*self._problem.menu, HOST_TARGET)}
         if text in known:
             return known[text]
@@ -343,9 +345,9 @@ class ResultStore:
         except TargetError:
             return None
         options = dict(target.options)
-        tuned = {name: options.pop(name) for name in _TUNED_OPTIONS if name in options}
+        own = {name: options.pop(name) for name in _OWN_OPTIONS if name in options}
         plain = Target(target.kind, target.compiler, target.libs, tuple(options.items()))
-        return known[str(plain)].with_options(**tuned) if tuned and str(plain) in known else None
+        return known[str(plain)].with_options(**own) if own and str(plain) in known else None
 
 
 def _standing_told(standing: FinalistResult) -> dict[str, Any]:

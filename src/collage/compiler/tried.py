@@ -86,7 +86,13 @@ def record_of_trials(
         plan.name,
         _us(predicted),
         tuple(
-            ChosenKernel(name, rows[_key(place)], 1e6 * launch_s, None if place.device is None else str(place.device))
+            ChosenKernel(
+                name,
+                rows[_key(place)],
+                1e6 * launch_s,
+                None if place.device is None else str(place.device),
+                place.branch,
+            )
             for name, place, launch_s in zip(names, plan.kernels, launches, strict=True)
         ),
         tuple(collector.borders(plan, names)),
@@ -124,7 +130,10 @@ def renamed(record: TriedRecord, problem: Problem, finals: FinalComparison) -> T
         record,
         plan=plan.name,
         predicted_us=next((each.predicted_us for each in record.plans if each.name == plan.name), None),
-        kernels=tuple(ChosenKernel(name, row) for name, row in zip(names, rows, strict=True)),
+        kernels=tuple(
+            ChosenKernel(name, row, branch=place.branch)
+            for name, row, place in zip(names, rows, plan.kernels, strict=True)
+        ),
         borders=(),
         plans=tuple(replace(each, is_returned=each.name == plan.name) for each in record.plans),
         notes=(

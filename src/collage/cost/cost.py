@@ -44,7 +44,7 @@ class Cost:
 
     @classmethod
     def of(cls, value: CostLike) -> Cost:
-        """Reads what an estimator returned: a cost, or seconds, where NaN is unknown and infinity is invalid."""
+        """Read what an estimator returned: a cost, or seconds, where NaN is unknown and infinity is invalid."""
         if isinstance(value, Cost):
             return value
         return cls.UNKNOWN if math.isnan(value) else cls(seconds=float(value))

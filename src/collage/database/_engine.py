@@ -115,7 +115,7 @@ def begin_writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 def prepare(engine: sa.Engine) -> sa.Engine:
-    """Makes the tables, or brings those of an older version up to date; several processes may try at once.
+    """Make the tables, or bring those of an older version up to date; several processes may try at once.
 
     Returns:
         The engine; of an older version that cannot be written, one for a copy in memory that is up to date.
@@ -174,7 +174,9 @@ def _version(source: sa.Engine | sa.Connection) -> int | None:
 
 def _as_version(found: Any) -> int:
     if not str(found).isdecimal() or len(str(found)) > 9 or int(found) < 1:
-        raise UsageError(f"it names {str(found)[:40]!r} as its schema, which is no version; it is not one of ours")
+        raise UsageError(
+            f"it names {str(found)[:40]!r} as its schema, which is not a version; Collage did not write it"
+        )
     if int(found) > SCHEMA:
         raise UsageError(
             f"it was written by a newer version (schema {found}, this one reads up to {SCHEMA}); update Collage or "
@@ -239,7 +241,7 @@ def _make_sqlite_wait(engine: sa.Engine) -> None:
 
 
 def _keep_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Turns the log on. That needs the file alone for a moment, and SQLite does not wait for that by itself."""
+    """Turn the log on. That needs the file alone for a moment, and SQLite does not wait for that by itself."""
     deadline = time.monotonic() + _BUSY_S
     while True:
         try:

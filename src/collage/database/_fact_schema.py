@@ -106,6 +106,7 @@ _PLANNED: Mapping[str, Callable[[Any], bool]] = {
     "parts": lambda value: isinstance(value, list) and all(map(_is_part, value)),
     "rule": lambda value: isinstance(value, str),
     "device": _is_text_or_none,
+    "branch": lambda value: value is None or (type(value) is int and value > 0),
     "tuned": _is_text_or_none,
     "estimate_s": _is_finite_or_none,
 }
@@ -213,7 +214,7 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "machine": lambda value: isinstance(value, dict),
     "overheads-2": _is_overheads,
     "peak-2": _is_peak,
-    "plan-2": _is_result,
+    "plan-3": _is_result,
     "preparation-1": _is_verdict_on_preparation,
     "profile": _is_profile,
     "quarantine": _is_quarantine,

@@ -119,7 +119,7 @@ class Database:
         return None if row is None or outcome is None else Record(outcome, str(row["origin"]), row["made_at_s"])
 
     def record(self, key: WorkloadKey, outcome: Outcome) -> None:
-        """Keeps an outcome; a newer one replaces an older one. It is safe when this returns."""
+        """Keep an outcome; a newer one replaces an older one. It is safe when this returns."""
         self._introduce()
         self.write(schema.timing, [timing_row(key, outcome, self.origin)])
 
@@ -143,7 +143,7 @@ class Database:
         return None if row is None else value_of(row)
 
     def keep_fact(self, value: Any, **name: Any) -> None:
-        """Keeps a JSON value under a name made of named parts."""
+        """Keep a JSON value under a name made of named parts."""
         self.write(schema.fact, [fact_row(name, value, self.origin)])
 
     def facts(self, kind: str) -> Iterator[tuple[Mapping[str, Any], Any]]:
@@ -171,7 +171,7 @@ class Database:
         return None if row is None or row["origin"] != self.origin else value_of(row)
 
     def keep_local_fact(self, value: Any, **name: Any) -> None:
-        """Keeps a fact that holds for this very machine only."""
+        """Keep a fact that holds for this very machine only."""
         self.keep_fact(value, **name, origin=self.origin)
 
     def rows(self, table: sa.Table) -> Iterator[Mapping[str, Any]]:
@@ -184,7 +184,7 @@ class Database:
                 yield {**row, "made_at_s": made_at_s, "origin": str(row["origin"])}
 
     def write(self, table: sa.Table, rows: Iterable[Mapping[str, Any]], *, keep_local: bool = False) -> int:
-        """Writes rows, in one transaction; a row replaces one of the same digest.
+        """Write rows, in one transaction; a row replaces one of the same digest.
 
         Args:
             table: The table.
@@ -209,7 +209,7 @@ class Database:
         return self._persistently("write", upsert_all)
 
     def remove(self, table: sa.Table, digests: Sequence[str]) -> None:
-        """Removes rows."""
+        """Remove rows."""
 
         def delete() -> None:
             with begin_writing(self._engine) as connection:
@@ -228,7 +228,7 @@ class Database:
         return None if found == "ok" else str(found)
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         self._engine.dispose()
 
     def __enter__(self) -> Database:

@@ -67,7 +67,7 @@ def export_lines(database: Database) -> Iterator[str]:
 
 
 def import_lines(database: Database, lines: TextIO, source: str) -> Moved:
-    """Takes what ``export_lines`` wrote; it is marked as imported, wherever it says that it comes from.
+    """Take what ``export_lines`` wrote; it is marked as imported, wherever it says that it comes from.
 
     Args:
         database: Where to.
@@ -160,7 +160,7 @@ def _read_line(line: str) -> dict[str, Any]:
 
 def _check_header(found: Mapping[str, Any]) -> None:
     if found.get("format") != _FORMAT:
-        raise ValueError(f"this is no text that `collage db export` wrote: it does not begin with {_FORMAT!r}")
+        raise ValueError(f"this is not a text that `collage db export` wrote: it does not begin with {_FORMAT!r}")
     if not isinstance(found.get("schema"), int) or found["schema"] > SCHEMA:
         raise ValueError(f"it was written by a newer version (schema {found.get('schema')}); update Collage")
 

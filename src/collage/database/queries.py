@@ -159,7 +159,7 @@ def find_digest(database: Database, beginning: str) -> dict[str, Any]:
 
 
 def prune(database: Database, choice: Choice, *, dry_run: bool = False) -> tuple[int, int]:
-    """Removes rows.
+    """Remove rows.
 
     Returns:
         How many timings, and how many facts.

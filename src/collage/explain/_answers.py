@@ -49,7 +49,7 @@ class KernelExplanation:
         kernel = self.chosen.kernel
         told = [_runner_up(each) for each in self.runner_ups[:_SHOWN_RUNNER_UPS]]
         return (
-            self.chosen.name,
+            self.chosen.name + ("" if self.chosen.branch is None else f" (branch {self.chosen.branch})"),
             self.operators,
             short(kernel.target),
             ms(kernel.time_us) or _NO_TIME,

@@ -46,7 +46,8 @@ def record_of_report(report: Mapping[str, Any], kernels: Sequence[tuple[str, str
         row = TriedKernel(
             NodeRanges(((begin, len(names) - 1),)), target, status, time_us, rule=_text(entry.get("rule"))
         )
-        chosen.append(ChosenKernel(name, row))
+        branch = entry.get("branch")
+        chosen.append(ChosenKernel(name, row, branch=branch if type(branch) is int else None))
     winner = _text(report.get("winner"))
     return TriedRecord(
         tuple(names),

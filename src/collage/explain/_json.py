@@ -68,7 +68,7 @@ def read_record(folder: Path) -> TriedRecord | None:
     if not path.exists() and not path.is_symlink():
         return None
     if path.is_symlink() or not path.is_file() or path.stat().st_size > MAX_BYTES:
-        raise ArtefactError(f"{path} is not a record of what was tried: it is no plain file, or too large")
+        raise ArtefactError(f"{path} is not a record of what was tried: it is not a plain file, or too large")
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -107,6 +107,7 @@ def as_json(record: TriedRecord) -> dict[str, Any]:
                 "kernel": _row(kernel.kernel, texts),
                 "launch_us": kernel.launch_us,
                 "device": kernel.device,
+                **({} if kernel.branch is None else {"branch": kernel.branch}),
             }
             for kernel in record.kernels[:_MOST_LISTED]
         ],
@@ -174,6 +175,7 @@ def from_json(data: Mapping[str, Any]) -> TriedRecord:
             reader.row(each["kernel"]),
             _known(each["launch_us"]),
             None if each["device"] is None else _text(each["device"]),
+            None if each.get("branch") is None else _count(each["branch"]),
         )
         for each in _list(data["kernels"])
     )

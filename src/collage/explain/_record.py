@@ -79,12 +79,14 @@ class ChosenKernel:
         kernel: The candidate that it is.
         launch_us: What the kernel costs beyond its own time in a chain of kernels; 0 if it runs alone.
         device: The device that it runs on, if devices were planned.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
     """
 
     name: str
     kernel: TriedKernel
     launch_us: float = 0.0
     device: str | None = None
+    branch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

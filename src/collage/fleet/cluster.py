@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,13 +17,14 @@ from collage.fleet.machines import LOCAL
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MEASURE", "ClusterLost", "Node", "join", "nodes", "resource_of"]
+__all__ = ["MEASURE", "ClusterLost", "Node", "join", "nodes", "resource_of", "token_environment"]
 
 MEASURE = "measure"
 """The resource of a node that each task takes one of: as many models are compiled there at once. One is right."""
 
 _STORE_BYTES = 256 << 20
 _PREFIX = "machine:"
+_TOKEN_FILE = ".ray/auth_token"
 
 
 class ClusterLost(CollageError):
@@ -64,8 +66,8 @@ def join(address: str, machines: Iterable[str] = (), slots: int = 1) -> Iterator
         UsageError: Ray is not installed.
         ClusterLost: There is no cluster at this address.
     """
-    if address.startswith("ray://") and _has_token():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray's client does not look for a token by itself.
+    if address != LOCAL:
+        os.environ.update(token_environment())
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")  # What is timed must not give way to everything else.
@@ -81,14 +83,17 @@ def join(address: str, machines: Iterable[str] = (), slots: int = 1) -> Iterator
         "object_store_memory": _STORE_BYTES,
     }
     try:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            **(own if address == LOCAL else {}),
-        )
+        with warnings.catch_warnings(action="ignore"):  # The error below says the same.
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                **(own if address == LOCAL else {}),
+            )
     except Exception as error:
-        raise ClusterLost(f"cannot reach Ray at {address}: {_first_line(error)}") from error
+        raise ClusterLost(
+            f"cannot reach Ray at {address}: {_first_line(error)}{_token_hint(address, error)}"
+        ) from error
     try:
         yield ray
     finally:
@@ -114,10 +119,32 @@ def nodes(ray: Any) -> list[Node]:
     ]
 
 
-def _has_token() -> bool:
-    """Return True if there is a token for clusters: Ray makes one where it starts a cluster, and refuses others without."""
-    named = os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
-    return bool(named) or (Path.home() / ".ray" / "auth_token").is_file()
+def token_environment() -> dict[str, str]:
+    """Return the variable that has Ray send the token of this user, if there is one.
+
+    Ray makes a token where it starts a cluster, and refuses callers and nodes without it. By itself it sends the token only to a
+    cluster that it finds on this machine. A cluster without a token ignores it.
+    """
+    return {"RAY_AUTH_MODE": "token"} if _token_place() and not os.environ.get("RAY_AUTH_MODE") else {}
+
+
+def _token_place() -> str | None:
+    """Return the place of the token that Ray would send: the order is Ray's."""
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        if os.environ.get(name):
+            return name
+    file = Path.home() / _TOKEN_FILE
+    return f"~/{_TOKEN_FILE}" if file.is_file() else None
+
+
+def _token_hint(address: str, error: Exception) -> str:
+    """Return what to do about the token. Ray says only that it cannot connect if a cluster refuses it."""
+    if address == LOCAL or type(error) is not ConnectionError:
+        return ""
+    place = _token_place()
+    if place is None:
+        return f". There is no token here: if the cluster has one, copy ~/{_TOKEN_FILE} of its head to this machine"
+    return f". The token in {place} was sent: it must be that of the cluster's head"
 
 
 def _first_line(error: BaseException) -> str:

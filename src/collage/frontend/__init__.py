@@ -21,7 +21,7 @@ from collage.frontend._lengths import (
 )
 from collage.frontend._misfits import shape_misfit
 from collage.frontend._nodes import all_nodes, bodies_of
-from collage.frontend._opset import MIN_OPSET
+from collage.frontend._opset import MIN_OPSET, in_opset
 from collage.frontend._original import write_original
 from collage.frontend._probes import PROBES, Probe, probe_inputs
 from collage.frontend._proto import forget_claims, skeleton
@@ -59,6 +59,7 @@ __all__ = [
     "forget_claims",
     "free_dimensions",
     "has_contrib_ops",
+    "in_opset",
     "infer_shapes",
     "inferable",
     "inline_functions",

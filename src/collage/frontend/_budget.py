@@ -1,4 +1,4 @@
-"""What a model may cost before anything is allocated for it.
+"""Limits on the cost of a model, checked before anything is allocated for it.
 
 Function calls are counted as if they were expanded, without expanding them: a file of two kilobytes can stand for
 2^25 nodes. Every product is a Python integer, so none overflows.
@@ -31,7 +31,7 @@ class Budgets:
 
     Attributes:
         file_bytes: Size of the model file itself; a protobuf message cannot exceed 2 GiB.
-        structure_bytes: What of that file is no weights and no long strings; each byte may become forty in memory.
+        structure_bytes: The rest of that file without weights and long strings. Each byte may become forty in memory.
         nodes: Nodes of all graphs and bodies together, after functions are expanded.
         items: Initializers, described values, metadata entries, and inputs and outputs of nodes, all together.
         functions: Functions of the model itself.
@@ -42,7 +42,7 @@ class Budgets:
         dense_bytes: Sparse constants together, once they are dense; they are built in memory, whatever the size of the file.
         inner_bytes: Constants of control-flow bodies in external files, which are loaded rather than mapped.
         name_bytes: Any single name, of a symbolic dimension too.
-        text_bytes: What of a large file is long and no weights: names, documentation, metadata, unknown fields.
+        text_bytes: Long strings of a large file: names, documentation, metadata, unknown fields.
         string_bytes: Any single string attribute or documentation string.
         list_items: Items of any list attribute.
         rank: Number of dimensions of any tensor.
@@ -73,7 +73,7 @@ class _Size(NamedTuple):
 
 
 def check_budgets(model: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]:
-    """Refuses a model that exceeds a budget; returns what its tensors claim about themselves.
+    """Refuse a model that exceeds a budget, and return the types and sizes that its tensors claim.
 
     Raises:
         ModelError: A budget is exceeded, functions call each other in a circle, or a tensor's data does not fit its
@@ -85,7 +85,7 @@ def check_budgets(model: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]
 
 
 def check_inferred_shapes(proto: onnx.ModelProto, budgets: Budgets) -> None:
-    """Refuses a model that would compute a value too large for any machine, as far as shapes are known.
+    """Refuse a model that would compute a value too large for any machine, as far as shapes are known.
 
     By what it claims itself, and by what follows without these claims. It is changed: they are forgotten.
 
@@ -297,7 +297,7 @@ class _Counter:
 
     def _check_name(self, name: str | bytes, where: str) -> None:
         if isinstance(name, bytes):
-            raise ModelError(f"{where[:200]} has a name that is no valid UTF-8")
+            raise ModelError(f"{where[:200]} has a name that is not valid UTF-8")
         if len(name) > self.budgets.name_bytes:
             raise ModelError(f"{where[:200]} has a name of {len(name):,} characters")
 

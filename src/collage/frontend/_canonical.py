@@ -28,7 +28,7 @@ MAX_IR_VERSION = 13
 
 
 def canonicalise(model: ir.Model) -> None:
-    """Brings a validated model to canonical form, in place.
+    """Bring a validated model to canonical form, in place.
 
     Raises:
         ModelError: Its functions cannot be expanded.
@@ -50,7 +50,7 @@ _COPY = ("collage", "device_copy", "")
 
 
 def inline_functions(model: ir.Model) -> None:
-    """Expands every call of a model-local function, and drops the functions.
+    """Expand every call of a model-local function, and drop the functions.
 
     A copy between devices becomes an Identity that keeps its metadata.
     """
@@ -120,7 +120,7 @@ def _is_identity(function: ir.Function) -> bool:
 
 
 def _inline_with_conversion(model: ir.Model) -> None:
-    """Lets ONNX expand functions of another operator set, which it converts on the way."""
+    """Let ONNX expand functions of another operator set, which it converts on the way."""
     weights = copy_model(model)
     common.RemoveInitializersFromInputsPass()(weights)
     expanded = ir.from_proto(convert_functions(skeleton(weights)))
@@ -129,7 +129,7 @@ def _inline_with_conversion(model: ir.Model) -> None:
 
 
 def forget_sharding(model: ir.Model) -> None:
-    """Drops how an exporter would spread nodes over devices: it computes nothing, and older IR versions lack it."""
+    """Drop how an exporter would spread nodes over devices: it computes nothing, and older IR versions lack it."""
     model.device_configurations = ()
     functions = (function.graph for function in model.functions.values())
     for graph in (model.graph, *functions):
@@ -138,7 +138,7 @@ def forget_sharding(model: ir.Model) -> None:
 
 
 def forget_nameless_dims(model: ir.Model) -> None:
-    """Takes dimensions of -1, and those called "", "?" or the like, for what their exporter meant: unknown.
+    """Take dimensions of -1, and those called "", "?" or the like, for what their exporter meant: unknown.
 
     Two dimensions of one such name need not be of one length.
     """
@@ -155,7 +155,7 @@ def _is_nameless(dim: int | ir.SymbolicDim) -> bool:
 
 
 def lift_constants(model: ir.Model) -> None:
-    """Turns Constant nodes into initializers, in bodies too.
+    """Turn Constant nodes into initializers, in bodies too.
 
     One that is a graph output becomes an Identity of an initializer: an output needs a node that makes it.
     """
@@ -173,7 +173,7 @@ def lift_constants(model: ir.Model) -> None:
 
 
 def _write_text_as_tensor(node: ir.Node) -> None:
-    """Gives a Constant of text its tensor: the pass of ONNX IR takes ASCII alone, and cuts zero bytes off."""
+    """Give a Constant of text its tensor: the pass of ONNX IR takes ASCII alone, and cuts zero bytes off."""
     name = next((name for name in ("value_string", "value_strings") if name in node.attributes), None)
     if node.op_identifier() != ("", "Constant", "") or name is None or node.attributes[name].is_ref():
         return
@@ -197,7 +197,7 @@ def _identity(graph: ir.Graph, value: ir.Value) -> ir.Value:
 
 
 def write_padding_out(model: ir.Model) -> None:
-    """Gives transposed convolutions that keep lengths (``SAME_UPPER``, ``SAME_LOWER``) their padding in numbers.
+    """Give transposed convolutions that keep lengths (``SAME_UPPER``, ``SAME_LOWER``) their padding in numbers.
 
     It does not depend on the lengths; and where these are symbolic, OpenVINO pads nothing unless told how much.
     """
@@ -209,7 +209,7 @@ def write_padding_out(model: ir.Model) -> None:
 
 
 def _same_pads(node: ir.Node) -> list[int]:
-    """What a transposed convolution cuts off, at the beginning of all axes and then at the end; empty if that is not so."""
+    """Return the padding that ``auto_pad`` stands for: the beginnings of all axes, then the ends. Empty if it does not apply."""
     given, weight = node.attributes, node.inputs[1] if len(node.inputs) > 1 else None
     mode = given.get_string("auto_pad", "NOTSET")
     if mode not in ("SAME_UPPER", "SAME_LOWER") or not given.keys().isdisjoint(("pads", "output_shape")):
@@ -231,7 +231,7 @@ def _same_pads(node: ir.Node) -> list[int]:
 
 
 def remove_unused(model: ir.Model) -> None:
-    """Drops what no output depends on: nodes, initializers, trailing empty inputs and outputs, opset imports."""
+    """Drop what no output depends on: nodes, initializers, trailing empty inputs and outputs, opset imports."""
     common.RemoveUnusedNodesPass()(model)
     for graph in model.graphs():
         for name, value in list(graph.initializers.items()):
@@ -241,7 +241,7 @@ def remove_unused(model: ir.Model) -> None:
 
 
 def name_everything(model: ir.Model) -> None:
-    """Gives every node and value a name that occurs once in the whole model, bodies included.
+    """Give every node and value a name that occurs once in the whole model, bodies included.
 
     The names of the model's inputs and outputs are its interface and stay; so do all others that are unique already.
     """
@@ -268,7 +268,7 @@ class _Names:
         self._next: dict[str, Iterator[int]] = {}
 
     def assign(self, item: ir.Node | ir.Value, stem: str) -> None:
-        """Keeps the item's name if nothing has it yet; otherwise numbers it."""
+        """Keep the item's name if nothing has it yet, else number it."""
         stem = item.name or stem
         name = stem
         while name in self._taken:

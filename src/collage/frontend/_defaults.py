@@ -114,7 +114,7 @@ def _encoded(tensor: ir.TensorProtocol) -> str:
 def _check(value: ir.Value, text: str) -> None:
     array = decode_default(text)
     if value.dtype is None or isinstance(value.type, ir.SequenceType | ir.OptionalType):
-        raise ModelError(f"input {value.name!r} has a default and is no tensor")
+        raise ModelError(f"input {value.name!r} has a default and is not a tensor")
     is_string = value.dtype == ir.DataType.STRING
     fits = array.dtype == (np.dtype(object) if is_string else value.dtype.numpy())
     if fits and value.shape is not None:

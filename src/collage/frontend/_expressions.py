@@ -35,13 +35,13 @@ _Term = Callable[[_Values], Fraction]
 
 
 def symbols_of(dim: str) -> tuple[str, ...]:
-    """Return the symbols in a dimension, each once; the dimension itself if it is no expression."""
+    """Return the symbols in a dimension, each once; the dimension itself if it is not an expression."""
     parsed = _parsed(dim)
     return (dim,) if parsed is None else tuple(dict.fromkeys(parsed.names))
 
 
 def evaluate(dim: str, value_of: _Values) -> int | None:
-    """Return the length that a dimension has where its symbols have others; None if that is no natural number."""
+    """Return the length that a dimension has where its symbols have others; None if that is not a natural number."""
     parsed = _parsed(dim)
     if parsed is None:
         return value_of(dim)

@@ -67,7 +67,7 @@ class CheckedTensor(MappedTensor):
 
 
 def check_external_data(tensors: Iterable[TensorFacts], place: Place | None) -> dict[str, CheckedFile]:
-    """Refuses tensors whose bytes lie anywhere but in a plain file at the place of the model.
+    """Refuse tensors whose bytes lie anywhere but in a plain file at the place of the model.
 
     Returns:
         The files by location.
@@ -94,12 +94,12 @@ def check_external_data(tensors: Iterable[TensorFacts], place: Place | None) -> 
 
 
 def pin(model: ir.Model, files: Mapping[str, CheckedFile]) -> None:
-    """Binds the external tensors of a model that was just parsed to the files that were checked."""
+    """Bind the external tensors of a model that was just parsed to the files that were checked."""
     _exchange(model, lambda tensor, _: CheckedTensor(tensor, files[os.fspath(tensor.location)]))
 
 
 def check_external_tensors(model: ir.Model) -> None:
-    """Checks and binds those of a model in memory, each of whose external tensors knows its own folder."""
+    """Check and bind those of a model in memory, each of whose external tensors knows its own folder."""
 
     def check(tensor: ir.ExternalTensor, _: bool) -> ir.TensorProtocol:
         if isinstance(tensor, CheckedTensor):
@@ -113,10 +113,9 @@ def check_external_tensors(model: ir.Model) -> None:
 
 
 def load_small_tensors(model: ir.Model, most_bytes: int) -> None:
-    """Loads external tensors that are no initializers of the main graph: only those are worth mapping.
+    """Load external tensors of bodies and attributes, and small initializers of the main graph.
 
-    So are initializers of the main graph that are as small as those that others keep in the model file: they may be
-    shapes and axes, which passes and shape inference read.
+    Large initializers of the main graph stay mapped. Small ones may be shapes and axes, which passes and shape inference read.
 
     Raises:
         ModelError: Those of bodies and attributes are too large to be loaded.
@@ -152,7 +151,7 @@ def loaded(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
 
 
 def _exchange(model: ir.Model, change: Callable[[ir.ExternalTensor, bool], ir.TensorProtocol]) -> None:
-    """Puts others in the place of all external tensors. ``change`` is told if one is no initializer of the main graph."""
+    """Replace all external tensors. ``change`` gets True for one that is not an initializer of the main graph."""
     for graph in _all_graphs(model):
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):

@@ -27,7 +27,7 @@ def check_given(model: ir.Model, given: Mapping[str, Any]) -> dict[str, Any]:
         given: Some of its inputs, or all, by name.
 
     Raises:
-        InputError: A name that is no input's, or a type or shape that does not fit; the message says what would.
+        InputError: A name is unknown, or a type or shape does not fit. The message says which ones do.
     """
     specs = {spec.name: spec for spec in describe_inputs(model)}
     if unknown := [name for name in given if name not in specs]:
@@ -58,7 +58,7 @@ def _fitting(spec: TensorSpec, value: Any, symbols: dict[str, int], is_list: boo
         return None
     if is_list:
         if not isinstance(value, list | tuple):
-            raise InputError(f"input {spec.name!r} is no list of tensors, but the model takes {spec}")
+            raise InputError(f"input {spec.name!r} is not a list of tensors, but the model takes {spec}")
         return [_fitting_tensor(spec, item, {}) for item in value]
     return _fitting_tensor(spec, value, symbols)
 

@@ -37,7 +37,7 @@ def inferable(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _expand_contributed(graph: onnx.GraphProto, version: int, around: Mapping[str, onnx.TypeProto]) -> None:
-    """Writes contributed operators in ONNX's own, in bodies too, as far as types and shapes go."""
+    """Write contributed operators in ONNX's own, in bodies too, as far as types and shapes go."""
     known = {**around, **{value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}}
     weights = {weight.name: weight for weight in graph.initializer}
 

@@ -18,7 +18,7 @@ __all__ = ["FLOATS", "RANKS", "Floats", "integer_range", "make_inputs"]
 
 Floats = Literal["normal", "fractions", "above one"]
 FLOATS: tuple[Floats, ...] = ("normal", "fractions", "above one")
-"""What made-up floating-point inputs may be, the usual kind first: normally distributed, between 0 and 1, between 1 and 2."""
+"""Kinds of made-up floating-point inputs, the usual one first: normally distributed, between 0 and 1, between 1 and 2."""
 
 RANKS = (1, 2, 3, 4)
 """Ranks to try for inputs of which nothing says the rank, and which cannot be scalars."""
@@ -38,7 +38,7 @@ _SEQUENCE_LENGTHS = {
     **dict.fromkeys((("RNN", 4), ("LSTM", 4), ("GRU", 4)), "layout"),
     ("ReverseSequence", 1): "time_axis",
 }
-"""Where an operator takes lengths of sequences, and the attribute that says which axis of its first input has the longest."""
+"""Inputs that hold lengths of sequences: operator and position, and the attribute with the axis that bounds them."""
 
 _RESIZE_SIZES = 3
 _PAST_LENGTHS = 5
@@ -55,7 +55,7 @@ def make_inputs(
     floats: Floats = "normal",
     rank: int | None = None,
 ) -> dict[str, Any]:
-    """Makes random but plausible inputs, the same for the same seed.
+    """Make random but plausible inputs, the same for the same seed.
 
     Floating-point inputs are normally distributed, unless another kind is asked for: there are models that make nothing but
     NaN of these, such as one that takes an image's logarithm. Integers that reach an index of Gather and its relatives lie
@@ -175,7 +175,7 @@ def _limits(value: ir.Value, lengths: Mapping[str, int]) -> list[tuple[int, int]
 
 
 def _limit(node: ir.Node, position: int, lengths: Mapping[str, int]) -> tuple[int, int] | None:
-    """What an operator allows at one of its inputs; None if anything."""
+    """Return the range of values that an operator allows at one of its inputs; None if it allows all."""
     if node.op_type in _INDEXED_AXIS and position == 1:
         sizes, axis = _sizes(node.inputs[0], lengths), node.attributes.get_int("axis", 0)
         return 0, sizes[axis] if -len(sizes) <= axis < len(sizes) else 1

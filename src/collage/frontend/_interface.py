@@ -23,7 +23,7 @@ _REPRESENTATIVE = (
     (re.compile(r"height|width|^[hw]$", re.IGNORECASE), 224),
     (re.compile(r"node|edge|vert|point|atom", re.IGNORECASE), 128),
 )
-"""What a dimension is taken for by its name, first match first; every other name, such as a batch, is 1."""
+"""Lengths of dimensions by patterns of their names. The first match counts. Other names, such as a batch, are 1."""
 
 _MOST_EXTRA = 64
 """By how much a symbol may be longer than usual, for expressions of it to be lengths."""
@@ -41,7 +41,7 @@ class TensorSpec:
         name: Its name.
         dtype: Element type; UNDEFINED if the model does not say.
         shape: Dimensions: a number, a symbol, or None where the model does not say; None if the rank is unknown.
-        kind: Its type if it is no tensor, such as ``seq(tensor(float))``.
+        kind: Its type if it is not a tensor, such as ``seq(tensor(float))``.
         default: Shape of the tensor that stands in for an input that is not given; None if the input must be given.
     """
 
@@ -69,7 +69,7 @@ def describe_outputs(model: ir.Model) -> tuple[TensorSpec, ...]:
 
 
 def bind_dims(model: ir.Model, dims: Mapping[str, int] | None = None) -> dict[str, tuple[int, ...]]:
-    """Gives every input a concrete, representative shape.
+    """Give every input a concrete, representative shape.
 
     A symbol takes its value from ``dims``; an anonymous dimension is called ``input[axis]`` there. What ``dims`` leaves
     open has the length that it has in the default of an input. Other lengths are chosen by name: lengths of sequences, nodes,
@@ -183,7 +183,7 @@ def _spec(value: ir.Value) -> TensorSpec:
 
 
 def kind_of(value: ir.Value) -> str | None:
-    """Return the type of what is no tensor, as ONNX Runtime writes it; None for tensors, and where there is no type."""
+    """Return the type of a sequence or an optional, as ONNX Runtime writes it; None for tensors, and if there is no type."""
     if not isinstance(value.type, ir.SequenceType | ir.OptionalType):
         return None
     return _type_name(value.type)

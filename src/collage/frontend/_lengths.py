@@ -21,7 +21,7 @@ _FROM_NOTHING = 3
 
 
 def fix_lengths(model: ir.Model, lengths: Mapping[str, int]) -> ir.Model:
-    """Gives symbolic dimensions one length for good: what depends on them can be computed ahead, by every toolchain.
+    """Give symbolic dimensions one length for good: what depends on them can be computed ahead, by every toolchain.
 
     Args:
         model: Any model; it is changed.
@@ -65,8 +65,8 @@ def _fixed(dim: int | ir.SymbolicDim, lengths: Mapping[str, int], place: str = "
 def other_lengths(model: ir.Model, inputs: Mapping[str, Array], *, longer: bool = True) -> Iterator[dict[str, int]]:
     """Other lengths of a model's symbolic dimensions than its inputs have; equal lengths stay equal.
 
-    First all lengths change, to something that is no power of two; many models only take halves, or batches of another
-    size, or lengths but no batches, or, where an input points into another one, longer ones. So these follow.
+    First all lengths change, to values other than powers of two. Many models take less: only halves, only other batches, only
+    other lengths, or only longer ones if an input points into another. So these follow.
 
     Args:
         model: Any model.

@@ -1,4 +1,4 @@
-"""What every check asks of a node: how messages name it, and what bodies it has."""
+"""Facts about nodes that all checks need: the name for messages, and the bodies."""
 
 from __future__ import annotations
 

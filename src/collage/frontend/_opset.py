@@ -21,7 +21,7 @@ from collage.frontend._proto import reattach_weights, skeleton
 from collage.frontend._sandbox import convert_version, infer_shapes
 from collage.frontend.contrib_ops import give_domain, take_domain
 
-__all__ = ["MIN_OPSET", "raise_opset"]
+__all__ = ["MIN_OPSET", "in_opset", "raise_opset"]
 
 MIN_OPSET = 13
 """Since it, axes are inputs everywhere that they are today, and toolchains test nothing older much."""
@@ -40,7 +40,7 @@ _logger = logging.getLogger(__name__)
 
 
 def raise_opset(model: ir.Model) -> None:
-    """Raises a model of an older operator set to ``MIN_OPSET``, in place, if each of its operators has an equal there.
+    """Raise a model of an older operator set to ``MIN_OPSET``, in place, if each of its operators has an equal there.
 
     A model that cannot be raised is left as it is, or at set 7 if it is older: some toolchain may still read it.
 
@@ -55,20 +55,43 @@ def raise_opset(model: ir.Model) -> None:
             raise_to_7(older)
             check_model(skeleton(older))
             _replace(model, older)
-        _replace(model, _converted(model))
+        _replace(model, _converted(model, MIN_OPSET))
     except ModelError:
         raise
     except Exception as error:
         _logger.info("left at operator set %s: %s", model.opset_imports.get(""), error)
 
 
-def _converted(model: ir.Model) -> ir.Model:
-    """A copy of a model of set 7 to 12 in set 13.
+def in_opset(model: ir.Model, version: int) -> ir.Model:
+    """Return a canonical copy of a model in a newer operator set, with the interface that it has.
+
+    Raises:
+        ModelError: To convert it takes more than any real model needs.
+        ValueError: It cannot be converted.
+    """
+    if model.functions:
+        raise ValueError("ONNX's converter leaves model-local functions as they are")
+    try:
+        raised = _converted(model, version)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ValueError(str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__) from error
+    copy = model.clone()
+    _replace(copy, raised)
+    return copy
+
+
+def _converted(model: ir.Model, target: int) -> ir.Model:
+    """A copy of a model of set 7 or later in a newer set, which is 13 or later.
 
     Raises:
         ModelError: To convert it takes more than any real model needs.
         Exception: It cannot be converted.
     """
+    version = model.opset_imports[""]
+    if version >= MIN_OPSET:
+        return _converted_as_it_is(model.clone(), target)
     if any(node.op_type in _CHANGED_SILENTLY for node in model.graph.all_nodes()):
         raise ValueError(f"the converter gets {', '.join(_CHANGED_SILENTLY)} wrong")
     older = model.clone()
@@ -77,14 +100,7 @@ def _converted(model: ir.Model) -> ir.Model:
             _flatten_hardmax(node)
         elif node.op_type == "Pad" and node.attributes.get_string("mode", "constant") != "constant":
             node.attributes.pop("value", None)
-    proto = skeleton(older)
-    give_domain(proto)
-    proto = convert_version(proto, MIN_OPSET)
-    take_domain(proto)
-    check_model(proto)
-    converted: ir.Model = ir.from_proto(proto)
-    reattach_weights(converted, older)
-    version = model.opset_imports[""]
+    converted = _converted_as_it_is(older, target)
     if version < _CLIPS_WITH_INPUTS:
         _type_bounds(converted)
     for node in _standard_nodes(converted):
@@ -95,8 +111,20 @@ def _converted(model: ir.Model) -> ir.Model:
     return converted
 
 
+def _converted_as_it_is(model: ir.Model, target: int) -> ir.Model:
+    """The model as ONNX's converter makes it; ``model`` may not be used any more."""
+    proto = skeleton(model)
+    give_domain(proto)
+    proto = convert_version(proto, target)
+    take_domain(proto)
+    check_model(proto)
+    converted: ir.Model = ir.from_proto(proto)
+    reattach_weights(converted, model)
+    return converted
+
+
 def _replace(model: ir.Model, raised: ir.Model) -> None:
-    """Puts the graph of a raised copy into a model, with the interface that it had.
+    """Put the graph of a raised copy into a model, with the interface that it had.
 
     Raises:
         ValueError: Inputs or outputs have other names or types.
@@ -134,7 +162,7 @@ def _flatten_hardmax(node: ir.Node) -> None:
 
 
 def _type_bounds(model: ir.Model) -> None:
-    """Gives each Clip bounds of its data's type: before set 11 they are float32, and those of float32 where none are given.
+    """Give each Clip bounds of its data's type: before set 11 they are float32, and those of float32 where none are given.
 
     Those of float32 data stay as the converter writes them: runtimes bound those by the same numbers, in any set.
 
@@ -201,7 +229,7 @@ def _place_pixels(node: ir.Node, version: int) -> None:
 
 
 def _clear_mask(node: ir.Node, version: int) -> None:
-    """Takes a mask for what runtimes answer before set 12, when nothing is dropped: zeros, of the data's type before 10.
+    """Take a mask for what runtimes answer before set 12, when nothing is dropped: zeros, of the data's type before 10.
 
     Raises:
         ValueError: That type is not known.
@@ -221,7 +249,7 @@ def _clear_mask(node: ir.Node, version: int) -> None:
 
 
 def _exchange(node: ir.Node, others: list[ir.Node], results: dict[ir.Value, ir.Value]) -> None:
-    """Puts other nodes in the place of a node, and their results in that of its own."""
+    """Put other nodes in the place of a node, and their results in that of its own."""
     assert isinstance(node.graph, ir.Graph)
     ir.convenience.replace_nodes_and_values(
         node.graph, node, [node], others, list(results.keys()), list(results.values())

@@ -31,7 +31,7 @@ _DROPPED = {
 
 
 def raise_to_7(model: ir.Model) -> None:
-    """Rewrites a model of a set before 7 to set 7, in place. It is in canonical form but for new Constant nodes.
+    """Rewrite a model of a set before 7 to set 7, in place. It is in canonical form but for new Constant nodes.
 
     Raises:
         ValueError: An operator has no equal in set 7, or the ranks on which that depends are not known.
@@ -52,7 +52,7 @@ def raise_to_7(model: ir.Model) -> None:
 
 
 def _lay(node: ir.Node, ranks: dict[str, int]) -> None:
-    """Gives the second operand axes of length 1, so that it is broadcast along the axes that it was laid along."""
+    """Give the second operand axes of length 1, so that it is broadcast along the axes that it was laid along."""
     axis = node.attributes.get_int("axis", None)
     is_broadcast = node.attributes.get_int("broadcast", 0) and axis is not None
     for name in ("axis", "broadcast"):
@@ -126,7 +126,7 @@ def _pool(node: ir.Node, version: int) -> None:
     if version < 2 and "p" in node.attributes:
         p = node.attributes["p"].as_float()
         if p != int(p):
-            raise ValueError(f"the order {p} of {node.name!r} is no integer")
+            raise ValueError(f"the order {p} of {node.name!r} is not an integer")
         node.attributes["p"] = ir.AttrInt64("p", int(p))
 
 
@@ -187,7 +187,7 @@ _REWRITERS: dict[str, Callable[[ir.Node, int], None]] = {
 
 
 def _insert(before: ir.Node, node: ir.Node) -> ir.Value:
-    """Inserts a node before another one, and returns its result."""
+    """Insert a node before another one, and return its result."""
     assert isinstance(before.graph, ir.Graph)
     before.graph.insert_before(before, node)
     return node.outputs[0]

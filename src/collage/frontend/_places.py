@@ -5,9 +5,9 @@ a folder of blobs. It has to end in the model's folder or beside the file that t
 without links is then opened one component at a time, each relative to the folder opened before and never through a
 link. Later openings must find the same file.
 
-A hard link has no other end that could be checked. It is accepted if its file belongs to the owner of the model's file:
-to nobody else may a model show what it is not theirs to read. A file of gigabytes that were never written is refused: it
-costs its author nothing, and its readers minutes.
+A hard link has no other end that could be checked. It is accepted if its file belongs to the owner of the model's file.
+Otherwise a model could make its reader show files of other users. A file of gigabytes that were never written is refused:
+it costs its author nothing, and its readers minutes.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class CheckedFile:
 
 
 def find_file(place: Place, location: str, shown: str) -> CheckedFile:
-    """Finds and checks the file at a location.
+    """Find and check the file at a location.
 
     Args:
         place: The place of the model.
@@ -106,12 +106,12 @@ def find_file(place: Place, location: str, shown: str) -> CheckedFile:
         shown: The beginning of messages: what it is that refers to the location.
 
     Raises:
-        ModelError: The location is no plain relative path, or leads out of the model's folders, or to nothing, or to
+        ModelError: The location is not a plain relative path, or leads out of the model's folders, or to nothing, or to
             anything but a regular file with contents.
     """
     parts = location.removeprefix("./").split("/")
     if not _PLAIN.fullmatch("/".join(parts)) or any(part in (".", "..") for part in parts):
-        raise ModelError(f"{shown}, which is no plain relative path")
+        raise ModelError(f"{shown}, which is not a plain relative path")
     try:
         real = Path(os.path.realpath(place.folder.joinpath(*parts), strict=True))
         root = next((root for root in place.roots() if real.is_relative_to(root)), None)
@@ -122,7 +122,7 @@ def find_file(place: Place, location: str, shown: str) -> CheckedFile:
             )
         inner = real.relative_to(root).parts
         if not inner:
-            raise ModelError(f"{shown}, which is no regular file")
+            raise ModelError(f"{shown}, which is not a regular file")
         descriptor = _open(root, inner)
     except OSError as error:
         raise ModelError(f"{shown}, which cannot be opened: {error.strerror or 'no reason is given'}") from None
@@ -149,7 +149,7 @@ def _open(root: Path, parts: tuple[str, ...]) -> int:
 
 def _refuse_unusual(status: os.stat_result, descriptor: int, place: Place, shown: str) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise ModelError(f"{shown}, which is no regular file")
+        raise ModelError(f"{shown}, which is not a regular file")
     if status.st_nlink != 1 and status.st_uid != place.owner:
         owners = "of a model in memory" if place.owner is None else "and belongs to another user than the model"
         raise ModelError(f"{shown}, which has a second hard link {owners}; copy the file")

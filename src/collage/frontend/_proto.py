@@ -53,7 +53,7 @@ def _is_weight(value: ir.Value, kept_bytes: int) -> bool:
 
 
 def forget_claims(graph: onnx.GraphProto) -> None:
-    """Forgets what is said of the shapes of results, in bodies too; their types stay, and all that is said of inputs."""
+    """Forget what is said of the shapes of results, in bodies too; their types stay, and all that is said of inputs."""
     given = {value.name for value in (*graph.input, *graph.initializer)}
     for value in (*graph.value_info, *graph.output):
         if value.name not in given and value.type.HasField("tensor_type"):
@@ -64,7 +64,7 @@ def forget_claims(graph: onnx.GraphProto) -> None:
 
 
 def reattach_weights(converted: ir.Model, model: ir.Model) -> None:
-    """Gives a model that was made from the skeleton of ``model`` its initializers back."""
+    """Give a model that was made from the skeleton of ``model`` its initializers back."""
     weights = {name: value.const_value for name, value in model.graph.initializers.items()}
     graph = converted.graph
     for value in list(graph.inputs):

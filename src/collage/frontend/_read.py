@@ -63,7 +63,7 @@ def read_model(
     budgets: Budgets = Budgets(),  # noqa: B008 (frozen)
     convert_opset: bool = True,
 ) -> ir.Model:
-    """Reads, bounds, validates and canonicalises a model.
+    """Read a model, check its size and validity, and bring it to canonical form.
 
     Weights in external files are mapped, not loaded, unless they are small. An ``onnx_ir.Model`` is not changed, and neither
     is a ``ModelProto``: the result shares the bytes of their tensors and nothing else.
@@ -83,7 +83,7 @@ def read_model(
 
     Raises:
         UsageError: The path does not exist, or the source is of no known kind.
-        ModelError: The source is no valid, or no safe, model; the message names the file and the node.
+        ModelError: The source is not a valid model, or not a safe one. The message names the file and the node.
     """
     if isinstance(source, ir.Model):
         return _from_ir(source, budgets, convert_opset)
@@ -159,13 +159,13 @@ def _read_file(path: Path, budgets: Budgets) -> tuple[bytes, Place]:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except ValueError as error:
-        raise UsageError(f"{path!r} is no path: {error}") from None
+        raise UsageError(f"{path!r} is not a path: {error}") from None
     try:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
             raise ModelError("is a folder; name the ONNX file in it")
         if not stat.S_ISREG(status.st_mode):
-            raise ModelError("is no regular file")
+            raise ModelError("is not a regular file")
         if status.st_size > budgets.file_bytes:
             raise ModelError(f"has {status.st_size:,} bytes; keep weights of large models in external files")
         if has_large_holes(descriptor):
@@ -249,7 +249,7 @@ def _finish(model: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Model:
 
 
 def _type_weights(model: ir.Model) -> None:
-    """Gives weights the types and shapes of their tensors: a model that was built in memory may leave them out."""
+    """Give weights the types and shapes of their tensors: a model that was built in memory may leave them out."""
     for graph in model.graphs():
         for value in graph.initializers.values():
             if (tensor := value.const_value) is not None:

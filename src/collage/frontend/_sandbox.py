@@ -108,9 +108,9 @@ class _Child:
         atexit.register(self._stop)
 
     def ask(self, command: str, request: bytes, most_bytes: int) -> tuple[str, bytes]:
-        """How it went, and the result or the reason; ``exhausted`` if the child died or has more to say than asked.
+        """Return the outcome, and the result or the reason; ``exhausted`` if the child died, or if its answer is too long.
 
-        A child that somebody else killed, such as a system short of memory, says nothing about the request: it is made again.
+        If another process killed the child, as a system short of memory does, the request is made again.
         """
         with self._lock:
             answer = self._answer(command, request, most_bytes)
@@ -121,7 +121,7 @@ class _Child:
             return answer or ("exhausted", b"")
 
     def _answer(self, command: str, request: bytes, most_bytes: int) -> tuple[str, bytes] | None:
-        """How it went, and the result or the reason; None if the child died, or has more to say than asked."""
+        """Return the outcome, and the result or the reason; None if the child died, or if its answer is too long."""
         process = self._process
         if process is None or process.poll() is not None:
             process = self._start()
@@ -141,7 +141,7 @@ class _Child:
             raise
 
     def _was_killed(self) -> bool:
-        """Whether the child is dead by a signal that is none of its own limits'."""
+        """Return True if a signal killed the child that does not come from its own limits."""
         if self._process is None:
             return False
         try:
@@ -150,7 +150,7 @@ class _Child:
             return False
 
     def _start(self) -> subprocess.Popen[bytes]:
-        # Its last words are those of C++ about memory, and no use to anybody.
+        # The child's last output is C++'s message about memory, which helps no user.
         command = [sys.executable, "-I", "-S", sandbox_child.__file__, onnx.onnx_cpp2py_export.__file__]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)

@@ -30,7 +30,9 @@ _KEPT_BYTES = 2**27
 
 def main(extension: str) -> None:
     _allow(resource.RLIMIT_CORE, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Whom it is meant for ends this process by closing the pipe.
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # The parent, which also gets it, ends this process by closing the pipe.
     onnx = _load(extension)
     # Unbuffered: what is left unread outlives ``execv``.
     with open(0, "rb", buffering=0) as requests, open(1, "wb", buffering=0) as answers:
@@ -71,14 +73,14 @@ def _run(onnx: Any, operation: str, data: bytes, argument: int) -> bytes:
 
 
 def _limit(request_bytes: int) -> None:
-    """What the next request may take. Exceeding the time ends this process; exceeding the memory fails the request."""
+    """Limit the next request. Exceeding the time ends this process; exceeding the memory fails the request."""
     cpu_seconds = math.ceil(time.process_time()) + _CPU_SECONDS
     _allow(resource.RLIMIT_CPU, cpu_seconds)
     _allow(resource.RLIMIT_AS, _MEMORY_BYTES + _COPIES * request_bytes)
 
 
 def _mapped_bytes() -> int:
-    """What counts against the limit; the peak that ``getrusage`` tells is that of whoever started this process, too."""
+    """Return the memory that counts against the limit. The peak of ``getrusage`` would include that of the parent."""
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (pathlib takes as long to import as all else here)
             return int(file.read().split()[0]) * resource.getpagesize()
@@ -87,7 +89,7 @@ def _mapped_bytes() -> int:
 
 
 def _allow(kind: int, most: int) -> None:
-    """Sets a limit, within that which the user's shell may have set for good."""
+    """Set a limit, within that which the user's shell may have set for good."""
     _, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 

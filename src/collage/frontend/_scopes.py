@@ -28,7 +28,7 @@ _STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 
 
 def check_structure(model: onnx.ModelProto) -> None:
-    """Refuses a model whose graphs, bodies or functions are not well-formed.
+    """Refuse a model whose graphs, bodies or functions are not well-formed.
 
     Raises:
         ModelError: A value is defined twice or never, nodes wait for each other in a circle, an operator or its opset
@@ -101,7 +101,7 @@ class _Checker:
         self._known: set[tuple[str, str, str]] = set()
 
     def check_graph(self, graph: onnx.GraphProto, outer: _Visible, place: str) -> set[str]:
-        """Returns the names of outer values that the graph captures."""
+        """Return the names of outer values that the graph captures."""
         _refuse_repeats([value.name for value in graph.input], "input", place)
         _refuse_repeats([tensor.name for tensor in graph.initializer], "initializer", place)
         given = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
@@ -162,7 +162,7 @@ class _Checker:
             known = onnx.defs.has(node.op_type, version, domain) or is_contributed(domain, node.op_type, version)
             if domain in _STANDARD and not known:
                 raise ModelError(
-                    f"{node_label(node)} of {place} is no operator of version {version} of the set {domain or 'ai.onnx'!r}"
+                    f"{node_label(node)} of {place} is not an operator of version {version} of the set {domain or 'ai.onnx'!r}"
                 )
         self._known.add(operator)
 

@@ -71,7 +71,7 @@ def lengths_as_json(lengths: Lengths) -> dict[str, Any]:
 
 
 def lengths_from_json(told: object) -> Lengths:
-    """What ``lengths_as_json`` wrote.
+    """Read lengths that ``lengths_as_json`` wrote.
 
     Raises:
         UsageError: It is something else.

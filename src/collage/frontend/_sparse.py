@@ -39,7 +39,7 @@ def check_sparse_tensor(tensor: onnx.SparseTensorProto, where: str, *, max_rank:
             "which do not fit each other"
         )
     if tensor.indices.data_type != onnx.TensorProto.INT64:
-        raise ModelError(f"{where} has indices that are no int64")
+        raise ModelError(f"{where} has indices that are not int64")
     found = _indices(tensor)
     limits = np.array(tensor.dims, np.int64) if found.ndim > 1 else np.array(nbytes * 8 // dtype.bitwidth, np.int64)
     if found.size and not ((found >= 0) & (found < limits)).all():

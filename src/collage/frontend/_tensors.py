@@ -1,4 +1,4 @@
-"""What a tensor in a model file claims about itself, checked before anything believes it."""
+"""Checks of the type, shape and data that a tensor in a model file claims, made before they are used."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TensorFacts:
 
 
 def check_tensor(tensor: onnx.TensorProto, where: str, *, max_rank: int, max_bytes: int) -> TensorFacts:
-    """Refuses a tensor whose data cannot be what its type and shape say.
+    """Refuse a tensor whose data cannot be what its type and shape say.
 
     Raises:
         ModelError: Unknown type, impossible shape, too large, or too much or too little data.
@@ -113,5 +113,5 @@ def _external_facts(tensor: onnx.TensorProto, where: str, nbytes: int, is_string
 
 def _natural(text: str, name: str, where: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 19):
-        raise ModelError(f"{where} has the external data {name} {text[:40]!r}, which is no natural number")
+        raise ModelError(f"{where} has the external data {name} {text[:40]!r}, which is not a natural number")
     return int(text)

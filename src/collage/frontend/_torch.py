@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import onnx_ir as ir
 import torch
+from torch.export.graph_signature import OutputKind
 
 from collage._errors import ModelError, UsageError
 
@@ -49,7 +51,7 @@ def as_model(
 
 @contextmanager
 def quiet_export() -> Iterator[None]:
-    """Keep exporters from printing what is no matter of the user's: absent packages, deprecations, constants not folded."""
+    """Keep exporters from printing messages that do not concern the user: absent packages, deprecations, unfolded constants."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -90,7 +92,8 @@ def _export_module(
         program = _exported(
             type(module).__name__,
             module.eval(),
-            tuple(inputs),
+            # The exporter takes a dictionary at the end of the positional inputs for those by keyword.
+            tuple(inputs) if kwargs or not inputs or not isinstance(inputs[-1], dict) else (*inputs, {}),
             kwargs=dict(kwargs or {}),
             dynamic_shapes=dynamic_shapes,
         )
@@ -105,9 +108,11 @@ def _exported(name: str, *arguments: Any, **options: Any) -> Any:
     """Return the ``torch.onnx.ONNXProgram`` of a module or program; warn of state that it writes to."""
     try:
         with quiet_export():
+            _know_caches()
             program = torch.onnx.export(*arguments, **options, dynamo=True, verbose=False)
     except Exception as error:
         raise ModelError(f"PyTorch cannot export {name}: {reason_of(error)}") from error
+    _name_outputs(program)
     signature = program.exported_program.graph_signature
     changed = sorted({*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()})
     if changed:
@@ -117,3 +122,61 @@ def _exported(name: str, *arguments: Any, **options: Any) -> Any:
             stacklevel=6,
         )
     return program
+
+
+def _know_caches() -> None:
+    """Have PyTorch's exporter take caches of the package ``transformers``, as that package's own exporter does."""
+    if (utilities := sys.modules.get("transformers.cache_utils")) is None:
+        return
+    with suppress(ImportError):
+        from transformers.exporters import exporter_dynamo
+
+        for kind in _subclasses(utilities.Cache):
+            exporter_dynamo.register_pytree_node(kind)
+
+
+def _subclasses(kind: type) -> Iterator[type]:
+    found: type
+    for found in kind.__subclasses__():
+        yield found
+        yield from _subclasses(found)
+
+
+def _name_outputs(program: Any) -> None:
+    """Name outputs after the keys under which a module returns them, as the exporter names inputs.
+
+    An input of the same name is another value, so the output's name then ends in ``_out``. Outputs of modules that return no
+    keys are called what the exporter calls them.
+    """
+    graph = program.model.graph
+    exported = program.exported_program
+    paths = _paths(exported.call_spec.out_spec)
+    specs = [spec for spec in exported.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
+    values = [value for value in graph.outputs if not value.is_graph_input()]
+    if len(specs) != len(paths) or not any(isinstance(key, str) for path in paths for key in path):
+        return
+    named = {spec.arg.name: "_".join(map(str, path)) for spec, path in zip(specs, paths, strict=True)}
+    taken = {str(value.name) for node in graph.all_nodes() for value in node.outputs}
+    taken |= {str(value.name) for value in (*graph.inputs, *graph.initializers.values())}
+    for value in values:
+        wanted = named.pop(str(value.name), "")
+        for name in (wanted, f"{wanted}_out"):
+            if wanted and name not in taken:
+                value.name = name
+                taken.add(name)
+                break
+
+
+def _paths(spec: Any) -> list[tuple[str | int, ...]]:
+    """Return the keys that lead to each leaf of a tree of PyTorch's."""
+    if spec.is_leaf():
+        return [()]
+    children = spec.children()
+    keys: Sequence[Any] = range(len(children))
+    context = getattr(spec.context, "_fields", spec.context)  # That of a named tuple is its class.
+    # Classes keep their fields beside other facts.
+    for found in (context, *(context if isinstance(context, list | tuple) else ())):
+        if isinstance(found, list | tuple) and len(found) == len(children) and all(isinstance(k, str) for k in found):
+            keys = found
+            break
+    return [(key, *path) for key, child in zip(keys, children, strict=True) for path in _paths(child)]

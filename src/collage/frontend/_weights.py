@@ -23,7 +23,7 @@ _PAGE_ALIGNED_FROM_BYTES = 64 * 1024
 
 
 def place_weights(model: ir.Model, workspace: Path, min_bytes: int = 1024) -> ir.Model:
-    """Writes a model's larger initializers once to a workspace and refers to them from there.
+    """Write a model's larger initializers once to a workspace, and refer to them from there.
 
     Tensors above 64 KiB begin on a page (runtimes map them), the rest on a cache line. Strings stay in the model, and
     so do the constants of control-flow bodies. Smaller ones are in the model afterwards, even if they were in a file.

@@ -46,7 +46,7 @@ def max_coalesce(
     kernels: Sequence[CandidateKernel],
     accepts: Callable[[CandidateKernel], bool] | None = None,
 ) -> tuple[CandidateKernel, ...]:
-    """Joins touching kernels of one target in a partition; the result is again disjoint and free of cycles.
+    """Join touching kernels of one target in a partition; the result is again disjoint and free of cycles.
 
     What is joined was never measured: its cost is not the sum of the parts'.
 
@@ -169,7 +169,7 @@ class _Quotient:
         return not any(self._reach[g] >> other & 1 for g in iterate_bits(self._direct[group]) if g != other)
 
     def merge(self, group: int, other: int) -> None:
-        """Merges a successor into a group."""
+        """Merge a successor into a group."""
         both = 1 << group | 1 << other
         self._direct[group] = (self._direct[group] | self._direct[other]) & ~both
         self._reach[group] = (self._reach[group] | self._reach[other]) & ~both

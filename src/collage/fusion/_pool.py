@@ -30,7 +30,7 @@ class Pool:
         self._followers: set[SubGraph] = set()
 
     def add(self, found: Found, leads: bool = True) -> None:
-        """Adds a candidate.
+        """Add a candidate.
 
         Args:
             found: The candidate.

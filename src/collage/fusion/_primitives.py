@@ -30,7 +30,7 @@ class CombinePrimitive(Protocol):
 
     @property
     def name(self) -> str:
-        """Names the primitive in the provenance of what it combines."""
+        """Name the primitive in the provenance of what it combines."""
         ...
 
     def combinations(self, found: Found, pool: Pool) -> Iterator[tuple[Found, ...]]:

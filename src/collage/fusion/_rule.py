@@ -42,7 +42,7 @@ class FusionReport:
     capped: list[str] = field(default_factory=list)
 
     def cap(self, rule: str, limit: int) -> None:
-        """Notes that a rule stopped at its limit."""
+        """Note that a rule stopped at its limit."""
         self.capped.append(rule)
         self.notes.append(f"{rule} stopped at {limit} sub-graphs; larger combinations were not tried")
 

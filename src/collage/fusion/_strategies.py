@@ -51,7 +51,7 @@ class PatternRow(Protocol):
 
     @property
     def predicate(self) -> Callable[[Any], bool] | None:
-        """Refuses matches; None takes all."""
+        """Refuse matches; None takes all."""
         ...
 
 

@@ -42,7 +42,7 @@ class Copier:
         self._handles: dict[int, ir.TensorProtocol] = {}
 
     def fill_model(self, into: ir.Model, original: ir.Model) -> None:
-        """Makes a model without fields a copy."""
+        """Make a model without fields a copy."""
         ir.Model.__init__(
             into,
             self._graph(original.graph),

@@ -118,7 +118,7 @@ def _name_apart(
     outer: Mapping[ir.Value, ir.Value],
     outputs: Mapping[ir.Value, ir.Value],
 ) -> None:
-    """Gives a kernel's border the names that it has at the call, and other names to what would clash with them.
+    """Give a kernel's border the names that it has at the call, and other names to what would clash with them.
 
     A function that several calls share has the names of the first.
     """

@@ -17,7 +17,7 @@ class NameSupply:
     """
 
     def __init__(self, prefix: str = "", reserved: Iterable[str] = ()) -> None:
-        """Starts a supply.
+        """Start a supply.
 
         Args:
             prefix: Put in front of every name, followed by an underscore.

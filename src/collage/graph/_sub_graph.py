@@ -290,7 +290,7 @@ class SubGraph:
         if self.inside.bits & self.graph.kernel_call_bits:
             return "it contains a call of a kernel that was made earlier"
         if barred := self._barred_values():
-            return f"value {barred[0].name!r} is no plain tensor and would cross its border"
+            return f"value {barred[0].name!r} is not a plain tensor and would cross its border"
         return None
 
     def why_ill_formed(self, config: SubGraphConfig) -> str | None:

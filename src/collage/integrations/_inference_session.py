@@ -20,9 +20,11 @@ from collage._version import __version__
 from collage.integrations._io_binding import IOBinding, array_of, c_value_of, value_of
 from collage.integrations._session_options import (
     CPU,
+    check_fixed_lengths,
     check_providers,
     check_run_options,
     check_session_options,
+    fixed_lengths,
     providers_of,
 )
 from collage.integrations._session_profiler import SessionProfiler
@@ -140,8 +142,9 @@ class InferenceSession:
 
     Args:
         path_or_bytes: A model's file or bytes, or an artefact's folder or zip.
-        sess_options: ONNX Runtime's options. ``intra_op_num_threads`` and ``enable_profiling`` do what they do there. Others
-            are warned of if they change nothing here, and refused if they promise what Collage does not keep.
+        sess_options: ONNX Runtime's options. ``intra_op_num_threads``, ``enable_profiling`` and overrides of a model's free
+            dimensions do what they do there. Others are warned of if they change nothing here, and refused if they promise
+            what Collage does not keep.
         providers: Execution providers. Only the CPU's is there, and others are warned of.
         provider_options: Options for them, which are warned of.
         targets: The menu; None is what ``choose_menu`` says.
@@ -179,6 +182,7 @@ class InferenceSession:
             if targets is not None or options is not None:
                 raise UsageError(f"{path_or_bytes} is compiled already: targets and options are for models")
             self.executable = load(Path(path_or_bytes), threads=threads, trusted=trusted)
+            check_fixed_lengths(sess_options, self.executable.inputs)
         else:
             from collage.frontend import read_model  # late: importing this module is to cost no more than running needs
 
@@ -186,6 +190,8 @@ class InferenceSession:
             if threads is not None:
                 options = replace(options, threads=threads)
             model = read_model(path_or_bytes)
+            if fixed := fixed_lengths(sess_options, model):
+                options = replace(options, fixed={**options.fixed, **fixed})
             folder = Path(cache_dir) if cache_dir is not None else _default_cache()
             self.executable = _compiled(model, targets, options, folder)
             self._metadata = ModelMetadata.of(model)

@@ -7,12 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from collage._errors import ToolchainError, UsageError
+from collage.integrations._option_probe import check_adapters, overridden
 
-__all__ = ["CPU", "check_providers", "check_run_options", "check_session_options", "providers_of"]
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from collage.runtime import Port
+
+__all__ = [
+    "CPU",
+    "check_fixed_lengths",
+    "check_providers",
+    "check_run_options",
+    "check_session_options",
+    "fixed_lengths",
+    "providers_of",
+]
 
 CPU = "CPUExecutionProvider"
 
@@ -40,6 +54,9 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 }
 """Options of a session that change nothing here, and the reason or the way out."""
 
+RUN_ENTRIES = ("disable_synchronize_execution_providers", "gpu_graph_id", "memory.enable_memory_arena_shrinkage")
+"""Entries of a run that can be looked for. The others are for execution providers that are not here."""
+
 RUN_REFUSED: Mapping[str, str] = {
     "training_mode": "Collage runs models for inference only",
 }
@@ -51,45 +68,106 @@ RUN_WITHOUT_EFFECT: Mapping[str, str] = {
     "logid": "Collage raises errors and warns, and logs nothing",
 }
 
-_ENTRIES = (
+ENTRIES = (
+    "ep.context_embed_mode",
     "ep.context_enable",
     "ep.context_file_path",
+    "ep.context_model_external_initializers_file_name",
+    "ep.cuda.fpa_intb_gemm",
+    "ep.cuda.fpa_intb_profile_m",
+    "ep.cuda.gqa_workspace_max_total_sequence_length",
     "ep.dynamic.workload_type",
+    "ep.enable_weightless",
     "memory.enable_memory_arena_shrinkage",
+    "mlas.disable_kleidiai",
     "mlas.enable_gemm_fastmath_arm64_bfloat16",
+    "mlas.kleidiai.conv_igemm_max_work",
+    "mlas.nchwc_depthwise_sliding",
+    "mlas.nchwc_pointwise_conv_max_input_channel_batch",
+    "mlas.qnbit.force_fp32",
+    "mlas.use_lut_gemm",
+    "optimization.constant_folding_max_output_size_in_bytes",
     "optimization.disable_specified_optimizers",
     "optimization.enable_cast_chain_elimination",
     "optimization.enable_gelu_approximation",
     "optimization.minimal_build_optimizations",
+    "session.allow_released_opsets_only",
+    "session.collect_node_memory_stats_to_file",
+    "session.compile_only",
     "session.debug_layout_transformation",
     "session.disable_aot_function_inlining",
     "session.disable_cpu_ep_fallback",
     "session.disable_double_qdq_remover",
+    "session.disable_model_compile",
     "session.disable_prepacking",
+    "session.disable_qdq_constant_folding",
     "session.disable_quant_qdq",
     "session.dynamic_block_base",
+    "session.enable_cpu_mem_arena",
     "session.enable_dq_matmulnbits_fusion",
+    "session.enable_mem_pattern",
+    "session.enable_moe_expert_counting",
+    "session.enable_moe_expert_statistics",
+    "session.enable_profiling",
     "session.enable_quant_qdq_cleanup",
+    "session.enable_saved_runtime_optimizations",
+    "session.execution_mode",
+    "session.fail_on_suboptimal_compiled_model",
     "session.force_spinning_stop",
+    "session.function_expansion_byte_limit",
+    "session.function_expansion_node_limit",
+    "session.gqa_value_layout",
+    "session.graph_optimization_level",
+    "session.graph_optimizations_loop_level",
     "session.inter_op.allow_spinning",
+    "session.inter_op.spin_backoff_max",
+    "session.inter_op.spin_duration_us",
+    "session.inter_op_num_threads",
     "session.inter_op_thread_affinities",
     "session.intra_op.allow_spinning",
+    "session.intra_op.spin_backoff_max",
+    "session.intra_op.spin_duration_us",
+    "session.intra_op_num_threads",
     "session.intra_op_thread_affinities",
+    "session.layer_assignment_settings",
     "session.load_model_format",
+    "session.log_id",
+    "session.log_severity_level",
+    "session.log_verbosity_level",
+    "session.max_shape_override",
     "session.model_external_initializers_file_folder_path",
+    "session.moe_expert_counter_alpha",
+    "session.moe_expert_counter_beta",
+    "session.moe_expert_counter_state_file",
+    "session.name_based_layer_assignment",
+    "session.node_partition_config_file",
     "session.optimized_model_external_initializers_file_name",
+    "session.optimized_model_external_initializers_min_size_in_bytes",
+    "session.optimized_model_filepath",
+    "session.prepack.enable_parallel",
     "session.qdq_matmulnbits_accuracy_level",
+    "session.qdq_matmulnbits_block_size",
     "session.qdqisint8allowed",
     "session.record_ep_graph_assignment_info",
+    "session.resource_cuda_partitioning_settings",
+    "session.save_external_prepacked_constant_initializers",
     "session.save_model_format",
     "session.set_denormal_as_zero",
     "session.strict_shape_type_inference",
+    "session.strict_workspace_verification",
+    "session.use_deterministic_compute",
     "session.use_device_allocator_for_initializers",
     "session.use_env_allocators",
+    "session.use_external_initializer_file_buffers_directly",
     "session.use_ort_model_bytes_directly",
     "session.use_ort_model_bytes_for_initializers",
+    "session.use_per_session_threads",
+    "session.x64quantprecision",
 )
-"""Entries that can be looked for: ONNX Runtime lists none. The others stay unseen."""
+"""Entries that can be looked for: ONNX Runtime lists none. A test compares them with those that its library names."""
+
+_DENOTATIONS = ("DATA_BATCH", "DATA_CHANNEL", "DATA_TIME", "DATA_FEATURE")
+"""Those of ONNX for dimensions of inputs."""
 
 _HARMLESS_ENTRIES: Mapping[str, tuple[str, ...]] = {
     "session.record_ep_graph_assignment_info": ("0", "1"),
@@ -103,6 +181,11 @@ _REFUSED_ENTRIES: Mapping[str, str] = {
     "session.disable_cpu_ep_fallback": "every kernel runs on the CPU",
     "session.set_denormal_as_zero": "kernels keep denormal numbers",
     "session.load_model_format": "Collage reads ONNX files and its own artefacts",
+    "session.optimized_model_filepath": REFUSED["optimized_model_filepath"],
+    "session.use_deterministic_compute": REFUSED["use_deterministic_compute"],
+    "session.intra_op_num_threads": "set SessionOptions.intra_op_num_threads",
+    "session.enable_profiling": "set SessionOptions.enable_profiling",
+    "session.max_shape_override": "add_free_dimension_override_by_name fixes lengths",
     "session.save_model_format": "session.executable.save(path) writes an artefact",
     "ep.context_enable": "session.executable.save(path) keeps what was compiled",
     "ep.context_file_path": "session.executable.save(path) keeps what was compiled",
@@ -129,7 +212,13 @@ def check_session_options(options: Any) -> None:
             raise UsageError(
                 f"SessionOptions.{name} is not known to collage's InferenceSession; leave it at its default"
             )
-    for key, value in _entries(options):
+    if getattr(options, "has_providers", bool)():
+        warnings.warn(
+            "the execution providers of SessionOptions (add_provider, add_provider_for_devices, set_provider_selection_policy) "
+            "change nothing: collage runs on the CPU. Name devices as targets, such as targets=['cuda']",
+            stacklevel=3,
+        )
+    for key, value in _entries(options, "get_session_config_entry", ENTRIES):
         if value in _HARMLESS_ENTRIES.get(key, ()):
             continue
         if key in _REFUSED_ENTRIES:
@@ -159,6 +248,65 @@ def check_run_options(options: Any) -> None:
         if name not in RUN_WITHOUT_EFFECT:
             raise UsageError(f"RunOptions.{name} is not known to collage's InferenceSession; leave it at its default")
         warnings.warn(f"RunOptions.{name} changes nothing: {RUN_WITHOUT_EFFECT[name]}", stacklevel=3)
+    for key, value in _entries(options, "get_run_config_entry", RUN_ENTRIES):
+        warnings.warn(f"the run's entry {key}={value} changes nothing: it is for ONNX Runtime's kernels", stacklevel=3)
+    if hasattr(options, "add_active_adapter"):
+        check_adapters(options)
+
+
+def fixed_lengths(options: Any, model: ir.Model) -> dict[str, int]:
+    """Return the lengths of a model's dimensions that a session's options fix, as ``CompileOptions.fixed`` takes them.
+
+    Args:
+        options: An ``onnxruntime.SessionOptions``, an object with some of its attributes, or None.
+        model: The model that is to be compiled.
+
+    Raises:
+        UsageError: The options put tensors in the place of weights.
+    """
+    import onnx_ir as ir  # late: a session that only runs an artefact needs no models
+
+    dims = {}
+    for value in model.graph.inputs:
+        shape = value.shape or ir.Shape(())
+        for axis, dim in enumerate(shape):
+            if not isinstance(dim, int):
+                name = f"{value.name}[{axis}]" if dim.value is None else str(dim.value)
+                dims[name, shape.get_denotation(axis) or ""] = name if dim.value is not None else ""
+    return _fixed(options, [(symbol, denotation, name) for (name, denotation), symbol in dims.items()])
+
+
+def check_fixed_lengths(options: Any, ports: Sequence[Port]) -> None:
+    """Refuse lengths that a session's options fix, for an artefact, which was compiled without.
+
+    Args:
+        options: See ``fixed_lengths``.
+        ports: The inputs of the artefact.
+
+    Raises:
+        UsageError: One is fixed that is free in the artefact, or the options put tensors in the place of weights.
+    """
+    symbols = dict.fromkeys(dim for port in ports for dim in port.shape or () if isinstance(dim, str))
+    if fixed := _fixed(options, [(symbol, "", symbol) for symbol in symbols]):
+        told = " ".join(f"--fix {name}={length}" for name, length in fixed.items())
+        raise UsageError(
+            "SessionOptions.add_free_dimension_override_by_name is for models, and this artefact is compiled already; "
+            f"compile it with {told}"
+        )
+    if _fixed(options, [("", denotation, denotation) for denotation in _DENOTATIONS]):
+        warnings.warn(
+            "SessionOptions.add_free_dimension_override_by_denotation changes nothing: an artefact has names of dimensions "
+            "only; compile it with --fix NAME=LENGTH",
+            stacklevel=3,
+        )
+
+
+def _fixed(options: Any, dims: Sequence[tuple[str, str, str]]) -> dict[str, int]:
+    """Return the fixed lengths, by the third of what is said of each dimension: symbol, denotation, name."""
+    if options is None or not hasattr(options, "add_free_dimension_override_by_name"):
+        return {}
+    lengths = overridden(options, [(symbol, denotation) for symbol, denotation, _ in dims])
+    return {name: length for (*_, name), length in zip(dims, lengths, strict=True) if length is not None}
 
 
 def providers_of(
@@ -204,11 +352,11 @@ def _changed(options: Any, kind: str) -> Iterator[str]:
             yield name
 
 
-def _entries(options: Any) -> Iterator[tuple[str, str]]:
-    """Yield the known entries that were added to a session's options."""
-    look: Callable[[str], Any] | None = getattr(options, "get_session_config_entry", None)
+def _entries(options: Any, method: str, keys: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield those of the entries that were added to options."""
+    look: Callable[[str], Any] | None = getattr(options, method, None)
     if look is None:
         return
-    for key in _ENTRIES:
+    for key in keys:
         with contextlib.suppress(Exception):  # ONNX Runtime raises if an entry is absent.
             yield key, str(look(key))

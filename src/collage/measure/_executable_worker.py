@@ -71,7 +71,7 @@ class _Service:
         return self._weights
 
     def check(self, tolerance: float) -> dict[str, Any]:
-        """Runs once on each set of inputs and compares every output with the reference; the worst difference."""
+        """Run once on each set of inputs and compare every output with the reference; the worst difference."""
         worst: dict[str, Any] = {"max_abs": 0.0, "max_rel": 0.0, "reason": None}
         for number, (feeds, store) in enumerate(zip(self._feeds, self._stores, strict=True)):
             outputs = self._run(feeds)

@@ -108,7 +108,7 @@ class BodyPlans:
             build_of: As for ``add``.
 
         Raises:
-            UsageError: It is no plan of this node.
+            UsageError: It is not a plan of this node.
         """
         graphs = [DataflowGraph(body) for body in bodies(node)]
         try:

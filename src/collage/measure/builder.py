@@ -83,7 +83,7 @@ class Builds:
         return self._compiled[name]
 
     def build_all(self, jobs: Sequence[Job]) -> list[Built]:
-        """Builds side by side, one toolchain in one worker."""
+        """Build side by side, one toolchain in one worker."""
         by_toolchain: dict[str, list[int]] = {}
         for index, job in enumerate(jobs):
             by_toolchain.setdefault(job.target.toolchain, []).append(index)
@@ -99,7 +99,7 @@ class Builds:
         return [results[index] for index in range(len(jobs))]
 
     def build(self, kernel: ir.Model, target: Target, timeout_s: float | None = None) -> Built:
-        """Compiles a kernel. A worker then holds it, until ``relieve`` or ``tidy`` has it forgotten.
+        """Compile a kernel. A worker then holds it, until ``relieve`` or ``tidy`` has it forgotten.
 
         Each kernel inside an operator with bodies is compiled by its own toolchain.
         """
@@ -138,7 +138,7 @@ class Builds:
         return made
 
     def write(self, kernel: ir.Model) -> str:
-        """Writes a kernel into the workspace, beside the weights that it refers to.
+        """Write a kernel into the workspace, beside the weights that it refers to.
 
         Returns:
             The file's name.

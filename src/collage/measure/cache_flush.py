@@ -44,7 +44,7 @@ class CacheFlusher:
         self._end.wait()
 
     def close(self) -> None:
-        """Ends the threads."""
+        """End the threads."""
         self._start.abort()
 
     def _serve(self, place: int) -> None:

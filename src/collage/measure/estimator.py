@@ -76,13 +76,13 @@ class MeasuringCostEstimator:
         self._structures: dict[str, str] = {}
 
     def estimate(self, module: ir.Model, target: Target) -> Cost:
-        """Measures one kernel, unless its timing is known."""
+        """Measure one kernel, unless its timing is known."""
         return self.measure([(module, target)])[0].cost
 
     def measure(
         self, kernels: Sequence[tuple[ir.Model, Target]], abandon_above_s: float = float("inf")
     ) -> list[Outcome]:
-        """Measures several; builds run side by side.
+        """Measure several; builds run side by side.
 
         Args:
             kernels: Standalone models, whose inputs and outputs are called what they are called in the model.

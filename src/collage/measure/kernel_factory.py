@@ -100,7 +100,7 @@ class KernelMaker:
         return (signature, kept >> sub_graph.inside.first) if kept else signature
 
     def annotate(self, sub_graph: SubGraph, target: Target, properties: Mapping[str, str]) -> None:
-        """Gives kernels properties, this one and all that are alike; before any of them is made."""
+        """Give kernels properties, this one and all that are alike; before any of them is made."""
         self._properties[self.signature(sub_graph), str(target)] = properties
 
     def signature(self, sub_graph: SubGraph) -> Hashable:

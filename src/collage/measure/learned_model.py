@@ -93,11 +93,11 @@ class LearnedCostModel:
         self._estimates: dict[tuple[Hashable, int], _Estimate] = {}
 
     def introduce(self, target: Hashable, like: Hashable) -> None:
-        """Makes known a target that is called as another one is."""
+        """Register a target that is called in the same way as another one."""
         self._known.setdefault(target, _Known(self._known[like].dispatch_s))
 
     def learn_profile(self, target: Hashable, seconds: Mapping[int, float]) -> None:
-        """Takes over where the time goes on a target: seconds by node index, measured inside a larger kernel."""
+        """Take over where the time goes on a target: seconds by node index, measured inside a larger kernel."""
         self._known[target].base_s.update(seconds)
         for node, value in seconds.items():
             self._best_base[node] = min(self._best_base.get(node, math.inf), value)
@@ -109,8 +109,12 @@ class LearnedCostModel:
         """Return the cost of nodes inside larger kernels, on the fastest target for each."""
         return {i: self._best_base.get(i, 0.0) + _LEAST_S for i in nodes}
 
+    def node_s(self, target: Hashable, node: int) -> float:
+        """Return the cost of a node inside larger kernels on a target, or on the fastest if this one's profile does not tell."""
+        return self._node_s(self._known[target], node)
+
     def learn_measurement(self, target: Hashable, nodes: int, seconds: float) -> None:
-        """Takes over what a kernel really took; a later measurement takes the place of an earlier one."""
+        """Take over what a kernel really took; a later measurement takes the place of an earlier one."""
         estimate = self._estimate(target, nodes)
         if estimate.raw_s <= 0 or not seconds > 0:
             return

@@ -55,7 +55,7 @@ class Quarantine:
         return f"quarantined {hours:.1f} hours ago: {found['reason']}; --remeasure tries it again"
 
     def check(self, toolchain: str) -> None:
-        """Lets pass, or refuses.
+        """Let pass, or refuse.
 
         Raises:
             Quarantined: It died too often in this session.
@@ -64,11 +64,11 @@ class Quarantine:
             raise Quarantined(f"not tried: {toolchain} is quarantined, {reason}")
 
     def lived(self, toolchain: str) -> None:
-        """Notes that a job ended without a death."""
+        """Note that a job ended without a death."""
         self._died.pop(toolchain, None)
 
     def died(self, toolchain: str, build: str | None, error: WorkerDied) -> None:
-        """Notes that a job ended with the death of its worker.
+        """Note that a job ended with the death of its worker.
 
         Args:
             toolchain: Whose.

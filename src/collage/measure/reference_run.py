@@ -100,7 +100,7 @@ def capture_made_up(
     *,
     seed: int = 0,
 ) -> MadeUp:
-    """Runs the model, at all its representative lengths, on inputs that it takes, and of which it makes numbers if it can.
+    """Run the model, at all its representative lengths, on inputs that it takes, and of which it makes numbers if it can.
 
     Made-up inputs may be invalid for a model (an index out of range, an axis given twice), or nothing that it was meant for
     (a logarithm's below zero), so several are tried.
@@ -186,7 +186,7 @@ def capture_shape_profiles(
     dims: Lengths,
     given: Mapping[str, Any] = MappingProxyType({}),
 ) -> Mapping[str, Any]:
-    """Runs the model at all its representative lengths; the session will time kernels at each of them.
+    """Run the model at all its representative lengths; the session will time kernels at each of them.
 
     Args:
         model: A prepared model.
@@ -289,7 +289,7 @@ def capture_reference(
     *,
     exempt: bool = False,
 ) -> None:
-    """Runs the model on the host, unoptimised, and stores all inputs and values, and which elements hang on rounding.
+    """Run the model on the host, unoptimised, and store all inputs and values, and which elements hang on rounding.
 
     Args:
         model: A prepared model.

@@ -52,7 +52,7 @@ class SamplingPlan:
 
 
 def sample_kernel(kernel: Kernel, inputs: Sequence[np.ndarray[Any, Any]], plan: SamplingPlan) -> list[float]:
-    """Times a kernel as it runs within a model: on a device, between tensors that are there, and recorded if it can be.
+    """Time a kernel as it runs within a model: on a device, between tensors that are there, and recorded if it can be.
 
     Args:
         kernel: The kernel.

@@ -95,7 +95,7 @@ class MeasureSession:
         self.close()
 
     def close(self) -> None:
-        """Ends all workers, unless they were lent."""
+        """End all workers, unless they were lent."""
         self._pool.close()
 
     @property
@@ -140,7 +140,7 @@ class MeasureSession:
         )
 
     def measure(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Builds and measures kernels; what is known is not measured again, and equal kernels are measured once.
+        """Build and measure kernels; what is known is not measured again, and equal kernels are measured once.
 
         Returns:
             One outcome per job, in order.
@@ -201,7 +201,7 @@ class MeasureSession:
         return self._recall(self.key(job))
 
     def build(self, kernel: ir.Model, target: Target) -> Compiled:
-        """Compiles a kernel that is going to be run; compiled before in this session, it is not compiled again.
+        """Compile a kernel that is going to be run; compiled before in this session, it is not compiled again.
 
         Raises:
             ToolchainError: It could not be built.
@@ -427,7 +427,7 @@ class MeasureSession:
         return outcome
 
     def _measure(self, job: Job, compiled: dict[str, Any], build_s: float) -> Outcome:
-        """Checks a kernel, times it, and checks it once more.
+        """Check a kernel, time it, and check it once more.
 
         Some are right at first only: those whose buffers are overrun, or whose threads run a race.
         """

@@ -129,7 +129,7 @@ class TuningRecords:
         return json.dumps(records, sort_keys=True), took_s
 
     def keep(self, job: Job, tuned: TunedKernel) -> None:
-        """Notes a kernel that was tuned through; the job is that of measuring it."""
+        """Note a kernel that was tuned through; the job is that of measuring it."""
         name = self._kernel_name(job)
         self._database.keep_fact(asdict(tuned), **name)
         self._here[digest_of(name)] = (str(job.target), tuned)

@@ -25,7 +25,7 @@ __all__ = ["Limits", "WorkerPool"]
 _SERVICE = "collage.measure._kernel_worker:KernelWorker"
 _LOOK_S = 0.1
 _WITH_BODIES = " with bodies"
-"""What is added to the host's name for the worker that also runs kernels of others, and may die of them."""
+"""The end of the name of the host's worker that also runs kernels of others, and may die of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class WorkerPool:
         self._say = say
 
     def close(self) -> None:
-        """Ends all workers, unless they were lent."""
+        """End all workers, unless they were lent."""
         if not self._keep_workers:
             for worker in self._workers.values():
                 worker.kill()
@@ -177,7 +177,7 @@ class WorkerPool:
         self.side_by_side({**work, name: partial(ask_and_go_on, some)})
 
     def side_by_side(self, work: Mapping[str, Callable[[], None]]) -> None:
-        """Does work for toolchains, each in its one worker, as many at a time as there are cores."""
+        """Do work for toolchains, each in its one worker, as many at a time as there are cores."""
         try:
             with ThreadPoolExecutor(max_workers=max(1, min(len(work), this_machine().cores))) as pool:
                 futures = [pool.submit(part) for part in work.values()]

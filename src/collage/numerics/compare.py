@@ -102,7 +102,7 @@ def largest_magnitude(x: np.ndarray[Any, Any]) -> float:
 
 
 def compare(actual: Any, expected: Any, tolerance: float, rounding_sensitive: Any = None) -> Difference:
-    """Compares one output with its reference; sequences element by element, absent optionals with None.
+    """Compare one output with its reference; sequences element by element, absent optionals with None.
 
     Args:
         actual: What was computed.

@@ -47,7 +47,7 @@ class ValueStore:
         return iter(self._entries)
 
     def reload(self) -> None:
-        """Takes over what other processes have stored."""
+        """Take over what other processes have stored."""
         index = self.folder / _INDEX
         self._entries = json.loads(index.read_text()) if index.exists() else {}
         lists = self.folder / _LISTS
@@ -88,7 +88,7 @@ class ValueStore:
         return ValueStore(self.folder / f"list_{hashlib.sha256(name.encode()).hexdigest()[:24]}")
 
     def put(self, name: str, value: Any) -> None:
-        """Stores a tensor; call ``flush`` before another process reads it. Sequences and None are skipped."""
+        """Store a tensor; call ``flush`` before another process reads it. Sequences and None are skipped."""
         if not isinstance(value, np.ndarray | np.generic):
             return
         array = np.ascontiguousarray(value)
@@ -132,7 +132,7 @@ class ValueStore:
         self._entries[name].update(marks)
 
     def flush(self) -> None:
-        """Makes everything stored so far visible to other processes."""
+        """Make everything stored so far visible to other processes."""
         temporary = self.folder / f"{_INDEX}.new"
         temporary.write_text(json.dumps(self._entries))
         temporary.replace(self.folder / _INDEX)

@@ -58,7 +58,7 @@ class KernelView:
         time_us: Its time, measured alone; None if it was not measured.
         share: Its share of the time of all kernels, 0 to 1; None if one of them was not measured.
         rule: The fusion rules that proposed it.
-        device: The device that it runs on, if devices were planned.
+        place: The device that it runs on, or the branch in which it runs beside others; None if neither was planned.
         operators: Its operators.
         reads: The values that it reads; weights are not among them.
         makes: The values that it makes.
@@ -70,7 +70,7 @@ class KernelView:
     time_us: float | None
     share: float | None
     rule: str
-    device: str | None
+    place: str | None
     operators: tuple[Operator, ...]
     reads: tuple[Value, ...]
     makes: tuple[Value, ...]
@@ -203,7 +203,7 @@ def _kernels(recipe: Recipe, report: Report, folder: Path) -> tuple[KernelView, 
                 time_us=time,
                 share=time / total if is_known and time is not None else None,
                 rule="" if row is None else row.rule,
-                device=record.device,
+                place=record.device if record.branch is None else f"branch {record.branch}",
                 operators=tuple(_operator(node, name) for node, name in zip(nodes, names, strict=True)),
                 reads=tuple(_value(name, known.get(name)) for name in record.inputs),
                 makes=tuple(_value(name, known.get(name)) for name in record.outputs),

@@ -48,6 +48,7 @@ def model_section(contents: PageContents) -> Markup:
 
 
 def _overview(contents: PageContents) -> Markup:
+    are_placed = any(kernel.place is not None for kernel in contents.kernels)
     rows = [
         (
             tag("a", f"{kernel.number}  {kernel.name}", href=f"#kernel-{kernel.number}"),
@@ -56,12 +57,11 @@ def _overview(contents: PageContents) -> Markup:
             percent(kernel.share),
             str(len(kernel.operators)),
             told_operators(kernel),
-            *([] if kernel.device is None else [kernel.device]),
+            *([kernel.place or ""] if are_placed else []),
         )
         for kernel in contents.kernels
     ]
-    on_devices = any(kernel.device is not None for kernel in contents.kernels)
-    columns = ("kernel", "toolchain", "time alone", "share", "operators", "types", *(["device"] if on_devices else []))
+    columns = ("kernel", "toolchain", "time alone", "share", "operators", "types", *(["runs in"] if are_placed else []))
     return table("Kernels in the order of data; times are measured alone", columns, rows, numbers=(2, 3, 4))
 
 
@@ -74,7 +74,7 @@ def _details(contents: PageContents, kernel: KernelView) -> Markup:
         "toolchain": _named(contents, kernel.target),
         "time alone": amount(kernel.time_us) + (f", {percent(kernel.share)} of all kernels" if kernel.share else ""),
         "proposed by": kernel.rule or "not recorded",
-        **({} if kernel.device is None else {"device": kernel.device}),
+        **({} if kernel.place is None else {"runs in": kernel.place}),
     }
     rows = [
         (operator.name or "(unnamed)", operator.op_type, ", ".join(value.type or "?" for value in operator.outputs))

@@ -36,7 +36,7 @@ def _texts(contents: PageContents, kernel: KernelView) -> dict[str, str]:
         "target": kernel.target,
         "operators": told_operators(kernel, 8),
         "proposed by": kernel.rule,
-        "device": kernel.device or "",
+        "runs in": kernel.place or "",
     }
     return {name: clean(text) for name, text in facts.items() if text}
 

@@ -222,6 +222,7 @@ class KernelRow:
         rule: The fusion rules that proposed it.
         estimate_us: Time as measured alone.
         device: The device that it runs on, if it was placed.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
         bodies: The kernels of its bodies, if it is an operator with bodies of several kernels, or of other targets.
     """
 
@@ -232,6 +233,7 @@ class KernelRow:
     rule: str = ""
     estimate_us: float | None = None
     device: str | None = None
+    branch: int | None = None
     bodies: tuple[BodyKernelRow, ...] = ()
 
 

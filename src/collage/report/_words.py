@@ -110,7 +110,7 @@ def verdict_of(report: ReportValues, row: Row) -> str:
     returned = report.returned
     if row.verdict in ("tie", "slower") and returned is not None and (row.kernels or 0) > (returned.kernels or 0):
         words += f", with {'more' if row.verdict == 'tie' else row.kernels} kernels"
-    if row.verdict == "too slow" and row.alone_us is not None:
+    if row.verdict in ("too slow", "not raced") and row.alone_us is not None:
         told = (
             f"{runs_per_s(row.alone_us.median)} runs/s"
             if by_runs(report)

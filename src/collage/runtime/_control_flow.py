@@ -88,7 +88,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What an operator with bodies does, besides its kernels.
+    """The flow of values through an operator with bodies, between its kernels.
 
     Attributes:
         op_type: ``If``, ``Loop`` or ``Scan``.
@@ -291,7 +291,7 @@ class _LoadedBody:
         self._executor = executor_of(steps, [*body.inputs, *body.reads], wanted, None) if steps else None
 
     def run(self, inputs: Sequence[Any], values: Mapping[str, Any]) -> list[Any]:
-        """Return the outputs of one run; those that are no results of kernels lie where they lay."""
+        """Return the outputs of one run. Inputs, constants and values from outside are handed on without a copy."""
         made: Sequence[Any] = ()
         if self._executor is not None:
             made = self._executor.run([*inputs, *(values[name] for name in self.reads)])

@@ -19,12 +19,15 @@ from collage.runtime._device_chain import executor_of
 from collage.runtime._executor import Executor, Span, Step, written_to
 from collage.runtime._explained import explanation_of
 from collage.runtime._forks import loading_again, new_pool, note_loading, restart_in_forks
+from collage.runtime._machine_fit import fitting_branches
 from collage.runtime._memory import page_out
 from collage.runtime._parallel import (
     CoreSets,
     DeviceExecutor,
+    branch_steps,
     checked_steps,
     devices_used,
+    lanes_of,
     missing_cores,
     shared_memory_steps,
 )
@@ -97,17 +100,17 @@ class Executable:
         self._only_output = self._output_names[0] if len(self._output_names) == 1 else None
         cores = usable_cores()
         threads = recipe.threads if threads is None else threads
-        wanted = cores if recipe.devices is not None else threads or cores
+        branches, notes = fitting_branches(recipe, threads)
+        self.notes += notes
+        wanted = cores if recipe.devices is not None or branches > 1 else threads or cores
         limit = contexts or recipe.streams or max(1, cores // wanted)
         # A kernel alone may keep the machine to itself; with others, of the same toolchain too, it must be quiet between
         # runs: threads that spin for the last kernel take the cores from the next one.
         streams = limit if contexts or recipe.streams else 1
-        options = LoadOptions(
-            threads,
-            exclusive=sum(len(kernel.compiled.leaves) for kernel in recipe.kernels) * limit == 1,
-            streams=streams,
-        )
-        self._loader = partial(_Loader, recipe, workspace, toolchains or registry(), options, self.notes, debug)
+        kernels = sum(len(kernel.compiled.leaves) for kernel in recipe.kernels)
+        options = LoadOptions(threads, exclusive=kernels * limit == 1, streams=streams)
+        available = toolchains or registry()
+        self._loader = partial(_Loader, recipe, workspace, available, options, self.notes, debug, branches)
         self._limit = limit
         self._contexts = new_pool(self._loader().executor, limit, is_lazy=is_lazy)
         restart_in_forks(self)
@@ -280,6 +283,7 @@ class _Loader:
         options: LoadOptions,
         notes: list[str],
         debug: bool,
+        branches: int,
     ) -> None:
         self._recipe = recipe
         self._workspace = workspace
@@ -287,6 +291,7 @@ class _Loader:
         self._options = options if options.streams == 1 else replace(options, shared={})
         self._notes = notes
         self._debug = debug
+        self._branches = branches
         self._kernels: HostKernels | None = None
 
     def executor(self) -> Executor:
@@ -295,6 +300,8 @@ class _Loader:
         recipe = self._recipe
         if recipe.devices is not None:
             return self._on_devices(recipe.devices)
+        if self._branches > 1 and not self._debug:
+            return self._in_branches()
         kernels = self._checked([self._load(record, self._options) for record in recipe.kernels])
         page_out(self._workspace)
         steps = [
@@ -303,6 +310,16 @@ class _Loader:
         ]
         inputs, outputs = ([port.name for port in ports] for ports in (recipe.inputs, recipe.outputs))
         return executor_of(steps, inputs, outputs, None if self._debug else self)
+
+    def _in_branches(self) -> Executor:
+        """Loads every kernel anew, each in the thread of its branch."""
+        recipe, loads = self._recipe, [partial(self._load, record, self._options) for record in self._recipe.kernels]
+        lanes = lanes_of(recipe, self._branches)
+        threads = CoreSets(dict.fromkeys(lanes, ()))
+        kernels = [threads.call(lane, load) for lane, load in zip(lanes, loads, strict=True)]
+        page_out(self._workspace)
+        inputs, outputs = ([port.name for port in ports] for ports in (recipe.inputs, recipe.outputs))
+        return DeviceExecutor(branch_steps(recipe, kernels, lanes), inputs, outputs, threads, self)
 
     def _on_devices(self, layout: DeviceLayout) -> Executor:
         """Loads every kernel anew, each on its device."""

@@ -160,11 +160,7 @@ class Executor:
         return written_to(self.run_empty(values) if is_empty else self._run_in_place(values, targets), targets)
 
     def _run_in_place(self, values: Sequence[Any], targets: Targets) -> Sequence[Any]:
-        slots = self._slots(values)
-        for position, (index, layout) in self._written.items():
-            target = targets[position]
-            if target is not None and fits(target, layout) and not _shares_memory(target, self._block, values):
-                slots[index] = target
+        slots = self._slots(values, targets)
         for position in range(len(self._steps)):
             self._settle(position, slots, self._call(position, slots))
         return self._owned([slots[i] for i in self._outputs], values, self._apart)
@@ -180,11 +176,15 @@ class Executor:
             self._settle(position, slots, made)
         return self._owned([slots[i] for i in self._outputs], values, self._apart), spans
 
-    def _slots(self, values: Sequence[Any]) -> list[Any]:
+    def _slots(self, values: Sequence[Any], targets: Targets = ()) -> list[Any]:
         slots = self._template.copy()
         slots[: self._inputs] = values
         for index, take in self._leaving:
             slots[index] = take()
+        for position, (index, layout) in self._written.items() if targets else ():
+            target = targets[position]
+            if target is not None and fits(target, layout) and not _shares_memory(target, self._block, values):
+                slots[index] = target
         return slots
 
     def _call(self, position: int, slots: list[Any]) -> Sequence[Any]:

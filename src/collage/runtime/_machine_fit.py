@@ -7,9 +7,11 @@ from typing import Any
 
 from collage.runtime._manifest import processor_facts
 from collage.runtime._recipe import Recipe
-from collage.system.machine import threads_of_quota
+from collage.system.machine import threads_of_quota, usable_cores
 
-__all__ = ["fitting_streams", "fitting_threads"]
+__all__ = ["fitting_branches", "fitting_streams", "fitting_threads"]
+
+_SEVERAL = 2
 
 
 def fitting_threads(recipe: Recipe, compiled_on: Any) -> tuple[int, list[str]]:
@@ -58,6 +60,28 @@ def fitting_streams(recipe: Recipe, threads: int) -> tuple[int, list[str]]:
     return room, [
         f"compiled for {recipe.streams} runs at once, and {usable} processors are usable: {room} at once here"
     ]
+
+
+def fitting_branches(recipe: Recipe, threads: int) -> tuple[int, list[str]]:
+    """Return the number of branches that may run at the same time here, and notes for the user.
+
+    With fewer processors than branches, some branches run one after the other.
+
+    Args:
+        recipe: The executable's.
+        threads: Threads that a run may use; 0 is one for each core.
+    """
+    here = processor_facts()
+    cores, quota = min(int(here["cores"] or 1), usable_cores()), here["quota"]
+    usable = min([cores, *([threads] if threads else []), *([] if quota is None else [threads_of_quota(quota)])])
+    if recipe.branches <= usable or recipe.branches < _SEVERAL:
+        return recipe.branches, []
+    told = "kernels run one after the other" if usable == 1 else f"{usable} run at the same time"
+    return usable, [f"compiled for {recipe.branches} branches side by side, and {_processors(usable)} usable: {told}"]
+
+
+def _processors(count: int) -> str:
+    return "1 processor is" if count == 1 else f"{count} processors are"
 
 
 def _usable(facts: Any) -> int | None:

@@ -1,9 +1,12 @@
-"""Kernels on devices: a thread for each core set, and kernels of different devices at once.
+"""Kernels on devices, or in branches: a thread for each core set or branch, and kernels of different ones at once.
 
 A device is a set of this machine's cores. Its kernels are loaded and run by one thread that may only use these cores, and
 so do the threads that a kernel starts. What a kernel reads decides when it runs; a device takes its kernels in the order in
 which they become ready. Core sets share the machine's memory, so a copy between them is another name for the same tensor;
 in debug mode it is a copy indeed, and every tensor's scope is checked where it is read.
+
+A branch is a device without cores of its own: its thread may run on any, so that processes that share a machine do not
+meet on the same one.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from collage._errors import ToolchainError
-from collage.runtime._executor import Executor, Host, Span, Step
+from collage.runtime._executor import Executor, Host, Span, Step, Targets
 from collage.runtime._recipe import DeviceLayout, Recipe
 from collage.system.machine import usable_core_numbers
 from collage.toolchains import Kernel
@@ -30,8 +33,10 @@ __all__ = [
     "CoreSets",
     "DeviceExecutor",
     "PlacedStep",
+    "branch_steps",
     "checked_steps",
     "devices_used",
+    "lanes_of",
     "missing_cores",
     "shared_memory_steps",
 ]
@@ -141,6 +146,26 @@ def checked_steps(recipe: Recipe, kernels: Sequence[Kernel]) -> tuple[list[Place
     return steps, [port.name for port in recipe.outputs]
 
 
+def lanes_of(recipe: Recipe, most: int) -> list[str]:
+    """Return the name of the thread that runs each kernel of a recipe with branches.
+
+    Args:
+        recipe: The executable's.
+        most: The most branches that run at the same time. Further ones share the threads of these.
+    """
+    numbers = sorted({kernel.branch for kernel in recipe.kernels if kernel.branch is not None})
+    lanes = {number: f"branch {1 + i % most}" for i, number in enumerate(numbers)}
+    return ["trunk" if kernel.branch is None else lanes[kernel.branch] for kernel in recipe.kernels]
+
+
+def branch_steps(recipe: Recipe, kernels: Sequence[Kernel], lanes: Sequence[str]) -> list[PlacedStep]:
+    """Return the steps of a recipe with branches, each on the thread of its lane."""
+    return [
+        PlacedStep(Step(record.name, kernel, record.inputs, record.outputs), lane)
+        for record, kernel, lane in zip(recipe.kernels, kernels, lanes, strict=True)
+    ]
+
+
 def devices_used(recipe: Recipe) -> list[str]:
     """Devices on which a recipe has kernels, or to which it copies: outputs may be wanted where nothing is computed."""
     copied_to = (_device_of(copy.dst) for copy in _layout(recipe).copies)
@@ -209,6 +234,9 @@ class DeviceExecutor(Executor):
         """Runs all steps on inputs in the model's order; returns outputs in the model's order."""
         return self._results(self._go(values), values)
 
+    def _run_in_place(self, values: Sequence[Any], targets: Targets) -> Sequence[Any]:
+        return self._results(self._go(values, targets), values)
+
     def run_empty(self, values: Sequence[Any]) -> Sequence[Any]:
         """Runs like ``run``; kernels that are given a tensor without elements are left to the host."""
         return self._results(self._go(values, is_empty=True), values)
@@ -222,8 +250,8 @@ class DeviceExecutor(Executor):
     def _results(self, run: _Run, values: Sequence[Any]) -> Sequence[Any]:
         return self._owned([run.slots[i] for i in self._outputs], values, self._apart)
 
-    def _go(self, values: Sequence[Any], is_empty: bool = False) -> _Run:
-        run = _Run(self._slots(values), list(self._needed), list(self._uses), is_empty)
+    def _go(self, values: Sequence[Any], targets: Targets = (), is_empty: bool = False) -> _Run:
+        run = _Run(self._slots(values, targets), list(self._needed), list(self._uses), is_empty)
         if self._arrivals is not None:
             run.scopes = [*self._arrivals, *([None] * (self._width - self._inputs))]
         first = [position for position, needed in enumerate(self._needed) if not needed]

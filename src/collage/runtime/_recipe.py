@@ -22,6 +22,7 @@ WEIGHTS = "weights.bin"
 
 _MAX_CORE = 4096
 _ON_DEVICES = ("device", "reads", "writes")
+_MOST_BRANCHES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class KernelRecord:
         device: The device that it runs on, where the recipe has devices; likewise:
         reads: In which scope it reads each input; None where it does not matter.
         writes: In which scope it leaves each output.
+        branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time, each as soon as
+            what it reads is there. None if it is in none.
     """
 
     name: str
@@ -94,6 +97,7 @@ class KernelRecord:
     device: str | None = None
     reads: tuple[str | None, ...] = ()
     writes: tuple[str, ...] = ()
+    branch: int | None = None
 
     @property
     def is_built(self) -> bool:
@@ -108,7 +112,8 @@ class KernelRecord:
     def as_json(self) -> dict[str, Any]:
         """JSON values only."""
         data = {**asdict(self), "compiled": self.compiled.as_json() if self.is_built else None}
-        return {key: value for key, value in data.items() if self.device is not None or key not in _ON_DEVICES}
+        left_out = {*(_ON_DEVICES if self.device is None else ()), *(("branch",) if self.branch is None else ())}
+        return {key: value for key, value in data.items() if key not in left_out}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelRecord:
@@ -120,7 +125,10 @@ class KernelRecord:
             compiled = Compiled.from_json(data["compiled"])
             if not compiled.files:
                 raise ValueError(f"kernel {data['name']!r} has no files")
-        record = cls(str(data["name"]), str(target), inputs, outputs, compiled)
+        branch = data.get("branch")
+        if branch is not None and (type(branch) is not int or not 1 <= branch <= _MOST_BRANCHES):
+            raise ValueError(f"kernel {data['name']!r} is in branch {str(branch)[:80]!r}, which is no number of one")
+        record = cls(str(data["name"]), str(target), inputs, outputs, compiled, branch=branch)
         if data.get("device") is None:
             return record
         reads = tuple(None if scope is None else str(scope) for scope in list(data["reads"]))
@@ -167,6 +175,11 @@ class Recipe:
         return tuple(dict.fromkeys(leaf.toolchain for kernel in self.kernels for leaf in kernel.compiled.leaves))
 
     @property
+    def branches(self) -> int:
+        """Number of branches whose kernels run at the same time; 0 if kernels run one after the other."""
+        return len({kernel.branch for kernel in self.kernels} - {None})
+
+    @property
     def files(self) -> tuple[str, ...]:
         """Files of the workspace that belong to it, besides the weights."""
         return tuple(dict.fromkeys([self.model_file, *(f for kernel in self.kernels for f in kernel.compiled.files)]))
@@ -203,6 +216,8 @@ class Recipe:
         copies = [] if self.devices is None else list(self.devices.copies)
         for kernel in self.kernels:
             copies = _copied(copies, made)
+            if kernel.device is not None and kernel.branch is not None:
+                raise ValueError(f"kernel {kernel.name!r} is on a device and in a branch")
             if (kernel.device is None) != (self.devices is None):
                 raise ValueError(f"kernel {kernel.name!r} is on a device, or on none, unlike the recipe")
             for name, scope in zip(kernel.inputs, kernel.reads or (None,) * len(kernel.inputs), strict=True):

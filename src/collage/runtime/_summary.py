@@ -32,6 +32,8 @@ def one_line(recipe: Recipe) -> str:
         named.append(f"{len(targets) - _MOST_TARGETS} more")
     count = len(recipe.kernels)
     parts = [f"{count} {'kernel' if count == 1 else 'kernels'}" + (f" on {', '.join(named)}" if named else "")]
+    if recipe.branches > 1:
+        parts.append(f"{recipe.branches} branches side by side")
     report, returned = recipe.report, recipe.report.returned
     time = None if returned is None else returned.measured_us or returned.alone_us
     if time is not None:

@@ -9,11 +9,13 @@ Strategies are made of these functions:
 * `wide_shortest_path`: any candidates, also such as could feed each other.
 * `placed_shortest_path`, `lazy_placed_path`: candidates on several devices, with copies between them.
 * `overlapping_covers`: the same where devices work at once, and the end counts, not the sum.
+* `stages_of`: parts of a graph that may run side by side, before any kernels are chosen.
 * `exact_cover`: the same as a constraint programme (extra ``exact``).
 """
 
 from __future__ import annotations
 
+from collage.search._branches import Stage, stages_of, with_joined
 from collage.search._evolution import EvolutionaryStrategy
 from collage.search._exact import exact_cover
 from collage.search._guard import refine_or_leave, run_or_fall_back
@@ -67,6 +69,7 @@ __all__ = [
     "SearchResult",
     "SearchStatistics",
     "SearchStrategy",
+    "Stage",
     "StrategyRegistry",
     "Transfer",
     "WideStrategy",
@@ -86,6 +89,8 @@ __all__ = [
     "run_or_fall_back",
     "run_strategy",
     "shortest_path",
+    "stages_of",
     "strategies",
     "wide_shortest_path",
+    "with_joined",
 ]

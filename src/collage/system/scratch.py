@@ -70,7 +70,7 @@ def make_scratch() -> Path:
 
 
 def remove_scratch(folder: Path) -> None:
-    """Removes a folder that ``make_scratch`` made; a fork of its maker leaves it to that."""
+    """Remove a folder that ``make_scratch`` made; a fork of its maker leaves it to that."""
     hold = _held.pop(folder, None)
     if hold is None:
         return
@@ -81,7 +81,7 @@ def remove_scratch(folder: Path) -> None:
 
 
 def _sweep(parent: Path) -> None:
-    """Removes this user's folders that no living process holds."""
+    """Remove this user's folders that no living process holds."""
     if _fcntl is None:
         return
     with os.scandir(parent) as entries:
@@ -100,7 +100,7 @@ def _sweep(parent: Path) -> None:
 
 
 def _lock(descriptor: int) -> bool:
-    """Takes the lock, if it is free, and the file system knows locks."""
+    """Take the lock, if it is free, and the file system knows locks."""
     try:
         _fcntl.flock(descriptor, _fcntl.LOCK_EX | _fcntl.LOCK_NB)
     except OSError:

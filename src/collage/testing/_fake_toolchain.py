@@ -79,7 +79,7 @@ class FakeToolchain(ToolchainBase):
         return Availability(True, "1.0", f"{self.name} 1.0 {self._where}:{self._what}")
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-        """Writes the kernel as ONNX."""
+        """Write the kernel as ONNX."""
         # Late, as in every toolchain: to list toolchains is not to load the libraries with which they compile.
         import onnx_ir as ir
 
@@ -174,7 +174,7 @@ def _rough(x: Any) -> Any:
 
 
 def misbehave(what: str) -> None:
-    """Does one bad thing to the process that it is called in."""
+    """Do one bad thing to the process that it is called in."""
     if what == "raise":
         raise CompileError("fake: told to fail")
     if what == "refuse":
@@ -223,12 +223,12 @@ def misbehave(what: str) -> None:
 
 @functools.cache
 def _keep_busy() -> None:
-    """Starts a process that takes all of a processor; the first time only."""
+    """Start a process that takes all of a processor; the first time only."""
     subprocess.Popen([sys.executable, "-c", "import time; end = time.time() + 600\nwhile time.time() < end: pass"])
 
 
 def _hang_in_c() -> None:
-    """Blocks in C with the interpreter lock held, as a stuck compiler does."""
+    """Block in C with the interpreter lock held, as a stuck compiler does."""
     import ctypes
 
     ctypes.PyDLL(None).sleep(600)

@@ -417,7 +417,7 @@ class _Guarded:
         self.array: Tensor = self._block[self._MARGIN : -self._MARGIN].view(layout.dtype).reshape(layout.shape)
 
     def spoil(self) -> None:
-        """Fills it with what no kernel returns, so that what is not written shows."""
+        """Fill it with what no kernel returns, so that what is not written shows."""
         self._block[:] = 0xA5
 
     @property

@@ -38,7 +38,7 @@ class KernelCase:
 
 
 def kernel(name: str, text: str, weights: Mapping[str, Tensor] | None = None) -> ir.Model:
-    """Builds a kernel from a graph in ONNX's text form and values of its weights."""
+    """Build a kernel from a graph in ONNX's text form and values of its weights."""
     # Late: child processes that a test starts import this package too, and need none of it.
     import onnx
     import onnx.parser

@@ -57,7 +57,7 @@ def _answer(toolchain: Toolchain, target: Target, methods: Sequence[str]) -> Ava
 
 
 def compile_for(toolchain: Toolchain, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-    """What a toolchain makes of a kernel, which is put into ONNX's own operators where it reads no others.
+    """Compile a kernel with a toolchain. It is written in ONNX's own operators first if the toolchain reads no others.
 
     Raises:
         Unsupported: The toolchain cannot take it.
@@ -80,7 +80,7 @@ def kernel_for(toolchain: Toolchain, kernel: ir.Model) -> ir.Model:
 
 
 def support_for(toolchain: Toolchain, node: ir.Node, target: Target) -> Support:
-    """Whether a toolchain takes an operator, be it as several of ONNX's own. Never raises."""
+    """Return if a toolchain takes an operator, as it stands or as several of ONNX's own. Never raises."""
     support = toolchain.supports(node, target)
     if support.ok:
         return support
@@ -121,7 +121,7 @@ class ToolchainBase:
     reads_contributed = False
 
     def availability_of(self, target: Target) -> Availability:
-        """Whether it can be used for one of its targets: the same for all, unless it serves several kinds of device."""
+        """Return the availability for one target. It is the same for all, unless the toolchain serves several kinds of device."""
         return self.availability()
 
     def option_values(self, target: Target) -> OptionValues:
@@ -129,7 +129,7 @@ class ToolchainBase:
         return dict.fromkeys(self.options, ())
 
     def ran_on(self, target: Target) -> str | None:
-        """Where its tests have passed: hardware that the author had, None if none. The processor counts as one."""
+        """Return the hardware on which the toolchain's tests have passed; None if there is none. The processor counts."""
         return "CPU"
 
     def pattern_table(self) -> Sequence[PatternEntry]:

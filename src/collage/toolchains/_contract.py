@@ -126,7 +126,7 @@ class Compiled:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], depth: int = 0) -> Compiled:
-        """Reads what ``as_json`` made, before or after JSON; wrong types raise TypeError, absent fields KeyError.
+        """Read what ``as_json`` made, before or after JSON; wrong types raise TypeError, absent fields KeyError.
 
         Raises:
             ValueError: It has parts within parts beyond any sense.
@@ -162,7 +162,7 @@ def _texts(value: Any) -> Iterator[str]:
 def read_names(data: object) -> tuple[str, ...]:
     """Names as JSON holds them; TypeError if they are something else."""
     if not isinstance(data, list | tuple) or not all(isinstance(name, str) for name in data):
-        raise TypeError(f"{str(data)[:80]!r} is no list of names")
+        raise TypeError(f"{str(data)[:80]!r} is not a list of names")
     return tuple(data)
 
 
@@ -211,7 +211,7 @@ class Kernel(Protocol):
     reuses_outputs: bool
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Runs the kernel on inputs in the order of its model's inputs; returns outputs in the model's order.
+        """Run the kernel on inputs in the order of its model's inputs, and return outputs in the model's order.
 
         Inputs are not changed and are read only during the call. Outputs lie apart from them, from each other, from the
         kernel's constants and, unless ``reuses_outputs``, from those of earlier calls. Not reentrant: one call at a time.
@@ -267,7 +267,7 @@ class Device(Protocol):
         ...
 
     def record(self, work: Callable[[], Sequence[Any]]) -> Recording:
-        """Records what ``work`` has the device do. May raise anything: some work cannot be recorded."""
+        """Record what ``work`` has the device do. May raise anything: some work cannot be recorded."""
         ...
 
 
@@ -288,11 +288,11 @@ class DeviceKernel(Protocol):
     capturable: bool
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Runs on arrays; see ``Kernel``."""
+        """Run on arrays; see ``Kernel``."""
         ...
 
     def on_device(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Runs on tensors of the device, and returns such; their work may still be going on."""
+        """Run on tensors of the device, and return such; their work may still be going on."""
         ...
 
 
@@ -342,11 +342,11 @@ class InPlaceKernel(Protocol):
     layouts: tuple[Layout, ...]
 
     def __call__(self, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Runs into buffers of its own; see ``Kernel``."""
+        """Run into buffers of its own; see ``Kernel``."""
         ...
 
     def run_into(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        """Runs the kernel, and writes every element of every output.
+        """Run the kernel, and write every element of every output.
 
         Arrays that it was given before, the same objects, may be known to it still, and cost it less; their memory is
         theirs, but the last ones of each output are not let go before others come.
@@ -417,7 +417,7 @@ class Toolchain(Protocol):
         ...
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-        """Compiles a kernel: a function from model to files, with no other effect.
+        """Compile a kernel: a function from model to files, with no other effect.
 
         Args:
             kernel: A complete ONNX model. Its graph's name is unique in the workspace. Large weights are external
@@ -432,7 +432,7 @@ class Toolchain(Protocol):
         ...
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
-        """Makes a compiled kernel callable in this process; its constants are bound once, here."""
+        """Make a compiled kernel callable in this process; its constants are bound once, here."""
         ...
 
 

@@ -40,7 +40,7 @@ class Registry:
         self.tracebacks: dict[str, str] = {}
 
     def add(self, toolchain: Toolchain) -> None:
-        """Registers an instance, for tests and notebooks.
+        """Register an instance, for tests and notebooks.
 
         Worker processes make their own from its class, with its ``worker_arguments`` (JSON values) if it has any; so
         the class must be importable.
@@ -106,7 +106,7 @@ class Registry:
         return target
 
     def parse_targets(self, targets: Iterable[TargetLike]) -> Sequence[Target]:
-        """Reads several targets; repeated ones count once, the order is kept (it is their priority)."""
+        """Read several targets; repeated ones count once, the order is kept (it is their priority)."""
         return tuple(dict.fromkeys(self.parse_target(target) for target in targets))
 
     def for_target(self, target: Target) -> Toolchain:
@@ -150,7 +150,7 @@ def _check_contract(toolchain: Any, name: str) -> None:
         raise ValueError(f"{kind}.targets is empty")
     for stem in toolchain.targets:
         if not isinstance(stem, str) or (target := Target.parse(stem)).toolchain != name:
-            raise ValueError(f"{kind}.targets has {stem!r}, which is no target of {name}")
+            raise ValueError(f"{kind}.targets has {stem!r}, which is not a target of {name}")
         check_options(target, option_values(toolchain, target))
     texts = [text for option in toolchain.options.items() for text in option]
     if not all(isinstance(text, str) for text in texts):

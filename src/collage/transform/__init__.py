@@ -47,6 +47,7 @@ from collage.transform._pass_names import ENTRY_POINT_GROUP
 from collage.transform._pipeline import parse_pipeline
 from collage.transform._prepare import code_digest, default_passes, prepare, simplifying_passes
 from collage.transform._print_ir import PrintIR, model_text
+from collage.transform._raise_opset import RaiseOpset
 from collage.transform._recognise import (
     RecogniseAttention,
     RecogniseGelu,
@@ -98,6 +99,7 @@ __all__ = [
     "PassResult",
     "PassTimer",
     "PrintIR",
+    "RaiseOpset",
     "RecogniseAttention",
     "RecogniseGelu",
     "RecogniseLayerNorm",
@@ -152,6 +154,7 @@ for _standard in (
     InlineFunctions,
     MergeParallel,
     PrintIR,
+    RaiseOpset,
     RecogniseAttention,
     RecogniseGelu,
     RecogniseLayerNorm,

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from collage._errors import ConfigError, PassError
 from collage.transform._config import check_config, config_option
-from collage.transform._diagnostics import Severity, report
+from collage.transform._diagnostics import Severity, name_of, report
 from collage.transform._info import PassInfo
 from collage.transform._pass_names import check_pass_names
 
@@ -126,7 +126,7 @@ class PassContext:
         Raises:
             PassError: Always.
         """
-        place = f"node {node.name!r} ({node.op_type}): " if node is not None else ""
+        place = f"node {name_of(node)!r} ({node.op_type}): " if node is not None else ""
         raise PassError(place + message)
 
     def error(self, message: str, node: ir.Node | None = None) -> None:

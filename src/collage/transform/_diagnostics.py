@@ -15,7 +15,7 @@ from collage._errors import PassError
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Diagnostic", "Severity", "collecting", "report", "reporting_for"]
+__all__ = ["Diagnostic", "Severity", "collecting", "name_of", "report", "reporting_for"]
 
 _logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Diagnostic:
         severity: How much it matters.
         message: A sentence.
         pass_name: The pass that reported it.
-        node: Name of the node that it is about; None if it is about the model.
+        node: Name of the node that it is about, or of its first output; None if it is about the model.
         op_type: Operator of that node.
     """
 
@@ -58,10 +58,15 @@ _PASS: ContextVar[tuple[str, list[Diagnostic]] | None] = ContextVar("collage_rep
 _COLLECTED: ContextVar[list[Diagnostic] | None] = ContextVar("collage_diagnostics", default=None)
 
 
+def name_of(node: ir.Node) -> str:
+    """Return the name of a node in messages: its own, or that of its first output."""
+    return node.name or next((value.name for value in node.outputs if value.name), "")
+
+
 def report(severity: Severity, message: str, node: ir.Node | None) -> None:
     """Report something of the pass that is running; outside of any pass it is only logged."""
     running = _PASS.get()
-    name = None if node is None else str(node.name)
+    name = None if node is None else name_of(node)
     diagnostic = Diagnostic(
         severity, message, "" if running is None else running[0], name, None if node is None else node.op_type
     )

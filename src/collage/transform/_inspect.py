@@ -39,8 +39,7 @@ def inspect_passes(
 
     Args:
         model: A model; it is not changed.
-        names: Names of registered passes, which run whatever their level; ``prepare`` for the default preparation, whose
-            passes run as they do in ``compile``. Or a pipeline as text, see ``parse_pipeline``.
+        names: Names of registered passes, or a pipeline as text, see ``parse_pipeline``. It runs as it does in ``compile``.
         print_before: Names of passes, also of members of sequences, before which the model is shown.
         print_after: The same, after them.
         verify: Check the model after each pass; see ``VerifyAfterEach``. Times contain the checks.
@@ -64,11 +63,15 @@ def inspect_passes(
         check_pass_names(chosen, "passes to print")
     watcher = _Watcher(print_before, print_after, show)
     given = context or PassContext.current()
-    named = [member.info.name for member in pipeline.passes]
     instruments = [*given.instruments, *([VerifyAfterEach()] if verify else []), watcher]
-    required = {*given.required_pass, *named}
     with PassContext(
-        given.opt_level, given.fallback_device, required, given.disabled_pass, given.config, instruments, given.trace
+        given.opt_level,
+        given.fallback_device,
+        given.required_pass,
+        given.disabled_pass,
+        given.config,
+        instruments,
+        given.trace,
     ):
         result = pipeline.run(model)
     model = result.model

@@ -218,12 +218,14 @@ class Runner:
     Attributes:
         context: The context that was current when it began.
         disabled: Passes that the sequences around the current one disable.
+        wanted: Passes that run whatever their level, since a pipeline names them or what they are members of.
         changing: Where a list, the names of the passes that change the model are added to it.
     """
 
     def __init__(self, context: PassContext) -> None:
         self.context = context
         self.disabled: frozenset[str] = frozenset()
+        self.wanted: frozenset[str] = frozenset()
         self.changing: list[str] | None = None
         self._finished: list[str] = []
         self._valid: dict[str, str | None] = {}
@@ -279,7 +281,7 @@ class Runner:
     def _reason_to_skip(self, info: PassInfo, model: ir.Model, required: bool) -> str | None:
         if self.is_disabled(info.name):
             return "disabled"
-        if required or info.name in self.context.required_pass:
+        if required or info.name in self.wanted or info.name in self.context.required_pass:
             return None
         if info.opt_level > self.context.opt_level:
             return f"its level {info.opt_level} is above the context's {self.context.opt_level}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+import onnx_ir as ir
+
 from collage._errors import ConfigError, UsageError
-from collage.transform._pass import Pass, get_pass, make_pass
-from collage.transform._prepare import default_passes
+from collage.transform._pass import Pass, Runner, get_pass, make_pass
+from collage.transform._prepare import PREPARE, default_passes
 from collage.transform._sequential import Sequential
 
 __all__ = ["parse_pipeline"]
@@ -16,6 +18,9 @@ _MEMBER = re.compile(r"\s*(?P<name>[^\s,{}]+)\s*(?:\{(?P<options>[^{}]*)\})?\s*(
 
 def parse_pipeline(text: str) -> Sequential:
     """Read a pipeline: names of passes with commas between them, each with options in braces if it takes any.
+
+    A pass that is named runs whatever its level, and so do the members of a sequence that is named. Passes of ``prepare``
+    run by their levels.
 
     Args:
         text: For example ``prepare,FoldConstant{max_growth=0}``. ``prepare`` is the default preparation. Values are whole
@@ -35,11 +40,35 @@ def parse_pipeline(text: str) -> Sequential:
             raise UsageError(f"cannot read {text[end:]!r} in the passes {text!r}; write NAME,NAME{{option=value}}")
         members.append(_pass(found["name"], _options(found["options"] or "", text)))
         end = found.end()
-    return Sequential(members, name="passes")
+    return _Pipeline(members, name="passes")
+
+
+class _Pipeline(Sequential):
+    """A sequence whose members run whatever their level."""
+
+    def apply(self, model: ir.Model, runner: Runner, place: str) -> ir.Model:
+        """Run the members in order."""
+        outer = runner.wanted
+        try:
+            for index, member in enumerate(self.passes):
+                runner.wanted = outer | _names_in(member)
+                model = runner.execute(member, model, f"{place}[{index}]")
+        finally:
+            runner.wanted = outer
+        return model
+
+
+def _names_in(member: Pass) -> frozenset[str]:
+    """Return the names of a pass and of all passes inside of it; of the default preparation, only its own."""
+    names = {member.info.name}
+    if member.info.name != PREPARE:
+        for inner in (*getattr(member, "passes", ()), *filter(None, [getattr(member, "inner", None)])):
+            names |= _names_in(inner)
+    return frozenset(names)
 
 
 def _pass(name: str, options: dict[str, object]) -> Pass:
-    if name == "prepare" and not options:
+    if name == PREPARE and not options:
         return default_passes()
     if not options:
         return get_pass(name)

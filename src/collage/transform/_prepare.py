@@ -28,6 +28,9 @@ __all__ = ["code_digest", "default_passes", "prepare", "simplifying_passes"]
 
 _MAX_ROUNDS = 5
 
+PREPARE = "prepare"
+"""Name of the default preparation in a pipeline."""
+
 
 def default_passes() -> Sequential:
     """The default preparation as a sequence; a simplification that fails is skipped."""
@@ -47,7 +50,7 @@ def default_passes() -> Sequential:
         name="simplify",
     )
     members = [InlineFunctions(), TopologicalSort(), Attempt(InferType())]
-    return Sequential([*members, Repeat(simplify, _MAX_ROUNDS)], name="prepare")
+    return Sequential([*members, Repeat(simplify, _MAX_ROUNDS)], name=PREPARE)
 
 
 def simplifying_passes() -> tuple[str, ...]:

@@ -159,16 +159,24 @@ class _Attention(RewriteRule):
     """``softmax(q k^T * scale + mask) v`` with as many heads of keys as of queries; [N, heads, length, width]."""
 
     def __init__(self) -> None:
-        q, v, mask = wildcard("q"), wildcard("v"), wildcard("mask")
-        self.keys = is_op("Transpose")(wildcard("k"))
-        scores = _times(is_op("MatMul")(_times(q, "q_scale"), _times(self.keys, "k_scale")), "scale")
+        q, k, v, mask = wildcard("q"), wildcard("k"), wildcard("v"), wildcard("mask")
+        self.keys = is_op("Transpose")(k)
+        # PyTorch's exporter of today puts batch and heads together, swaps the last two axes, and takes them apart again.
+        self.merged = is_op("Reshape")(k, wildcard())
+        self.swapped = is_op("Transpose").has_attr(perm=(0, 2, 1))(self.merged)
+        self.parted = is_op("Reshape")(self.swapped, wildcard())
+        scores = _times(is_op("MatMul")(_times(q, "q_scale"), _times(self.keys | self.parted, "k_scale")), "scale")
         self.softmax = is_op("Softmax")(scores.optional(lambda s: is_op("Add")(s, mask)))
         self.pattern = _closed(is_op("MatMul")(self.softmax, v))
 
     def callback(self, match: Match, op: Builder) -> _Replacement:
         """Attention on ``q``, ``k``, ``v``."""
         q, k, v = match["q"], match["k"], match["v"]
-        perm = match.node(self.keys).attributes.get_ints("perm", ())
+        if self.keys in match:
+            perm = list(match.node(self.keys).attributes.get_ints("perm", ()))
+        else:
+            _check_swapped(k, match[self.merged], match[self.parted])
+            perm = [0, 1, 3, 2]
         if match.node(self.softmax).attributes.get_int("axis", -1) not in (-1, 3):
             raise NotApplicable("the softmax is not along the keys")
         scores = _scores_dims(q, k, v, perm)
@@ -285,6 +293,20 @@ def _scores_dims(q: ir.Value, k: ir.Value, v: ir.Value, perm: Sequence[int]) -> 
     if not all(isinstance(dim, int) or dim.value is not None for dim in dims):
         raise NotApplicable("batch, heads or lengths are not known")
     return dims
+
+
+def _check_swapped(k: ir.Value, merged: ir.Value, parted: ir.Value) -> None:
+    """Refuse keys whose last two axes are not all that changes places, with batch and heads merged meanwhile.
+
+    Raises:
+        NotApplicable: Something else is merged or parted, or a length is not known.
+    """
+    heads, length, width = k.shape[1:] if k.shape is not None and len(k.shape) == 4 else (None, None, None)
+    between = None if merged.shape is None else list(merged.shape[1:])
+    after = None if parted.shape is None else list(parted.shape[1:])
+    is_known = all(isinstance(dim, int) and dim > 0 for dim in (heads, length, width))
+    if not is_known or between != [length, width] or after != [heads, width, length]:
+        raise NotApplicable(f"keys of shape {k.shape} become {merged.shape}, then {parted.shape}")
 
 
 def _check_mask(mask: ir.Value, scores: Sequence[int | ir.SymbolicDim]) -> None:

@@ -46,7 +46,7 @@ def _read(descriptor: int, size: int) -> bytes:
 
 
 def end_if_forked(server: int) -> None:
-    """Kills the server if this is not it: foreign code forked, and returned in the child too.
+    """Kill the server if this is not it: foreign code forked, and returned in the child too.
 
     Two would answer one job, and a kernel that does so in every run would soon be thousands. Such a
     kernel is of no use, so it counts as a crash, from its very first run.
@@ -90,7 +90,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _kill_descendants() -> None:
-    """Kills every descendant: orphans become children of this process, so at last there are none."""
+    """Kill every descendant: orphans become children of this process, so at last there are none."""
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     while True:
         try:

@@ -22,7 +22,7 @@ _LOOKS = 2
 
 
 def until_quiet(longest_s: float, root: int | None = None) -> bool:
-    """Returns when all other threads sleep, or time is up; whether they sleep.
+    """Return when all other threads sleep, or time is up: True if they sleep.
 
     Args:
         longest_s: How long to wait.

@@ -28,7 +28,7 @@ def measurement_lock() -> contextlib.AbstractContextManager[None]:
 
 
 def build_lock() -> contextlib.AbstractContextManager[None]:
-    """Waits until nothing is measured on this machine, and holds the slot, with other builders."""
+    """Wait until nothing is measured on this machine, and hold the slot, with other builders."""
     return _lock(fcntl.LOCK_SH)
 
 
@@ -43,7 +43,7 @@ def _lock(kind: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _opened(name: str) -> Iterator[int]:
-    """Opens a file that all users of the machine share; for reading, since that is enough for locking it.
+    """Open a file that all users of the machine share; for reading, since that is enough for locking it.
 
     Raises:
         UsageError: Something else is in its place.

@@ -105,7 +105,7 @@ class Worker:
         return self._process is not None and self._process.poll() is None
 
     def call(self, method: str, timeout_s: float, **params: Any) -> Any:
-        """Runs one job; starts the process first if there is none. Several threads may call: they take turns.
+        """Run one job, and start the process first if there is none. Several threads may call: they take turns.
 
         Args:
             method: Name of a public method of the service.
@@ -147,7 +147,7 @@ class Worker:
         raise _FAILURES.get(reply["kind"], CompileError)(reply["reason"])
 
     def kill(self) -> None:
-        """Kills the process and everything that it started. Harmless if there is none."""
+        """Kill the process and everything that it started. Harmless if there is none."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -166,7 +166,7 @@ class Worker:
     close = kill
 
     def interrupt(self) -> None:
-        """Ends the job under way, for another thread than the one that waits for it: that one gets a WorkerDied."""
+        """End the job under way, for another thread than the one that waits for it: that one gets a WorkerDied."""
         self._let_go()
 
     def __enter__(self) -> Worker:
@@ -221,7 +221,7 @@ class Worker:
             raise WorkerCrash(f"the worker could not start: {hello.get('reason')}")
 
     def _let_go(self) -> None:
-        """Closes the lifeline, once."""
+        """Close the lifeline, once."""
         with self._turn:
             lifeline, self._lifeline = self._lifeline, None
         if lifeline is not None:
@@ -260,9 +260,9 @@ class Worker:
         try:
             reply = json.loads(self._read(size, deadline, late))
         except ValueError:
-            raise WorkerCrash("the worker sent something that is no reply") from None
+            raise WorkerCrash("the worker sent something that is not a reply") from None
         if not isinstance(reply, dict):
-            raise WorkerCrash("the worker sent something that is no reply")
+            raise WorkerCrash("the worker sent something that is not a reply")
         return reply
 
     def _read(self, size: int, deadline: float, late: str) -> bytes:
@@ -276,7 +276,7 @@ class Worker:
         return data
 
     def _wait_for(self, pipe: int, event: int, deadline: float, late: str) -> None:
-        """Returns when a pipe is ready, or its other end is gone; raises where the worker ends, or time does."""
+        """Return when a pipe is ready, or its other end is gone. Raise if the worker ends, or the time is over."""
         poll = select.poll()  # Not select(), which knows no numbers of descriptors above 1023.
         poll.register(pipe, event)
         while not poll.poll(1000.0 * max(0.0, min(deadline - time.monotonic(), _LOOK_S))):

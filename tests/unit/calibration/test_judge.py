@@ -1,6 +1,7 @@
 """The judge: answers of another model against the original's, and metrics that go wrong."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ from collage._errors import InputError, UsageError
 from collage.calibration import Judge, find_metric, judge, open_data, runs_worker
 
 METRICS = """
+import os
 import time
 
 def closeness(outputs, expected, label):
@@ -29,6 +31,30 @@ def not_a_number(outputs, expected, label):
 def slow(outputs, expected, label):
     time.sleep(60)
 
+def infinite(outputs, expected, label):
+    return -float("inf")
+
+def nothing_at_all(outputs, expected, label):
+    return None
+
+def array(outputs, expected, label):
+    return outputs["y"]
+
+def text(outputs, expected, label):
+    return "0.5"
+
+def ends(outputs, expected, label):
+    raise SystemExit(3)
+
+def crashes(outputs, expected, label):
+    os.abort()
+
+def of_two(outputs, expected):
+    return 1.0
+
+def number_in_an_array(outputs, expected, label):
+    return -abs(outputs["y"] - expected["y"]).max(keepdims=True)
+
 constant = 3
 """
 
@@ -40,25 +66,36 @@ def write(path, factor):
 
 
 @pytest.fixture
-def judged(tmp_path, monkeypatch):
-    """Return a function that has a model, which doubles, judged by a metric against one that does not."""
+def judge_of(tmp_path, monkeypatch):
+    """Return a function that returns a judge of samples by a metric, and the metric; it is closed in the end."""
     model = write(tmp_path / "original.onnx", 1.0)
     write(tmp_path / "double.onnx", 2.0)
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "collage_test_metrics.py").write_text(METRICS)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "modules")])
 
-    def ask(metric, samples, labels=None):
-        given = samples if labels is None else zip(samples, labels, strict=True)
+    made = []
+
+    def make(metric, given):
         data = open_data(given, model, tmp_path / "data")
         found = find_metric(metric, data.has_labels)
-        who = Judge(data, runs_worker(tmp_path / "original.onnx", watches=False), [found], tmp_path / "judging")
-        try:
-            who.find_functions()
-            with runs_worker(tmp_path / "double.onnx", watches=False) as worker:
-                return who.drops(worker, range(data.count))[metric]
-        finally:
-            who.close()
+        made.append(Judge(data, runs_worker(tmp_path / "original.onnx", watches=False), [found], tmp_path / "judging"))
+        return made[-1], found
+
+    yield make
+    for who in made:
+        who.close()
+
+
+@pytest.fixture
+def judged(tmp_path, judge_of):
+    """Return a function that has a model, which doubles, judged by a metric against one that does not."""
+
+    def ask(metric, samples, labels=None):
+        who, _ = judge_of(metric, samples if labels is None else zip(samples, labels, strict=True))
+        who.find_functions()
+        with runs_worker(tmp_path / "double.onnx", watches=False) as worker:
+            return who.drops(worker, range(len(samples)))[metric]
 
     return ask
 
@@ -81,6 +118,7 @@ def test_more_samples_than_are_answered_with_one_call(judged):
 
 def test_a_function_of_the_users_is_compared_with_the_originals_score(judged):
     assert judged("python:collage_test_metrics:closeness", samples([1, 2, 3], [0, 0, 8])) == pytest.approx([3, 8])
+    assert judged("python:collage_test_metrics:number_in_an_array", samples([1, 2, 3])) == pytest.approx([3])
     assert judged("python:collage_test_metrics:right", samples([1, 2, 3], [0, 0, 8]), labels=[2, 0]) == [0, 0]
 
 
@@ -93,6 +131,13 @@ def test_a_function_of_the_users_is_compared_with_the_originals_score(judged):
         ("collage_test_metrics:raises", "sample 0: raised ValueError: of two lines at least"),
         ("collage_test_metrics:not_a_number", "returned nan"),
         ("collage_test_metrics:slow", "more than"),
+        ("collage_test_metrics:infinite", "returned -inf"),
+        ("collage_test_metrics:nothing_at_all", "returned NoneType, and must return a finite number"),
+        ("collage_test_metrics:array", r"returned ndarray\[1, 3\], and must"),
+        ("collage_test_metrics:text", "returned str"),
+        ("collage_test_metrics:ends", "raised SystemExit: 3"),
+        ("collage_test_metrics:crashes", "SIGABRT"),
+        ("collage_test_metrics:of_two", "raised TypeError"),
     ],
 )
 def test_a_function_that_goes_wrong_is_a_sentence(judged, monkeypatch, name, words):
@@ -106,3 +151,34 @@ def test_a_function_that_goes_wrong_is_a_sentence(judged, monkeypatch, name, wor
 def test_a_label_that_does_not_fit_names_the_sample(judged):
     with pytest.raises(InputError, match=r"top1.*sample 0.*label"):
         judged("top1", samples([1, 2, 3]), labels=[np.array([1, 2])])
+
+
+@pytest.mark.parametrize("label", [3, -1, 10**9])
+def test_a_label_beyond_the_classes_names_the_sample(judged, label):
+    with pytest.raises(InputError, match=rf"sample 1: the label is {label}; the model answers with 3 classes, 0 to 2"):
+        judged("top1", samples([1, 2, 3], [1, 2, 3]), labels=[2, label])
+
+
+def test_the_originals_own_score_is_told(tmp_path, judge_of):
+    given = list(zip(samples([1, 2, 3], [3, 2, 1], [0, 5, 0]), [2, 0, 0], strict=True))
+    who, metric = judge_of("top1", given)
+    with runs_worker(tmp_path / "double.onnx", watches=False) as worker:
+        who.drops(worker, range(3))
+    assert who.score_of_original(metric, range(3)) == pytest.approx(2 / 3)
+    assert who.score_of_original(metric, range(4)) is None
+    estimate = replace(metric.sum_up([0.0, 0.0, 1.0]), original=2 / 3)
+    assert "33.3 % instead of the original's 66.7 %" in metric.told(estimate)
+
+
+@pytest.mark.parametrize("metric", ["top1", "python:collage_test_metrics:raises", "python:collage_test_metrics:array"])
+def test_a_rehearsal_finds_what_is_wrong_before_anything_is_compared(judge_of, metric):
+    who, _ = judge_of(metric, [(samples([1, 2, 3])[0], 7)])
+    with pytest.raises(UsageError, match="sample 0"):
+        who.rehearse(0)
+
+
+def test_samples_that_hold_nan_are_named(tmp_path, judge_of):
+    who, _ = judge_of("top1", samples([1, 2, 3], [1, float("nan"), 2]))
+    with runs_worker(tmp_path / "double.onnx", watches=False) as worker:
+        who.drops(worker, range(2))
+    assert who.with_nan == {1: "sample 1"}

@@ -90,6 +90,19 @@ def test_collecting_goes_on_where_it_was_written_down(model, tmp_path):
     assert again == whole
 
 
+def test_samples_with_nan_are_left_out_and_counted(model, tmp_path):
+    ir.save(model, tmp_path / "model.onnx")
+    bad = {"x": np.array([[1, np.nan, 2], [1, 1, 100]], np.float32)}
+    fed = samples(4)
+    with runs_worker(tmp_path / "model.onnx") as worker:
+        clean = collect_ranges(worker, fed, tmp_path / "sample", axes={"d": 1})
+        mixed = collect_ranges(worker, [bad, *fed[:2], bad, *fed[2:]], tmp_path / "sample", axes={"d": 1})
+    assert (mixed.samples, mixed.skipped) == (6, 2)
+    assert (mixed.extents, mixed.unbounded) == (clean.extents, clean.unbounded)
+    assert mixed.means["d"] == pytest.approx(clean.means["d"])
+    assert Ranges.from_json(mixed.as_json()) == mixed
+
+
 def test_infinite_and_huge_values_are_noted(model, tmp_path):
     ir.save(model, tmp_path / "model.onnx")
     worker = runs_worker(tmp_path / "model.onnx")

@@ -1,21 +1,23 @@
 """Samples: folders, archives and iterables; faults, each one sentence; the split."""
 
 import io
+import pickle
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collage._errors import InputError, UsageError
 from collage.calibration import open_data, split_samples
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def model():
     text = "g (float[N, 3] x, int64[2] i) => (float[N, 3] y) { s = Cast <to = 1> (i) t = ReduceSum (s) y = Add (x, t) }"
     return ir.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 20]> {text}'))
@@ -129,6 +131,9 @@ BROKEN = {
     "lengths differ": archive_of({"x.npy": header_of("<f4", (2, 2, 3)), "i.npy": header_of("<i8", (3, 2))}),
     "no sample": archive_of({"x.npy": header_of("<f4", (0, 2, 3)), "i.npy": header_of("<i8", (0, 2))}),
     "a scalar": archive_of({"x.npy": header_of("<f4", ())}),
+    "a negative length": archive_of({"x.npy": header_of("<f4", (2, -2, 3)), "i.npy": header_of("<i8", (2, 2))}),
+    "records": archive_of({"x.npy": header_of([("a", "<f4")], (2, 2, 3)), "i.npy": header_of("<i8", (2, 2))}),
+    "a header of nothing but brackets": archive_of({"x.npy": b"\x93NUMPY\x01\x00\x00\x08" + b"(" * 2048}),
     "nothing": archive_of({}),
 }
 
@@ -138,6 +143,51 @@ def test_a_broken_file_is_a_sentence(model, tmp_path, content):
     with pytest.raises(UsageError) as found:
         open_data(broken(tmp_path / "all.npz", content), model, tmp_path / "work")
     assert "\n" not in str(found.value)
+
+
+COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+EDITS = st.lists(st.tuples(st.integers(0, 10**6), st.one_of(st.none(), st.binary(max_size=4))), min_size=1, max_size=8)
+
+
+@settings(max_examples=50)
+@given(compression=st.sampled_from(COMPRESSIONS), edits=EDITS)
+def test_bytes_that_changed_are_a_sentence_or_a_sample(model, tmp_path_factory, compression, edits):
+    out, arrays = io.BytesIO(), sample(1)
+    with zipfile.ZipFile(out, "w", compression) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w") as stream:
+                np.save(stream, array)
+    content = bytearray(out.getvalue())
+    for place, fresh in edits:
+        at = place % (len(content) or 1)
+        content[at : len(content) if fresh is None else at + 1] = fresh or b""
+    path = tmp_path_factory.mktemp("changed")
+    file = broken(path / "000.npz", bytes(content))
+    for source in (path, file):
+        try:
+            open_data(source, model, path / "work").read(0)
+        except UsageError as error:
+            assert "\n" not in str(error) and len(str(error)) < 600
+
+
+def test_nothing_is_unpickled(model, tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "sprung",))
+
+    objects = np.empty((2, 3), object)
+    objects[:] = Trap()
+    for name, content in {"in an array": objects, "bare": None}.items():
+        path = tmp_path / name
+        path.mkdir()
+        if content is None:
+            broken(path / "0.npz", archive_of({"x.npy": pickle.dumps(Trap()), "i.npy": header_of("<i8", (2,))}))
+        else:
+            np.savez(path / "0.npz", x=content, i=np.zeros(2, np.int64))
+        for source in (path, path / "0.npz"):
+            with pytest.raises(UsageError):
+                open_data(source, model, tmp_path / "work")
+    assert not (tmp_path / "sprung").exists()
 
 
 @pytest.mark.parametrize("source", [[], iter(()), {"x": 1}, 3, [np.ones(3)], [{"x": object()}]])

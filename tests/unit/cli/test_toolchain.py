@@ -105,7 +105,7 @@ def test_check_prints_a_table(
     ("words", "said"),
     [
         (("nothing",), "no toolchain is called 'nothing'"),
-        (("mine", "-t", "openvino"), "is no target of mine"),
+        (("mine", "-t", "openvino"), "is not a target of mine"),
         (("unsure",), "cannot be checked"),
     ],
 )

@@ -28,7 +28,9 @@ def baseline(target: Target, outcome: Outcome, **more: Any) -> TargetBaseline:
     return TargetBaseline(target, HERE, {0: Support(True)}, (1,), (outcome,), **more)
 
 
-def rows_of(plans: dict[str, FinalistResult | None], *found: TargetBaseline) -> tuple[Row, ...]:
+def rows_of(
+    plans: dict[str, FinalistResult | None], *found: TargetBaseline, best_single_s: float = 0.001
+) -> tuple[Row, ...]:
     """The rows of a comparison that the first plan won, on a menu of what was found of targets."""
     made = [Plan(name, (), Target.parse(name) if "-" in name else None) for name in plans]
     standings = {name: standing for name, standing in plans.items() if standing is not None}
@@ -37,6 +39,7 @@ def rows_of(plans: dict[str, FinalistResult | None], *found: TargetBaseline) -> 
     survey: Any = SimpleNamespace(
         problem=SimpleNamespace(menu=[each.target for each in found], tolerance=1e-3, is_bound=lambda _: False),
         precision=None,
+        best_single_s=best_single_s,
         baselines={each.target: each for each in found},
         is_right=lambda outcome: outcome.error is None or outcome.error <= 1e-3,
     )
@@ -93,6 +96,18 @@ def test_every_target_of_the_menu_has_a_row(found: TargetBaseline, verdict: str,
     told = named_but_failed(rows, ["llvm"])
     assert bool(told) == (verdict in ("wrong", "crashed", "unavailable", "refused"))
     assert all("--target" in warning and said in warning for warning in told)
+
+
+def test_a_reduced_target_that_was_passed_over_is_not_said_to_be_too_slow_to_be_raced() -> None:
+    found = baseline(REDUCED, Outcome(Status.OK, time=RACED))
+    for best_s, verdict in ((RACED.median_s / 2, "not raced"), (RACED.median_s / 3, "too slow")):
+        rows = rows_of({"mix 1": standing("mix 1", (1.0, 1.0, 1.0))}, found, best_single_s=best_s)
+        row = next(row for row in rows if row.target == str(REDUCED))
+        assert row.verdict == verdict
+        told = verdict_of(Report(winner="mix 1", rows=rows), row)
+        assert "when timed alone" in told
+        assert ("too slow" in told) == (verdict == "too slow")
+        assert ("accuracy was not judged" in told) == (verdict == "not raced")
 
 
 def test_a_refusal_of_a_target_that_is_used_is_not_a_warning() -> None:

@@ -34,7 +34,11 @@ def finalists(costs: dict[tuple[int, int], float], count: int = 2) -> Sequence[l
         [CandidateKernel(SubGraph(graph, IndexSet.range(*span)), TARGET, spec, ("given",)) for span in costs]
     )
     problem: Any = SimpleNamespace(
-        graph=graph, is_placed_by_search=False, options=SimpleNamespace(finalists=count), priority=lambda _: 0
+        graph=graph,
+        placement=None,
+        is_placed_by_search=False,
+        options=SimpleNamespace(finalists=count),
+        priority=lambda _: 0,
     )
     costs_of: Any = SimpleNamespace(
         measured_cost=lambda c: Cost(seconds=costs[min(c.sub_graph.inside), max(c.sub_graph.inside) + 1]),

@@ -362,6 +362,7 @@ KERNEL = {
     "parts": [PART],
     "rule": "region",
     "device": None,
+    "branch": None,
     "tuned": None,
     "estimate_s": 1e-3,
 }
@@ -409,7 +410,7 @@ FORMS = [
     ("quarantine", {"since_s": 1.0, "reason": "died"}, [{}, {"since_s": "x", "reason": ""}]),
     ("share-1", {"ok": False, "reason": "crash"}, [{"ok": 1}, []]),
     (
-        "plan-2",
+        "plan-3",
         RESULT,
         [
             [],

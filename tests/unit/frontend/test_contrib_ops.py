@@ -58,7 +58,7 @@ def test_bodies_are_read_too() -> None:
 
 def test_other_unknown_operators_are_refused_as_before() -> None:
     for op_type in ("Imaginary", "BiasGelu", "RMSNormalization"):
-        with pytest.raises(ModelError, match="is no operator of version 16"):
+        with pytest.raises(ModelError, match="is not an operator of version 16"):
             read_model(model_of(f"g (float[2] x, float[2] s) => (float[2] y) {{y = {op_type} (x, s)}}", 16))
 
 

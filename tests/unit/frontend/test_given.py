@@ -78,10 +78,10 @@ def test_lists_and_optionals_are_checked_item_by_item() -> None:
     assert all(found is item for found, item in zip(given["s"], items, strict=True)) and given["o"] is None
     assert with_lengths_of(model, given, {}) == {}
     for wrong, said in (
-        (items[0], "'s' is no list of tensors, but the model takes s: seq(tensor(float))"),
+        (items[0], "'s' is not a list of tensors, but the model takes s: seq(tensor(float))"),
         ([np.zeros((1, 2))], "'s' is float64"),
         ([np.zeros(2, np.float32)], "'s' has shape [2]"),
-        (None, "'s' is no list of tensors"),
+        (None, "'s' is not a list of tensors"),
     ):
         with pytest.raises(InputError) as caught:
             check_given(model, {"s": wrong})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
+
 import pytest
 import torch
 
 from collage._errors import ModelError, UsageError
 from collage.frontend import read_model
+from collage.testing import executable_of
 
 
 class Eigenvalues(torch.nn.Module):
@@ -106,3 +109,65 @@ def test_files_of_pytorch_say_what_to_do(end: str, tmp_path) -> None:
         said = "PyTorch file.*example_inputs.*torch.onnx.export"
     with pytest.raises(ModelError, match=said):
         read_model(path)
+
+
+Pair = namedtuple("Pair", ["low", "high"])
+
+
+class Keyed(torch.nn.Module):
+    def forward(self, x: torch.Tensor, state: dict[str, torch.Tensor]) -> dict[str, object]:
+        h = x @ state["h"]
+        return {"y": h, "state": {"h": h + 1}, "pair": Pair(h - 1, [h * 2, None])}
+
+
+def test_outputs_have_the_keys_under_which_they_are_returned() -> None:
+    x, state = torch.randn(2, 2), {"h": torch.randn(2, 2)}
+    module = Keyed()
+    sources = [
+        read_model(module, example_inputs=(x, state)),
+        read_model(torch.export.export(module, (x, state))),
+    ]
+    for model in sources:
+        assert [port.name for port in model.graph.inputs] == ["x", "state_h"]
+        names = [str(port.name) for port in model.graph.outputs]
+        assert names == ["y", "state_h_out", "pair_low", "pair_high_0"]
+        outputs = executable_of(model, "onnxruntime").run([x, state["h"]])
+        wanted = module(x, state)
+        torch.testing.assert_close(outputs["state_h_out"], wanted["state"]["h"])
+        torch.testing.assert_close(outputs["pair_high_0"], wanted["pair"].high[0])
+    plain = read_model(torch.nn.Linear(2, 2), example_inputs=(x,))
+    assert [port.name for port in plain.graph.outputs] == ["linear"]
+
+
+class Caching(torch.nn.Module):
+    """A module that takes a cache of the package ``transformers`` and returns it, one step longer."""
+
+    def forward(self, x: torch.Tensor, cache: object = None) -> dict[str, object]:
+        keys, values = cache.update(x, x + 1, 0)
+        return {"y": (keys * values).sum((1, 2)), "cache": cache}
+
+
+def test_caches_of_transformers_are_taken_apart() -> None:
+    transformers = pytest.importorskip("transformers")
+
+    def cache(length: int) -> object:
+        made = transformers.DynamicCache()
+        made.update(*torch.randn(2, 1, 2, length, 4), 0)
+        return made
+
+    past = {2: "past"}
+    model = read_model(
+        Caching(),
+        example_inputs=(torch.randn(1, 2, 1, 4),),
+        example_kwargs={"cache": cache(3)},
+        dynamic_shapes={"x": None, "cache": [past, past]},
+    )
+    assert [port.name for port in model.graph.inputs] == ["x", "cache_0", "cache_1"]
+    assert [port.name for port in model.graph.outputs] == ["y", "cache_0_out", "cache_1_out"]
+    executable = executable_of(model, "onnxruntime")
+    given, x = cache(7), torch.randn(1, 2, 1, 4)
+    feeds = {"x": x, "cache_0": given.layers[0].keys, "cache_1": given.layers[0].values}
+    outputs = executable.run(feeds)
+    wanted = Caching()(x, given)
+    torch.testing.assert_close(outputs["y"], wanted["y"])
+    torch.testing.assert_close(outputs["cache_0_out"], wanted["cache"].layers[0].keys)

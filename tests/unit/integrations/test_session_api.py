@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import threading
 import warnings
 from pathlib import Path
@@ -16,7 +17,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from collage._errors import CollageError, InputError, ToolchainError, UsageError
-from collage.integrations import InferenceSession
+from collage.frontend import fix_lengths, read_model
+from collage.integrations import InferenceSession, _inference_session
 from collage.integrations import _session_options as known
 from collage.testing import executable_of
 
@@ -133,6 +135,159 @@ def test_no_option_of_a_session_is_ignored_in_silence(artefact: Path, name: str,
             return
     assert name in known.HONOURED or [True for each in said if name in str(each.message)]
     assert [each.filename for each in said if name in str(each.message)] in ([], [__file__])
+
+
+def of_file(options: ort.SessionOptions) -> None:
+    options.add_external_initializers_from_files_in_memory(["w.bin"], [b"abcd"], [4])
+
+
+METHODS: dict[str, tuple[Any, str, str]] = {
+    # How it is called, what follows, and what is said.
+    "add_external_initializers": (
+        lambda o: o.add_external_initializers(["w"], [ort.OrtValue.ortvalue_from_numpy(np.ones(1, np.float32))]),
+        "refusal",
+        "add_external_initializers",
+    ),
+    "add_free_dimension_override_by_name": (
+        lambda o: o.add_free_dimension_override_by_name("n", 4),
+        "refusal",
+        "compile it with --fix n=4",
+    ),
+    "add_free_dimension_override_by_denotation": (
+        lambda o: o.add_free_dimension_override_by_denotation("DATA_BATCH", 4),
+        "warning",
+        "--fix",
+    ),
+    "add_provider": (lambda o: o.add_provider("CPUExecutionProvider", {}), "warning", "add_provider"),
+    "add_provider_for_devices": (
+        lambda o: o.add_provider_for_devices(ort.get_ep_devices(), {}),
+        "warning",
+        "add_provider_for_devices",
+    ),
+    "add_session_config_entry": (
+        lambda o: o.add_session_config_entry("session.graph_optimization_level", "0"),
+        "warning",
+        "graph_optimization_level",
+    ),
+    "set_load_cancellation_flag": (lambda o: o.set_load_cancellation_flag(True), "refusal", "cancel"),
+    "set_provider_selection_policy": (
+        lambda o: o.set_provider_selection_policy(ort.OrtExecutionProviderDevicePolicy.PREFER_CPU),
+        "warning",
+        "set_provider_selection_policy",
+    ),
+    "set_provider_selection_policy_delegate": (
+        lambda o: o.set_provider_selection_policy_delegate(lambda *_: []),
+        "warning",
+        "set_provider_selection_policy",
+    ),
+    # These are about models that Collage refuses: weights beside a model of bytes, operators of others, contexts of devices.
+    "add_external_initializers_from_files_in_memory": (of_file, "silence", ""),
+    "register_custom_ops_library": (None, "silence", ""),
+    "set_ep_context_data_read_func": (lambda o: o.set_ep_context_data_read_func(lambda *_: None, 8), "silence", ""),
+    "clear_ep_context_data_read_func": (lambda o: o.clear_ep_context_data_read_func(), "silence", ""),
+    # A tensor that several sessions share is a weight of the model in any case.
+    "add_initializer": (
+        lambda o: o.add_initializer("w", ort.OrtValue.ortvalue_from_numpy(np.ones(1, np.float32))),
+        "silence",
+        "",
+    ),
+    # They only tell.
+    "get_session_config_entry": (None, "silence", ""),
+    "has_providers": (lambda o: o.has_providers(), "silence", ""),
+}
+
+
+def methods(options: Any) -> list[str]:
+    return [name for name in dir(options) if not name.startswith("_") and callable(getattr(options, name))]
+
+
+@pytest.mark.parametrize("name", methods(ort.SessionOptions()))
+def test_no_method_of_options_is_ignored_in_silence(artefact: Path, name: str) -> None:
+    call, outcome, word = METHODS[name]
+    options = ort.SessionOptions()
+    if call is not None:
+        call(options)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        if outcome == "refusal":
+            with pytest.raises(CollageError, match=word):
+                InferenceSession(artefact, options)
+        else:
+            InferenceSession(artefact, options)
+    assert [each.filename for each in said if word in str(each.message)] == [__file__] * (outcome == "warning")
+
+
+def test_every_entry_that_onnx_runtime_reads_is_known() -> None:
+    (library,) = Path(ort.__file__).parent.glob("capi/onnxruntime_pybind11_state*")
+    found = re.findall(rb"\0((?:session|optimization|mlas|memory)\.[a-z_.0-9]{8,})\0", library.read_bytes())
+    names = {name.decode() for name in found if not name.endswith((b"_", b"."))}
+    assert len(names) > 40
+    assert names <= {*known.ENTRIES, *known.RUN_ENTRIES}
+
+
+@pytest.mark.parametrize("by", ["name", "denotation"])
+def test_free_dimensions_are_fixed_as_onnx_runtime_fixes_them(by: str) -> None:
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", None, "time"]) for name in "xy"]
+    values[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
+    values[0].type.tensor_type.shape.dim[1].denotation = "DATA_CHANNEL"
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    if by == "name":
+        options.add_free_dimension_override_by_name("batch", 3)
+        options.add_free_dimension_override_by_name("nothing", 5)
+    else:
+        options.add_free_dimension_override_by_denotation("DATA_BATCH", 3)
+        options.add_free_dimension_override_by_denotation("data_channel", 7)
+    fixed = known.fixed_lengths(options, read_model(made))
+    assert fixed == ({"batch": 3} if by == "name" else {"batch": 3, "x[1]": 7})
+    assert options.enable_profiling
+    options.enable_profiling = False
+    theirs = ort.InferenceSession(made.SerializeToString(), options, providers=CPU)
+    there = [dim if isinstance(dim, int) else None for dim in theirs.get_inputs()[0].shape]
+    ours = fix_lengths(read_model(made), fixed).graph.inputs[0].shape
+    assert ours is not None
+    assert there == [dim if isinstance(dim, int) else None for dim in ours]
+
+
+def test_fixed_dimensions_are_compiled(model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def compiled(model: Any, targets: Any, options: Any, cache: Path) -> Any:
+        seen.append(options.fixed)
+        return executable_of(fix_lengths(model, options.fixed), "onnxruntime")
+
+    monkeypatch.setattr(_inference_session, "_compiled", compiled)
+    options = ort.SessionOptions()
+    options.add_free_dimension_override_by_name("n", 4)
+    session = InferenceSession(model.SerializeToString(), options, cache_dir=tmp_path)
+    assert seen == [{"n": 4}]
+    theirs = ort.InferenceSession(model.SerializeToString(), options, providers=CPU)
+    assert [each.shape for each in session.get_inputs()] == [each.shape for each in theirs.get_inputs()]
+    same(session.run(["m"], feeds())[0], expected(feeds())["m"])
+    with pytest.raises(InputError):
+        session.run(["m"], {**feeds(), "k": np.arange(5)})
+
+
+def test_adapters_and_entries_of_a_run_are_not_ignored(ours: InferenceSession, tmp_path: Path) -> None:
+    options = ort.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    with pytest.warns(UserWarning, match="memory.enable_memory_arena_shrinkage"):
+        ours.run(None, feeds(), options)
+    form = ort.AdapterFormat()
+    form.set_adapter_version(1)
+    form.set_model_version(1)
+    form.set_parameters({"w": ort.OrtValue.ortvalue_from_numpy(np.ones(3, np.float32))})
+    form.export_adapter(str(tmp_path / "adapter"))
+    adapter = ort.LoraAdapter()
+    adapter.Load(str(tmp_path / "adapter"))
+    options = ort.RunOptions()
+    options.add_active_adapter(adapter)
+    with pytest.raises(UsageError, match="add_active_adapter"):
+        ours.run(None, feeds(), options)
+    told = {"add_active_adapter", "add_run_config_entry", "get_run_config_entry"}
+    assert set(methods(options)) == told  # A new one needs a case here.
 
 
 @pytest.mark.parametrize("name", attributes(ort.RunOptions()))

@@ -27,7 +27,7 @@ def contents(kernels: int = 3, operators: int = 4, *, prefix: str = "/net", has_
                 time_us=100.0 * (i % 7 + 1),
                 share=None,
                 rule="region",
-                device=None,
+                place=None,
                 operators=tuple(
                     Operator(
                         f"{prefix}/block{i}/{TYPES[(i + j) % 6]}_{j}",

@@ -93,7 +93,7 @@ BROKEN = {
     "NumberAsName": "name is 7, and must be a str",
     "TextAsTargets": "must be a tuple",
     "NoTargets": "targets is empty",
-    "TargetOfAnother": "no target of good",
+    "TargetOfAnother": "not a target of good",
     "TargetIsNone": "nonsense",
     "ListOfOptions": "must be a mapping",
     "OptionOfNumber": "names to sentences",

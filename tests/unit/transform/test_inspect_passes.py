@@ -89,3 +89,16 @@ def test_a_pass_that_breaks_the_model_is_named(capsys, path):
     code, _, err = collage(capsys, "inspect", path, "--passes", "InferType,inspected_break", "--verify")
     assert code == 1 and "pass 'inspected_break' changed what the model computes" in err
     assert inspect_passes(read_model(path), ["inspected_break"])["operators"]["Add"] == 3
+
+
+def test_members_of_a_sequence_that_is_named_run_whatever_their_level(capsys, path):
+    _, out, _ = collage(capsys, "inspect", path, "--passes", "FoldConstant,FoldScaleAxis,prepare", "--json")
+    runs = json.loads(out)["passes"]
+    assert [run["skipped"] for run in runs if run["name"] == "BackwardFoldScaleAxis"] == [None]
+    inside = [run for run in runs if run["name"] == "FoldScaleAxis" and run["depth"] > 0]
+    assert inside and all("above the context's 2" in run["skipped"] for run in inside)
+
+
+def test_a_pass_that_is_switched_off_by_its_option_says_so(capsys, path):
+    code, out, _ = collage(capsys, "inspect", path, "--passes", "CollageFuseOps")
+    assert code == 0 and "remark: nothing is done, since collage.enable_collage is not set" in out

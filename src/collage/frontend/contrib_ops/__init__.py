@@ -1,8 +1,7 @@
 """ONNX Runtime's contributed operators, as far as its optimisers and builders make them, written in ONNX's own.
 
-Who optimises a model with ONNX Runtime and saves it gets a file that only ONNX Runtime, and by halves OpenVINO, can read; and
-ONNX infers no shape behind such an operator. Here each is a few lines of standard operators of opset 17, which knows
-LayerNormalization.
+A model that ONNX Runtime optimised and saved can be read by ONNX Runtime alone, and in part by OpenVINO. ONNX infers no shape
+behind such an operator. Here each is a few lines of standard operators of opset 17, which has LayerNormalization.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _NOT_AS_DEFINED = (
     TypeError,
     ValueError,
 )
-"""What comes of missing outputs, and of attributes of other types than the operator's: nobody has checked these."""
+"""Errors that missing outputs and attributes of wrong types lead to. These are not checked before."""
 
 _DEFINITIONS = {**FORERUNNERS, **FUSED, **ATTENTION, **DECODER, **QUANTISED}
 _WITHOUT_DOMAIN = {
@@ -62,20 +61,20 @@ what ONNX has and hardly any toolchain reads.
 
 
 def is_contributed(domain: str, op_type: str, version: int) -> bool:
-    """Whether an operator of a model of an opset has a standard form here, and needs one."""
+    """Return True if an operator has a standard form here, and a model of this opset needs it."""
     if domain in ("", "ai.onnx"):
         return version < _WITHOUT_DOMAIN.get(op_type, 0)
     return domain == CONTRIBUTED and op_type in _DEFINITIONS and op_type not in _WITHOUT_DOMAIN
 
 
 def has_contrib_ops(model: ir.Model) -> bool:
-    """Whether a model holds such an operator, in bodies too."""
+    """Return True if a model or one of its bodies holds such an operator."""
     version = model.opset_imports.get("", 1)
     return any(is_contributed(node.domain, node.op_type, version) for node in model.graph.all_nodes())
 
 
 def give_domain(proto: onnx.ModelProto) -> None:
-    """Puts operators that ONNX Runtime writes without a domain into its own, in place: ONNX's tools know no such operators."""
+    """Put operators that ONNX Runtime writes without a domain into its own, in place: ONNX's tools know no such operators."""
     version = next((opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx")), 1)
     found = [
         node
@@ -91,21 +90,21 @@ def give_domain(proto: onnx.ModelProto) -> None:
 
 
 def take_domain(proto: onnx.ModelProto) -> None:
-    """Undoes ``give_domain``, in place, be it in a model that an ONNX tool has made of that."""
+    """Undo ``give_domain``, in place, be it in a model that an ONNX tool has made of that."""
     for node in all_nodes(proto.graph.node):
         if node.domain == CONTRIBUTED and node.op_type in _WITHOUT_DOMAIN:
             node.domain = ""
 
 
 def opset_to_write_in(version: int, operators: Iterable[tuple[str, int]]) -> int:
-    """The opset in which a model of an older one means the same, and in which its contributed operators can be written out.
+    """Return an opset in which an older model means the same, and in which its contributed operators can be written out.
 
     Args:
         version: The model's opset.
         operators: Type of each node, and how many outputs it has.
 
     Returns:
-        17, or the model's own where that is newer, or where there is no such opset.
+        17, or the model's own if that is newer, or if there is no such opset.
     """
     if not _OLDEST_OPSET <= version < _STANDARD_OPSET:
         return version

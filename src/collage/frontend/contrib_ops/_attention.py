@@ -13,7 +13,7 @@ from collage.frontend.contrib_ops._writer import Body, Definition, Undefined
 __all__ = ["ATTENTION"]
 
 _MASKED = -10000.0
-"""What is added to a score that does not count, unless the node says otherwise."""
+"""Value added to a score that is masked out, unless the node names another."""
 
 
 class _Inputs(NamedTuple):

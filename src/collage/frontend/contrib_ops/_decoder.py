@@ -1,6 +1,6 @@
-"""What ONNX Runtime's builder of language models writes: rotated places, weights of few bits, attention with a cache.
+"""Operators of ONNX Runtime's builder of language models: rotary embedding, weights of few bits, attention with a cache.
 
-All but the first in types and shapes only, so that what lies between them can be anybody's.
+All but the first are written out for types and shapes only. So other toolchains can take the operators between them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _rotary_embedding(b: Body) -> Sequence[str]:
 
 
 def _pairs(b: Body, half: int) -> tuple[int, int]:
-    """How what is rotated lies in memory: numbers side by side are a pair, or each half holds one of every pair."""
+    """Return the layout of rotated pairs in memory: numbers side by side, or one half for each member."""
     return (half, 2) if b.get("interleaved", 0) else (2, half)
 
 
@@ -69,8 +69,8 @@ def _places(b: Body, shape: str, axis: int) -> str:
 def _mat_mul_n_bits(b: Body) -> Sequence[str]:
     """A [..., K] and weights of N columns, of a few bits each: types and shapes only.
 
-    Written out they would take up to sixteen times the memory, and the time to read it: who cannot read them packed is of
-    no use here.
+    Written out they would take up to sixteen times the memory, and the time to read it. A toolchain that cannot read packed
+    weights is of no use here.
     """
     b.need(False)
     rows, columns = b.get("K", 0), b.get("N", 0)
@@ -95,7 +95,7 @@ def _group_query_attention(b: Body) -> Sequence[str]:
         joint = b("Reshape", b.input(0), b.integers(0, 0, heads + 2 * groups, -1))
         y = b("Reshape", b.sliced(joint, 2, 0, heads), b.integers(0, 0, -1))
         key = b.sliced(joint, 2, heads, heads + groups)
-    if b.has(3):  # Longer by what nobody knows yet.
+    if b.has(3):  # Longer by a length that is not known yet.
         longest = b("Reshape", b("Cast", b.input(6), to=onnx.TensorProto.INT64), b.integers(1))
         cache = b("Concat", b.input(3), b("Slice", b.input(3), b.integers(0), longest, b.integers(2)), axis=2)
     else:

@@ -1,4 +1,4 @@
-"""What ONNX Runtime joins: products, convolutions, activations and normalisations."""
+"""Operators that ONNX Runtime joins: products, convolutions, activations and normalisations."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _embed_layer_norm(b: Body) -> Sequence[str]:
 
 
 def _mask_index(b: Body, ids: str) -> str:
-    """How many words of each sequence count."""
+    """Number of words of each sequence that are not masked out."""
     if b.has(7):
         return b("ReduceSum", b("Cast", b.input(7), to=onnx.TensorProto.INT32), b.integers(1), keepdims=0)
     count = b.sliced(b("Shape", ids), 0, 0, 1)

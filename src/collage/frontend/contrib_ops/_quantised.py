@@ -1,7 +1,7 @@
-"""What ONNX Runtime's quantiser writes, and what its optimisers join of it: as sums and products of dequantised values.
+"""Operators of ONNX Runtime's quantiser and of its optimisers, as sums and products of dequantised values.
 
-So may toolchains that know quantised values as pairs of QuantizeLinear and DequantizeLinear only, and compute in integers
-where they meet such: on a small trained network OpenVINO took a ninth of ONNX Runtime's time.
+Some toolchains know quantised values only as pairs of QuantizeLinear and DequantizeLinear, and compute those in integers. They
+can take these forms: on a small trained network OpenVINO took a ninth of ONNX Runtime's time.
 """
 
 from __future__ import annotations

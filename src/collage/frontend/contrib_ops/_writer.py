@@ -1,4 +1,4 @@
-"""How a contributed operator is written out: the nodes so far, and what is known of the one that they stand for."""
+"""Builder of the standard form of a contributed operator: the nodes so far, and facts about the operator."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Body:
         self._prefix = next(name for name in node.output if name)
 
     def __call__(self, op_type: str, *inputs: str, **attributes: Any) -> str:
-        """Adds a node of one output."""
+        """Add a node of one output."""
         return self.several(1, op_type, *inputs, **attributes)[0]
 
     def several(self, count: int, op_type: str, *inputs: str, **attributes: Any) -> list[str]:
-        """Adds a node of several outputs."""
+        """Add a node of several outputs."""
         name = f"{self._prefix}.{op_type}.{len(self.nodes)}"
         outputs = [f"{name}.{i}" for i in range(count)]
         self.nodes.append(helper.make_node(op_type, list(inputs), outputs, name, **attributes))
@@ -46,15 +46,15 @@ class Body:
 
     @property
     def count(self) -> int:
-        """How many inputs there are, those that are left out included."""
+        """Number of inputs, with those that are left out."""
         return len(self._inputs)
 
     def has(self, index: int) -> bool:
-        """Whether an input is given."""
+        """Return True if an input is given."""
         return index < len(self._inputs) and bool(self._inputs[index])
 
     def wants(self, index: int) -> bool:
-        """Whether an output is."""
+        """Return True if an output is wanted."""
         return index < len(self._outputs) and bool(self._outputs[index])
 
     def input(self, index: int) -> str:
@@ -69,7 +69,7 @@ class Body:
         return value.decode() if isinstance(value, bytes) else value
 
     def need(self, known: bool) -> None:
-        """Gives up where something is not known, or not written out here, and the outputs' values count."""
+        """Give up where something is not known, or not written out here, and the outputs' values count."""
         if self.exact and not known:
             raise Undefined
 
@@ -78,7 +78,7 @@ class Body:
         return {name: value for name, value in self._attributes.items() if name not in left_out}
 
     def is_vector(self, index: int) -> bool:
-        """Whether an input holds several elements along one axis, as scales by channel do."""
+        """Return True if an input holds several elements along one axis, as scales by channel do."""
         shape = self._facts(self.input(index))[1]
         self.need(shape is not None and len(shape) <= 1)
         return bool(shape) and shape != [1]

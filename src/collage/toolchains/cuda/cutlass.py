@@ -115,7 +115,7 @@ class CutlassToolchain(ToolchainBase):
         return compiled
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
-        """Loads the library, and puts weights and bias on the device."""
+        """Load the library, and put weights and bias on the device."""
         import onnx_ir as ir
 
         check_options(target, _OPTIONS)
@@ -170,7 +170,7 @@ class _Product:
         return [y]
 
     def _fastest(self, x: Any, y: Any, rows: int) -> int:
-        """Tries all tilings that take the shapes; a first run of each warms up."""
+        """Try all tilings that take the shapes; a first run of each warms up."""
         seconds = {}
         for tiling in range(self._count):
             try:

@@ -86,7 +86,7 @@ class TensorRtToolchain(ToolchainBase):
         return support_of(_refuse_types, node)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-        """Parses the kernel and builds an engine."""
+        """Parse the kernel and build an engine."""
         check_options(target, _OPTIONS)
         name = kernel_name(kernel)
         _refuse_types(values_of(kernel.graph))
@@ -102,7 +102,7 @@ class TensorRtToolchain(ToolchainBase):
         return Compiled(self.name, str(target), (engine.name,), inputs, outputs, metadata={"engine": engine.name})
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
-        """Makes an execution context of the engine."""
+        """Make an execution context of the engine."""
         check_options(target, _OPTIONS)
         device = cuda_support.cuda_device()
         engine = _Engine((workspace / compiled.metadata["engine"]).read_bytes(), compiled, device)

@@ -107,7 +107,7 @@ class IreeToolchain(ToolchainBase):
         return support_of(_refuse_types, node, _refusal)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-        """Imports the kernel into MLIR, and has IREE's compiler make a module of it."""
+        """Import the kernel into MLIR, and have IREE's compiler make a module of it."""
         check_options(target, _OPTIONS)
         name = kernel_name(kernel)
         refuse_operators(_refusal, kernel.graph)
@@ -139,7 +139,7 @@ class IreeToolchain(ToolchainBase):
             return _translate(imported, level, [])
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
-        """Maps the module into memory, on a device of as many threads as there are to be."""
+        """Map the module into memory, on a device of as many threads as there are to be."""
         check_options(target, _OPTIONS)
         device = _device(load_threads(target, options) or usable_cores())
         told = compiled.metadata
@@ -252,10 +252,10 @@ in_forks(_forget_devices)
 
 
 def _make_device(threads: int) -> Any:
-    """A device of so many threads, which sleep between runs; with one, it is the caller's own.
+    """Make a device of so many threads, which sleep between runs. One thread is the caller's own.
 
-    How many is told by flags of the whole process, read when a device is made. Memory of outputs that nobody holds any more
-    is kept for the next ones: pages that are new to the process cost as much as a tenth of a large transpose.
+    The number is a flag of the whole process, read when a device is made. Memory of outputs that are no longer held is kept for
+    the next ones: pages that are new to the process cost as much as a tenth of a large transpose.
     """
     import iree.runtime as rt
 
@@ -266,7 +266,7 @@ def _make_device(threads: int) -> Any:
 
 
 def _refusal(node: ir.Node) -> str | None:
-    """Why an operator is not offered that IREE takes: what it makes of it is something else. ONNX's suite found these."""
+    """Return the reason to refuse an operator that IREE takes and computes wrongly, else None. ONNX's suite found these."""
     attributes = node.attributes
     if node.op_type == "Bernoulli" or node.op_type.startswith("Random"):
         return f"iree draws {node.op_type}'s numbers by rules of its own"
@@ -298,7 +298,7 @@ def _refusal(node: ir.Node) -> str | None:
 
 
 def _is_of_one_step(node: ir.Node) -> bool:
-    """Whether a Scan may have a single step, as far as shapes tell."""
+    """Return True if a Scan may have a single step, as far as shapes tell."""
     count = node.attributes.get_int("num_scan_inputs", 0) or 0
     scanned = node.inputs[len(node.inputs) - count :]
     axes = node.attributes.get_ints("scan_input_axes") or [0] * count
@@ -307,7 +307,7 @@ def _is_of_one_step(node: ir.Node) -> bool:
 
 
 def _is_one_whole_image(node: ir.Node) -> bool:
-    """Whether a pool's input is an image of one channel, and is not padded."""
+    """Return True if a pool's input is one image of one channel, without padding."""
     x = node.inputs[0]
     return (
         x is not None
@@ -329,7 +329,7 @@ def _writes_one_constant(node: ir.Node) -> bool:
 
 
 def _begins_behind_the_end(node: ir.Node) -> bool:
-    """Whether the constants of a Slice that goes backwards begin where there is nothing, which ONNX takes for the last."""
+    """Return True if a Slice with a negative step starts behind the end, which ONNX takes for the last element."""
     given = [None if value is None else value.const_value for value in (*node.inputs, None, None, None, None)[:5]]
     starts, axes, steps = given[1], given[3], given[4]
     shape = node.inputs[0].shape if node.inputs and node.inputs[0] is not None else None
@@ -362,7 +362,7 @@ def _refuse_second_sort(graph: ir.Graph) -> None:
 
 
 def _refuse_symbolic(graph: ir.Graph) -> None:
-    """Where it does not know sizes, IREE takes them to be equal instead of broadcasting, and is silently wrong of a 1."""
+    """Refuse symbolic sizes. IREE takes unknown sizes to be equal instead of broadcasting, so a 1 gives wrong values."""
     for value in (*graph.inputs, *graph.outputs):
         if value.shape is None or not all(isinstance(size, int) for size in value.shape):
             raise Unsupported(f"iree's kernels are compiled for fixed shapes ({value.name!r} is {value.shape})")
@@ -383,7 +383,7 @@ def _dtype(value: ir.Value) -> str:
 
 
 def _import(kernel: ir.Model, workspace: Path, path: Path) -> None:
-    """Writes a kernel in MLIR.
+    """Write a kernel in MLIR.
 
     Raises:
         Unsupported: It holds what the importer does not know.

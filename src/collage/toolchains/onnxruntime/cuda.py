@@ -62,7 +62,7 @@ def availability(version: str | None, build: str) -> Availability:
 
 
 def compile_kernel(kernel: ir.Model, target: Target, workspace: Path, found: Availability) -> Compiled:
-    """Writes the kernel, and has the provider resolve every operator of it.
+    """Write the kernel, and have the provider resolve every operator of it.
 
     Raises:
         Unsupported: It cannot be used here, or does not take the kernel.
@@ -81,7 +81,7 @@ def compile_kernel(kernel: ir.Model, target: Target, workspace: Path, found: Ava
 
 
 def load_kernel(compiled: Compiled, target: Target, workspace: Path) -> Kernel:
-    """Makes a session.
+    """Make a session.
 
     Raises:
         Unsupported: An input or output is of a type that tensors on the device cannot have.
@@ -153,7 +153,7 @@ class _BoundSession:
 
 
 def _in_half(path: Path) -> str:
-    """Writes the kernel in half precision; the file's name."""
+    """Write the kernel in half precision; the file's name."""
     import onnx
 
     from collage.toolchains.sdk.half import in_half

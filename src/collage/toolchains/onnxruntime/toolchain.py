@@ -57,7 +57,7 @@ _NUMPY_TYPES = frozenset(
     ("bool", "float16", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)))
 )
 _IN_FLOAT32 = "1"
-"""What ONNX Runtime may compute products with narrow weights in."""
+"""ONNX Runtime's number of the type in which it may compute products with narrow weights."""
 _SILENT = 4
 """Log severity "fatal": what matters also arrives as an exception."""
 
@@ -101,7 +101,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
         return onnxruntime_cuda.availability(found.version, found.build) if target.kind == "cuda" else found
 
     def ran_on(self, target: Target) -> str | None:
-        """Where its tests have passed."""
+        """Return the hardware on which the tests of a target's kind have passed."""
         return (
             cuda_support.ran_on(str(replace(target, options=()))) if target.kind == "cuda" else super().ran_on(target)
         )
@@ -111,7 +111,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
         return _OPTIONS[target.kind]
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-        """Writes the kernel, and has ONNX Runtime resolve every operator of it, without optimising."""
+        """Write the kernel, and have ONNX Runtime resolve every operator of it, without optimising."""
         if target.kind == "cuda":
             return onnxruntime_cuda.compile_kernel(kernel, target, workspace, self.availability_of(target))
         _check(target)
@@ -128,7 +128,7 @@ class OnnxRuntimeToolchain(ToolchainBase):
         return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata=metadata)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
-        """Makes a session."""
+        """Make a session."""
         if target.kind == "cuda":
             return onnxruntime_cuda.load_kernel(compiled, target, workspace)
         _check(target)
@@ -289,7 +289,7 @@ def from_ort(value: Any, narrow: ir.DataType | None) -> Tensor:
 
 
 def _packed(data: Tensor, bits: int) -> Tensor:
-    """Packs small integers, lowest bits first, into the front of an array of the same shape."""
+    """Pack small integers, lowest bits first, into the front of an array of the same shape."""
     flat, per_byte = data.reshape(-1) & ((1 << bits) - 1), 8 // bits
     packed = np.zeros(data.shape, np.uint8)
     front = packed.reshape(-1)
@@ -318,10 +318,10 @@ def narrow_type(name: str) -> ir.DataType | None:
 
 
 def _writes_in_place(graph: ir.Graph) -> bool:
-    """Whether ONNX Runtime writes to the buffers that it is given for a kernel's outputs.
+    """Return True if ONNX Runtime writes to the buffers that it is given for a kernel's outputs.
 
-    Not where an output is an input, and where operators with bodies, sequences or optionals bring outputs of their own; nor
-    where a rank is not known, for which ONNX Runtime tells the same as for a scalar.
+    It does not if an output is an input, or if operators with bodies, sequences or optionals bring outputs of their own. An
+    unknown rank counts as a no, since ONNX Runtime describes it like a scalar.
     """
     import onnx_ir as ir
 
@@ -429,7 +429,7 @@ def _runs(events: Sequence[Mapping[str, Any]]) -> Sequence[Sequence[Mapping[str,
 
 
 def _seconds_per_node(run: Sequence[Mapping[str, Any]]) -> Mapping[int, float]:
-    """Adds up a run's events by node; an event of the runtime's own (a reorder) counts with the node before it."""
+    """Add up a run's events by node; an event of the runtime's own (a reorder) counts with the node before it."""
     found = [tokens_in(event["name"]) for event in run]
     current = next((tokens[-1] for tokens in found if tokens), None)
     sums: dict[int, float] = defaultdict(float)

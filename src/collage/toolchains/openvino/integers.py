@@ -33,13 +33,13 @@ _BOOL = 9
 _DEPTH = 48
 """Operators that are looked through."""
 _ROUNDS_FAR = 2**25
-"""What float32 makes of constants from here on is still beyond every integer up to ``_EXACT``."""
+"""Constants from here on are beyond every integer up to ``_EXACT``, even when rounded to float32."""
 _WIDEST_SUM = _INT32 // 2 - 1
 LIMITS = (_INT32 - 1, _WIDEST_SUM, _EXACT - 1)
 """Magnitudes that inputs of a kernel may be held to when it runs: the first one that no operator of it goes beyond.
 
-The last one is for what only compares and moves integers, such as tokens. Arithmetic that needs it is refused: numbers that are
-computed with may well be larger in the next run.
+The last one is for kernels that only compare and move integers, such as tokens. Arithmetic that needs it is refused, since its
+numbers may be larger in the next run.
 """
 
 WIDE = frozenset({"INT64", "UINT64", "UINT32"})
@@ -72,7 +72,7 @@ _CHOSEN = frozenset({"Clip", "Concat", "Max", "Min", "Where"})
 
 
 class Bounds(NamedTuple):
-    """What is known of a value's elements.
+    """Bounds of a value's elements.
 
     Attributes:
         low: No element is smaller.
@@ -141,7 +141,7 @@ def _rounded(node: ir.Node, known: _Known) -> ir.Value | None:
 
 
 def _has_32_bits(value: ir.Value) -> bool:
-    """Whether a value holds integers that float32 may not hold."""
+    """Return True if a value holds integers that float32 may not hold."""
     return _type_name(value) in WIDE | {"INT32"}
 
 
@@ -155,7 +155,7 @@ def _is_exact(bounds: Bounds) -> bool:
 
 
 def _is_only_compared(op: str, place: int, bounds: Bounds) -> bool:
-    """Whether an operand is one number, far beyond all others of a comparison or behind an end that Clip never cuts at."""
+    """Return True if an operand is one number far beyond all others: a comparison or Clip then gives the same after rounding."""
     if bounds.low != bounds.high or bounds.magnitude < _ROUNDS_FAR:
         return False
     return op in _COMPARISONS or (op == "Clip" and place > 0 and (bounds.low < 0) == (place == 1))
@@ -185,7 +185,7 @@ def _fits(value: ir.Value, bounds: Bounds) -> bool:
 
 
 def _is_place(value: ir.Value) -> bool:
-    """Whether a value only says where: what does not fit 32 bits is no place in any tensor."""
+    """Return True if a value is only an index. A number beyond 32 bits cannot be an index into any tensor."""
     uses = value.uses()
     return bool(uses) and not value.is_graph_output() and all(PLACES.get(node.op_type) == i for node, i in uses)
 
@@ -233,7 +233,7 @@ class _Known:
         return Bounds(int(dtype.min), int(dtype.max))
 
     def _given(self, value: ir.Value) -> Bounds:
-        """What is known of a value by its type, and by what is looked at when a kernel runs."""
+        """Return the bounds that follow from a value's type, and from the checks when a kernel runs."""
         dtype = elem_type(value)
         if dtype is not None and dtype.name == "BOOL":
             return Bounds(0, 1)

@@ -61,7 +61,7 @@ _NATIVE = {"bf16": ("avx512_bf16", "amx_bf16"), "f16": ("avx512_fp16", "amx_fp16
 _AS_INT32 = tuple(name.lower() for name in WIDE)
 
 _WATCHED = range(2, 5)
-"""Which runs of a model are watched for threads that help; in the first one, others may just be starting."""
+"""Runs of a model that are watched for helper threads. In the first one, other threads may just be starting."""
 
 _OF_NO_PARTS = ("Concat", "ConstantOfShape")
 _TOLD_NOTHING = ("Expand", "Reduce", "Reshape", "Resize")
@@ -119,7 +119,7 @@ class OpenVinoToolchain(ToolchainBase):
         return support_of(_refuse_misread, node, lambda node: known_wrong(node) or computes_beyond(node, LIMITS[-1]))
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-        """Writes the kernel, converts it once, and asks the plugin whether it takes every operator."""
+        """Write the kernel, convert it once, and ask the plugin whether it takes every operator."""
         # Late: they import onnx_ir, which loading does not need.
         from collage.toolchains.openvino.known_wrong import known_wrong
         from collage.toolchains.openvino.reduced import save_as
@@ -192,7 +192,7 @@ class _Threads:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Watches which threads help with a run."""
+        """Watch which threads help with a run."""
         with self.noticed(), computed_meanwhile(self._known) as helping:
             yield
         self.helpers.add(helping)
@@ -238,7 +238,7 @@ class _Request:
         self._is_static = [port is not None and model.inputs[port].partial_shape.is_static for port in self._ports]
 
     def infer(self, share_outputs: bool) -> Any:
-        """Runs on the inputs that were set; outputs by port, in memory of the request's, or copied."""
+        """Run on the inputs that were set; outputs by port, in memory of the request's, or copied."""
         if (threads := self._threads) is not None:
             if self._runs < _WATCHED[-1]:
                 self._runs += 1
@@ -248,7 +248,7 @@ class _Request:
         return self._infer(share_outputs, False)
 
     def read(self, inputs: Sequence[Tensor]) -> None:
-        """Sets the inputs."""
+        """Set the inputs."""
         for i in self._checked:
             _refuse_large(inputs[i], self._limit)
         for i, (x, known) in enumerate(zip(inputs, self._set, strict=True)):
@@ -378,7 +378,7 @@ def _compile(path: Path, config: Mapping[str, Any]) -> Any:
 
 
 def _refuse_misread(values: Iterable[ir.Value]) -> None:
-    """Refuses what OpenVINO would take for something else without saying so.
+    """Refuse what OpenVINO would take for something else without saying so.
 
     It computes float64 in float32, 64-bit integers in 32 bits (end markers of Slice excepted: these it clamps), has no
     strings, and reads a constant of no elements as a scalar.
@@ -399,7 +399,7 @@ def _refuse_misread(values: Iterable[ir.Value]) -> None:
 
 
 def _is_read_as_nothing(constant: ir.Value) -> bool:
-    """Whether a constant of no elements only tells operators that there are no parts, lengths, axes or regions."""
+    """Return True if an empty constant only tells operators that there are no parts, lengths, axes or regions."""
     return not constant.is_graph_output() and all(
         user.op_type in _OF_NO_PARTS or (place > 0 and user.op_type.startswith(_TOLD_NOTHING))
         for user, place in constant.uses()
@@ -407,7 +407,7 @@ def _is_read_as_nothing(constant: ir.Value) -> bool:
 
 
 def _refuse_changed(model: Any, graph: ir.Graph) -> None:
-    """Refuses a converted model whose inputs or outputs have other types or shapes than the kernel's."""
+    """Refuse a converted model whose inputs or outputs have other types or shapes than the kernel's."""
     import onnx_ir as ir
 
     names = {name: port for port in model.inputs for name in port.get_names()}
@@ -429,7 +429,7 @@ def _refuse_changed(model: Any, graph: ir.Graph) -> None:
 
 
 def _agree(shape: ir.Shape, got: Any) -> bool:
-    """Whether the rank is the same, and every size that both know."""
+    """Return True if the rank is the same, and every size that both know."""
     if got.rank.is_dynamic:
         return True
     pairs = zip(shape, got, strict=False)
@@ -439,7 +439,7 @@ def _agree(shape: ir.Shape, got: Any) -> bool:
 
 
 def _refuse_handed_through(model: Any, graph: ir.Graph) -> None:
-    """Refuses inputs that are outputs under another name, as a ``Sum`` of one input is: the plugin takes one for the other."""
+    """Refuse inputs that are outputs under another name, as a ``Sum`` of one input is: the plugin takes one for the other."""
     given, made = ({str(value.name) for value in values} for values in (graph.inputs, graph.outputs))
     for port in model.inputs:
         names = port.get_names()
@@ -448,7 +448,7 @@ def _refuse_handed_through(model: Any, graph: ir.Graph) -> None:
 
 
 def _is_index(value: ir.Value) -> bool:
-    """Whether a value only says where: what does not fit 32 bits is no place in any tensor."""
+    """Return True if a value is only an index. A number beyond 32 bits cannot be an index into any tensor."""
     uses = value.uses()
     return bool(uses) and not value.is_graph_output() and all(PLACES.get(node.op_type) == i for node, i in uses)
 

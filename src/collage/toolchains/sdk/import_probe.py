@@ -1,4 +1,4 @@
-"""Whether an installed package can be imported, found out in a process that may crash or hang in our place."""
+"""Try imports of installed packages in a process of their own, which may crash or hang instead of this one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TAIL_BYTES = 1 << 16
 _END_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.getppid() == int(sys.argv[1]) or os._exit(1)"
 )
-"""Whoever is killed while it waits can end nothing: an import that hangs would be there for good. PR_SET_PDEATHSIG."""
+"""Code that ends the child with its parent, by PR_SET_PDEATHSIG. Otherwise an import that hangs would outlive a killed parent."""
 
 _failures: dict[str, str | None] = {}
 _locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -45,7 +45,7 @@ def importing_here(*, alone: bool = False) -> Iterator[None]:
     """For processes that import the packages next, or may crash: they are imported at once, and not elsewhere first.
 
     Args:
-        alone: Whether the process is one of our own, with one thread, that serves this toolchain and no other.
+        alone: True if the process has one thread and serves this toolchain only.
     """
     tokens = _here.set(True), _alone.set(alone)
     try:
@@ -56,7 +56,7 @@ def importing_here(*, alone: bool = False) -> Iterator[None]:
 
 
 def is_alone() -> bool:
-    """Whether what is imported now is of use to one toolchain only (see ``importing_here``)."""
+    """Return True if imports now serve one toolchain only (see ``importing_here``)."""
     return _alone.get()
 
 
@@ -74,7 +74,7 @@ def install_command(extra: str, *, again: bool = False) -> str:
 def import_failure(
     package: str, load: Callable[[], object] | None = None, *, without: Sequence[str] = ()
 ) -> str | None:
-    """Why a package cannot be imported here, None if it can. Asked of another process once, unless it is imported.
+    """Return the reason that a package cannot be imported here; None if it can. Another process tries it once.
 
     Threads that ask for different packages are answered side by side; of those that ask for the same, one finds out.
 
@@ -136,7 +136,7 @@ def _failure_elsewhere(package: str, without: Sequence[str]) -> str | None:
 
 
 def _last_words(process: subprocess.Popen[bytes], deadline_s: float) -> str:
-    """The end of what it says until it ends: it may say no end of things, and leave children who hold its pipe open.
+    """Return the end of the process's output. It may write without end, and its children may hold the pipe open.
 
     Raises:
         TimeoutError: It has not ended by the deadline.

@@ -57,7 +57,7 @@ def model_file(name: str) -> str:
 
 
 def save_kernel(kernel: ir.Model, workspace: Path, form: str = "") -> tuple[str, ...]:
-    """Writes a kernel as ``<name>.onnx``; weights that lie in files of the workspace stay there.
+    """Write a kernel as ``<name>.onnx``; weights that lie in files of the workspace stay there.
 
     The file appears at once and complete, since several toolchains may write the same kernel at the same time.
 
@@ -138,7 +138,7 @@ def _nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def refuse_operators(refusal: Callable[[ir.Node], str | None], graph: ir.Graph) -> None:
-    """Raises ``Unsupported`` with what ``refusal`` tells of the first operator of a kernel that it refuses."""
+    """Raise ``Unsupported`` with what ``refusal`` tells of the first operator of a kernel that it refuses."""
     for node in graph.all_nodes():
         if (reason := refusal(node)) is not None:
             raise Unsupported(reason)

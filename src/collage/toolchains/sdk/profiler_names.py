@@ -70,7 +70,7 @@ def tokens_in(text: str) -> Sequence[int]:
 
 @contextlib.contextmanager
 def tokenised(path: Path) -> Iterator[TokenisedKernel]:
-    """Writes a tokenised copy of the kernel in ``path`` beside it, for as long as the context lasts."""
+    """Write a tokenised copy of the kernel in ``path`` beside it, for as long as the context lasts."""
     import onnx_ir as ir
 
     model = ir.load(path)

@@ -41,12 +41,12 @@ class HelperThreads:
         self._moved_s = 0.0
 
     def add(self, threads: Iterable[int]) -> None:
-        """Takes more threads for helpers."""
+        """Take more threads for helpers."""
         self._threads |= frozenset(threads)
         self._processor = -1
 
     def move_off(self) -> None:
-        """Keeps them off the calling thread's processor, where it may use enough others.
+        """Keep them off the calling thread's processor, where it may use enough others.
 
         Called before each run: it costs next to nothing while the caller stays where it is.
         """
@@ -71,7 +71,7 @@ class HelperThreads:
 
 @contextlib.contextmanager
 def started_meanwhile() -> Iterator[set[int]]:
-    """Collects the threads that the calling thread starts meanwhile, or that these start; complete on leaving.
+    """Collect the threads that the calling thread starts meanwhile, or that these start; complete on leaving.
 
     Threads of other callers are left out: a new thread bears the name of the one that starts it, so that this one bears
     a name of its own meanwhile. None are found on systems where that cannot be told.
@@ -92,7 +92,7 @@ def started_meanwhile() -> Iterator[set[int]]:
 
 @contextlib.contextmanager
 def computed_meanwhile(threads: Iterable[int], share: float = 0.0) -> Iterator[set[int]]:
-    """Collects those of some threads that compute meanwhile; complete on leaving.
+    """Collect those of some threads that compute meanwhile; complete on leaving.
 
     Args:
         threads: The system's numbers of threads in this process.

@@ -82,7 +82,7 @@ class TorchCudaLibrary(ToolchainBase):
         return Support(True)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-        """Writes the kernel, and runs it once to see that the library takes it."""
+        """Write the kernel, and run it once to see that the library takes it."""
         check_options(target, _OPTIONS)
         for node in kernel.graph:
             if not (found := self.supports(node, target)).ok:
@@ -96,7 +96,7 @@ class TorchCudaLibrary(ToolchainBase):
         return compiled
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
-        """Puts the constants on the device."""
+        """Put the constants on the device."""
         import onnx_ir as ir
 
         check_options(target, _OPTIONS)
@@ -127,7 +127,7 @@ class TorchCudaLibrary(ToolchainBase):
 
 
 def try_on_zeros(kernel: Kernel, model: ir.Model, name: str) -> None:
-    """Runs a kernel once on zeros, where 2 stands for symbolic sizes, and compares with what its model says it yields.
+    """Run a kernel once on zeros, where 2 stands for symbolic sizes, and compare with what its model says it yields.
 
     Raises:
         Unsupported: It fails, or yields other types or shapes.

@@ -278,14 +278,14 @@ class TorchDevice:
         return milliseconds * 1e-3
 
     def evict(self, size_bytes: int) -> None:
-        """Writes that much memory, so that caches forget what they held."""
+        """Write that much memory, so that caches forget what they held."""
         torch = self._torch
         if self._clutter is None or self._clutter.numel() < size_bytes:
             self._clutter = torch.zeros(size_bytes, dtype=torch.uint8, device=self.name)
         self._clutter[:size_bytes].add_(1)
 
     def record(self, work: Callable[[], Sequence[Any]]) -> Recording:
-        """Records ``work`` as a CUDA graph: what it launches, at the addresses that it uses now.
+        """Record ``work`` as a CUDA graph: what it launches, at the addresses that it uses now.
 
         Raises:
             Unsupported: The device records nothing.
@@ -314,7 +314,7 @@ class _Graph:
         self.outputs = outputs
 
     def replay(self) -> None:
-        """Launches all recorded work."""
+        """Launch all recorded work."""
         self._graph.replay()
 
 
@@ -375,7 +375,7 @@ class CudaKernel:
         self._tf32 = tf32
 
     def on_device(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """Runs on tensors of the device; returns such tensors, and does not wait for them."""
+        """Run on tensors of the device, and return such tensors without waiting for them."""
         with settings(self._tf32):
             return self._run(*inputs)
 

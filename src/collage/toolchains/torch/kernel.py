@@ -1,4 +1,4 @@
-"""What toolchains that compute with torch share: availability, checks, and how a kernel is called."""
+"""Code that toolchains on torch share: availability, checks, and calls of a kernel."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def torch_availability() -> Availability:
 
 
 def torch_build(version: str) -> str:
-    """What timings of torch's calls depend on."""
+    """Return the build under which timings of torch's calls are filed."""
     return f"torch {version}, calls {_CALLS}"
 
 
 def support(node: ir.Node) -> Support:
-    """Whether the table of torch calls takes a node."""
+    """Return if the table of torch calls takes a node."""
     try:
         import_torch()
         from collage.toolchains.torch.ops import unsupported
@@ -63,7 +63,7 @@ def support(node: ir.Node) -> Support:
 
 
 def check_by_running(program: Program, kernel: ir.Model) -> None:
-    """Runs a program once on zeros, or on ones where zeros will not do, and compares types with the kernel's.
+    """Run a program once on zeros, or on ones where zeros will not do, and compare types with the kernel's.
 
     Symbolic sizes are 2, or 24 where the kernel takes no such small ones.
 
@@ -94,7 +94,7 @@ def check_by_running(program: Program, kernel: ir.Model) -> None:
 
 
 def _filled(value: ir.Value, open_size: int, fill: int) -> Any:
-    """A tensor of an input's type, ``open_size`` where it is symbolic; None where the input is no tensor of known rank."""
+    """Return a tensor of an input's type, with ``open_size`` for symbolic sizes; None if its rank is not known."""
     torch = import_torch()
     dtype = elem_type(value)
     if dtype is None or value.shape is None:
@@ -181,6 +181,6 @@ class TorchKernel:
 
 
 def _memory(tensor: Any) -> int:
-    """Where the memory begins in which a tensor lies, perhaps beside others."""
+    """Return the address of the storage of a tensor, which other tensors may share."""
     address: int = tensor.untyped_storage().data_ptr()
     return address

@@ -38,7 +38,7 @@ def import_torch(exclusive: bool = False) -> Any:
 
 
 def set_threads(target: Target, options: LoadOptions) -> int:
-    """Sets torch's number of threads, of which there is one for the process, and returns it."""
+    """Set torch's number of threads, of which there is one for the process, and return it."""
     import_torch(options.exclusive)
     count = load_threads(target, options) or usable_cores()
     use_threads(count)

@@ -1,6 +1,7 @@
 """Convolutions that TVM has no good loops for, as ordinary ones over two dimensions, for which there are.
 
 * Over three dimensions: the images that a window sees, one behind the other, become channels of one image.
+* To a number of maps that fills no vectors: to some more, which are cut off. Loops over 3 maps compute single numbers.
 * **Transposed**: each place to which a stride leads (a phase) is an ordinary convolution of the input with a part of the
   weight. All phases are one convolution, with a channel for each, and are laid out beside each other then. TVM's own loops
   go over an input that has zeros between its elements, and take 100 times as long.
@@ -19,7 +20,10 @@ import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
-__all__ = ["Windows", "is_known", "over_three_dimensions", "padded_to_shape", "transposed"]
+__all__ = ["Windows", "is_known", "over_three_dimensions", "padded_to_shape", "transposed", "with_whole_vectors"]
+
+_LEAST_LANES = 4
+_LANES = 16
 
 Convolve = Callable[[Any, Any, Any, "Windows"], Any]
 """An ordinary convolution: of a value with a weight, a bias or None, and windows."""
@@ -94,6 +98,25 @@ def over_three_dimensions(bb: Any, x: Any, weight: Any, bias: Any, windows: Wind
     _, maps, rows, columns = y.ty.shape.values
     apart = bb.normalize(relax.op.reshape(y, relax.ShapeExpr([samples, made, maps, rows, columns])))
     return relax.op.permute_dims(apart, [0, 2, 1, 3, 4])
+
+
+def with_whole_vectors(weight: Any, bias: Any) -> tuple[Any, Any] | None:
+    """Return a weight and a bias with maps of zeros behind their own, so that maps fill vectors; None if they do already.
+
+    Args:
+        weight: The weight of a convolution in one group, which is known.
+        bias: The bias, or None. If it is unknown, None is returned.
+    """
+    maps = int(weight.ty.shape.values[0])
+    if maps % _LEAST_LANES == 0 or not (bias is None or isinstance(bias, tvm.ir.GenericConst)):
+        return None
+
+    def padded(value: Any) -> Any:
+        numbers = value.value.numpy()
+        more = [(0, -maps % _LANES), *[(0, 0)] * (numbers.ndim - 1)]
+        return relax.const(np.pad(numbers, more), str(value.ty.dtype))
+
+    return padded(weight), None if bias is None else padded(bias)
 
 
 def transposed(

@@ -42,7 +42,14 @@ from tvm import relax, sym, te, tirx
 from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 
 from collage._errors import Unsupported
-from collage.toolchains.tvm.convolutions import Windows, is_known, over_three_dimensions, padded_to_shape, transposed
+from collage.toolchains.tvm.convolutions import (
+    Windows,
+    is_known,
+    over_three_dimensions,
+    padded_to_shape,
+    transposed,
+    with_whole_vectors,
+)
 
 __all__ = ["KernelImporter", "import_onnx"]
 
@@ -107,6 +114,12 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             windows = Windows.of(attrs, inputs[0].ty.ndim - 2)
             if windows is not None and (op_name == "ConvTranspose" or inputs[0].ty.ndim == _THREE_LENGTHS):
                 return self._convolved(op_name, inputs, windows, attrs, opset)
+            if op_name == "Conv" and inputs[0].ty.ndim == _TWO_LENGTHS and attrs.get("group", 1) == 1:
+                whole = with_whole_vectors(inputs[1], [*inputs, None][2])
+                if whole is not None:
+                    given = [inputs[0], *(value for value in whole if value is not None)]
+                    y = self.bb.normalize(super()._convert_operator("Conv", onnx_input(given), attrs, opset))
+                    return relax.op.strided_slice(y, [1], [0], [int(inputs[1].ty.shape.values[0])])
         if op_name == "Einsum":
             _refuse_unlike_lengths(attrs["equation"].decode(), inputs)
         if op_name == "Expand":
@@ -202,7 +215,7 @@ _NORMALISATIONS = frozenset(("LayerNormalization", "RMSNormalization"))
 _ONE_LENGTH = 3
 """Rank of a tensor of samples, channels and one further dimension."""
 
-_THREE_LENGTHS = 5
+_TWO_LENGTHS, _THREE_LENGTHS = 4, 5
 
 _CONVOLUTIONS = frozenset(("Conv", "ConvTranspose"))
 

@@ -24,6 +24,7 @@ def front(target: Any, *, channels_last: bool) -> Any:
     from tvm.relax.backend import cpu_generic
 
     from collage.toolchains.tvm.weight_layout import pack_weights
+    from collage.toolchains.tvm.winograd import use_winograd
 
     layout = [relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]})] if channels_last else []
     return tvm.transform.Sequential(
@@ -32,6 +33,7 @@ def front(target: Any, *, channels_last: bool) -> Any:
             *layout,
             relax.transform.DecomposeOpsForInference(),
             *cpu_generic.legalize_passes(target),
+            use_winograd(target),
             pack_weights(),
         ]
     )

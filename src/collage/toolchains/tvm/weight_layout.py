@@ -7,7 +7,8 @@ times as long as one with 576. Packed by tiles, the same numbers are one stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,10 @@ from tvm import ir, relax, s_tir, tirx
 
 from collage.toolchains.tvm.tile_schedules import TILE_COLUMNS, divisor
 
-__all__ = ["pack_weights"]
+__all__ = ["Calls", "Packer", "call_sites", "is_weight", "pack_weights"]
+
+Packer = Callable[[np.ndarray], np.ndarray]
+"""Makes of a weight what other loops read."""
 
 _LEAST_BYTES = 1 << 15
 """Weights that a first-level cache holds need no packing."""
@@ -26,12 +30,12 @@ def pack_weights() -> Any:
     """Return a pass that packs constants which loops reduce column by column, and rewrites the loops to read them so."""
 
     def pack(module: Any, _: Any) -> Any:
-        sites = _call_sites(module)
-        calls = _Calls(module)
+        sites = call_sites(module)
+        calls = Calls(module)
         for variable, function in module.functions_items():
             if isinstance(function, tirx.PrimFunc) and variable in sites:
-                calls.note(variable, _packed(function, sites[variable]))
-        return calls.rewritten(module) if calls.widths else module
+                calls.note(variable, "packed", _packed(function, sites[variable]))
+        return calls.rewritten(module)
 
     return tvm.transform.module_pass(pack, opt_level=0, name="pack_weights")
 
@@ -41,7 +45,7 @@ def _is_call_tir(call: Any) -> bool:
     return is_tir and isinstance(call.args[1], relax.Tuple)
 
 
-def _call_sites(module: Any) -> dict[Any, list[Any]]:
+def call_sites(module: Any) -> dict[Any, list[Any]]:
     """Return the calls of each loop nest."""
     sites: dict[Any, list[Any]] = {}
 
@@ -55,12 +59,15 @@ def _call_sites(module: Any) -> dict[Any, list[Any]]:
     return sites
 
 
-def _packed(function: Any, sites: Sequence[Any]) -> tuple[Any, dict[int, int]] | None:
-    """Return loops that read packed weights, and the width of a tile by the weight's position; None if nothing is packed."""
-    widths: dict[int, int] = {}
+def _packed(function: Any, sites: Sequence[Any]) -> tuple[Any, Mapping[int, Packer]] | None:
+    """Return loops that read packed weights, and what packs them by their position; None if nothing is packed."""
+    packers: dict[int, Packer] = {}
     sch = s_tir.Schedule(function)
     for position, parameter in enumerate(function.params):
-        if not all(position < len(call.args[1]) and _is_weight(call.args[1][position]) for call in sites):
+        given = [call.args[1][position] if position < len(call.args[1]) else None for call in sites]
+        if not all(
+            value is not None and is_weight(value) and value.value.numpy().nbytes >= _LEAST_BYTES for value in given
+        ):
             continue
         columns = int(parameter.shape[-1])
         width = divisor(columns, TILE_COLUMNS)
@@ -73,18 +80,19 @@ def _packed(function: Any, sites: Sequence[Any]) -> tuple[Any, dict[int, int]] |
             sch.transform_layout(*place, index_map=_by_tiles(width))
         except (s_tir.ScheduleError, tvm.error.InternalError, TypeError, ValueError):
             continue
-        widths[position] = width
-    return (sch.mod["main"].with_attrs(function.attrs), widths) if widths else None
+        packers[position] = functools.partial(_tiles_of, width=width)
+    return (sch.mod["main"].with_attrs(function.attrs), packers) if packers else None
 
 
 def _by_tiles(width: int) -> Callable[..., list[Any]]:
     return lambda *index: [index[-1] // width, *index[:-1], index[-1] % width]
 
 
-def _is_weight(value: Any) -> bool:
+def is_weight(value: Any) -> bool:
+    """Return True if a value is a constant tensor of floating-point numbers."""
     if not isinstance(value, tvm.ir.GenericConst) or len(value.ty.shape.values) < 2:
         return False
-    return str(value.ty.dtype) in ("float16", "float32", "float64") and value.value.numpy().nbytes >= _LEAST_BYTES
+    return str(value.ty.dtype) in ("float16", "float32", "float64")
 
 
 def _only_reader(sch: s_tir.Schedule, buffer: Any) -> tuple[Any, tuple[str, int]] | None:
@@ -103,22 +111,24 @@ def _only_reader(sch: s_tir.Schedule, buffer: Any) -> tuple[Any, tuple[str, int]
 
 
 @relax.expr_functor.mutator
-class _Calls(relax.PyExprMutator):  # type: ignore[misc]
+class Calls(relax.PyExprMutator):  # type: ignore[misc]
     """Hands packed weights to loops that read them so."""
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)
-        self.widths: dict[Any, tuple[Any, dict[int, int]]] = {}
+        self._packers: dict[Any, tuple[Any, Mapping[int, Packer]]] = {}
 
-    def note(self, variable: Any, packed: tuple[Any, dict[int, int]] | None) -> None:
+    def note(self, variable: Any, suffix: str, packed: tuple[Any, Mapping[int, Packer]] | None) -> None:
         """Note the loops that take the place of others; None if they stay."""
         if packed is not None:
-            function, widths = packed
+            function, packers = packed
             # Another name, since a name has the type of what it stands for.
-            self.widths[variable] = self.builder_.add_func(function, f"{variable.name_hint}_packed"), widths
+            self._packers[variable] = self.builder_.add_func(function, f"{variable.name_hint}_{suffix}"), packers
 
     def rewritten(self, module: Any) -> Any:
         """Return the module with all calls rewritten, without the loops that nothing calls any more."""
+        if not self._packers:
+            return module
         for variable, function in module.functions_items():
             if isinstance(function, relax.Function):
                 self.builder_.update_func(variable, self.visit_expr(function))
@@ -127,16 +137,15 @@ class _Calls(relax.PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         """Pack the weights of one call."""
         call = self.visit_expr_post_order(call)
-        if not _is_call_tir(call) or call.args[0] not in self.widths:
+        if not _is_call_tir(call) or call.args[0] not in self._packers:
             return call
-        loops, widths = self.widths[call.args[0]]
+        loops, packers = self._packers[call.args[0]]
         given = list(call.args[1].fields)
-        for position, width in widths.items():
-            given[position] = _packed_constant(given[position], width)
+        for position, pack in packers.items():
+            given[position] = relax.const(pack(given[position].value.numpy()), str(given[position].ty.dtype))
         return relax.Call(call.op, [loops, relax.Tuple(given), *call.args[2:]], call.attrs, call.ty_args)
 
 
-def _packed_constant(value: Any, width: int) -> Any:
-    numbers = value.value.numpy()
+def _tiles_of(numbers: np.ndarray, width: int) -> np.ndarray:
     tiles = numbers.reshape(*numbers.shape[:-1], -1, width)
-    return relax.const(np.ascontiguousarray(np.moveaxis(tiles, -2, 0)), str(value.ty.dtype))
+    return np.ascontiguousarray(np.moveaxis(tiles, -2, 0))

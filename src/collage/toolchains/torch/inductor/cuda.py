@@ -47,7 +47,7 @@ def availability(found: Availability) -> Availability:
 
 
 def compile_kernel(kernel: ir.Model, program: Program, target: Target, workspace: Path) -> Compiled:
-    """Exports a kernel's program on the device and compiles it to a package.
+    """Export a kernel's program on the device and compile it to a package.
 
     Raises:
         Unsupported: There is no device, or it does not take the kernel.
@@ -75,7 +75,7 @@ def compile_kernel(kernel: ir.Model, program: Program, target: Target, workspace
 
 
 def load_kernel(compiled: Compiled, target: Target, workspace: Path) -> Kernel:
-    """Loads a package."""
+    """Load a package."""
     check_options(target, OPTIONS)
     device = cuda_support.cuda_device()
     package = _Package(workspace / compiled.metadata["package"])

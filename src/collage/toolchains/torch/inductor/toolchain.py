@@ -89,7 +89,7 @@ class InductorToolchain(ToolchainBase):
         return Support(False, reason) if reason is not None else support(node)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-        """Exports the kernel and compiles it to a shared library; caches and sources are left nowhere."""
+        """Export the kernel and compile it to a shared library; caches and sources are left nowhere."""
         check_options(target, _OPTIONS[target.kind])
         name = kernel_name(kernel)
         refuse_operators(lambda node: _refusal(node, target), kernel.graph)
@@ -119,7 +119,7 @@ class InductorToolchain(ToolchainBase):
         return Compiled(self.name, str(target), names, inputs, outputs, metadata={"library": library.name})
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
-        """Loads the library."""
+        """Load the library."""
         if target.kind == "cuda":
             return inductor_cuda.load_kernel(compiled, target, workspace)
         check_options(target, _OPTIONS[target.kind])

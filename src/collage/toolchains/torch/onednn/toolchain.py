@@ -55,7 +55,7 @@ class OneDnnToolchain(ToolchainBase):
         return support(node)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-        """Writes the kernel, and runs it once to see that torch takes it."""
+        """Write the kernel, and run it once to see that torch takes it."""
         check_options(target, _OPTIONS)
         files = save_kernel(kernel, workspace)
         check_by_running(_program(workspace / files[0]), kernel)
@@ -64,7 +64,7 @@ class OneDnnToolchain(ToolchainBase):
         return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata={"model": files[0]})
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
-        """Packs the weights."""
+        """Pack the weights."""
         check_options(target, _OPTIONS)
         threads = set_threads(target, options)
         program = _program(workspace / compiled.metadata["model"])

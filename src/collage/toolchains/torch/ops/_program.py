@@ -107,11 +107,11 @@ class Program(torch.nn.Module):  # type: ignore[misc]
         return [x for x in self._initial if isinstance(x, torch.Tensor)]
 
     def place(self, device: str) -> None:
-        """Moves the constants to a device."""
+        """Move the constants to a device."""
         self._initial = [x.to(device) if isinstance(x, torch.Tensor) else x for x in self._initial]
 
     def forward(self, *inputs: Any) -> list[Any]:
-        """Runs the steps."""
+        """Run the steps."""
         values = self._initial.copy()
         for slot, x in zip(self._input_slots, inputs, strict=True):
             values[slot] = x

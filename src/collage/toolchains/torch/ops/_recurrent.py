@@ -24,7 +24,7 @@ _ORDER = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 
 
 def check(call: Call, lengths: Tensor | None, peepholes: Tensor | None = None) -> None:
-    """Refuses what torch's layers do not have."""
+    """Refuse what torch's layers do not have."""
     directions = 2 if call.get("direction", "forward") == "bidirectional" else 1
     wanted = [name.lower() for name in call.get("activations") or _DEFAULTS[call.op_type] * directions]
     if wanted != [name.lower() for name in _DEFAULTS[call.op_type]] * directions:
@@ -49,7 +49,7 @@ def torch_weights(call: Call, w: Tensor, r: Tensor, b: Tensor | None) -> list[Te
 
 
 def layer(call: Call, x: Tensor, hidden: int, states: list[Tensor | None], run: Run) -> tuple[Tensor, list[Tensor]]:
-    """Runs a layer of one or two directions.
+    """Run a layer of one or two directions.
 
     Args:
         call: The node.

@@ -114,7 +114,7 @@ def arg_max(call: Call, x: Tensor) -> Tensor:
 
 
 def _over_rows(call: Call, x: Tensor, function: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """Applies a function along an axis; before opset 13, over everything from the axis on."""
+    """Apply a function along an axis; before opset 13, over everything from the axis on."""
     if call.version >= 13:
         return function(x, call.get("axis", -1))
     axis = call.get("axis", 1) % max(x.ndim, 1)

@@ -53,7 +53,7 @@ def _nearest(call: Call, x: Tensor, where: str, size: Any, factors: Any) -> str:
     ratios = factors or [m / n for m, n in zip(size, x.shape[2:], strict=True)]
     rounding = call.get("nearest_mode", "round_prefer_floor")
     if any(ratio < 1 or ratio != int(ratio) for ratio in ratios):
-        raise Unsupported("nearest-neighbour Resize by a ratio that is no whole number")
+        raise Unsupported("nearest-neighbour Resize by a ratio that is not a whole number")
     if where == "asymmetric" and rounding == "floor":
         return "nearest"
     if where == "half_pixel" and rounding.startswith("round_prefer"):

@@ -75,7 +75,7 @@ HOST_OPS: dict[str, Function] = {}
 
 
 def op(*names: str, host: tuple[int, ...] = (), host_constants: tuple[int, ...] = ()) -> Callable[[Function], Function]:
-    """Enters a function into the table under some operator names."""
+    """Enter a function into the table under some operator names."""
 
     def enter(function: Function) -> Function:
         OPS.update(dict.fromkeys(names, Entry(function, frozenset(host), frozenset(host_constants))))
@@ -85,7 +85,7 @@ def op(*names: str, host: tuple[int, ...] = (), host_constants: tuple[int, ...] 
 
 
 def host_op(*names: str) -> Callable[[Function], Function]:
-    """Enters a function on NumPy arrays into the table of operators on shapes."""
+    """Enter a function on NumPy arrays into the table of operators on shapes."""
 
     def enter(function: Function) -> Function:
         HOST_OPS.update(dict.fromkeys(names, function))
