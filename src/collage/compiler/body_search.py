@@ -22,6 +22,7 @@ from collage.compiler.plans import Plan
 from collage.compiler.problem import Problem
 from collage.compiler.result_store import CompileResult
 from collage.compiler.survey import Survey, survey_model
+from collage.cost.outcome import Status
 from collage.database.database import Database
 from collage.frontend import place_weights
 from collage.fusion import CandidateKernel, FusionSpec, UnionFusionRule
@@ -122,9 +123,10 @@ class _BodySearch:
 
     @property
     def _takers(self) -> list[Target]:
-        """The targets that take the node with its bodies."""
-        usable = self.survey.usable
-        return [target for target in usable if not target.is_reduced and self.survey.coverage_of(target)(self._node).ok]
+        """The targets that take the node with its bodies, and are not known to be wrong."""
+        found = [target for target in self.survey.usable if not target.is_reduced]
+        right = [target for target in found if self.survey.baselines[target].whole.status is not Status.WRONG]
+        return [target for target in right if self.survey.coverage_of(target)(self._node).ok]
 
     def targets(self) -> list[Target]:
         """Return the targets that stand for the plans of the node's bodies, at most two: of the best ones, and of singles."""

@@ -210,7 +210,7 @@ class WorkerPool:
                     self._say(f"worker of {name} was replaced: {error}")
 
     def _worker(self, toolchain: str) -> Worker:
-        own, _, has_parts = toolchain.partition(_WITH_BODIES)
+        own, has_parts, _ = toolchain.partition(_WITH_BODIES)
         factory, arguments = self._toolchains.factory(own)
         made_by: dict[str, Any] = {"factory": factory, "arguments": arguments}
         if has_parts:
