@@ -304,7 +304,7 @@ class ResultStore:
 
     def _kernel(self, told: Mapping[str, Any]) -> PlannedKernel | None:
         placement, device = self._problem.placement, None
-        target = self._target(told["target"]) if told.get("bodies") is None else self._with_bodies(told)
+        target = self._target(told["target"]) if told["bodies"] is None else self._with_bodies(told)
         if target is None or not told["nodes"] or max(told["nodes"]) >= len(self._problem.graph):
             return None
         parts = [_from_json(part) for part in told["parts"]]

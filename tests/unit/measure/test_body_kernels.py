@@ -7,13 +7,13 @@ from typing import Any
 
 import onnx_ir as ir
 import pytest
+from tests.unit.runtime.test_control_flow import counting_loop
 
 from collage._errors import UsageError
 from collage.graph import DataflowGraph, IndexSet
 from collage.measure.body_kernels import BodyKernel, BodyPlans
 from collage.runtime import has_bodies
 from collage.target import HOST_TARGET, Target
-from tests.unit.runtime.test_control_flow import counting_loop
 
 ONE, OTHER = Target.parse("llvm -compiler=one"), Target.parse("llvm -compiler=other")
 
