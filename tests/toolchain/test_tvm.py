@@ -152,7 +152,12 @@ def loops_of(case: KernelCase, workspace: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "case", [KERNELS[0], next(case for case in KERNELS if case.name == "product")], ids=lambda c: c.name
+    "case",
+    [
+        convolution(14, 16, 32, 5, 1, "pads = [2,2,2,2]", "y = Relu (c)"),
+        next(case for case in KERNELS if case.name == "product"),
+    ],
+    ids=lambda c: c.name,
 )
 def test_reductions_are_tiled_for_registers(case: KernelCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rule that does not fit is passed over silently; so whether it fits is seen in the loops that it makes."""

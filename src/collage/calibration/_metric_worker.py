@@ -37,7 +37,7 @@ class MetricService:
         try:
             found = getattr(importlib.import_module(self._module), self._name)
         except BaseException as error:  # A module may call sys.exit.
-            raise CompileError(f"cannot be imported: {type(error).__name__}: {error}") from error
+            raise CompileError(f"cannot be imported: {_told(error)}") from error
         if not callable(found):
             raise CompileError(f"is {type(found).__name__}, not a function")
         self._function = found
@@ -57,13 +57,18 @@ class MetricService:
         try:
             found = self._function(_arrays(outputs), _arrays(expected), told)
         except BaseException as error:  # It may call sys.exit.
-            raise CompileError(f"raised {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+            raise CompileError(f"raised {_told(error)}") from error
         score = _number(found)
         if score is None or not math.isfinite(score):
             shape = "".join(map(str, [list(found.shape)] if isinstance(found, np.ndarray) else []))
             what = f"{type(found).__name__}{shape}" if score is None else score
             raise CompileError(f"returned {what}, and must return a finite number")
         return score
+
+
+def _told(error: BaseException) -> str:
+    """Return an exception in one line."""
+    return ": ".join(filter(None, [type(error).__name__, " ".join(str(error).split())[:300]]))
 
 
 def _number(found: Any) -> float | None:

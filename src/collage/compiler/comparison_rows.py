@@ -125,7 +125,7 @@ def _target_row(survey: Survey, finals: FinalComparison, target: Target) -> Row:
     elif survey.problem.is_bound(target):
         reason = "its kernels are bound to a rule; the time is that of the whole model without the rule"
     elif finals.standings and target.is_reduced and _is_near(survey, outcome):
-        reason = "another plan is expected to be clearly faster, so that its accuracy was not judged"
+        reason = "not judged, since another plan is expected to be clearly faster"
     elif finals.standings:
         verdict = "too slow"
     return Row(

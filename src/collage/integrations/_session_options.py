@@ -167,7 +167,7 @@ ENTRIES = (
 """Entries that can be looked for: ONNX Runtime lists none. A test compares them with those that its library names."""
 
 _DENOTATIONS = ("DATA_BATCH", "DATA_CHANNEL", "DATA_TIME", "DATA_FEATURE")
-"""Those of ONNX for dimensions of inputs."""
+"""Denotations of ONNX for dimensions of inputs."""
 
 _HARMLESS_ENTRIES: Mapping[str, tuple[str, ...]] = {
     "session.record_ep_graph_assignment_info": ("0", "1"),

@@ -46,6 +46,9 @@ def text(outputs, expected, label):
 def ends(outputs, expected, label):
     raise SystemExit(3)
 
+def is_interrupted(outputs, expected, label):
+    raise KeyboardInterrupt
+
 def crashes(outputs, expected, label):
     os.abort()
 
@@ -136,6 +139,7 @@ def test_a_function_of_the_users_is_compared_with_the_originals_score(judged):
         ("collage_test_metrics:array", r"returned ndarray\[1, 3\], and must"),
         ("collage_test_metrics:text", "returned str"),
         ("collage_test_metrics:ends", "raised SystemExit: 3"),
+        ("collage_test_metrics:is_interrupted", "raised KeyboardInterrupt$"),
         ("collage_test_metrics:crashes", "SIGABRT"),
         ("collage_test_metrics:of_two", "raised TypeError"),
     ],

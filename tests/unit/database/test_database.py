@@ -143,7 +143,7 @@ def test_an_older_version_is_brought_up_to_date_on_postgresql_too(postgres: str,
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [(str(SCHEMA + 1), "newer version"), ("soon", "no version"), ("-1", "no version")]
+    ("version", "said"), [(str(SCHEMA + 1), "newer version"), ("soon", "is not a version"), ("-1", "is not a version")]
 )
 def test_a_schema_that_cannot_be_read_is_refused(tmp_path: Path, version: str, said: str) -> None:
     path = tmp_path / "t.sqlite"

@@ -43,7 +43,7 @@ def test_a_toolchain_adds_a_kind_of_device() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "device", "match"),
-    [("llvm", "gpu", "registered for 'cpu'"), ("My NPU", "npu", "no name"), ("npu", "", "no name")],
+    [("llvm", "gpu", "registered for 'cpu'"), ("My NPU", "npu", "is not a name"), ("npu", "", "is not a name")],
 )
 def test_registrations_that_make_no_sense_are_refused(kind: str, device: str, match: str) -> None:
     with pytest.raises(TargetError, match=match):
