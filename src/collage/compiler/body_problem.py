@@ -37,7 +37,7 @@ def body_model(graph: DataflowGraph, node: ir.Node, name: str) -> ir.Model:
     shapes = {str(value.name): _shape_of(begun, value) for value, begun, _ in carried}
     shapes |= _given(graph, node)
     for _ in range(_MOST_ROUNDS):
-        _infer(model, shapes)
+        model = _inferred(model, shapes)
         known = {
             str(value.name): value for value in (*model.graph.inputs, *(v for n in model.graph for v in n.outputs))
         }
@@ -50,8 +50,7 @@ def body_model(graph: DataflowGraph, node: ir.Node, name: str) -> ir.Model:
                 shapes[str(value.name)], doubted = kept, True
         if not doubted:
             return model
-    _infer(model, {**shapes, **{str(value.name): None for value, _, _ in carried}})
-    return model
+    return _inferred(model, {**shapes, **{str(value.name): None for value, _, _ in carried}})
 
 
 Lengths = tuple[int | str | None, ...] | None
@@ -88,8 +87,8 @@ def _given(graph: DataflowGraph, node: ir.Node) -> dict[str, Lengths]:
     return found
 
 
-def _infer(model: ir.Model, shapes: Mapping[str, Lengths]) -> None:
-    """Forget what is said of results, and find it anew from the lengths of inputs."""
+def _inferred(model: ir.Model, shapes: Mapping[str, Lengths]) -> ir.Model:
+    """Return a model that says of results what follows from the lengths of inputs, and nothing else."""
     for value in model.graph.inputs:
         if str(value.name) in shapes:
             lengths = shapes[str(value.name)]
@@ -98,7 +97,7 @@ def _infer(model: ir.Model, shapes: Mapping[str, Lengths]) -> None:
         for value in node.outputs:
             value.shape = None
     with PassContext(opt_level=0):
-        InferType()(model)
+        return InferType()(model)
 
 
 def _shape_of(begun: ir.Value | None, value: ir.Value) -> Lengths:

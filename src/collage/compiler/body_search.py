@@ -27,7 +27,7 @@ from collage.database.database import Database
 from collage.frontend import place_weights
 from collage.fusion import CandidateKernel, FusionSpec, UnionFusionRule
 from collage.graph import DataflowGraph, IndexSet, SubGraph, bodies, is_view
-from collage.measure.body_kernels import BodyKernel, BodyPlan
+from collage.measure.body_kernels import BodyKernel
 from collage.measure.reference_run import capture_reference
 from collage.measure.session import MeasureSession
 from collage.numerics.value_store import ValueStore
@@ -143,8 +143,7 @@ class _BodySearch:
             for number, (graph, count) in enumerate(zip(graphs, runs, strict=True))
         ]
         found = [tuple(body[min(choice, len(body) - 1)] for body in plans) for choice in range(max(map(len, plans)))]
-        wholes = [plan for plan in found if not self._is_taken_whole(plan)]
-        return [problem.kernels.bodies.add(plan, self.session.build_of) for plan in dict.fromkeys(wholes)]
+        return [problem.kernels.bodies.add(plan, self.session.build_of) for plan in dict.fromkeys(found)]
 
     def _recorded(self, graphs: Sequence[DataflowGraph], folder: Path) -> list[int]:
         """Run the node on the host, keep what bodies are given, and return how often each runs."""
@@ -159,11 +158,6 @@ class _BodySearch:
         if not len(graph):
             return ()
         return (BodyKernel(everything(graph).inside, next(iter(self._takers), HOST_TARGET)),)
-
-    def _is_taken_whole(self, plan: BodyPlan) -> bool:
-        """Return True if every body is one kernel of a target that takes the node: there, nothing is to be gained."""
-        takers = set(self._takers)
-        return all(len(kernels) <= 1 and all(kernel.target in takers for kernel in kernels) for kernels in plan)
 
     def _plans(self, number: int, graph: DataflowGraph, folder: Path) -> list[tuple[BodyKernel, ...]]:
         """Return the best plan of a body, and its fastest single if that is another one."""
