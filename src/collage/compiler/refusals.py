@@ -166,8 +166,10 @@ def placement_costs(survey: Survey, finals: FinalComparison) -> list[str]:
 
 
 def unsearched_bodies(survey: Survey) -> list[str]:
-    """Warn if most operators are inside bodies of control flow, each of which is one kernel with its operator."""
+    """Warn if most operators are inside bodies of control flow that are not searched, since devices are planned."""
     graph = survey.problem.graph
+    if survey.problem.placement is None:
+        return []
     holders = {node: [inner for body in bodies(node) for inner in body.all_nodes()] for node in graph.nodes}
     holders = {node: inner for node, inner in holders.items() if inner}
     inside = sum(map(len, holders.values()))
@@ -175,8 +177,8 @@ def unsearched_bodies(survey: Survey) -> list[str]:
         return []
     names = ", ".join(f"{node.name!r} ({node.op_type})" for node in list(holders)[:3])
     return [
-        f"{inside} of {inside + len(graph)} operators are in bodies of control flow, which are not searched: {names} runs as "
-        "one kernel on one target"
+        f"{inside} of {inside + len(graph)} operators are in bodies of control flow, which are not searched where devices "
+        f"are planned: {names} runs as one kernel on one target"
     ]
 
 

@@ -172,7 +172,7 @@ class Recipe:
     @property
     def toolchains(self) -> tuple[str, ...]:
         """Toolchains that must be loaded, each once."""
-        return tuple(dict.fromkeys(kernel.compiled.toolchain for kernel in self.kernels))
+        return tuple(dict.fromkeys(leaf.toolchain for kernel in self.kernels for leaf in kernel.compiled.leaves))
 
     @property
     def branches(self) -> int:
