@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from collage.graph import DataflowGraph, IndexSet, SubGraph, constant_tensor, extract
+from collage.graph import DataflowGraph, IndexSet, SubGraph, bodies, constant_tensor, extract, is_view
 from collage.transform import InferType, PassContext
 
-__all__ = ["body_model", "everything"]
+__all__ = ["body_model", "everything", "is_searchable"]
 
+_OPERATORS = ("If", "Loop", "Scan")
 _OWN = 2
 """Inputs of a Loop, and of its body, before the states."""
 _MOST_ROUNDS = 8
@@ -19,6 +20,12 @@ _MOST_ROUNDS = 8
 def everything(graph: DataflowGraph) -> SubGraph:
     """Return all nodes of a graph."""
     return SubGraph(graph, IndexSet.range(0, len(graph)))
+
+
+def is_searchable(node: ir.Node) -> bool:
+    """Return True if a node has bodies that are run here, with work in them."""
+    inner = [each for body in bodies(node) for each in body.all_nodes()]
+    return node.domain == "" and node.op_type in _OPERATORS and not all(map(is_view, inner))
 
 
 def body_model(graph: DataflowGraph, node: ir.Node, name: str) -> ir.Model:

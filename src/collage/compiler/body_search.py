@@ -14,7 +14,7 @@ from typing import Any
 import onnx_ir as ir
 
 from collage._errors import CollageError, NothingCanRun, UsageError
-from collage.compiler.body_problem import body_model, everything
+from collage.compiler.body_problem import body_model, everything, is_searchable
 from collage.compiler.choices import Choices
 from collage.compiler.cost_table import CostTable
 from collage.compiler.opening import measure_session, on_given_inputs
@@ -26,7 +26,7 @@ from collage.cost.outcome import Status
 from collage.database.database import Database
 from collage.frontend import place_weights
 from collage.fusion import CandidateKernel, FusionSpec, UnionFusionRule
-from collage.graph import DataflowGraph, IndexSet, SubGraph, bodies, is_view
+from collage.graph import DataflowGraph, IndexSet, SubGraph, bodies
 from collage.measure.body_kernels import BodyKernel
 from collage.measure.reference_run import capture_reference
 from collage.measure.session import MeasureSession
@@ -34,12 +34,11 @@ from collage.numerics.value_store import ValueStore
 from collage.options import CompileOptions
 from collage.target import HOST_TARGET, Target
 
-__all__ = ["body_candidates", "is_searchable"]
+__all__ = ["body_candidates"]
 
 FindPlan = Callable[[Survey, MeasureSession, Database], tuple[Survey, CompileResult]]
 """A function that finds the plan of a model, as `pipeline.find_plan` does."""
 
-_OPERATORS = ("If", "Loop", "Scan")
 _LEAST_SHARE = 0.05
 """Least share of the model's time that an operator takes whose bodies are searched."""
 _LEAST_RUN_S = 30e-6
@@ -48,12 +47,6 @@ _SPEC = FusionSpec("bodies", UnionFusionRule(()), ())
 _OCCASIONS = ("middle", "first", "last")
 """The runs of a body that are kept, the one that it is timed on first; the numbers are those of `record_bodies`."""
 _NUMBERS = {"first": 0, "middle": 1, "last": 2}
-
-
-def is_searchable(node: ir.Node) -> bool:
-    """Return True if a node has bodies that are run here, with work in them."""
-    inner = [each for body in bodies(node) for each in body.all_nodes()]
-    return node.domain == "" and node.op_type in _OPERATORS and not all(map(is_view, inner))
 
 
 def body_candidates(

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from collage._errors import CollageError, ModelError, NothingCanRun, ToolchainError, WorkerDied, WrongAnswer
+from collage.compiler.body_problem import is_searchable
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.plans import Plan
 from collage.compiler.problem import Problem
@@ -120,8 +121,10 @@ def check_menu(survey: Survey, session: MeasureSession) -> None:
         NothingCanRun: No target does, and the host is not allowed to run everything.
         WrongAnswer: No target does, because one computes wrongly.
     """
-    # What is built operator by operator may do where all of it at once does not.
+    # What is built operator by operator may do where all of it at once does not, and so may what is in bodies.
     some = any(support.ok for found in survey.baselines.values() for support in found.support.values())
+    if survey.problem.placement is None and survey.usable:
+        some = some or any(map(is_searchable, survey.problem.graph.nodes))
     if not (some or _may_be_host(survey.problem)):
         raise _refusal(survey, session)
 

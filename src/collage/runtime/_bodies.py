@@ -24,6 +24,8 @@ BODIES = "bodies"
 
 _PROGRAM = "program"
 _PLAIN_KINDS = "biufc"
+_MOST_CONSTANT_BYTES = 16 << 20
+"""Constants that are handed on lie in the program itself."""
 
 
 def has_bodies(target: Target) -> bool:
@@ -81,6 +83,8 @@ def compile_bodies(
             flow.append((_names(model.graph.inputs), _names(model.graph.outputs)))
         constants |= _constants(graph.outputs)
         told.append(_body(graph, flow, set(constants)))
+    if sum(len(constant.data) for constant in constants.values()) > _MOST_CONSTANT_BYTES:
+        raise CompileError(f"{kernel.graph.name}: the constants that are handed on are larger than 16 MiB")
     file = f"{kernel.graph.name}.{BODIES}.json"
     Program(node.op_type, _names(node.inputs), _names(node.outputs), tuple(told), constants, _scanned(node)).save(
         workspace / file

@@ -1,7 +1,7 @@
 """If, Loop and Scan whose bodies are kernels of their own: the operator runs here, and calls them.
 
-What it cannot do (tensors of unequal shapes that are to be stacked, an empty result of unknown shape) raises, and the host
-stands in for the whole operator, as it does for every kernel that fails.
+What it cannot do (tensors of unequal shapes that are to be stacked, an empty result of unknown shape, bodies that are given
+nothing) raises, and the host stands in for the whole operator, as it does for every kernel that fails.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ Record = Callable[[int, Mapping[str, Any]], None]
 """Told of each run of a body: its number, and the values that it reads, by name."""
 
 _OPERATORS = ("If", "Loop", "Scan")
-_MOST_BYTES = 1 << 30
+_MOST_BYTES = 64 << 20
+"""Of a program's file."""
 _LOOP_OWN = 2
 """Inputs of a Loop before its states, and of its body: the number and the condition."""
 _BRANCHES = 2
@@ -248,8 +249,11 @@ class ControlFlowKernel:
         (length,) = lengths
         stacked: list[list[Any]] = [[] for _ in ways_out]
         for step in range(length):
-            elements = [x[length - 1 - step if way else step] for x, (_, way) in zip(scanned, ways_in, strict=True)]
-            made = self._body(0, (*states, *map(np.asarray, elements)), values)
+            # The dots keep an element of a vector an array, of texts too.
+            elements = [
+                x[length - 1 - step if way else step, ...] for x, (_, way) in zip(scanned, ways_in, strict=True)
+            ]
+            made = self._body(0, (*states, *elements), values)
             states = list(made[: len(states)])
             for found, element in zip(stacked, made[len(states) :], strict=True):
                 found.append(element)
@@ -291,10 +295,18 @@ class _LoadedBody:
         self._executor = executor_of(steps, [*body.inputs, *body.reads], wanted, None) if steps else None
 
     def run(self, inputs: Sequence[Any], values: Mapping[str, Any]) -> list[Any]:
-        """Return the outputs of one run. Inputs, constants and values from outside are handed on without a copy."""
+        """Return the outputs of one run. Inputs, constants and values from outside are handed on without a copy.
+
+        Raises:
+            ToolchainError: A tensor without elements is given to kernels.
+        """
         made: Sequence[Any] = ()
         if self._executor is not None:
-            made = self._executor.run([*inputs, *(values[name] for name in self.reads)])
+            given = [*inputs, *(values[name] for name in self.reads)]
+            if any(isinstance(value, np.ndarray) and not value.size for value in given):
+                # Toolchains get nothing wrong as often as nothing.
+                raise ToolchainError("a body was given a tensor without elements")
+            made = self._executor.run(given)
         handed = {**values, **dict(zip(self.inputs, inputs, strict=True))} if len(made) < len(self._sources) else {}
         return [made[source] if is_made else handed[source] for is_made, source in self._sources]  # type: ignore[index]
 

@@ -199,6 +199,8 @@ def _check_kernels(recipe: Recipe) -> None:
             target = Target.parse(compiled.target)
             if compiled.toolchain != target.toolchain:
                 raise ValueError(f"kernel {kernel.name!r} is for {target} but of {compiled.toolchain!r}")
+            if compiled.parts and not has_bodies(target):
+                raise ValueError(f"kernel {kernel.name!r} is for {target}, and holds other kernels")
             if not set(compiled.files) <= set(theirs.files):
                 raise ValueError(f"kernel {kernel.name!r} has not the files of a kernel inside it")
             counts.append(int(target.option("threads") or 0))

@@ -104,6 +104,15 @@ class KernelRecord:
         """Whether there is anything to load; if not, it is known only where and from what to build it."""
         return bool(self.compiled.files)
 
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Its target, or those of the kernels in its bodies, each once."""
+        return (
+            tuple(dict.fromkeys(leaf.target for leaf in self.compiled.leaves))
+            if self.compiled.parts
+            else (self.target,)
+        )
+
     def unbuilt(self) -> KernelRecord:
         """The kernel without what its toolchain made of it."""
         bare = Compiled(self.compiled.toolchain, self.target, (), self.inputs, self.outputs)
