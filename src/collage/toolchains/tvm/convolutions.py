@@ -2,6 +2,8 @@
 
 * Over three dimensions: the images that a window sees, one behind the other, become channels of one image.
 * To a number of maps that fills no vectors: to some more, which are cut off. Loops over 3 maps compute single numbers.
+* To few maps by a wide window: each column of the window has maps of its own, which together fill vectors. What belongs to
+  one element is added up then.
 * **Transposed**: each place to which a stride leads (a phase) is an ordinary convolution of the input with a part of the
   weight. All phases are one convolution, with a channel for each, and are laid out beside each other then. TVM's own loops
   go over an input that has zeros between its elements, and take 100 times as long.
@@ -11,7 +13,9 @@ The functions take and return values of Relax in ONNX's layouts. Their arguments
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +26,19 @@ from tvm import relax, te, tirx
 
 from collage.toolchains.tvm.tile_schedules import LANES, TILE_COLUMNS, divisor
 
-__all__ = ["Windows", "is_known", "over_three_dimensions", "padded_to_shape", "transposed", "with_whole_vectors"]
+__all__ = [
+    "Windows",
+    "column_by_column",
+    "has_columns_for_vectors",
+    "is_known",
+    "over_three_dimensions",
+    "padded_to_shape",
+    "transposed",
+    "with_whole_vectors",
+]
 
+_LEAST_GAIN = 2
+"""Times as many products as with maps for each column, from which on they are worth the adding up."""
 Convolve = Callable[[Any, Any, Any, "Windows"], Any]
 """An ordinary convolution: of a value with a weight, a bias or None, and windows."""
 
@@ -116,6 +131,39 @@ def with_whole_vectors(weight: Any, bias: Any) -> tuple[Any, Any] | None:
         return relax.const(np.pad(numbers, more), str(value.ty.dtype))
 
     return padded(weight), None if bias is None else padded(bias)
+
+
+def has_columns_for_vectors(weight: Any, windows: Windows) -> bool:
+    """Return True if maps for each column of a window of two dimensions leave less of the vectors empty than whole windows do."""
+    maps, _, _, columns = (int(n) for n in weight.ty.shape.values)
+    if windows.groups > 1 or windows.strides[1] > 1 or divisor(maps, TILE_COLUMNS) is not None:
+        return False
+    return _whole(maps * columns) * _LEAST_GAIN <= _whole(maps) * columns
+
+
+def column_by_column(bb: Any, x: Any, weight: Any, bias: Any, windows: Windows, convolve: Convolve) -> Any:
+    """Convolve over two dimensions with maps for each column of the window, by a weight that is known."""
+    values = weight.value.numpy()
+    maps, channels, rows, columns = values.shape
+    apart = np.zeros((_whole(maps * columns), channels, rows, 1), values.dtype)
+    apart[: maps * columns] = values.transpose(3, 0, 1, 2).reshape(maps * columns, channels, rows, 1)
+    y = bb.normalize(convolve(x, relax.const(apart, str(weight.ty.dtype)), None, windows))
+    step = windows.dilations[1]
+
+    def together(data: Any, *added: Any) -> Any:
+        def element(sample: Any, map_: Any, row: Any, column: Any) -> Any:
+            parts = [data(sample, i * maps + map_, row, column + i * step) for i in range(columns)]
+            return functools.reduce(operator.add, parts, *(each(map_) for each in added))
+
+        samples, _, height, width = data.shape
+        return te.compute((samples, maps, height, width - step * (columns - 1)), element, name="together")
+
+    return bb.emit_te(together, y, *([] if bias is None else [bias]), primfunc_name_hint="together")
+
+
+def _whole(maps: int) -> int:
+    """Return the least number of maps that is not below ``maps`` and fills vectors."""
+    return -(-maps // LANES) * LANES
 
 
 def transposed(
