@@ -37,8 +37,8 @@ __all__ = [
     "with_whole_vectors",
 ]
 
-_LEAST_GAIN = 2
-"""Times as many products as with maps for each column, from which on they are worth the adding up."""
+_ADDING = 4
+"""Times that an element takes to be added up, in products of a vector. See ``docs/studies/winograd.md``."""
 Convolve = Callable[[Any, Any, Any, "Windows"], Any]
 """An ordinary convolution: of a value with a weight, a bias or None, and windows."""
 
@@ -115,30 +115,32 @@ def over_three_dimensions(bb: Any, x: Any, weight: Any, bias: Any, windows: Wind
 
 
 def with_whole_vectors(weight: Any, bias: Any) -> tuple[Any, Any] | None:
-    """Return a weight and a bias with maps of zeros behind their own, so that maps fill vectors; None if they do already.
+    """Return a weight and a bias with maps of zeros behind their own, so that maps fill vectors; None if that gains nothing.
 
     Args:
         weight: The weight of a convolution in one group, which is known.
         bias: The bias, or None. If it is unknown, None is returned.
     """
     maps = int(weight.ty.shape.values[0])
-    if divisor(maps, TILE_COLUMNS) is not None or not (bias is None or isinstance(bias, tvm.ir.GenericConst)):
+    more = _whole(maps) - maps
+    fill_half = divisor(maps, TILE_COLUMNS) is not None and more >= maps  # 4 or 8 maps: smaller vectors are as fast.
+    if not more or fill_half or not (bias is None or isinstance(bias, tvm.ir.GenericConst)):
         return None
 
     def padded(value: Any) -> Any:
         numbers = value.value.numpy()
-        more = [(0, -maps % LANES), *[(0, 0)] * (numbers.ndim - 1)]
-        return relax.const(np.pad(numbers, more), str(value.ty.dtype))
+        return relax.const(np.pad(numbers, [(0, more), *[(0, 0)] * (numbers.ndim - 1)]), str(value.ty.dtype))
 
     return padded(weight), None if bias is None else padded(bias)
 
 
 def has_columns_for_vectors(weight: Any, windows: Windows) -> bool:
-    """Return True if maps for each column of a window of two dimensions leave less of the vectors empty than whole windows do."""
-    maps, _, _, columns = (int(n) for n in weight.ty.shape.values)
-    if windows.groups > 1 or windows.strides[1] > 1 or divisor(maps, TILE_COLUMNS) is not None:
+    """Return True if maps for each column of a window of two dimensions are worth the adding up."""
+    maps, channels, rows, columns = (int(n) for n in weight.ty.shape.values)
+    if windows.groups > 1 or windows.strides[1] > 1:
         return False
-    return _whole(maps * columns) * _LEAST_GAIN <= _whole(maps) * columns
+    fewer = (_whole(maps) * columns - _whole(maps * columns)) // LANES
+    return fewer * channels * rows > _ADDING * maps * columns
 
 
 def column_by_column(bb: Any, x: Any, weight: Any, bias: Any, windows: Windows, convolve: Convolve) -> Any:
