@@ -6,13 +6,14 @@ the plan with kernels in bodies is. Says nothing on a machine on which anything 
 
 ::
 
-    python -m benchmarks.control_flow [--models MODEL.onnx,...] [--targets T,...] [--rounds N]
+    python -m benchmarks.control_flow [--models MODEL.onnx,...] [--targets T,...] [--threads N] [--rounds N]
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from benchmarks.branches import fastest_single
 from onnx import TensorProto, helper, numpy_helper
 
 import collage
+from collage import CompileOptions
 from collage.artefact_comparison import compare_artefacts
 
-CHANNELS, PIXELS, BLOCKS, STEPS = 32, 64, 2, 8
+CHANNELS, PIXELS, BLOCKS, STEPS = 64, 64, 3, 4
 WIDTH, WORDS, TOKENS = 512, 8000, 12
 value = helper.make_tensor_value_info
 
@@ -118,7 +120,7 @@ def frames() -> onnx.ModelProto:
 
 def branch() -> onnx.ModelProto:
     """An If that sharpens a picture, or leaves it as it is where it is dark."""
-    inside, outside, shape = Network(), Network(), [1, 3, 2 * PIXELS, 2 * PIXELS]
+    inside, outside, shape = Network(), Network(), [1, 3, PIXELS, PIXELS]
     made = inside.add("Add", "x", inside.residual_network("x"))
     sharp = inside.body("sharp", [], [value(made, TensorProto.FLOAT, shape)])
     plain = helper.make_graph(
@@ -176,17 +178,17 @@ MODELS = {
 }
 
 
-def look(name: str, model: Path, targets: list[str], rounds: int, folder: Path) -> None:
+def look(name: str, model: Path, options: CompileOptions, targets: list[str], rounds: int, folder: Path) -> None:
     """Compile one model and print what the kernels in its bodies gain."""
-    plan_file, database = folder / "plan.json", str(folder / "timings.sqlite")
-    executable = collage.compile(model, targets, options=collage.CompileOptions(plan_out=plan_file, db=database))
+    options = replace(options, plan_out=folder / "plan.json", db=str(folder / "timings.sqlite"))
+    executable = collage.compile(model, targets, options=options)
     inner = [kernel for row in executable.report.kernels for kernel in row.bodies]
     print(f"{name}: {executable!r}", flush=True)
     for kernel in inner:
         print(f"  {kernel.name}: {kernel.target}, {kernel.operators}", flush=True)
     if not inner:
         return
-    single = fastest_single(model, executable, plan_file, database)
+    single = fastest_single(model, executable, options)
     saved = [each.save(folder / f"{i}.collage") for i, each in enumerate((single, executable))]
     found = compare_artefacts(saved[0], saved[1], model, rounds=rounds)
     before, after = (row["median_us"] / 1e3 for row in found["rows"])
@@ -199,7 +201,7 @@ def look(name: str, model: Path, targets: list[str], rounds: int, folder: Path) 
 
 
 def main() -> int:
-    parser = make_parser(__doc__, models="", without_models="four that are made up", targets=MENU, rounds=20)
+    parser = make_parser(__doc__, models="", without_models="four that are made up", targets=MENU, threads=0, rounds=20)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         named = [(model.name, model.path) for model in chosen_models(given)] if given.models else []
@@ -210,7 +212,7 @@ def main() -> int:
         for number, (name, path) in enumerate(named):
             folder = Path(scratch) / str(number)
             folder.mkdir()
-            look(name, path, given.targets.split(","), given.rounds, folder)
+            look(name, path, CompileOptions(threads=given.threads), given.targets.split(","), given.rounds, folder)
     return 0
 
 

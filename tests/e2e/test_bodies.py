@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 
 import collage
 from collage import CompileOptions
+from collage._errors import Unsupported
 from collage.plan_file import read_plan
 from collage.testing.onnx_suite import with_onnxruntime
 from collage.toolchains import Registry
@@ -25,8 +26,8 @@ from tests.fixed_time_toolchain import DeclaredToolchain
 
 LAUNCH_S = 1e-3
 TRIPS = 3
-LEFT = {"": LAUNCH_S, "Loop": 1.0, "Tanh": 3e-4, "Neg": 4e-3, "Add": 1e-4, "Identity": 0.0}
-RIGHT = {"": LAUNCH_S, "Loop": 1.0, "Tanh": 4e-3, "Neg": 3e-4, "Add": 2e-4, "Identity": 0.0}
+LEFT = {"": LAUNCH_S, "Loop": 0.05, "Tanh": 3e-4, "Neg": 4e-3, "Add": 1e-4, "Identity": 0.0}
+RIGHT = {"": LAUNCH_S, "Loop": 0.05, "Tanh": 4e-3, "Neg": 3e-4, "Add": 2e-4, "Identity": 0.0}
 
 
 class DeathInBodies(DeclaredToolchain):
@@ -49,8 +50,8 @@ class DeathInBodies(DeclaredToolchain):
         return Deadly()
 
 
-def loop_of(operators: Sequence[str], path: Path) -> Path:
-    """A Loop whose body is a chain of operators over its state; one more stands before it."""
+def loop_of(operators: Sequence[str], path: Path, *, is_all: bool = False) -> Path:
+    """A Loop whose body is a chain of operators over its state; one more stands before it, unless the Loop is all."""
     nodes = [helper.make_node("Identity", ["on"], ["still"], name="still")]
     nodes += [
         helper.make_node(op, [f"v{i}", *(["x"] if op == "Add" else [])], [f"v{i + 1}"], name=f"n{i}")
@@ -66,10 +67,10 @@ def loop_of(operators: Sequence[str], path: Path) -> Path:
     )
     top = [
         helper.make_node("Neg", ["x"], ["begin"], name="before"),
-        helper.make_node("Loop", ["trips", "", "begin"], ["y"], body=body, name="loop"),
-    ]
+        helper.make_node("Loop", ["trips", "goes", "x" if is_all else "begin"], ["y"], body=body, name="loop"),
+    ][is_all:]
     ports = {"x": (TensorProto.FLOAT, [1, 8])}, {"y": (TensorProto.FLOAT, [1, 8])}
-    onnx.save(model_of(top, *ports, {"trips": np.int64(TRIPS)}), path)
+    onnx.save(model_of(top, *ports, {"trips": np.int64(TRIPS), "goes": np.True_}), path)
     return path
 
 
@@ -144,9 +145,60 @@ def test_a_death_in_a_body_costs_the_candidate_and_nothing_else(tmp_path: Path) 
     assert_right(executable, path)
 
 
-def test_a_menu_that_takes_no_loop_still_gets_its_body(tmp_path: Path) -> None:
-    path = loop_of(["Tanh", "Neg", "Tanh"], tmp_path / "loop.onnx")
-    fast = DeclaredToolchain("", {"": LAUNCH_S, "Loop": 1.0, "Tanh": 1e-5, "Neg": 1e-5, "Identity": 0.0}, "fast")
+class NoLoops(DeclaredToolchain):
+    """A toolchain that takes no operator with a body."""
+
+    def compile(self, kernel: Any, target: Any, workspace: Path) -> Any:
+        """Refuses a kernel with control flow."""
+        if any(node.op_type == "Loop" for node in kernel.graph):
+            raise Unsupported("it takes no Loop")
+        return super().compile(kernel, target, workspace)
+
+
+def test_a_model_that_is_only_a_loop_runs_on_a_menu_that_takes_no_loop(tmp_path: Path) -> None:
+    path = loop_of(["Tanh", "Neg", "Tanh"], tmp_path / "loop.onnx", is_all=True)
+    toolchains = registry_of(NoLoops(seconds={"": LAUNCH_S, "Tanh": 1e-5, "Neg": 1e-5, "Identity": 0.0}, name="fast"))
     options = CompileOptions(db=f"sqlite:///{tmp_path}/db")
-    executable = collage.compile(path, ["fast"], options=options, toolchains=registry_of(fast), workers=LENT)
+    executable = collage.compile(path, ["fast"], options=options, toolchains=toolchains, workers=LENT)
+    (row,) = executable.report.kernels
+    assert {inner.target for inner in row.bodies} <= {"llvm -compiler=fast", "llvm -compiler=host"}
+    assert "llvm -compiler=fast" in {inner.target for inner in row.bodies}
+    assert "fast" in str(executable.explain())
+    assert "fast" in repr(executable)
+    assert_right(executable, path)
+
+
+class CountOfCosts:
+    """An estimator that knows what operators cost on each target."""
+
+    def __init__(self, seconds: Mapping[str, Mapping[str, float]]) -> None:
+        self.asked: list[str] = []
+        self._seconds = seconds
+
+    def estimate(self, kernel: Any, target: Any) -> float:
+        """The sum over the operators; a Loop costs what the toolchain says of it."""
+        self.asked.append(str(target))
+        own = self._seconds[target.toolchain]
+        return own[""] + sum(own[node.op_type] for node in kernel.graph)
+
+
+@pytest.mark.parametrize(("whole_s", "is_body"), [(1.0, True), (1e-3, False)])
+def test_an_estimator_decides_about_bodies(tmp_path: Path, whole_s: float, is_body: bool) -> None:
+    operators = ["Tanh", "Neg"]
+    path = loop_of(operators, tmp_path / "loop.onnx", is_all=True)
+    seconds = {"left": {**LEFT, "Loop": whole_s}, "right": {**RIGHT, "Loop": whole_s}}
+    toolchains = registry_of(*(DeclaredToolchain(seconds=own, name=name) for name, own in seconds.items()))
+    estimator = CountOfCosts(seconds)
+    options = CompileOptions(db=f"sqlite:///{tmp_path}/db")
+    executable = collage.compile(
+        path, ["left", "right"], options=options, toolchains=toolchains, workers=LENT, estimator=estimator
+    )
+    (row,) = executable.report.kernels
+    ops = {f"n{i}": op for i, op in enumerate(operators)} | {"still": "Identity"}
+    assert bool(row.bodies) == is_body
+    if is_body:
+        computing = [kernel for kernel in row.bodies if set(kernel.nodes) != {"still"}]
+        once = body_seconds(computing, seconds, ops)
+        assert once == pytest.approx(cheapest_seconds(operators, seconds))
+        assert row.estimate_us == pytest.approx(1e6 * TRIPS * once, rel=1e-3)
     assert_right(executable, path)

@@ -5,7 +5,7 @@ What comes of it are candidates for single nodes, which are measured as all othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,11 +22,12 @@ from collage.compiler.plans import Plan
 from collage.compiler.problem import Problem
 from collage.compiler.result_store import CompileResult
 from collage.compiler.survey import Survey, survey_model
+from collage.cost.cost import Cost
 from collage.cost.outcome import Status
 from collage.database.database import Database
 from collage.frontend import place_weights
 from collage.fusion import CandidateKernel, FusionSpec, UnionFusionRule
-from collage.graph import DataflowGraph, IndexSet, SubGraph, bodies
+from collage.graph import DataflowGraph, IndexSet, SubGraph, bodies, is_view
 from collage.measure.body_kernels import BodyKernel
 from collage.measure.reference_run import capture_reference
 from collage.measure.session import MeasureSession
@@ -34,7 +35,7 @@ from collage.numerics.value_store import ValueStore
 from collage.options import CompileOptions
 from collage.target import HOST_TARGET, Target
 
-__all__ = ["body_candidates"]
+__all__ = ["body_candidates", "estimated_bodies"]
 
 FindPlan = Callable[[Survey, MeasureSession, Database], tuple[Survey, CompileResult]]
 """A function that finds the plan of a model, as `pipeline.find_plan` does."""
@@ -61,25 +62,52 @@ def body_candidates(
         costs: Is told of the candidates, and measures them.
         find_plan: Finds the plan of a body.
     """
-    problem, found = survey.problem, list[CandidateKernel]()
-    if problem.placement is not None:
-        return []
-    for i, node in enumerate(problem.graph.nodes):
-        if not is_searchable(node) or not _is_worth_it(survey, i):
-            continue
-        try:
-            search = _BodySearch(survey, session, database, i, costs.search_s_left, find_plan)
-            for target in search.targets():
-                candidate = CandidateKernel(SubGraph(problem.graph, IndexSet.of(i)), target, _SPEC, ("bodies",))
-                if problem.choices.allows(candidate.sub_graph, target):
-                    found.append(candidate)
-        except CollageError as error:
-            session.say(f"the bodies of {node.name!r} are not searched: {str(error)[:200]}")
+    found = [candidate for candidate, _ in _searched(survey, session, database, find_plan, lambda: costs.search_s_left)]
     for candidate in found:
         costs.introduce_variant(candidate.target, HOST_TARGET)
     costs.introduce(found)
     costs.measure(found)
     return found
+
+
+def estimated_bodies(
+    survey: Survey, session: MeasureSession, database: Database, find_plan: FindPlan
+) -> list[tuple[CandidateKernel, Cost]]:
+    """Return the same where an estimator tells costs: each candidate with what its bodies cost, times how often they ran.
+
+    Args:
+        survey: What is known of the model; nothing was timed.
+        session: Builds, and has the values of the reference run.
+        database: Where facts are kept.
+        find_plan: Finds the plan of a body by the estimator's word.
+    """
+    return list(_searched(survey, session, database, find_plan))
+
+
+def _searched(
+    survey: Survey,
+    session: MeasureSession,
+    database: Database,
+    find_plan: FindPlan,
+    seconds_left: Callable[[], float] | None = None,
+) -> Iterator[tuple[CandidateKernel, Cost]]:
+    """Yield candidates with the sum of what their bodies were predicted to cost; without a clock, nothing is timed."""
+    problem = survey.problem
+    for i, node in enumerate(problem.graph.nodes if problem.placement is None else ()):
+        if not is_searchable(node) or not _is_worth_it(survey, i):
+            continue
+        seconds = None if seconds_left is None else seconds_left()
+        if seconds is not None and seconds <= 0:
+            return
+        try:
+            found = _BodySearch(survey, session, database, i, seconds, find_plan).found()
+        except CollageError as error:
+            session.say(f"the bodies of {node.name!r} are not searched: {str(error)[:200]}")
+            continue
+        for target, cost in found:
+            candidate = CandidateKernel(SubGraph(problem.graph, IndexSet.of(i)), target, _SPEC, ("bodies",))
+            if problem.choices.allows(candidate.sub_graph, target):
+                yield candidate, cost
 
 
 def _is_worth_it(survey: Survey, index: int) -> bool:
@@ -101,13 +129,22 @@ def _node_s(survey: Survey, target: Target, index: int) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _BodySearch:
-    """The search of the bodies of one node."""
+    """The search of the bodies of one node.
+
+    Attributes:
+        survey: What is known of the model.
+        session: Builds and measures.
+        database: Where facts are kept.
+        index: The node.
+        seconds: Seconds that are left; None if nothing is timed.
+        find_plan: Finds the plan of a body.
+    """
 
     survey: Survey
     session: MeasureSession
     database: Database
     index: int
-    seconds: float
+    seconds: float | None
     find_plan: FindPlan
 
     @property
@@ -121,8 +158,11 @@ class _BodySearch:
         right = [target for target in found if self.survey.baselines[target].whole.status is not Status.WRONG]
         return [target for target in right if self.survey.coverage_of(target)(self._node).ok]
 
-    def targets(self) -> list[Target]:
-        """Return the targets that stand for the plans of the node's bodies, at most two: of the best ones, and of singles."""
+    def found(self) -> list[tuple[Target, Cost]]:
+        """Return the targets that stand for the plans of the node's bodies, at most two: of the best ones, and of singles.
+
+        Each comes with the sum of what its bodies were predicted to cost.
+        """
         problem, node = self.survey.problem, self._node
         graphs = [DataflowGraph(body, model=problem.model) for body in bodies(node)]
         folder = self.session.workspace / f"bodies_{self.index}"
@@ -132,11 +172,12 @@ class _BodySearch:
             return []
         self.session.say(f"searching the bodies of {node.name!r}, which ran {', '.join(map(str, runs))} times")
         plans = [
-            self._plans(number, graph, folder) if count and len(graph) else [self._alone(graph)]
+            self._plans(number, graph, count, folder) if count and len(graph) else [(self._alone(graph), Cost.ZERO)]
             for number, (graph, count) in enumerate(zip(graphs, runs, strict=True))
         ]
-        found = [tuple(body[min(choice, len(body) - 1)] for body in plans) for choice in range(max(map(len, plans)))]
-        return [problem.kernels.bodies.add(plan, self.session.build_of) for plan in dict.fromkeys(found)]
+        chosen = [[body[min(choice, len(body) - 1)] for body in plans] for choice in range(max(map(len, plans)))]
+        costs = {tuple(kernels for kernels, _ in each): Cost.sum(cost for _, cost in each) for each in chosen}
+        return [(problem.kernels.bodies.add(plan, self.session.build_of), cost) for plan, cost in costs.items()]
 
     def _recorded(self, graphs: Sequence[DataflowGraph], folder: Path) -> list[int]:
         """Run the node on the host, keep what bodies are given, and return how often each runs."""
@@ -150,10 +191,13 @@ class _BodySearch:
         """Return a body that the reference run did not enter as one kernel, on a target that takes the node with all in it."""
         if not len(graph):
             return ()
-        return (BodyKernel(everything(graph).inside, next(iter(self._takers), HOST_TARGET)),)
+        takers = [] if all(map(is_view, graph.nodes)) else self._takers
+        return (BodyKernel(everything(graph).inside, next(iter(takers), HOST_TARGET)),)
 
-    def _plans(self, number: int, graph: DataflowGraph, folder: Path) -> list[tuple[BodyKernel, ...]]:
-        """Return the best plan of a body, and its fastest single if that is another one."""
+    def _plans(
+        self, number: int, graph: DataflowGraph, count: int, folder: Path
+    ) -> list[tuple[tuple[BodyKernel, ...], Cost]]:
+        """Return the best plan of a body, and its fastest single if that is another one, with costs of so many runs."""
         problem, node = self.survey.problem, self._node
         model = body_model(graph, node, f"body_{number}_of_{self.index}")
         stores = {name: ValueStore(folder / f"{number}_{_NUMBERS[name]}") for name in _OCCASIONS}
@@ -172,7 +216,7 @@ class _BodySearch:
         ) as session:
             inner = Problem.of(place_weights(model, workspace), menu, problem.toolchains, options)
             inner = inner.ending_at(problem.comparison_plan.ends_at)
-            survey = survey_model(inner, session, self.database)
+            survey = survey_model(inner, session, self.database, is_timed=self.seconds is not None)
             for name in _OCCASIONS[1:]:
                 store = ValueStore(workspace / f"{name}_values")
                 capture_reference(inner.model, _inputs(inner.model, stores[name]), session, store)
@@ -181,8 +225,11 @@ class _BodySearch:
             plan = result.finals.plan
             if plan is None:
                 raise NothingCanRun(f"no plan of a body of {node.name!r} can be built")
-            singles = _fastest_single(survey)
-            return list(dict.fromkeys(self._moved(survey.problem, graph, each) for each in (plan, *singles)))
+            predicted = result.predicted_s.get(plan.name)
+            unknown = Cost.unknown(len(problem.menu))
+            costs = [unknown if predicted is None else Cost(seconds=count * predicted), unknown]
+            moved = [self._moved(survey.problem, graph, each) for each in (plan, *_fastest_single(survey))]
+            return [*zip(dict.fromkeys(moved), costs, strict=False)]
 
     def _options(self, graph: DataflowGraph, inputs: Mapping[str, Any]) -> CompileOptions:
         """Return the options of a search of a body: for latency, in the own precision of the model, without a comparison."""
@@ -195,7 +242,9 @@ class _BodySearch:
             threads=self.session.threads,
             db=options.db,
             inputs=inputs,
-            time_budget_s=None if options.time_budget_s is None else max(1.0, self.seconds / 2),
+            time_budget_s=None
+            if None in (options.time_budget_s, self.seconds)
+            else max(1.0, (self.seconds or 0.0) / 2),
             use_tuned=options.use_tuned,
             search=options.search,
             strategy=options.strategy,

@@ -29,7 +29,7 @@ from collage._errors import LimitNotMet, NothingCanRun, WrongAnswer
 from collage.compiler.accuracy_budget import judged, within_budget
 from collage.compiler.additive_error import additive_error
 from collage.compiler.autotune import autotune, known_autotuned
-from collage.compiler.body_search import body_candidates
+from collage.compiler.body_search import body_candidates, estimated_bodies
 from collage.compiler.candidates import collect, gather_specs
 from collage.compiler.cost_table import CostTable
 from collage.compiler.effective_options import check_estimator_options, effective_options, with_planned_targets
@@ -243,7 +243,8 @@ def find_plan(
         tried = record_of_trials(survey.problem, survey, session, finals)
         result = replace(CompileResult.unmeasured(finals), tried=tried)
     elif estimator is not None:
-        result = plan_by_estimator(survey, session, estimator)
+        inner = estimated_bodies(survey, session, database, partial(find_plan, estimator=estimator))
+        result = plan_by_estimator(survey, session, estimator, inner)
     else:
         check_menu(survey, session)
         is_given = survey.problem.options.plan is not None

@@ -329,6 +329,93 @@ def test_the_host_stands_in_where_a_kernel_of_a_body_fails() -> None:
     assert stacked.shape[0] == 0
 
 
+def test_the_host_runs_a_loop_whose_body_is_given_nothing() -> None:
+    model = counting_loop(3, shape=["n", 3])
+    executable = build_with_bodies(model)
+    x = np.zeros((0, 3), np.float32)
+    body = helper.make_graph(
+        [helper.make_node("Slice", ["state", "one", "end"], ["next"]), helper.make_node("Identity", ["on"], ["still"])],
+        "body",
+        [value("i", TensorProto.INT64, []), value("on", TensorProto.BOOL, []), value("state", shape=None)],
+        [value("still", TensorProto.BOOL, []), value("next", shape=None)],
+    )
+    nodes = [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)]
+    constants = {"trips": np.int64(3), "one": np.int64([1]), "end": np.int64([9])}
+    shrinking = model_of(nodes, [value("x")], [value("y", shape=["n", 3])], **constants)
+    assert_right(model, executable, {"x": x})  # The host is asked at once, without a word.
+    with pytest.warns(RuntimeWarning, match="without elements"):
+        (made,) = build_with_bodies(shrinking).run({"x": np.ones(SHAPE, np.float32)}).values()
+    assert made.shape == (0, 3)
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_scan_over_texts_is_right(length: int) -> None:
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["word"], ["same"]), helper.make_node("Identity", ["state"], ["next"])],
+        "body",
+        [value("state"), value("word", TensorProto.STRING, [])],
+        [value("next"), value("same", TensorProto.STRING, [])],
+    )
+    node = helper.make_node("Scan", ["s", "words"], ["last", "all"], body=body, num_scan_inputs=1)
+    words = value("words", TensorProto.STRING, ["n"])
+    model = model_of([node], [value("s"), words], [value("last"), value("all", TensorProto.STRING, ["n"])])
+    executable = build_with_bodies(model)
+    given = {"s": np.ones(SHAPE, np.float32), "words": np.array(["a", "no", "longest"][:length], object)}
+    last, made = outputs_of(executable, given)
+    assert list(made) == list(given["words"])
+    np.testing.assert_array_equal(last, given["s"])
+
+
+def test_a_loop_carries_a_sequence() -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["x", "x"], ["twice"]),
+            helper.make_node("SequenceInsert", ["state", "twice"], ["next"]),
+            helper.make_node("Identity", ["on"], ["still"]),
+        ],
+        "body",
+        [
+            value("i", TensorProto.INT64, []),
+            value("on", TensorProto.BOOL, []),
+            helper.make_tensor_sequence_value_info("state", TensorProto.FLOAT, None),
+        ],
+        [value("still", TensorProto.BOOL, []), helper.make_tensor_sequence_value_info("next", TensorProto.FLOAT, None)],
+    )
+    nodes = [
+        helper.make_node("SequenceEmpty", [], ["begin"]),
+        helper.make_node("Loop", ["trips", "", "begin"], ["all"], body=body),
+        helper.make_node("ConcatFromSequence", ["all"], ["y"], axis=0),
+    ]
+    model = model_of(nodes, [value("x")], [value("y", shape=[6, 3])], trips=np.int64(3))
+    x = np.float32([[1, 2, 3], [4, 5, 6]])
+    np.testing.assert_array_equal(outputs_of(build_with_bodies(model), {"x": x})[0], np.concatenate([x, x, x]) * 2)
+
+
+def test_only_operators_with_bodies_hold_kernels(tmp_path: Path) -> None:
+    build_with_bodies(counting_loop(2)).save(tmp_path / "a")
+    path = tmp_path / "a" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    plain, holder = manifest["kernels"]
+    plain["compiled"]["parts"] = holder["compiled"]["parts"][:1]
+    plain["compiled"]["files"] += plain["compiled"]["parts"][0]["files"]
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(ArtefactError, match="holds other kernels"):
+        collage.load(tmp_path / "a")
+
+
+def test_kernels_within_kernels_without_end_are_refused(tmp_path: Path) -> None:
+    build_with_bodies(counting_loop(2)).save(tmp_path / "a")
+    path = tmp_path / "a" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    compiled = manifest["kernels"][1]["compiled"]
+    for _ in range(100):
+        compiled = {**compiled, "parts": [compiled]}
+    manifest["kernels"][1]["compiled"] = compiled
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(ArtefactError, match="deep"):
+        collage.load(tmp_path / "a")
+
+
 @pytest.mark.parametrize(
     "change",
     [
