@@ -191,6 +191,9 @@ def look(name: str, model: Path, options: CompileOptions, targets: list[str], ro
     single = fastest_single(model, executable, options)
     saved = [each.save(folder / f"{i}.collage") for i, each in enumerate((single, executable))]
     found = compare_artefacts(saved[0], saved[1], model, rounds=rounds)
+    if found["speedup"] is None:
+        print(f"  not compared: {'; '.join(str(row['reason']) for row in found['rows'] if row['reason'])}", flush=True)
+        return
     before, after = (row["median_us"] / 1e3 for row in found["rows"])
     low, high = found["speedup_interval"]
     print(

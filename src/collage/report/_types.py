@@ -9,8 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from collage.report._codec import RARE
+
 __all__ = [
     "SCHEMA",
+    "BodyKernelRow",
     "Gain",
     "KernelRow",
     "Machine",
@@ -234,7 +237,7 @@ class KernelRow:
     estimate_us: float | None = None
     device: str | None = None
     branch: int | None = None
-    bodies: tuple[BodyKernelRow, ...] = ()
+    bodies: tuple[BodyKernelRow, ...] = field(default=(), metadata=RARE)
 
 
 @dataclass(frozen=True, slots=True)
