@@ -14,7 +14,6 @@ from typing import Any
 import onnx_ir as ir
 
 from collage._errors import CollageError, NothingCanRun, UsageError
-from collage.compiler.body_problem import body_model, everything, is_searchable
 from collage.compiler.choices import Choices
 from collage.compiler.cost_table import CostTable
 from collage.compiler.opening import measure_session, on_given_inputs
@@ -29,6 +28,7 @@ from collage.frontend import place_weights
 from collage.fusion import CandidateKernel, FusionSpec, UnionFusionRule
 from collage.graph import DataflowGraph, IndexSet, SubGraph, bodies, is_view
 from collage.measure.body_kernels import BodyKernel
+from collage.measure.body_problem import body_model, everything, is_searchable
 from collage.measure.reference_run import capture_reference
 from collage.measure.session import MeasureSession
 from collage.numerics.value_store import ValueStore

@@ -11,7 +11,6 @@ import onnx
 import onnx_ir as ir
 
 from collage._errors import CollageError, ModelError, NothingCanRun, ToolchainError, WorkerDied, WrongAnswer
-from collage.compiler.body_problem import is_searchable
 from collage.compiler.final_comparison import FinalComparison
 from collage.compiler.plans import Plan
 from collage.compiler.problem import Problem
@@ -20,6 +19,7 @@ from collage.cost.outcome import Status
 from collage.frontend import describe_inputs, free_dimensions, is_contributed, shape_misfit
 from collage.graph import bodies, is_view
 from collage.measure.baselines import TargetBaseline
+from collage.measure.body_problem import is_searchable
 from collage.measure.reference_run import how_to_give
 from collage.measure.session import MeasureSession
 from collage.target import HOST_TARGET, Target

@@ -10,7 +10,18 @@ from typing import Any
 import onnx_ir as ir
 
 from collage._errors import UsageError
-from collage.graph import ANY_VALID, DataflowGraph, IndexSet, KernelSpec, NestedSubGraph, SubGraph, bodies, partition
+from collage.graph import (
+    ANY_VALID,
+    DataflowGraph,
+    IndexSet,
+    KernelSpec,
+    NestedSubGraph,
+    SubGraph,
+    bodies,
+    copy_model,
+    partition,
+)
+from collage.measure.body_problem import state_lengths
 from collage.measure.kernel_names import kernel_attributes, plan_kernel_name
 from collage.runtime import BODIES, has_bodies
 from collage.target import HOST_TARGET, Target
@@ -166,9 +177,11 @@ class BodyPlans:
             model: A model whose nodes have unique names; it is not changed.
             nodes: Names of nodes of its main graph, each with its target and with what names in its bodies begin with.
         """
+        model = copy_model(model)
         by_name = {str(node.name): node for node in model.graph.all_nodes()}
         layers: dict[int, list[PlacedKernel]] = {}
         for name, (target, prefix) in nodes.items():
+            state_lengths(by_name[name], model)
             self._place(by_name[name], target, prefix, 0, layers)
         # Innermost first: a kernel that holds others holds them as functions.
         for depth in sorted(layers, reverse=True):

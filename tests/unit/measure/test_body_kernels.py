@@ -10,10 +10,12 @@ import pytest
 from tests.unit.runtime.test_control_flow import counting_loop
 
 from collage._errors import UsageError
+from collage.frontend import read_model
 from collage.graph import DataflowGraph, IndexSet
 from collage.measure.body_kernels import BodyKernel, BodyPlans
 from collage.runtime import has_bodies
 from collage.target import HOST_TARGET, Target
+from collage.transform import prepare
 
 ONE, OTHER = Target.parse("llvm -compiler=one"), Target.parse("llvm -compiler=other")
 
@@ -56,6 +58,15 @@ def test_a_plan_comes_back_from_json() -> None:
     other = BodyPlans()
     assert read(other, node, plans.as_json(target)) == target
     assert other.of(target) == plans.of(target)
+
+
+def test_a_model_that_is_partitioned_is_left_as_it_was() -> None:
+    plans, model = BodyPlans(), prepare(read_model(counting_loop(shape=["n", 3])))
+    node = next(node for node in model.graph if node.op_type == "Loop")
+    before = ir.to_proto(model).SerializeToString()
+    made = plans.partitioned(model, {str(node.name): (plans.add(plan_of(node, ONE, OTHER), str), "k")})
+    assert len(made.functions) == 4
+    assert ir.to_proto(model).SerializeToString() == before
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from onnx import TensorProto, helper
 from tests.unit.runtime.test_control_flow import counting_loop, model_of, value
 
-from collage.compiler.body_problem import body_model
 from collage.frontend import read_model
 from collage.graph import DataflowGraph, bodies
+from collage.measure.body_problem import body_model, state_lengths
 from collage.transform import prepare
 
 
@@ -63,6 +63,40 @@ def test_elements_of_a_scan_have_the_lengths_of_what_is_taken_apart() -> None:
     inputs = [value("s", shape=[4]), value("xs", shape=[4, 5])]
     shapes = shapes_of(model_of([node], inputs, [value("last", shape=[4]), value("ys", shape=None)]))
     assert {shapes[name] for name in ("state", "x", "next", "y")} == {"[4]"}
+
+
+def test_lengths_of_a_body_within_a_body_are_stated_in_place_of_false_claims() -> None:
+    inner = helper.make_graph(
+        [helper.make_node("Tanh", ["t"], ["u"]), helper.make_node("Identity", ["go"], ["goes"])],
+        "inner",
+        [value("j", TensorProto.INT64, []), value("go", TensorProto.BOOL, []), value("t", shape=None)],
+        [value("goes", TensorProto.BOOL, []), value("u", shape=None)],
+    )
+    outer = helper.make_graph(
+        [
+            helper.make_node("Loop", ["trips", "", "state"], ["deep"], body=inner, name="deep"),
+            helper.make_node("Concat", ["grown", "x"], ["more"], axis=0),
+            helper.make_node("Identity", ["on"], ["still"]),
+        ],
+        "outer",
+        [
+            value("i", TensorProto.INT64, []),
+            value("on", TensorProto.BOOL, []),
+            value("state", shape=None),
+            value("grown"),
+        ],
+        [value("still", TensorProto.BOOL, []), value("deep", shape=None), value("more", shape=None)],
+    )
+    nodes = [helper.make_node("Loop", ["trips", "", "x", "x"], ["y", "z"], body=outer, name="top")]
+    outputs = [value("y"), value("z", shape=["n", 3])]
+    prepared = prepare(read_model(model_of(nodes, [value("x")], outputs, trips=np.int64(2))))
+    (node,) = (node for node in prepared.graph if node.op_type == "Loop")
+    state_lengths(node, prepared)
+    body = next(bodies(node))
+    (within,) = (inner for inner in body if inner.op_type == "Loop")
+    shapes = {v.name: str(v.shape) for v in (*body.inputs, *next(bodies(within)).inputs, *within.outputs)}
+    assert {shapes[name] for name in ("state", "t", "deep")} == {"[2,3]"}
+    assert not shapes["grown"].startswith("[2")
 
 
 def test_the_model_is_left_as_it_was() -> None:

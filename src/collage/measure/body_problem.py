@@ -9,7 +9,7 @@ import onnx_ir as ir
 from collage.graph import DataflowGraph, IndexSet, SubGraph, bodies, constant_tensor, extract, is_view
 from collage.transform import InferType, PassContext
 
-__all__ = ["body_model", "everything", "is_searchable"]
+__all__ = ["body_model", "everything", "is_searchable", "state_lengths"]
 
 _OPERATORS = ("If", "Loop", "Scan")
 _OWN = 2
@@ -58,6 +58,18 @@ def body_model(graph: DataflowGraph, node: ir.Node, name: str) -> ir.Model:
         if not doubted:
             return model
     return _inferred(model, {**shapes, **{str(value.name): None for value, _, _ in carried}})
+
+
+def state_lengths(node: ir.Node, model: ir.Model) -> None:
+    """State in the bodies of a node, and in those within, the lengths that `body_model` finds, and no others."""
+    for body in bodies(node):
+        found = body_model(DataflowGraph(body, model=model), node, "lengths").graph
+        shapes = {value.name: value.shape for value in (*found.inputs, *(v for n in found for v in n.outputs))}
+        for value in (*body.inputs, *(v for n in body for v in n.outputs)):
+            if value.name in shapes:
+                value.shape = shapes[value.name]
+        for inner in body:
+            state_lengths(inner, model)
 
 
 Lengths = tuple[int | str | None, ...] | None
