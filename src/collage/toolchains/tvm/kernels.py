@@ -74,26 +74,29 @@ digit, ``Softplus`` is 0 where it should not be.
 _WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
     "BatchNormalization": (
         lambda node: node.attributes.get_int("training_mode", 0) == 1,
-        "takes training for inference",
+        "ignores the training mode",
     ),
-    "Dropout": (lambda node: _is_given(node, 2), "takes training for inference"),
-    "DynamicQuantizeLinear": (lambda node: True, "divides by 0 where all numbers are 0"),
-    "Expand": (lambda node: _is_input(node, 1), "does not keep lengths where a shape that is an input says 1"),
-    "LayerNormalization": (lambda node: _uses_more_than_first(node), "makes nothing of its outputs but the first"),
-    "NonMaxSuppression": (lambda node: _varies(node, 2), "takes a number of boxes that is computed for none"),
-    "OneHot": (lambda node: _gives_floats(node), "makes doubles of its floats"),
-    "ReduceMean": (lambda node: _is_of_integers(node), "makes wider integers of integers"),
-    "Resize": (lambda node: _scales_to_fractions(node), "takes lengths for its scales where these make no whole ones"),
-    "RoiAlign": (lambda node: node.attributes.get_string("mode", "avg") == "max", "finds other maxima than ONNX"),
-    "ScatterElements": (lambda node: not _covers_other_axes(node), "writes elsewhere where indices are not as many"),
+    "Dropout": (lambda node: _is_given(node, 2), "ignores the training mode"),
+    "DynamicQuantizeLinear": (lambda node: True, "divides by 0 if all numbers are 0"),
+    "Expand": (lambda node: _is_input(node, 1), "does not keep lengths if its shape is an input and contains 1"),
+    "LayerNormalization": (lambda node: _uses_more_than_first(node), "computes only the first of its outputs"),
+    "NonMaxSuppression": (lambda node: _varies(node, 2), "ignores a number of boxes that is not constant"),
+    "OneHot": (lambda node: _gives_floats(node), "returns float64 instead of float32"),
+    "ReduceMean": (lambda node: _is_of_integers(node), "returns wider integers than it reads"),
+    "Resize": (lambda node: _scales_to_fractions(node), "recomputes its scales from lengths that were rounded"),
+    "RoiAlign": (lambda node: node.attributes.get_string("mode", "avg") == "max", "computes other maxima than ONNX"),
+    "ScatterElements": (
+        lambda node: not _covers_other_axes(node),
+        "writes to wrong positions if indices are shorter than the data",
+    ),
 }
-"""Operators that TVM 0.27 imports without complaint and computes wrongly: when, and what it does. Found with ONNX's own cases."""
+"""Operators that TVM 0.27 imports and computes wrongly: the condition, and the fault. Found by ONNX's own tests."""
 
 _NO_MERE_COPIES = frozenset(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"))
-"""Reductions that change what they do not reduce."""
+"""Reductions that change elements even if they reduce no axis."""
 
 _MAY_WRAP = frozenset("Add CumSum Einsum Gemm MatMul Mul Neg Pow ReduceProd ReduceSum ReduceSumSquare Sub Sum".split())  # noqa: SIM905
-"""Operators whose results may not fit the type of what they read."""
+"""Operators whose results may exceed the type of their inputs."""
 
 _SUMS = frozenset(("Einsum", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "MatMul", "MatMulInteger", "QLinearMatMul"))
 
@@ -104,11 +107,11 @@ _WIDE = 32
 class MachineKernel:
     """The entry function of a library, called with tensors that share NumPy's memory where its alignment allows.
 
-    Where lengths are symbolic and something is summed over, it refuses inputs of no elements, whose sums TVM never writes.
+    With symbolic lengths and sums, it refuses empty inputs, since TVM never writes sums over no elements.
 
     Args:
-        library: Its file.
-        compiled: What is known of it.
+        library: The file of the library.
+        compiled: The record of the compiled kernel.
         threads: Threads to compute with.
     """
 
@@ -150,9 +153,7 @@ class MachineKernel:
     def _stage(self, i: int, x: Tensor) -> Any:
         """Copies an input to where TVM takes it."""
         if self._may_sum_up_nothing and not x.size:
-            raise Unsupported(
-                f"tvm returns memory that nobody wrote to where it sums up nothing (an input is {x.shape})"
-            )
+            raise Unsupported(f"tvm returns uninitialised memory if it sums over no elements (an input is {x.shape})")
         staged = self._staged[i]
         if staged is None or staged[0].shape != x.shape or staged[0].dtype != x.dtype:
             tensor = new_tensor(x.shape, x.dtype.name)
@@ -206,7 +207,7 @@ def _tvm_alone() -> Any:
 
 
 def _known_wrong(node: ir.Node) -> str | None:
-    """Why TVM would be wrong of an operator, or None."""
+    """Return why TVM computes an operator wrongly, or None."""
     when, what = _WRONG.get(node.op_type, (None, ""))
     if when is not None and node.domain == "" and when(node):
         return f"tvm's {node.op_type} {what}"
@@ -223,7 +224,7 @@ def _known_wrong(node: ir.Node) -> str | None:
     if node.op_type in ("Concat", "Split") and any(value is not None and 0 in (value.shape or ()) for value in values):
         return f"tvm's {node.op_type} loses its place at parts that have no elements"
     if _sums_up_nothing(node):
-        return f"tvm's {node.op_type} returns memory that nobody wrote to where it reduces what has no elements"
+        return f"tvm's {node.op_type} returns uninitialised memory if it reduces a tensor without elements"
     if node.op_type in _NO_MERE_COPIES and _may_reduce_nothing(node):
         return f"tvm's {node.op_type} copies its input where it is given no axes"
     if node.op_type in _MAY_WRAP and _is_wide_unsigned(node.outputs[0]):
@@ -238,19 +239,19 @@ def _is_given(node: ir.Node, place: int) -> bool:
 
 
 def _varies(node: ir.Node, place: int) -> bool:
-    """Whether a node has an input there that is no constant."""
+    """True if the node has an input at ``place`` that is not constant."""
     value = node.inputs[place] if len(node.inputs) > place else None
     return value is not None and value.const_value is None
 
 
 def _is_input(node: ir.Node, place: int) -> bool:
-    """Whether what a node is given there is an input of the graph."""
+    """True if the node's input at ``place`` is an input of the graph."""
     value = node.inputs[place] if len(node.inputs) > place else None
     return value is not None and value.const_value is None and value.is_graph_input()
 
 
 def _covers_other_axes(node: ir.Node) -> bool:
-    """Whether the indices of a ScatterElements have the lengths of the data, but along the axis that they are for."""
+    """True if the indices of a ScatterElements have the lengths of the data on all axes but its own."""
     data, indices = (() if value is None or value.shape is None else tuple(value.shape) for value in node.inputs[:2])
     axis = node.attributes.get_int("axis", 0) or 0
     if not data or len(data) != len(indices) or not -len(data) <= axis < len(data):
@@ -266,7 +267,7 @@ def _gives_floats(node: ir.Node) -> bool:
 
 
 def _scales_to_fractions(node: ir.Node) -> bool:
-    """Whether constant scales make lengths that have to be rounded, or may do so."""
+    """True if constant scales give lengths that must be rounded, or may do so."""
     x, scales = (node.inputs[0], node.inputs[2]) if len(node.inputs) > 2 else (None, None)
     if x is None or x.shape is None or scales is None or scales.const_value is None:
         return False
@@ -276,7 +277,7 @@ def _scales_to_fractions(node: ir.Node) -> bool:
 
 
 def _ignored_of_resize(node: ir.Node) -> str | None:
-    """What TVM does not look at of a node that has it: it resizes what follows batch and channels, to given lengths, plainly."""
+    """Return what TVM ignores of a Resize, or None. TVM resizes only axes after batch and channels, to given lengths."""
     attributes = node.attributes
     if attributes.get_int("antialias", 0):
         return "antialias"
@@ -288,7 +289,7 @@ def _ignored_of_resize(node: ir.Node) -> str | None:
 
 
 def _resizes_more_than_images(node: ir.Node) -> bool:
-    """Whether constant scales or sizes change batch or channels, the first two lengths, or may do so."""
+    """True if constant scales or sizes change the first two lengths (batch and channels), or may do so."""
     x, *told = (node.inputs[i] if len(node.inputs) > i else None for i in (0, 2, 3))
     for value, kept in zip(told, ((1, 1), tuple(x.shape or ())[:2] if x is not None else ()), strict=True):
         if value is not None and value.const_value is not None and value.const_value.size:
@@ -298,7 +299,7 @@ def _resizes_more_than_images(node: ir.Node) -> bool:
 
 
 def _halves_inexactly(node: ir.Node) -> bool:
-    """Whether coordinates of the nearest elements may lie half-way between two, multiplied by a ratio that no float is."""
+    """True if a coordinate may be half-way between two elements, and the ratio of lengths is not exact in binary."""
     attributes = node.attributes
     nearest = attributes.get_string("nearest_mode", "round_prefer_floor") or ""
     if attributes.get_string("mode", "nearest") != "nearest" or not nearest.startswith("round"):
@@ -322,7 +323,7 @@ def _resized(node: ir.Node) -> list[tuple[int, int]]:
 
 
 def _has_inexact_tie(n: int, m: int, transformation: str) -> bool:
-    """Whether one of ``m`` coordinates in ``n`` elements is half-way between two, and its factor has no finite binary digits."""
+    """True if one of ``m`` coordinates in ``n`` elements is half-way between two, and its factor is not exact in binary."""
     if transformation == "align_corners":
         factor, offset = Fraction(n - 1, max(m - 1, 1)), Fraction(0)
     elif transformation == "asymmetric":
@@ -356,7 +357,7 @@ def _is_of_integers(node: ir.Node) -> bool:
 
 
 def _is_wider_than_float(value: ir.Value) -> bool:
-    """Whether numbers of a value's type may be none of float32."""
+    """True if float32 cannot hold every number of a value's type."""
     dtype = elem_type(value)
     return dtype is not None and dtype.bitwidth >= _WIDE and dtype.name != "FLOAT"
 
@@ -373,22 +374,22 @@ def _refuse_types(values: Iterable[ir.Value]) -> None:
 
 
 def _sums_up_nothing(node: ir.Node) -> bool:
-    """Whether elements are made of none: loops over a length of 0 do not come to where they would begin with a zero."""
+    """True if outputs are sums over a length of 0. TVM's loops do not set them to zero then."""
     made = node.outputs[0].shape
     return 0 not in (made or ()) and any(0 in (x.shape or ()) for x in _summed_up(node))
 
 
 def _summed_up(node: ir.Node) -> list[ir.Value]:
-    """What a node adds up, multiplies up or takes the largest of."""
+    """Return the values that a node reduces: sums, multiplies, or takes the largest of."""
     reads = node.inputs if node.op_type in _SUMS else node.inputs[:1] if node.op_type.startswith("Reduce") else ()
     return [x for x in reads if x is not None]
 
 
 def machine_facts(graph: ir.Graph, lent: Sequence[int]) -> dict[str, Any]:
-    """What ``MachineKernel`` has to know of a kernel, as metadata.
+    """Return the metadata of a kernel that ``MachineKernel`` needs.
 
     Args:
-        graph: The kernel's.
+        graph: The graph of the kernel.
         lent: See ``build_library``.
     """
     summed = [x for node in graph for x in _summed_up(node)]
@@ -397,7 +398,7 @@ def machine_facts(graph: ir.Graph, lent: Sequence[int]) -> dict[str, Any]:
 
 
 def _may_reduce_nothing(node: ir.Node) -> bool:
-    """Whether a node is a reduction that is told to leave its input alone where it is given no axes."""
+    """True if a node is a reduction that returns its input unchanged when it gets no axes."""
     return node.attributes.get_int("noop_with_empty_axes", 0) == 1
 
 
