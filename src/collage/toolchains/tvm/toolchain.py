@@ -24,10 +24,10 @@ from collage.toolchains.tvm.kernels import (
     import_kernel,
     link,
     machine_facts,
-    support,
     tvm_availability,
     tvm_target,
 )
+from collage.toolchains.tvm.known_wrong import support
 from collage.toolchains.tvm.runtime_library import loading_availability
 from collage.toolchains.tvm.threads import set_habits, use_threads
 

@@ -38,9 +38,9 @@ from collage.toolchains.tvm.kernels import (
     build_library,
     import_kernel,
     machine_facts,
-    support,
     tvm_availability,
 )
+from collage.toolchains.tvm.known_wrong import support
 from collage.toolchains.tvm.threads import set_habits
 
 if TYPE_CHECKING:
