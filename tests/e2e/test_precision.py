@@ -19,7 +19,7 @@ from collage.compiler import precision_session
 from collage.system.machine import this_machine
 from collage.toolchains import Registry
 from tests.e2e.conftest import LENT, model_of
-from tests.e2e.fake_rough_toolchain import RoughToolchain
+from tests.e2e.fake_rough_toolchain import ERRORS, RoughToolchain
 
 INT8 = pytest.mark.skipif(not this_machine().multiplies_bytes_at_once, reason="8-bit products are no faster here")
 BUDGET = 0.1
@@ -223,3 +223,23 @@ def test_a_metric_that_is_not_there_is_a_sentence(chain: Path, rough: Registry) 
     with pytest.raises(UsageError, match="needs a metric"):
         options = collage.CompileOptions(max_drop=0.1)
         collage.compile(chain, "rough", options=options, data=rows(5), toolchains=rough, workers=LENT)
+
+
+@pytest.mark.slow
+def test_a_budget_between_none_and_all_is_used_up_to_one_border(tmp_path: Path, rough: Registry) -> None:
+    """Errors are spread evenly, so that every kernel is worth the same price."""
+    operators = ["Neg", "Abs"] * 4
+    count = len(operators)
+    nodes = [helper.make_node(op, [f"v{i}"], [f"v{i + 1}"], name=f"{op}_{i}") for i, op in enumerate(operators)]
+    ports = {"v0": (TensorProto.FLOAT, [1, 64])}, {f"v{count}": (TensorProto.FLOAT, [1, 64])}
+    onnx.save(model_of(nodes, *ports, {}), tmp_path / "model.onnx")
+    budget = 5.5 * ERRORS["Neg"]
+    options = collage.CompileOptions(accuracy_budget=budget, measure_budget=0)
+    report = collage.compile(
+        tmp_path / "model.onnx", "rough", options=options, data=rows(40), toolchains=rough, workers=LENT
+    ).report
+    assert report["precision"]["metrics"]["max-error"]["interval"][1] <= budget
+    nodes_in = {"bf16" in kernel["target"]: len(kernel["nodes"]) for kernel in report["kernels"]}
+    assert len(report["kernels"]) == 2
+    assert sum(nodes_in.values()) == count
+    assert nodes_in[True] in (4, 5)

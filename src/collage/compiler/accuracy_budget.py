@@ -37,6 +37,7 @@ def within_budget(
     precision: Precision | None,
     plans: Sequence[Plan],
     search_again: Callable[[], Sequence[Plan]],
+    by_cuts: Callable[[Callable[[Plan], bool]], Sequence[Plan]] = lambda _: (),
 ) -> list[Plan]:
     """The fastest plans found whose end-to-end error keeps the budget.
 
@@ -47,6 +48,7 @@ def within_budget(
         precision: Has the choosing samples, on which plans are looked at.
         plans: What the search found at price 0, the best first.
         search_again: The best plans at the present price.
+        by_cuts: Plans that keep the budget and that no price leads to, see ``collage.compiler.precision_cuts``.
 
     Returns:
         The fastest first, by prediction. None may be left.
@@ -61,6 +63,7 @@ def within_budget(
 
     kept = [plan for plan in plans if keeps(plan)]
     if plans and plans[0] not in kept:
+        kept += by_cuts(keeps)
         kept += _at_a_price(problem, costs, keeps, search_again)
     best: dict[Hashable, Plan] = {}
     for plan in sorted(kept, key=lambda plan: predicted_s(problem, costs, plan) or float("inf")):

@@ -125,7 +125,7 @@ class Precision:
         Args:
             key: Equal for equal plans.
             arguments: Its recipe, workspace and factories.
-            chooses: Look at choosing samples. There the estimate has to keep a limit, and not its interval.
+            chooses: Look at choosing samples. There the interval has to keep a limit that judging samples are expected to give.
         """
         known = self._chosen if chooses else self.verdicts
         if key not in known:
@@ -142,9 +142,10 @@ class Precision:
         indices = self.split.choose if chooses else self.split.judge
         drops = self.judge.drops(worker, indices)
         most = {limit.metric.name: limit.most for limit in self.limits}
+        count = len(self.split.judge) if chooses else 0
         found = {
             m.name: replace(
-                m.sum_up(drops[m.name], most.get(m.name)),
+                m.sum_up(drops[m.name], most.get(m.name), count),
                 original=self.judge.score_of_original(m, indices[: len(drops[m.name])]),
             )
             for m in self.judge.metrics
@@ -152,8 +153,7 @@ class Precision:
         vague = tuple(name for name, estimate in found.items() if estimate.is_vague)
         for limit in self.limits:
             estimate = found[limit.metric.name]
-            is_kept = estimate.value <= limit.most if chooses else estimate.keeps(limit.most)
-            if not is_kept:
+            if not estimate.keeps(limit.most):
                 told = limit.metric.told(estimate)
                 samples = f"{estimate.samples} {'choosing' if chooses else 'judging'} samples"
                 odd = [*self.judge.with_nan.values()] if not math.isfinite(estimate.value) else []
