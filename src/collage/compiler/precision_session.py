@@ -67,10 +67,12 @@ class Limit:
     Attributes:
         metric: By which a drop is measured.
         most: Largest drop.
+        option: The option that says so.
     """
 
     metric: Metric
     most: float
+    option: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class Precision:
                 samples = f"{estimate.samples} {'choosing' if chooses else 'judging'} samples"
                 odd = [*self.judge.with_nan.values()] if not math.isfinite(estimate.value) else []
                 because = f"; the inputs of {odd[0]} hold NaN" if odd else ""
-                return Verdict(found, f"{told}, on {samples}; at most {limit.most:.2g} is allowed{because}", vague)
+                return Verdict(found, f"{told}, on {samples}; {limit.option} allows {limit.most:.2g}{because}", vague)
         return Verdict(found, None, vague)
 
 
@@ -243,9 +245,11 @@ def open_precision(
 def _limits(options: CompileOptions, data: CalibrationData) -> tuple[Limit, ...]:
     limits = []
     if options.max_drop is not None:
-        limits.append(Limit(find_metric(options.metric or "top1", data.has_labels), options.max_drop))
+        limits.append(Limit(find_metric(options.metric or "top1", data.has_labels), options.max_drop, "--max-drop"))
     if options.accuracy_budget is not None and all(limit.metric.name != MAX_ERROR for limit in limits):
-        limits.append(Limit(find_metric(MAX_ERROR), options.accuracy_budget))
+        is_own = options.max_drop is None or options.accuracy_budget != REDUCED_TOLERANCE
+        option = "--accuracy-budget" if is_own else "--max-drop without --accuracy-budget"
+        limits.append(Limit(find_metric(MAX_ERROR), options.accuracy_budget, option))
     return tuple(limits)
 
 
