@@ -150,7 +150,7 @@ def test_a_plan_of_8_bits_on_one_toolchain_and_bf16_on_another_is_right(convolut
     judged = precision["metrics"]["max-error"]
     assert 0 < judged["drop"] <= judged["interval"][1] <= BUDGET
     assert all(0 < error < BUDGET for error in own)
-    with pytest.raises(WrongAnswer, match="--accuracy-budget allows 0.0001"):
+    with pytest.raises(WrongAnswer, match=r"--accuracy-budget allows 0\.0001"):
         options = replace(options, accuracy_budget=1e-4)
         collage.compile(convolutions, options=options, data=images(40), workers=LENT)
     exact = onnxruntime.InferenceSession(convolutions)
