@@ -80,7 +80,7 @@ def compare(opened: Opened, label: str, plan: Plan) -> float | None:
     spec_of = {target: spec for spec in gather_specs(opened.survey) for target in spec.targets}
     places = [place for place in plan.kernels if place.target in spec_of]
     opened.costs.measure([CandidateKernel(p.sub_graph, p.target, spec_of[p.target], ("forced",)) for p in places])
-    singles = single_plans(opened.problem, opened.survey)
+    singles = single_plans(opened.problem, opened.survey, ())
     finals = choose(opened.problem, opened.costs, opened.session, [*singles, plan])
     error = additive_error(replace(finals, plan=plan), partial(predicted_s, opened.problem, opened.costs))
     standing = finals.standings[plan.name]
