@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     """A tensor as it crosses a kernel's border: row-major NumPy; ml_dtypes types where NumPy has none."""
 
 __all__ = [
+    "IN_FLOATS",
     "TUNED",
     "AllocatingKernel",
     "Availability",
@@ -49,6 +50,9 @@ T = TypeVar("T")
 
 TUNED = "collage.tuned"
 """Property of a kernel's model: the records of a ``Tuner`` by workload, as a JSON object of texts."""
+
+IN_FLOATS = "in_floats"
+"""Entry of the metadata of a kernel in a coarser type: positions of nodes with weights that compute in floats all the same."""
 
 
 @dataclass(frozen=True)
