@@ -1,7 +1,7 @@
 """Dimensions of a module's inputs that stay symbolic: as users name them, and as PyTorch's exporter takes them.
 
 The exporter is particular: it wants an entry for each argument, in their order, and a list for a cache. It forgets all names as
-soon as one argument is no tensor. So dimensions are brought to its form here, and names are given afterwards.
+soon as one argument is a number or a flag. So dimensions are brought to its form here, and names are given afterwards.
 """
 
 from __future__ import annotations
