@@ -136,7 +136,7 @@ class Compiled:
             *zip(outputs, told.get("outputs", ()), strict=False),
         ]
         if not all(isinstance(scope, str | None) for _, scope in scopes):
-            raise TypeError(f"{self.target} demands the memories {str(told)[:80]}, which are no lists of texts")
+            raise TypeError(f"{self.target} demands the memories {str(told)[:80]}, which are not lists of texts")
         return {name: scope for name, scope in scopes if scope is not None}
 
     def as_json(self) -> dict[str, Any]:
