@@ -74,7 +74,8 @@ def test_lengths_of_a_body_within_a_body_are_stated_in_place_of_false_claims() -
     )
     outer = helper.make_graph(
         [
-            helper.make_node("Loop", ["trips", "", "state"], ["deep"], body=inner, name="deep"),
+            helper.make_node("Neg", ["state"], ["next"], name="next"),
+            helper.make_node("Loop", ["trips", "", "next"], ["deep"], body=inner, name="deep"),
             helper.make_node("Concat", ["grown", "x"], ["more"], axis=0),
             helper.make_node("Identity", ["on"], ["still"]),
         ],
@@ -85,17 +86,22 @@ def test_lengths_of_a_body_within_a_body_are_stated_in_place_of_false_claims() -
             value("state", shape=None),
             value("grown"),
         ],
-        [value("still", TensorProto.BOOL, []), value("deep", shape=None), value("more", shape=None)],
+        [
+            value("still", TensorProto.BOOL, []),
+            value("next", shape=None),
+            value("more", shape=None),
+            value("deep", shape=None),
+        ],
     )
-    nodes = [helper.make_node("Loop", ["trips", "", "x", "x"], ["y", "z"], body=outer, name="top")]
-    outputs = [value("y"), value("z", shape=["n", 3])]
+    nodes = [helper.make_node("Loop", ["trips", "", "x", "x"], ["y", "z", "all"], body=outer, name="top")]
+    outputs = [value("y"), value("z", shape=["n", 3]), value("all", shape=None)]
     prepared = prepare(read_model(model_of(nodes, [value("x")], outputs, trips=np.int64(2))))
     (node,) = (node for node in prepared.graph if node.op_type == "Loop")
     state_lengths(node, prepared)
     body = next(bodies(node))
     (within,) = (inner for inner in body if inner.op_type == "Loop")
-    shapes = {v.name: str(v.shape) for v in (*body.inputs, *next(bodies(within)).inputs, *within.outputs)}
-    assert {shapes[name] for name in ("state", "t", "deep")} == {"[2,3]"}
+    shapes = {v.name: str(v.shape) for v in (*body.inputs, *next(bodies(within)).inputs, *within.inputs) if v}
+    assert {shapes[name] for name in ("state", "t", "next")} == {"[2,3]"}
     assert not shapes["grown"].startswith("[2")
 
 
