@@ -90,7 +90,7 @@ def _summary(report: Report) -> list[str]:
 def _unsettled(numerics: Numerics) -> list[str]:
     """Return which outputs were not compared everywhere; nothing if all were."""
     told = [f"{share * 100:.2g} % of {name}" for name, share in numerics.unsettled.items()]
-    return [f"not compared, since rounding decides there: {', '.join(told)}"] if told else []
+    return [f"not compared, since rounding-sensitive: {', '.join(told)}"] if told else []
 
 
 def _lengths(report: Report) -> list[str]:
@@ -103,7 +103,7 @@ def _lengths(report: Report) -> list[str]:
     if lengths is None:
         return lines
     if not lengths:
-        return [*lines, "checked at these lengths only: the model takes none of the others that were tried"]
+        return [*lines, "checked at these lengths only: the model rejects the other lengths that were tried"]
     return [*lines, f"checked at other lengths too: {'; '.join(map(_shapes, lengths))}"]
 
 

@@ -218,7 +218,7 @@ def _may_be_host(problem: Problem) -> bool:
 
 
 def _refusal(survey: Survey, session: MeasureSession) -> CollageError:
-    told_host = "--allow-host (in Python allow_host=True) leaves it to the host, unoptimised"
+    told_host = "--allow-host (in Python allow_host=True) runs it without a toolchain and without optimisations"
     if not survey.usable and (nothing := nothing_to_choose(_menu(survey))) is not None:
         return NothingCanRun(f"{nothing}; {told_host}")
     reasons = {target.short: _reasons(found, survey, session) for target, found in survey.baselines.items()}

@@ -220,7 +220,10 @@ def _left_to_the_host(survey: Survey, plan: Plan) -> list[str]:
         return []
     reasons = {target.short: survey.baselines[target].whole.reason for target in survey.problem.menu}
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
-    return ["no target of the menu runs any of it, so the host does, unoptimised" + (f" ({told})" if told else "")]
+    return [
+        "no target of the menu runs any operator: the host runs the model, without optimisations"
+        + (f" ({told})" if told else "")
+    ]
 
 
 def _says_little(problem: Problem, no_numbers: Mapping[str, float]) -> list[str]:

@@ -110,4 +110,4 @@ def _summary(row: Mapping[str, Any]) -> Summary | None:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")

@@ -103,7 +103,7 @@ class ProcessCompatibility:
 
     def _probe(self, targets: Sequence[Target]) -> str | None:
         names = ", ".join(target.toolchain for target in targets)
-        self._say(f"asking whether {names} can share a process")
+        self._say(f"testing if {names} can share a process")
         members = []
         for target in targets:
             factory, arguments = self._toolchains.factory(target.toolchain)

@@ -288,7 +288,7 @@ class Numerics:
         max_rel_error: The same, relative to the output's largest magnitude.
         tolerance: Largest ``max_rel_error`` that counts as right.
         reference: The origin of the reference outputs.
-        unsettled: Share of elements that rounding decides, by output. They are not compared.
+        unsettled: Share of rounding-sensitive elements, by output. They are not compared.
         nan: Share of elements that are NaN in the model itself, by output.
         other_lengths: Shapes of inputs that were checked besides; None if all lengths are fixed.
     """

@@ -39,9 +39,9 @@ _WORDS: Mapping[Verdict, str] = {
     "crashed": "crashed",
     "time-out": "took too long",
     "out of memory": "took too much memory",
-    "too slow": "too slow to be raced",
+    "too slow": "too slow to be compared",
     "over limit": "outside a limit",
-    "not raced": "not raced",
+    "not raced": "not compared",
 }
 
 _OVER: Mapping[str, str] = {

@@ -74,7 +74,7 @@ def _schema_of(recipe: Recipe) -> int:
 
 
 def machine_facts() -> dict[str, str]:
-    """What native code depends on."""
+    """Return the facts about the machine that native code depends on."""
     machine = this_machine()
     return {"system": machine.system, "isa": machine.isa}
 
@@ -150,7 +150,7 @@ def read_recipe(folder: Path, file: str) -> Recipe:
     if file in listed:
         digest, size = listed[file]
         if path.is_symlink() or not path.is_file() or path.stat().st_size != size:
-            raise ArtefactError(f"{path} is missing, is no plain file, or has another size than the manifest says")
+            raise ArtefactError(f"{path} is missing, is not a plain file, or has another size than the manifest says")
         if file_digest(path) != digest:
             raise ArtefactError(f"{path} was changed: its SHA-256 is not the manifest's")
     elif path.exists():
@@ -178,7 +178,7 @@ def understood(manifest: Mapping[str, Any], folder: Path) -> tuple[Recipe, Mappi
         recipe.check_wiring()
         _check_kernels(recipe)
     except (KeyError, TypeError, ValueError, AttributeError, CollageError) as error:
-        raise ArtefactError(f"{folder / MANIFEST} is no manifest: {type(error).__name__}: {error}") from error
+        raise ArtefactError(f"{folder / MANIFEST} is not a manifest: {type(error).__name__}: {error}") from error
     return recipe, listed
 
 
@@ -202,7 +202,7 @@ def _check_kernels(recipe: Recipe) -> None:
 def _read(folder: Path) -> Mapping[str, Any]:
     path = folder / MANIFEST
     if not path.is_file() or path.is_symlink():
-        raise ArtefactError(f"{folder} is no artefact: it has no {MANIFEST}")
+        raise ArtefactError(f"{folder} is not an artefact: it has no {MANIFEST}")
     return read_json(path)
 
 
@@ -210,7 +210,7 @@ def read_json(path: Path, most_bytes: int = _MAX_MANIFEST_BYTES) -> Mapping[str,
     """Return the JSON object in a manifest.
 
     Raises:
-        ArtefactError: There is no plain file, or it holds something other than a bounded JSON object.
+        ArtefactError: There is not a plain file, or it holds something other than a bounded JSON object.
     """
     if not path.is_file() or path.is_symlink():
         raise ArtefactError(f"{path} is missing, or is not a plain file")
@@ -221,9 +221,9 @@ def read_json(path: Path, most_bytes: int = _MAX_MANIFEST_BYTES) -> Mapping[str,
         # Python reads more than JSON holds: NaN, numbers beyond all floats, halves of characters, which nothing can print.
         json.dumps(manifest, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError, OSError) as error:
-        raise ArtefactError(f"{path} is no manifest: {error}") from error
+        raise ArtefactError(f"{path} is not a manifest: {error}") from error
     if not isinstance(manifest, dict):
-        raise ArtefactError(f"{path} is no manifest")
+        raise ArtefactError(f"{path} is not a manifest")
     return manifest
 
 
@@ -237,7 +237,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def verify_size(path: Path, size: int) -> None:
     """Raise ArtefactError if a path is not a plain file of this size, or is a file that was mostly never written."""
     if path.is_symlink() or not path.is_file():
-        raise ArtefactError(f"{path} is missing, or is no plain file")
+        raise ArtefactError(f"{path} is missing, or is not a plain file")
     with path.open("rb") as file:
         found = os.fstat(file.fileno()).st_size
         if found != size:
@@ -247,7 +247,8 @@ def verify_size(path: Path, size: int) -> None:
 
 
 def _verified_model(path: Path) -> ir.Model:
-    """Whoever can write a manifest can write digests too: a model comes through the front door here as everywhere."""
+    """Read a model of an artefact with all checks of ``read_model``."""
+    # Digests do not protect against an author of a whole new manifest.
     # Late: the frontend imports onnx_ir, which running compiled kernels does not need.
     from collage.frontend import read_model
 
