@@ -252,7 +252,7 @@ def _digest_of(tensor: torch.Tensor) -> bytes:
 
 def _numbers(data: Any) -> tuple[int, ...]:
     if not isinstance(data, list | tuple) or not all(type(number) is int for number in data):
-        raise TypeError(f"{str(data)[:80]!r} is no list of numbers")
+        raise TypeError(f"{str(data)[:80]!r} is not a list of numbers")
     return tuple(data)
 
 

@@ -53,10 +53,10 @@ _CHECKED_CALLS = 2
 """The first calls with new lengths whose results are compared with PyTorch's."""
 
 _SLACK = 10
-"""How much further PyTorch's results may be from ours than those of two toolchains from each other."""
+"""PyTorch's results may differ from Collage's by this many times the tolerance between two toolchains."""
 
 _STATIC_LENGTHS = 2
-"""So many graphs of the same code are compiled that differ in nothing but fixed lengths."""
+"""The largest number of compiled graphs of the same code that differ only in fixed lengths."""
 
 _SEEN: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
 """The lengths for which graphs of the same code, with the same weights, were compiled."""
@@ -134,7 +134,7 @@ class _Variant:
         return late
 
     def gone(self) -> list[int]:
-        """Return positions of arguments that are no more: tensors that others took the place of."""
+        """Return the positions of arguments whose tensors were deleted or replaced."""
         return [i for i, ref in zip(self.positions, self.bound, strict=True) if ref() is None]
 
 

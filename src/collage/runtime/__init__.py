@@ -1,12 +1,15 @@
 """Running: kernels, the executor, executables and artefacts."""
 
 from collage.runtime._artefact import check_destination
+from collage.runtime._bodies import BODIES, compile_bodies, has_bodies, load_kernel
 from collage.runtime._buffers import aligned_copy, same_bytes
+from collage.runtime._control_flow import ControlFlowKernel
 from collage.runtime._executable import Executable
 from collage.runtime._executor import Executor, Step
 from collage.runtime._explained import explain_artefact
 from collage.runtime._load import load
 from collage.runtime._machines import machine_lines, machine_rows
+from collage.runtime._made_on import MadeOn
 from collage.runtime._manifest import MANIFEST, verify
 from collage.runtime._memory import page_out, trim
 from collage.runtime._open import Opened, is_artefact, opened, read_inputs
@@ -19,8 +22,10 @@ from collage.runtime._signature import Port, Signature
 from collage.runtime._zip import unpack
 
 __all__ = [
+    "BODIES",
     "MANIFEST",
     "PACK",
+    "ControlFlowKernel",
     "CopyRecord",
     "CoreSets",
     "DeviceLayout",
@@ -28,6 +33,7 @@ __all__ = [
     "Executor",
     "KernelRecord",
     "KernelTime",
+    "MadeOn",
     "Opened",
     "Port",
     "Profile",
@@ -36,10 +42,13 @@ __all__ = [
     "Step",
     "aligned_copy",
     "check_destination",
+    "compile_bodies",
     "explain_artefact",
     "fetch",
+    "has_bodies",
     "is_artefact",
     "load",
+    "load_kernel",
     "machine_lines",
     "machine_rows",
     "opened",

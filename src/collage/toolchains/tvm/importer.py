@@ -6,6 +6,7 @@
   a division by zero in TVM's own process when it lays out a stack of scalars.
 * Normalised over several dimensions behind a convolution, TVM turns a tensor channels-last but not its scale, and reads
   beyond the end of it. One dimension instead of several leaves nothing to turn. And it needs one that it does not normalise.
+* Beside convolutions, images and groups of channels are normalised in loops that no schedule is for; see ``normalisations``.
 * The sign of what has none is compared with -1, which unsigned numbers are not.
 * ``Pow`` of integers takes the way of floating-point numbers, which TVM refuses to generate.
 * A shift by as many places as a number has, or more, is what the processor makes of it. To ONNX nothing is left but the sign.
@@ -26,7 +27,7 @@
   steps are of more than one, it finds none.
 * Integers are divided as the processor does it, which ends the process where the divisor is 0, and where the least integer is
   divided by -1.
-* A shape that is an output stays a shape of TVM's, which is no tensor.
+* A shape that is an output stays a shape of TVM's, which is not a tensor.
 """
 
 from __future__ import annotations
@@ -44,12 +45,15 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 from collage._errors import Unsupported
 from collage.toolchains.tvm.convolutions import (
     Windows,
+    column_by_column,
+    has_columns_for_vectors,
     is_known,
     over_three_dimensions,
     padded_to_shape,
     transposed,
     with_whole_vectors,
 )
+from collage.toolchains.tvm.normalisations import is_of_images, normalised_images, reshaped, with_channels
 
 __all__ = ["KernelImporter", "import_onnx"]
 
@@ -67,9 +71,11 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__(None, "float32")
+        self._is_turned = False
 
     def read(self, proto: onnx.ModelProto) -> Any:
         """A Relax module of an ONNX model."""
+        self._is_turned = any(node.op_type in _CONVOLUTIONS for node in proto.graph.node)
         version = next(opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx"))
         return self.from_onnx(proto.graph, version)
 
@@ -80,7 +86,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
                 self._nodes[output.name] = self.bb.normalize(relax.op.shape_to_tensor(self._nodes[output.name]))
 
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
-        """What an operator comes to, with its type: converters of what follows ask for ranks."""
+        """Convert an operator, with its type: converters of later operators ask for ranks."""
         found = self._converted(op_name, inputs, attrs, opset)
         return self.bb.normalize(found) if isinstance(found, relax.Expr) else found
 
@@ -96,6 +102,11 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
                 )
         if op_name in _NORMALISATIONS:
             return self._normalised(op_name, inputs, attrs, opset)
+        if op_name in _OF_IMAGES and self._is_turned:
+            return self._normalised_images(op_name, inputs, attrs, opset)
+        if op_name == "Reshape":
+            y = self.bb.normalize(super()._convert_operator(op_name, inputs, attrs, opset))
+            return reshaped(self.bb, y)
         if op_name == "Sign" and str(inputs[0].ty.dtype).startswith("uint"):
             return relax.op.minimum(inputs[0], relax.const(1, inputs[0].ty.dtype))
         if op_name == "Equal" and _is_tensor(inputs[0], "bool"):
@@ -115,6 +126,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             if windows is not None and (op_name == "ConvTranspose" or inputs[0].ty.ndim == _THREE_LENGTHS):
                 return self._convolved(op_name, inputs, windows, attrs, opset)
             if op_name == "Conv" and inputs[0].ty.ndim == _TWO_LENGTHS and attrs.get("group", 1) == 1:
+                if windows is not None and has_columns_for_vectors(inputs[1], windows):
+                    return self._convolved(op_name, inputs, windows, attrs, opset)
                 whole = with_whole_vectors(inputs[1], [*inputs, None][2])
                 if whole is not None:
                     given = [inputs[0], *(value for value in whole if value is not None)]
@@ -159,7 +172,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return self._convert_operator("Conv", given, {**windows.as_attributes(), "kernel_shape": kernel}, opset)
 
         if op_name == "Conv":
-            return over_three_dimensions(self.bb, x, weight, bias, windows, convolve)
+            ordinary = column_by_column if x.ty.ndim == _TWO_LENGTHS else over_three_dimensions
+            return ordinary(self.bb, x, weight, bias, windows, convolve)
         extra = attrs.get("output_padding") or [0] * (x.ty.ndim - 2)
         return transposed(self.bb, x, weight, bias, windows, extra, convolve)
 
@@ -209,8 +223,20 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         y = self.bb.normalize(relax.op.reshape(self.bb.normalize(y), x.ty.shape))
         return relax.Tuple([y, *others]) if others else y
 
+    def _normalised_images(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
+        """A normalisation of images, or of groups that are a Reshape of images."""
+        x, scale, bias = inputs
+        whole = with_channels(self.bb, x) if op_name == "InstanceNormalization" else None
+        if whole is None and not is_of_images(x):
+            return super()._convert_operator(op_name, onnx_input(inputs), attrs, opset)
+        groups = int(attrs.get("num_groups", x.ty.shape.values[1]))
+        given = x if whole is None else whole
+        y = self.bb.normalize(normalised_images(self.bb, given, scale, bias, attrs.get("epsilon", 1e-5), groups))
+        return y if whole is None else relax.op.reshape(y, x.ty.shape)
+
 
 _NORMALISATIONS = frozenset(("LayerNormalization", "RMSNormalization"))
+_OF_IMAGES = frozenset(("GroupNormalization", "InstanceNormalization"))
 
 _ONE_LENGTH = 3
 """Rank of a tensor of samples, channels and one further dimension."""
@@ -243,7 +269,7 @@ def _pairwise(op_name: str, inputs: Sequence[Any], bb: Any) -> Any:
 
 
 def _whole_exponent(inputs: Sequence[Any]) -> int | None:
-    """How often an integer is to be multiplied by itself, where that is one number, known and small."""
+    """Return the exponent of a power of integers if it is one small constant, else None."""
     base, exponent = inputs
     if not str(base.ty.dtype).startswith("int") or not isinstance(exponent, tvm.ir.GenericConst):
         return None
@@ -272,7 +298,7 @@ def _expanded(x: Any, shape: Any) -> Any:
 
 
 def _broadcast(length: Any, wanted: Any) -> Any:
-    """What a dimension becomes that is expanded."""
+    """Return the length of a dimension after ``Expand``."""
     known, target = (int(n) if isinstance(n, tirx.IntImm) else None for n in (length, wanted))
     if known == 1:
         return wanted
@@ -299,7 +325,7 @@ def _refuse_unlike_lengths(equation: str, inputs: Sequence[Any]) -> None:
 
 
 def _within_reach(ends: Any) -> Any:
-    """Where a slice begins or ends, no farther away than any tensor is long."""
+    """Return the ends of a slice, limited to a number that is longer than any tensor."""
     if not isinstance(ends, tvm.ir.GenericConst):
         return ends
     return relax.const(np.clip(ends.value.numpy(), -_FAR, _FAR), str(ends.ty.dtype))
@@ -368,7 +394,7 @@ _BLOCKS = {"DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth}
 
 
 def _is_tensor(x: Any, dtype: str | tuple[str, ...]) -> bool:
-    """Whether a value is a tensor, and no shape of TVM's, whose type begins so."""
+    """True if a value is a tensor, not a shape of TVM's, and the name of its type begins with ``dtype``."""
     return isinstance(x.ty, relax.TensorType) and str(x.ty.dtype).startswith(dtype)
 
 
@@ -376,7 +402,7 @@ _DIVISIONS = frozenset(("Div", "Mod"))
 
 
 def _divides_by_anything(x: Any, y: Any) -> bool:
-    """Whether integers are divided by what is no constant, or one that has zeros."""
+    """True if integers are divided by something that is not constant, or by a constant with zeros."""
     if not (_is_tensor(x, ("int", "uint")) and _is_tensor(y, ("int", "uint"))):
         return False
     return not isinstance(y, tvm.ir.GenericConst) or not np.all(y.value.numpy())
