@@ -39,9 +39,9 @@ _BY_SUFFIX: Mapping[str, _Format] = {".html": "html", ".htm": "html", ".svg": "s
 
 
 def report(
-    artefact: Annotated[Path, typer.Argument(help="What compile wrote: a folder, or a zip of it.")],
+    artefact: Annotated[Path, typer.Argument(help="An artefact: a folder, or a zip of it.")],
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="Where to write; - is standard output.")
+        Path, typer.Option("-o", "--output", metavar="FILE", help="The output file; - is standard output.")
     ],
     format_: Annotated[
         _Format | None,

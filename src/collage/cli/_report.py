@@ -154,7 +154,8 @@ def print_bench(table: Mapping[str, Any]) -> None:
         )
         if 0 < longer_us <= _CALL_US:
             console.print(
-                f"{longer_us:.0f} µs longer: the call itself may take up to {_CALL_US:.0f} µs", highlight=False
+                f"{longer_us:.0f} µs longer than the best: calling an artefact may take up to {_CALL_US:.0f} µs",
+                highlight=False,
             )
 
 

@@ -68,7 +68,7 @@ def autotune(
 
     Args:
         problem: The model.
-        costs: What kernels cost; a search was held before.
+        costs: Costs of kernels; a search was held before.
         records: Tunes kernels, and knows what was tuned.
         index: The candidates of that search.
     """

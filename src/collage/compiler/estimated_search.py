@@ -67,7 +67,7 @@ class EstimatedSearch:
         estimator: Tells what kernels cost.
 
     Attributes:
-        fusion: What became of the candidates that the rules proposed.
+        fusion: The outcomes of the candidates that the rules proposed.
         asked: Number of kernels that the estimator was asked about.
     """
 

@@ -137,8 +137,8 @@ def compared(
         session: Has the inputs.
         plans: All plans.
         recipes: The recipe of each plan among the finalists.
-        finalists: What is compared, by the names of plans.
-        baseline: What the user has, if it takes part.
+        finalists: The plans that are compared, by the names of plans.
+        baseline: The baseline, if it takes part.
         plan: The length of the comparison; None is the problem's.
         winner: Name of the plan that counts as the winner, whatever its time.
     """

@@ -46,9 +46,9 @@ class PlannedKernel:
 
     Attributes:
         sub_graph: Its nodes.
-        target: What it is compiled for.
+        target: The target that it is compiled for.
         rule: The rule that proposed it.
-        device: Where it runs; None if neither the search nor the plan chooses.
+        device: The device that it runs on; None if neither the search nor the plan chooses.
         branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
         cost: What it was measured, or estimated, to cost when the plan was chosen, as text; None if that is not known.
     """

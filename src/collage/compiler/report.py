@@ -42,8 +42,8 @@ def compile_report(
     """Return the report of a compilation; seconds become µs.
 
     Args:
-        survey: What is known of the model.
-        session: What was measured.
+        survey: The known facts about the model.
+        session: The measurements.
         model: The origin of the model.
         result: What the compilation ended with.
         wall_s: Seconds that it took.

@@ -45,7 +45,7 @@ class Record:
     """A timing as it is kept.
 
     Attributes:
-        outcome: What came of measuring.
+        outcome: The result of measuring.
         origin: The machine that measured.
         made_at_s: When, in seconds since 1970.
     """

@@ -22,7 +22,7 @@ class LostAnnotation:
     Attributes:
         name: Its name.
         op_type: Its operator.
-        is_constant: Whether its results became constants; these lie wherever they are read.
+        is_constant: True if its results became constants; these lie wherever they are read.
     """
 
     name: str

@@ -64,7 +64,7 @@ class Read:
         index: Which input or output that is.
         graph: The graph in which the use stands.
         depth: Number of loops around it.
-        flow: Whether reader and value pull each other.
+        flow: True if reader and value pull each other.
     """
 
     value: ir.Value
@@ -104,7 +104,7 @@ class PlacementConstraints:
     """
 
     def __init__(self, model: ir.Model, config: CompilationConfig) -> None:
-        """Walks a model.
+        """Walk a model.
 
         Raises:
             DeviceConflict: Hard constraints contradict each other.

@@ -200,7 +200,7 @@ class DevicePlan:
         Args:
             node: The node; of control flow, all that it contains counts too.
             target: The target.
-            placed: Whether the planned scope counts, or only what is required, so that free nodes stay free.
+            placed: True to use the planned scope. Otherwise only demands count, and free nodes stay free.
         """
         scope = self.scope_of(node) if placed else self.required(node)
         inside = (n for n in self._inside(node) if not is_device_copy(n))

@@ -98,7 +98,7 @@ class _Variant:
         stamps: Their versions and places in memory when it was compiled.
         watch: Their contents.
         suits: Tells if it was compiled for arguments of these lengths; None if it was loaded, and that is not known yet.
-        tolerance: How far results may be from PyTorch's, relative to the largest.
+        tolerance: The tolerance.
         key: Its name in the cache, None if it is not kept.
         suited: The answers of ``suits``, by lengths.
         checked: Sets of lengths at which results were compared.

@@ -20,7 +20,7 @@ class Region:
     Attributes:
         nodes: The nodes between them.
         culprit: The node at which the domination fails, None if it holds.
-        fault: What is wrong there.
+        fault: The fault there.
     """
 
     nodes: dict[ir.Node, None]

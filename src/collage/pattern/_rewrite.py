@@ -61,7 +61,7 @@ class Application:
         rule: Name of the rule.
         nodes: Names of the matched nodes.
         new_nodes: Names of the nodes put in their place; empty if nothing was changed.
-        reason: Why nothing was changed; None if it was.
+        reason: The reason why nothing was changed; None if it was.
     """
 
     rule: str
@@ -98,7 +98,7 @@ class RewriteRule(ABC):
 
     Attributes:
         name: Name in messages and in the metadata of new nodes; the class's name unless set.
-        pattern: What to look for.
+        pattern: The pattern to find.
         fuzzy_ops: Operator types that the match may skip.
         keeps_used_nodes: True if matched nodes that are used elsewhere may stay beside what replaces them, so that
             work is done twice. False refuses such a match.
@@ -111,7 +111,7 @@ class RewriteRule(ABC):
 
     @abstractmethod
     def callback(self, match: _match.Match, op: Builder) -> Replacement | None:
-        """Builds the replacement of one match.
+        """Build the replacement of one match.
 
         Args:
             match: Where the pattern lies; ``match[pattern]`` and ``match["name"]`` give values, ``match.node(pattern)``

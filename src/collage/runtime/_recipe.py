@@ -63,7 +63,7 @@ class DeviceLayout:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DeviceLayout:
-        """Reads what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
+        """Read what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
         copies = [tuple(copy[name] for name in ("source", "result", "src", "dst")) for copy in data["copies"]]
         return cls(
             {str(device): _core_numbers(numbers) for device, numbers in dict(data["cores"]).items()},
@@ -81,7 +81,7 @@ class KernelRecord:
         target: Printed form.
         inputs: Names of the model's values that it reads, in the order of its own inputs.
         outputs: Names of the model's values that it makes, in order.
-        compiled: What its toolchain made of it.
+        compiled: The result of its toolchain.
         device: The device that it runs on, where the recipe has devices; likewise:
         reads: In which scope it reads each input; None where it does not matter.
         writes: In which scope it leaves each output.
@@ -117,7 +117,7 @@ class KernelRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> KernelRecord:
-        """Reads what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
+        """Read what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
         target = Target.parse(data["target"])
         inputs, outputs = read_names(data["inputs"]), read_names(data["outputs"])
         compiled = Compiled(target.toolchain, str(target), (), inputs, outputs)
@@ -151,7 +151,7 @@ class Recipe:
         model: Facts about the original model: path, sha256, number of nodes.
         builds: Build of each toolchain used.
         report: The report of ``compile``; an empty one if there is none.
-        devices: Where kernels run, if they were placed on devices.
+        devices: The devices that kernels run on, if they were placed on devices.
         empty: Dimensions that were 0 where kernels were checked, such as the length of a decoder's past. Kernels run where
             these are 0. Where another one is, the host stands in.
         streams: Number of runs that go on at once where it was measured to be best; 0 if that was not asked for.
@@ -206,7 +206,7 @@ class Recipe:
         }
 
     def check_wiring(self) -> None:
-        """Checks that every value is made once, before it is used; with devices, that it lies where it is read.
+        """Check that every value is made once, before it is used; with devices, that it lies where it is read.
 
         Raises:
             ValueError: The first value that is not, or does not.
@@ -237,7 +237,7 @@ class Recipe:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Recipe:
-        """Reads what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
+        """Read what ``as_json`` wrote; wrong types raise TypeError, ValueError or KeyError."""
         return cls(
             inputs=tuple(Port.from_json(port) for port in data["inputs"]),
             outputs=tuple(Port.from_json(port) for port in data["outputs"]),
@@ -254,7 +254,7 @@ class Recipe:
 
 
 def _copied(copies: Sequence[CopyRecord], made: dict[str, str]) -> list[CopyRecord]:
-    """Makes the copies whose source is there, in place; returns the others."""
+    """Make the copies whose source is there, in place, and return the others."""
     left = []
     for copy in copies:
         if copy.source not in made:

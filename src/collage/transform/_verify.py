@@ -82,7 +82,7 @@ class VerifyAfterEach(PassInstrument):
         self._before.append((_interface(model), self._latest[1]))
 
     def run_after_pass(self, model: ir.Model, info: PassInfo) -> None:
-        """Checks.
+        """Check.
 
         Raises:
             PassError: The model is invalid, or its interface or outputs differ from those before the pass.

@@ -176,7 +176,7 @@ class _Threads:
     """OpenVINO's threads in this process: all models share those that compute; each has some that hardly do.
 
     Attributes:
-        helpers: Those that were seen to compute while a kernel ran.
+        helpers: Threads that were seen to compute while a kernel ran.
     """
 
     def __init__(self) -> None:

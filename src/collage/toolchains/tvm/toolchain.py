@@ -91,7 +91,7 @@ class TvmToolchain(ToolchainBase):
         return support(node)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-        """Imports, fuses, schedules and generates code; links a shared library."""
+        """Import, fuse, schedule and generate code, and link a shared library."""
         _check(target)
         name = kernel_name(kernel)
         records = _records(kernel, target)
@@ -111,7 +111,7 @@ class TvmToolchain(ToolchainBase):
         return Compiled(self.name, str(target), (library.name,), inputs, outputs, metadata=facts)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:
-        """Loads the library into a virtual machine of Relax."""
+        """Load the library into a virtual machine of Relax."""
         _check(target)
         if target.kind == "cuda":
             return tvm_cuda.load(workspace / compiled.files[0], compiled)
