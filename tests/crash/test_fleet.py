@@ -88,6 +88,11 @@ def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machin
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("two types of machines need two processors")
     site = Site(tmp_path)
+    # A user who has a token, as Ray makes one for a cluster of this machine, in a cluster that has none.
+    token = tmp_path / "home" / ".ray" / "auth_token"
+    token.parent.mkdir(parents=True)
+    token.write_text("0123456789abcdef" * 2)
+    site.environment["HOME"] = str(tmp_path / "home")
     machines = Machines(site, monkeypatch)
     yield machines
     machines.kill_all()

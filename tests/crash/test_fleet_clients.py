@@ -122,4 +122,4 @@ def test_a_caller_without_the_token_is_told_where_it_is(head: Head, tmp_path: Pa
             assert process.returncode == 1
             assert errors.count(b"\n") == 1 and said in errors
         else:  # A cluster without a token takes callers with any.
-            assert process.returncode == 0 and b'[machines."here"]' in output
+            assert process.returncode == 0 and b'[machines."here"]' in output, errors.decode()

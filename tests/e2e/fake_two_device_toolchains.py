@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir as ir
 
 from collage.target import Target
 from collage.toolchains import Compiled
@@ -33,3 +35,12 @@ class NearToolchain(DeclaredToolchain):
     ) -> Mapping[str, float]:
         nodes = onnx.load(workspace / compiled.files[0]).graph.node
         return {node.name: self._of_type[node.op_type] for node in nodes}
+
+
+class TextureToolchain(NearToolchain):
+    """A toolchain whose kernels read their first argument from another memory of the device than they write to."""
+
+    def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
+        made = super().compile(kernel, target, workspace)
+        scopes = {"inputs": ["texture", *[None] * (len(made.inputs) - 1)], "outputs": ["global"]}
+        return replace(made, metadata={**made.metadata, "memory_scopes": scopes})

@@ -18,7 +18,7 @@ import collage
 from collage.runtime import Executable
 from collage.testing import FakeToolchain
 from collage.toolchains import Registry, registry
-from collage.transform import EliminateIdentity, PassContext
+from collage.transform import AlterOpLayout, EliminateIdentity, FunctionPass, PassContext
 from tests.e2e.conftest import LENT, model_of
 
 F = T.FLOAT
@@ -85,25 +85,28 @@ def test_small_constants_are_part_of_the_model(make: Any, epsilon: float, tmp_pa
     assert numerics["ok"] and numerics["reference"]["model"] == "original"
 
 
+@pytest.mark.parametrize(
+    ("guilty", "passes"), [(EliminateIdentity, "prepare"), (AlterOpLayout, "prepare,AlterOpLayout")]
+)
 def test_a_pass_that_changes_what_the_model_computes_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guilty: type[FunctionPass], passes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def negate(self: EliminateIdentity, graph: ir.Graph, model: ir.Model, context: PassContext) -> ir.Graph:
+    def negate(self: FunctionPass, graph: ir.Graph, model: ir.Model, context: PassContext) -> ir.Graph:
         """Make a Neg of every Relu."""
         for one in list(graph):
             if one.op_type == "Relu":
                 one.op_type = "Neg"
         return graph
 
-    monkeypatch.setattr(EliminateIdentity, "transform_function", negate)
+    monkeypatch.setattr(guilty, "transform_function", negate)
     model = model_of([node("Relu", "x", "h"), node("Exp", "h", "y")], {"x": (F, [5])}, {"y": (F, [5])}, {})
-    executable = compiled(model, tmp_path)
+    executable = compiled(model, tmp_path, passes=passes)
     feeds = {"x": np.linspace(-2, 2, 5, dtype=np.float32)}
     np.testing.assert_allclose(executable.run(feeds)["y"], original(model, feeds)[0], 1e-5)
-    assert executable.report["numerics"]["reference"]["left_out"] == ["EliminateIdentity"]
-    assert any("without EliminateIdentity" in warning for warning in executable.report["warnings"])
-    again = compiled(model, tmp_path)
-    assert again.report["numerics"]["reference"]["left_out"] == ["EliminateIdentity"]
+    assert executable.report["numerics"]["reference"]["left_out"] == [guilty.__name__]
+    assert any(f"without {guilty.__name__}" in warning for warning in executable.report["warnings"])
+    again = compiled(model, tmp_path, passes=passes)
+    assert again.report["numerics"]["reference"]["left_out"] == [guilty.__name__]
 
 
 def test_a_kernel_that_is_wrong_on_a_black_image_alone_is_wrong(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ from onnx import TensorProto, helper
 import collage
 from collage.compiler.fuse_ops_pass import CollageFuseOps
 from collage.cost import Cost
-from collage.device import SEScope, read_device_plan
+from collage.device import AnnotateSEScopes, SEScope, read_device_plan
 from collage.frontend import read_model
 from collage.graph import kernels_of
 from collage.target import Target
 from collage.toolchains import Registry
 from collage.transform import PassContext
 from tests.e2e.conftest import LENT, model_of
-from tests.e2e.fake_two_device_toolchains import NearToolchain
+from tests.e2e.fake_two_device_toolchains import NearToolchain, TextureToolchain
 
 NEAR = {"Relu": 2e-3, "MatMul": 30e-3, "Exp": 2e-3, "Abs": 2e-3}
 FAR = {"Relu": 12e-3, "MatMul": 3e-3, "Exp": 12e-3, "Abs": 12e-3}
@@ -97,6 +97,35 @@ def test_a_default_leaves_nothing_to_the_search(menu: Registry) -> None:
     assert set(where.values()) == {"cpu:0"}
 
 
+def annotated(*scopes: tuple[str, set[str]]) -> ir.Model:
+    """Return the chain, whose operators may be in the first scope or in others of which they are not left out."""
+    takes = [(scope, lambda node, out=out: node.name not in out) for scope, out in scopes]
+    return AnnotateSEScopes(takes)(read_model(chain()))
+
+
+def test_of_several_candidate_scopes_the_search_takes_the_cheapest(menu: Registry) -> None:
+    """Not only the first one, which a plan by hand takes; and none that is not among them."""
+    model = annotated(("llvm -compiler=near", {"Abs3"}), ("cuda -compiler=far", {"MatMul4"}))
+    options = collage.CompileOptions(devices=read_device_plan(DEVICES.encode()), finals=False, min_gain=0.0)
+    executable = collage.compile(model, ["near", "cuda:far"], options=options, toolchains=menu, workers=LENT)
+    where = devices_of(executable)
+    assert {name for name, device in where.items() if device == "cuda:0"} == {"MatMul1", "Abs3"}
+    expected = ort.InferenceSession(chain().SerializeToString()).run(None, X)[0]
+    np.testing.assert_allclose(executable.run(X)["v6"], expected, rtol=1e-5)
+
+
+def test_of_several_candidate_targets_of_one_device_any_may_compile_an_operator() -> None:
+    seconds = {"one": 3e-3, "two": 2e-3, "best": 1e-3}
+    toolchains = Registry()
+    for name, each_s in seconds.items():
+        toolchains.add(NearToolchain(dict.fromkeys(NEAR, each_s), name))
+    model = annotated(("llvm -compiler=one", set()), ("llvm -compiler=two", {"Exp2", "Abs3"}))
+    options = collage.CompileOptions(finals=False, min_gain=0.0)
+    executable = collage.compile(model, list(seconds), options=options, toolchains=toolchains, workers=LENT)
+    on = {node: row["target"].split("=")[1] for row in executable.report["kernels"] for node in row["nodes"]}
+    assert on == {name: "one" if name in ("Exp2", "Abs3") else "two" for name in on} and len(on) == 6
+
+
 def test_a_target_of_one_kind_never_serves_a_device_of_another(placed: collage.Executable) -> None:
     kinds = {row["device"].partition(":")[0]: row["target"].split()[0] for row in placed.report["kernels"]}
     assert kinds == {"cpu": "llvm", "cuda": "cuda"}
@@ -107,6 +136,20 @@ def test_an_artefact_that_was_placed_runs_in_debug_mode_too(
 ) -> None:
     loaded = collage.load(placed.save(tmp_path / "placed.collage"), toolchains=menu, debug=True)
     np.testing.assert_array_equal(loaded.run(X)["v6"], placed.run(X)["v6"])
+
+
+def test_the_memories_that_a_toolchain_demands_are_planned_and_the_runtime_sees_them(tmp_path: Path) -> None:
+    toolchains = Registry()
+    toolchains.add(NearToolchain(NEAR))
+    toolchains.add(TextureToolchain(FAR, "far", "cuda"))
+    executable = compiled(toolchains)
+    products = [kernel for kernel in executable.recipe.kernels if kernel.device == "cuda:0"]
+    assert len(products) == 2
+    assert all(kernel.reads[0] == "cuda:0/texture" and kernel.writes == ("cuda:0/global",) for kernel in products)
+    moved = {(copy.src, copy.dst) for copy in executable.recipe.devices.copies}
+    assert ("cpu:0", "cuda:0/texture") in moved and ("cuda:0/global", "cpu:0") in moved
+    loaded = collage.load(executable.save(tmp_path / "m.collage"), toolchains=toolchains, debug=True)
+    np.testing.assert_array_equal(loaded.run(X)["v6"], executable.run(X)["v6"])
 
 
 class ByOperator:

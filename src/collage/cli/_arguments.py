@@ -18,12 +18,12 @@ def as_name(text: str) -> str:
 
 def read_pairs(items: Sequence[str] | None, option: str, form: str) -> dict[str, str]:
     """Read ``NAME=VALUE``; names may hold further equals signs."""
-    pairs = {}
+    pairs: dict[str, str] = {}
     for item in items or ():
         name, equals, value = item.rpartition("=")
         if not equals or not name or not value:
             raise UsageError(f"cannot read {option} {item!r}; write {form}")
-        pairs[as_name(name)] = value
+        _add(pairs, as_name(name), value, option)
     return pairs
 
 
@@ -36,8 +36,15 @@ def read_files(items: Sequence[str] | None, option: str, form: str) -> dict[str,
     for item in items or ():
         ends = [place for place, letter in enumerate(item) if letter == "=" and place]
         end = next((place for place in ends if Path(item[place + 1 :]).is_file()), None)
-        pairs |= read_pairs([item], option, form) if end is None else {as_name(item[:end]): item[end + 1 :]}
+        told = read_pairs([item], option, form) if end is None else {as_name(item[:end]): item[end + 1 :]}
+        for name, file in told.items():
+            _add(pairs, name, file, option)
     return pairs
+
+
+def _add(pairs: dict[str, str], name: str, value: str, option: str) -> None:
+    if pairs.setdefault(name, value) != value:
+        raise UsageError(f"{option} gives {name!r} twice: {pairs[name]} and {value}")
 
 
 def read_dims(items: Sequence[str] | None, option: str = "--dim") -> dict[str, int]:

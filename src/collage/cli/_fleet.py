@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -117,7 +118,7 @@ def compile_(
 
 
 @fleet.command(
-    help="""List tasks with their results. An artefact is stale if a toolchain has changed since.
+    help="""List tasks with their results. An artefact is stale if a toolchain has changed since, or was replaced.
 
     Examples:
 
@@ -128,23 +129,31 @@ def compile_(
 )
 def status(
     output: Folder = None,
-    state: Annotated[str | None, typer.Option("--state", help="Only tasks in this state, or `stale`.")] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", help="Only tasks in this state, or `stale`, or `replaced`.")
+    ] = None,
     db: Url = None,
     json: Json = False,
 ) -> None:
     """List tasks."""
     from collections import Counter
 
+    from collage.fleet.tasks import STATES, replaced
+
+    if state not in (None, *STATES, "stale", "replaced"):
+        raise UsageError(f"no task is {state!r}; tasks are {', '.join(STATES)}, stale or replaced")
     tasks, old = _chosen(db, output, [])
-    told = [task for task in tasks if state in (None, task.state) or (state == "stale" and task.digest in old)]
+    gone = replaced(tasks)
+    marks = {task.digest: {"stale": task.digest in old, "replaced": task.digest in gone} for task in tasks}
+    told = [task for task in tasks if state in (None, task.state) or marks[task.digest].get(state)]
     if json:
-        print_json({"schema": _SCHEMA, "tasks": [{**task.as_json(), "stale": task.digest in old} for task in told]})
+        print_json({"schema": _SCHEMA, "tasks": [{**task.as_json(), **marks[task.digest]} for task in told]})
         return
     for task in told:
-        typer.echo(printable(_line(task, task.digest in old)))
+        typer.echo(printable(_line(task, marks[task.digest])))
     counts = Counter(task.state for task in tasks)
-    summary = ", ".join(f"{counts[state]} {state}" for state in counts) or "no tasks"
-    typer.echo(f"{summary}{f', {len(old)} stale' if old else ''}")
+    counts.update(mark for of_task in marks.values() for mark, is_so in of_task.items() if is_so)
+    typer.echo(", ".join(f"{count} {name}" for name, count in counts.items()) or "no tasks")
 
 
 @fleet.command(
@@ -248,7 +257,7 @@ def join(
     typer.echo(printable(f'[machines."{machine}"]\nfingerprint = "{here["fingerprint"]}"  # {here["host"]}'))
     resources = dumps({resource_of(machine): 1, MEASURE: slots})
     # Ray has its workers give way to everything else. What is timed must not.
-    environment = {**os.environ, **token_environment(), "RAY_worker_niceness": "0"}
+    environment = {**os.environ, **token_environment(address), "RAY_worker_niceness": "0"}
     words = [ray, "start", f"--address={address}", f"--num-cpus={slots}", f"--resources={resources}"]
     os.execve(ray, words, environment)
 
@@ -319,10 +328,10 @@ def _move(db: str | None, digests: list[str], states: tuple[str, ...], to: str, 
         typer.echo(f"{counted(store.move(digests, states, to, reason), 'task')} {to}")
 
 
-def _line(task: Task, is_stale: bool) -> str:
+def _line(task: Task, marks: Mapping[str, bool]) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(task.changed_at_s))
     time_ = "" if task.time_us is None else f"{task.time_us / 1e3:.3f} ms"
     gain = "" if task.gain is None else f"{task.gain:.2f}x"
-    state = "stale" if is_stale else task.state
+    state = next((mark for mark, is_so in marks.items() if is_so), task.state)
     rest = task.reason if task.state != "done" else f"{task.artefact[:12]} {time_:>11} {gain:>6}"
     return f"{when}  {state:<9} {task.name:<24} {task.machine:<12} {task.model[:12]} {rest}"

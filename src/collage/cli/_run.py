@@ -81,7 +81,7 @@ def _loaded(
     check_names(files, executable.inputs)
     known = {port.name for port in executable.inputs}
     if known - set(feeds):
-        feeds = {**_made_up(executable, dims), **feeds}
+        feeds = {**_made_up(executable, dims, feeds), **feeds}
     return executable, feeds
 
 
@@ -105,11 +105,13 @@ def _writing(path: Path) -> Iterator[None]:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _made_up(executable: Executable, dims: Mapping[str, int]) -> dict[str, Any]:
-    from collage.frontend import make_inputs, read_model
+def _made_up(executable: Executable, dims: Mapping[str, int], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return made-up inputs, of lengths that go with the given ones."""
+    from collage.frontend import check_given, make_inputs, read_model, with_lengths_of
 
     model = read_model(executable.workspace / executable.recipe.model_file)
-    return make_inputs(model, 0, dims)
+    lengths = with_lengths_of(model, check_given(model, given), dims)
+    return make_inputs(model, 0, {name: length for name, length in lengths.items() if isinstance(length, int)})
 
 
 def _file_names(names: Iterable[str]) -> list[str]:

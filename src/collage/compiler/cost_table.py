@@ -33,6 +33,8 @@ __all__ = ["CostTable", "HasTarget"]
 _BATCH_SIZE = 16
 _ONE_AND_THE_HOST = 2
 _TWO_PARTS = 2
+_PROBED_SHARE = 0.5
+"""The share of the kernels of a budget that tell where the time goes on targets without a profile. The search has the rest."""
 _LEAST_SHARE = 0.1
 """The least share of a kernel's time that is left when the cost of the call is taken off."""
 
@@ -104,21 +106,23 @@ class CostTable:
         for target, found in baselines.items():
             if found.profile:
                 self._expectation.learn_profile(target, found.profile)
-        for target, found in baselines.items():
-            takes = any(outcome.status in (Status.OK, Status.WRONG) for outcome in found.outcomes)
-            if takes and not found.profile and len(usable) > _ONE_AND_THE_HOST:
-                self._probe(target, op_types)
+        takes = (Status.OK, Status.WRONG)
+        silent = [t for t, b in baselines.items() if not b.profile and any(o.status in takes for o in b.outcomes)]
+        if len(usable) > _ONE_AND_THE_HOST:
+            ends_at = self.budget.asked + int(_PROBED_SHARE * self.kernels_left)
+            for left, target in zip(range(len(silent), 0, -1), silent, strict=True):
+                self._probe(target, op_types, (ends_at - self.budget.asked) // left)
         for target, found in baselines.items():
             for bits, outcome in zip(found.ranges, found.outcomes, strict=True):
                 self._learn(SubGraph(graph, IndexSet(bits)), target, outcome)
 
-    def _probe(self, target: Target, op_types: Sequence[str]) -> None:
-        """Find out where the time goes on a toolchain that cannot tell."""
+    def _probe(self, target: Target, op_types: Sequence[str], most: int) -> None:
+        """Find out where the time goes on a toolchain that cannot tell, from at most so many kernels."""
         found = self._survey.baselines[target]
         taken = [i for bits in found.ranges for i in IndexSet(bits)]
         weights = self._expectation.weights(taken)
-        parts = parts_to_measure(op_types, weights)
-        if len(parts) < _TWO_PARTS or len(parts) > self.kernels_left or self.search_s_left <= 0:
+        parts = parts_to_measure(op_types, weights)[:most]
+        if len(parts) < _TWO_PARTS or self.search_s_left <= 0:
             return
         self.say(f"profiling {target.short}: one kernel of each operator type")
         places = [SubGraph(self._problem.graph, IndexSet(1 << i)) for i in parts]

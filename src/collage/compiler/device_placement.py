@@ -26,9 +26,11 @@ from collage.device import (
     PlanDevices,
     SEScope,
     asked_scope,
+    candidates_of,
     copies_from_identities,
     copies_to_identities,
     copy_scopes,
+    demand_memory_scope,
     has_demands,
     host_operands,
     is_device_copy,
@@ -97,12 +99,18 @@ class DevicePlacement:
         }
         self._inside = {str(node.name): [plan.required(n).target for n in inner] for node, inner in inside.items()}
         self._demanded = {str(node.name): _demanded(plan, node, inner) for node, inner in inside.items()}
+        told = {str(node.name): tuple(map(self.config.canonical, candidates_of(node))) for node in model.graph}
+        self._candidates = {name: scopes for name, scopes in told.items() if scopes}
+        for name, candidates in self._candidates.items():
+            if len({scope.device for scope in candidates}) > 1:
+                self._demanded[name] = SEScope()
         self._tied = {str(value.name) for value in plan.values if plan.is_tied(value)}
         arrivals = {str(value.name): plan.arrival(value) for value in model.graph.inputs}
         deliveries = {str(value.name): required_output(model.graph, str(value.name)) for value in model.graph.outputs}
         self._arrivals = {name: self.config.canonical(s).device for name, s in arrivals.items() if not s.is_free}
         self._deliveries = {name: self.config.canonical(s).device for name, s in deliveries.items() if s is not None}
         scopes = [*self._planned.values(), *self._arrivals.values(), *self._deliveries.values(), *self.config.scopes]
+        scopes += [scope for candidates in self._candidates.values() for scope in candidates]
         self.devices: tuple[SEScope, ...] = tuple(sorted({scope.device for scope in scopes}, key=self._rank))
         is_open = requests.default is None and fallback == PassContext().fallback_device
         self.is_free = is_open and any(len(self._open_to(name)) > 1 for name in self._demanded)
@@ -139,11 +147,16 @@ class DevicePlacement:
         name = str(node.name)
         if device not in self._devices_of(name):
             return f"it is planned for {self._planned[name]}"
-        wanted = [self._on(name, device).target, *self._inside[name]]
         # A coarser type is granted by an accuracy budget, wherever an operator runs.
         full = replace(target, options=tuple(option for option in target.options if option[0] != "precision"))
-        fits = all(planned is None or target.refines(planned) or full.refines(planned) for planned in wanted)
-        return None if fits else f"{target} does not refine {self._on(name, device)}"
+
+        def fits(planned: Target | None) -> bool:
+            return planned is None or target.refines(planned) or full.refines(planned)
+
+        offered = self._offered(name, device)
+        if any(fits(scope.target) for scope in offered) and all(map(fits, self._inside[name])):
+            return None
+        return f"{target} does not refine {' or '.join(map(str, offered))}"
 
     def devices_for(self, nodes: Iterable[ir.Node], target: Target) -> tuple[SEScope, ...]:
         """The devices on which a kernel for a target may consist of these nodes."""
@@ -238,7 +251,10 @@ class DevicePlacement:
         menu = tuple(menu)
         for name, scope in self._planned.items():
             wanted = scope.target
-            if wanted is None or (wanted.is_native and not wanted.options) or any(t.refines(wanted) for t in menu):
+            if wanted is None or (wanted.is_native and not wanted.options):
+                continue
+            offered = [each.target for each in (scope, *self._candidates.get(name, ())) if each.target is not None]
+            if any(t.refines(each) for t in menu for each in offered):
                 continue
             return (
                 f"{name!r} is planned for {scope}, and no target of the menu refines {wanted}: name it too, in Python "
@@ -249,7 +265,9 @@ class DevicePlacement:
     @property
     def digest(self) -> str:
         """Of everything that decides where a plan's kernels run: races on other devices are other races."""
-        scopes = {name: str(scope) for name, scope in self._planned.items()}
+        scopes = {
+            name: [str(scope), *map(str, self._candidates.get(name, ()))] for name, scope in self._planned.items()
+        }
         cores = sorted((str(device), list(numbers)) for device, numbers in self.cores.items())
         free = [str(device) for device in self.devices] if self.is_free else []
         return hashlib.sha256(json.dumps([scopes, cores, *free], sort_keys=True).encode()).hexdigest()[:16]
@@ -270,8 +288,9 @@ class DevicePlacement:
 
     def _open_to(self, name: str) -> tuple[SEScope, ...]:
         """The devices that fit what is demanded of a node."""
-        demanded = self._demanded[name]
-        return tuple(device for device in self.devices if demanded.join(device) is not None)
+        demanded, candidates = self._demanded[name], {scope.device for scope in self._candidates.get(name, ())}
+        fit = [device for device in self.devices if demanded.join(device) is not None]
+        return tuple(device for device in fit if not candidates or device in candidates)
 
     def _on(self, name: str, device: SEScope) -> SEScope:
         """The scope of a node on a device; its target is what is demanded, or configured there."""
@@ -279,6 +298,11 @@ class DevicePlacement:
         return (
             planned if planned.device == device else self.config.canonical(self._demanded[name].join(device) or device)
         )
+
+    def _offered(self, name: str, device: SEScope) -> Sequence[SEScope]:
+        """Return the scopes of a node on a device, of which any will do: one, unless ``AnnotateSEScopes`` found several."""
+        candidates = [scope for scope in self._candidates.get(name, ()) if scope.device == device]
+        return candidates or [self._on(name, device)]
 
     def _rank(self, device: SEScope) -> tuple[bool, int, str]:
         configured = [scope.device for scope in self.config.scopes]
@@ -373,6 +397,7 @@ def lay_out(
     Returns:
         The model with copies; the kernels, with the names and scopes of what they read and make; devices and copies.
     """
+    _demand_memories(model, records)
     before = {str(node.name): [value.name for value in _values_of(node)] for node in model.graph}
     model = PlanDevices(placement.config)(model)
     plan = DevicePlan(model, placement.config)
@@ -401,6 +426,19 @@ def lay_out(
     cores = {str(device): tuple(numbers) for device, numbers in placement.cores.items()}
     arrivals = {str(value.name): str(plan.scope_of_value(value).storage) for value in model.graph.inputs}
     return model, placed, DeviceLayout(cores, tuple(copies), arrivals)
+
+
+def _demand_memories(model: ir.Model, records: Sequence[KernelRecord]) -> None:
+    """Annotate functions with the memories in which their toolchains want arguments, or leave results."""
+    calls = {str(node.name): node for node in model.graph}
+    for record in records:
+        call = calls[record.name]
+        function = model.functions[call.op_identifier()]
+        formals = dict(
+            zip((str(value.name) for value in _values_of(call)), (*function.inputs, *function.outputs), strict=True)
+        )
+        for name, memory in record.compiled.memory_scopes(record.inputs, record.outputs).items():
+            demand_memory_scope(function, str(formals[name].name), memory)
 
 
 def _values_of(node: ir.Node) -> list[ir.Value]:

@@ -48,6 +48,7 @@ from collage.compiler.partition_search import best_plans, in_one_process, search
 from collage.compiler.planned import plan_file_of
 from collage.compiler.plans import Plan, estimate_s, predicted_s, single_plans, with_costs
 from collage.compiler.precision_borders import around_sensitive
+from collage.compiler.precision_cuts import plans_by_cuts
 from collage.compiler.precision_front import find_front
 from collage.compiler.precision_report import with_precision
 from collage.compiler.problem import Problem
@@ -324,7 +325,8 @@ def _searched(
             plans = in_one_process(problem, costs, compat, index, best_plans(problem, costs, index, result))
             if any(target.is_reduced for target in problem.menu):
                 again = partial(searched_again, problem, costs, index)
-                plans = within_budget(problem, costs, session, survey.precision, plans, again)
+                by_cuts = partial(plans_by_cuts, survey, costs, index, may_share)
+                plans = within_budget(problem, costs, session, survey.precision, plans, again, by_cuts)
             mixes = _mixes(survey, plans, singles)
             refined = refinement.plans(index, [*mixes, *singles])
             mixes += [plan for plan in refined if not _is_among([*mixes, *singles], plan)]

@@ -62,8 +62,6 @@ _MOST_UNITS = 18
 _SAMPLES = 3
 _ENOUGH = 0.7
 """A whole model in 8 bits whose error is below this share of the budget needs no variant."""
-_MARGIN = 0.85
-"""Variants keep this share of a limit on choosing samples, so that judging samples keep the limit."""
 
 
 def keep_unbounded_in_float(precision: Precision, problem: Problem) -> None:
@@ -175,10 +173,7 @@ def _levels(precision: Precision, problem: Problem, session: MeasureSession, uni
     def keeps(kept: int) -> bool:
         ir.save(rounded_model(problem, everything & ~kept), file)
         with runs_worker(file, watches=False) as worker, build_lock():
-            verdict = precision.verdict_of(worker, chooses=True)
-        return verdict.reason is None and all(
-            verdict.estimates[limit.metric.name].value <= _MARGIN * limit.most for limit in precision.limits
-        )
+            return precision.verdict_of(worker, chooses=True).reason is None
 
     order = ranked_units(units, noise, session.say)
     count = 1

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from collage.frontend import lengths_as_json
 from collage.measure.original_model import Mismatch, OriginalModel
 from collage.options import CompileOptions
-from collage.transform import PassContext, simplifying_passes
+from collage.transform import PassContext
 
 __all__ = ["OPSET_CONVERSION", "Preparation", "PreparationDiffers", "Verdict", "find_guilty", "preparation_fact"]
 
@@ -68,7 +68,9 @@ class PreparationDiffers(Exception):
         self.mismatch, self.guilty = mismatch, guilty
 
 
-def find_guilty(agrees: Callable[[Sequence[str]], bool], already: Sequence[str]) -> tuple[str, ...] | None:
+def find_guilty(
+    agrees: Callable[[Sequence[str]], bool], already: Sequence[str], passes: Sequence[str]
+) -> tuple[str, ...] | None:
     """Return the passes without which a prepared model computes what the original does.
 
     One pass if leaving it out is enough, else the shortest beginning of the sequence; None if it is none of them.
@@ -76,8 +78,9 @@ def find_guilty(agrees: Callable[[Sequence[str]], bool], already: Sequence[str])
     Args:
         agrees: Tries the preparation without some passes.
         already: Passes that are left out in any case.
+        passes: The passes of the preparation, in order.
     """
-    names = [name for name in simplifying_passes() if name not in already]
+    names = [name for name in passes if name not in already]
     if not names or not agrees([*already, *names]):
         return None
     for name in names:

@@ -25,6 +25,7 @@ from collage.measure.original_model import OriginalModel
 from collage.measure.session import MeasureSession
 from collage.target import HOST_TARGET, Target
 from collage.toolchains import Availability, Support, support_for
+from collage.transform import simplifying_passes
 
 __all__ = ["HOPELESS", "Reference", "Survey", "supported_baselines", "survey_model"]
 
@@ -237,4 +238,5 @@ def _check_preparation(
             model, shown_on, session, original, model_tolerance(problem.model, saturating=False)
         )
 
-    raise PreparationDiffers(mismatches[0], find_guilty(agrees, preparation.verdict.left_out))
+    passes = simplifying_passes(problem.options.passes)
+    raise PreparationDiffers(mismatches[0], find_guilty(agrees, preparation.verdict.left_out, passes))

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collage.database._engine import begin_writing, describe, open_engine
-    from collage.database._persistence import persistently
+    from collage.database._persistence import await_server, persistently
     from collage.database.database import Database
 
 _HOME = {
     "Database": "collage.database.database",
+    "await_server": "collage.database._persistence",
     "begin_writing": "collage.database._engine",
     "describe": "collage.database._engine",
     "open_engine": "collage.database._engine",
     "persistently": "collage.database._persistence",
 }
 
-__all__ = ["Database", "begin_writing", "describe", "open_engine", "persistently"]
+__all__ = ["Database", "await_server", "begin_writing", "describe", "open_engine", "persistently"]
 
 if not TYPE_CHECKING:  # As in `collage`: it would turn every misspelt name into Any.
 

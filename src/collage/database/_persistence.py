@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,8 +10,9 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from collage._errors import UsageError
+from collage.database._engine import open_engine
 
-__all__ = ["persistently"]
+__all__ = ["await_server", "persistently"]
 
 _AWAY_S = 120.0
 _LOOK_S = 0.5
@@ -33,3 +35,18 @@ def persistently(engine: sa.Engine, attempt: Callable[[], _T]) -> _T:
             if not is_lost or engine.dialect.name != "postgresql" or time.monotonic() > deadline:
                 raise
         time.sleep(_LOOK_S)
+
+
+def await_server(url: str) -> None:
+    """Return when the server of a database answers, and after two minutes in any case: its next user says what is wrong."""
+
+    def attempt() -> None:
+        try:
+            engine.connect().close()
+        except sa.exc.SQLAlchemyError as error:
+            raise UsageError(str(error)) from error
+
+    with contextlib.suppress(UsageError):
+        engine = open_engine(url)
+        persistently(engine, attempt)
+        engine.dispose()

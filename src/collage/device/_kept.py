@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from collage._errors import ConfigError
-from collage.device._annotations import ON_DEVICE, SE_SCOPE
+from collage.device._annotations import CANDIDATES, ON_DEVICE, SE_SCOPE
 from collage.device._copy_op import DST_SE_SCOPE
 from collage.device._scope import SEScope
 
@@ -102,6 +102,9 @@ def _hand_on(kept: _Kept, heir: ir.Node, first: _Kept) -> None:
     for key, text in kept.demands.items():
         there = heir.metadata_props.setdefault(key, text)
         if there == text:
+            continue
+        if key == CANDIDATES and (common := [scope for scope in there.splitlines() if scope in text.splitlines()]):
+            heir.metadata_props[key] = "\n".join(common)
             continue
         is_scope = key.partition(":")[0] in (ON_DEVICE, SE_SCOPE)
         joined = SEScope.parse(there).join(SEScope.parse(text)) if is_scope else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import contextmanager
@@ -17,13 +19,14 @@ from collage.fleet.machines import LOCAL
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MEASURE", "ClusterLost", "Node", "join", "nodes", "resource_of", "token_environment"]
+__all__ = ["MEASURE", "ClusterLost", "Node", "first_line", "join", "nodes", "resource_of", "token_environment"]
 
 MEASURE = "measure"
 """The resource of a node that each task takes one of: as many models are compiled there at once. One is right."""
 
 _STORE_BYTES = 256 << 20
 _PREFIX = "machine:"
+_ASKED_S = 15.0
 _TOKEN_FILE = ".ray/auth_token"
 
 
@@ -67,7 +70,7 @@ def join(address: str, machines: Iterable[str] = (), slots: int = 1) -> Iterator
         ClusterLost: There is no cluster at this address.
     """
     if address != LOCAL:
-        os.environ.update(token_environment())
+        os.environ.update(token_environment(address))
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")  # What is timed must not give way to everything else.
@@ -91,9 +94,7 @@ def join(address: str, machines: Iterable[str] = (), slots: int = 1) -> Iterator
                 **(own if address == LOCAL else {}),
             )
     except Exception as error:
-        raise ClusterLost(
-            f"cannot reach Ray at {address}: {_first_line(error)}{_token_hint(address, error)}"
-        ) from error
+        raise ClusterLost(f"cannot reach Ray at {address}: {first_line(error)}{_token_hint(address, error)}") from error
     try:
         yield ray
     finally:
@@ -109,7 +110,7 @@ def nodes(ray: Any) -> list[Node]:
     try:
         told = ray.nodes()
     except Exception as error:
-        raise ClusterLost(f"Ray does not answer: {_first_line(error)}") from error
+        raise ClusterLost(f"Ray does not answer: {first_line(error)}") from error
     return [
         Node(each["NodeID"], each["NodeManagerAddress"], name.removeprefix(_PREFIX), int(each["Resources"][MEASURE]))
         for each in told
@@ -119,13 +120,27 @@ def nodes(ray: Any) -> list[Node]:
     ]
 
 
-def token_environment() -> dict[str, str]:
-    """Return the variable that has Ray send the token of this user, if there is one.
+def token_environment(address: str) -> dict[str, str]:
+    """Return the variable that has Ray send the token of this user, if there is one and the cluster wants it.
 
     Ray makes a token where it starts a cluster, and refuses callers and nodes without it. By itself it sends the token only to a
-    cluster that it finds on this machine. A cluster without a token ignores it.
+    cluster that it finds on this machine. What sends a token also wants one: nodes of an open cluster could not answer it. So the
+    head is asked first. Its server for clients ignores the token if the cluster is open.
     """
-    return {"RAY_AUTH_MODE": "token"} if _token_place() and not os.environ.get("RAY_AUTH_MODE") else {}
+    if not _token_place() or os.environ.get("RAY_AUTH_MODE"):
+        return {}
+    return {"RAY_AUTH_MODE": "disabled" if not address.startswith("ray://") and _is_open(address) else "token"}
+
+
+def _is_open(address: str) -> bool:
+    """Return True if the head of a cluster answers without a token. Ray reads its mode once in each process."""
+    words = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    try:
+        asked = subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASKED_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return asked.returncode == 0
 
 
 def _token_place() -> str | None:
@@ -147,5 +162,6 @@ def _token_hint(address: str, error: Exception) -> str:
     return f". The token in {place} was sent: it must be that of the cluster's head"
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return what an error of Ray says, which may be long, in a few words."""
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -16,8 +16,9 @@ from typing import Any
 
 from collage._errors import ArtefactError, CollageError
 from collage._version import __version__
+from collage.database import await_server
 from collage.fleet.answers import Answer, read_answer
-from collage.fleet.cluster import MEASURE, ClusterLost, Node, join, nodes, resource_of
+from collage.fleet.cluster import MEASURE, ClusterLost, Node, first_line, join, nodes, resource_of
 from collage.fleet.models import read_files
 from collage.fleet.node import compile_here
 from collage.fleet.orders import Order, Work
@@ -224,7 +225,10 @@ class Driver:
         except errors.TaskUnschedulableError:
             self._queues[work.task.machine].waiting.append(work)
         except Exception as error:
-            raise ClusterLost(f"Ray lost a task: {error}") from error
+            if not isinstance(error, errors.RayError):
+                raise ClusterLost(f"Ray lost a task: {error}") from error
+            nodes(self._ray)  # It raises if the cluster is lost, and else the answer is at fault.
+            self._settle_failure(work, f"the answer of a node cannot be read: {first_line(error)}")
         else:
             self._settle(work, read_answer(found))
 
@@ -243,7 +247,7 @@ class Driver:
             return self._settle_failure(work, answer.reason, answer.host, is_final=is_final)
         task = self._tasks[work.task.digest]
         try:
-            kept = keep(answer.artefact, work.model, self._order.folder / task.file)
+            kept = keep(answer.artefact, work.model, self._order.machines[task.machine], self._order.folder / task.file)
         except ArtefactError as error:
             return self._settle_failure(work, f"{answer.host}: {error}", answer.host)
         self._finish(
@@ -299,6 +303,7 @@ def main() -> int:
     end_with_parent()
     slots = 1
     try:
+        await_server(order.db)
         with TaskStore(order.db) as store, join(order.address, order.machines, slots) as ray:
             _tell({"joined": order.address})
             Driver(order, store, ray, _tell).run()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from collage._version import __version__
-from collage.database import Database
+from collage.database import Database, await_server
 from collage.fleet.machines import options_text
 from collage.fleet.models import write_files
 from collage.system.machine import this_machine
@@ -85,6 +85,8 @@ def _compiled(files: dict[str, bytes], job: Mapping[str, Any]) -> dict[str, Any]
         (folder / _OPTIONS).write_text(options_text(job["options"]), encoding="utf-8")
         if job.get("rows"):
             _take_rows(folder / "timings.sqlite", job["rows"])
+        if job["db"]:
+            await_server(job["db"])
         db = job["db"] or f"sqlite:///{folder / 'timings.sqlite'}"
         code, said = _run(folder, next(iter(files)), db, float(job["limit_s"]))
         if code is None:

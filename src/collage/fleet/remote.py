@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import time
@@ -14,7 +15,7 @@ from collage._version import __version__
 from collage.database.database import Database
 from collage.database.export import Moved, export_lines, import_lines
 from collage.fleet.answers import Answer, read_answer
-from collage.fleet.cluster import MEASURE, ClusterLost, join, nodes, resource_of
+from collage.fleet.cluster import MEASURE, ClusterLost, first_line, join, nodes, resource_of
 from collage.fleet.machines import LOCAL, MachineType
 from collage.fleet.models import describe_model, read_files
 from collage.fleet.node import compile_here, describe_here
@@ -29,6 +30,8 @@ MOST_ROWS = 100_000
 _MOST_TEXT = 256 << 20
 _LOOK_S = 1.0
 _GRACE_S = 60.0
+_TRIES = 3
+"""Nodes that may be lost while they compile the model."""
 
 
 def compile_on(
@@ -42,7 +45,7 @@ def compile_on(
     patience_s: float = 600.0,
     say: Callable[[str], None] = lambda _: None,
 ) -> Kept:
-    """Compile a model on a node of a type. Nodes that are not of it are refused.
+    """Compile a model on a node of a type. Nodes that are not of it are refused, and of lost nodes the next one takes over.
 
     A database on a server is used by the node itself. If it is a file here, the timings of this type are sent along, and new ones
     come back.
@@ -81,7 +84,7 @@ def compile_on(
         found = _sent(ray, read_files(model), job, limit_s + _GRACE_S, patience_s, say)
     if found.kind != "done":
         raise CollageError(f"{found.host or 'the node'} could not compile {path}: {found.reason}")
-    kept = keep(found.artefact, model, output)
+    kept = keep(found.artefact, model, machine, output)
     if is_file(db):
         with Database(db) as database:
             moved = take_rows(database, found.rows, machine.fingerprint)
@@ -139,7 +142,9 @@ def _sent(
     patience_s: float,
     say: Callable[[str], None],
 ) -> Answer:
-    """Send a job to nodes of its type until one takes it."""
+    """Send a job to nodes of its type until one does it, or says why it cannot."""
+    errors = ray.exceptions
+    lost = 0
     remote = ray.remote(num_cpus=0, max_retries=0)(compile_here)
     refused: set[str] = set()
     deadline = time.monotonic() + patience_s
@@ -159,8 +164,14 @@ def _sent(
         try:
             answer = read_answer(ray.get(reference, timeout=limit_s))
         except Exception as error:
-            ray.cancel(reference, force=True)
-            raise CollageError(f"the node was lost: {' '.join(str(error).split())[:300]}") from error
+            with contextlib.suppress(Exception):  # The cluster itself may be lost.
+                ray.cancel(reference, force=True)
+            reason, lost = f"the node was lost: {first_line(error)}", lost + 1
+            is_node = isinstance(error, errors.WorkerCrashedError | errors.NodeDiedError | errors.ObjectLostError)
+            if lost >= _TRIES or not is_node:
+                raise CollageError(reason) from error
+            say(f"{reason}; trying again")
+            continue
         if answer.kind != "refused" or answer.node not in {node.id for node in fit}:
             return answer
         say(f"refused a node: {answer.reason}")

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collage._errors import ArtefactError
+from collage.fleet.machines import MachineType
 from collage.fleet.models import ModelFiles
-from collage.runtime import unpack, verify
+from collage.runtime import MadeOn, unpack, verify
 from collage.system.scratch import scratch
 
 __all__ = ["Kept", "file_digest", "keep", "most_bytes"]
@@ -51,16 +52,17 @@ def file_digest(path: Path) -> str:
         return ""
 
 
-def keep(artefact: bytes, model: ModelFiles, path: Path) -> Kept:
+def keep(artefact: bytes, model: ModelFiles, machine: MachineType, path: Path) -> Kept:
     """Check an artefact, and put it in its place in one step.
 
     Args:
         artefact: A zip.
         model: The model that it must be of.
+        machine: The type of machine that it must be made on.
         path: Where to.
 
     Raises:
-        ArtefactError: It is damaged, too large, or of another model.
+        ArtefactError: It is damaged, too large, or of another model or machine.
     """
     if not isinstance(artefact, bytes) or len(artefact) > most_bytes(model):
         raise ArtefactError(f"what came back for {model.path.name} is too large for its artefact")
@@ -71,7 +73,7 @@ def keep(artefact: bytes, model: ModelFiles, path: Path) -> Kept:
             file.write(artefact)
             file.flush()
             os.fsync(file.fileno())
-        kept = _checked(Path(draft), model, hashlib.sha256(artefact).hexdigest())
+        kept = _checked(Path(draft), model, machine, hashlib.sha256(artefact).hexdigest())
         Path(draft).chmod(0o644)
         Path(draft).replace(path)
     finally:
@@ -79,7 +81,7 @@ def keep(artefact: bytes, model: ModelFiles, path: Path) -> Kept:
     return kept
 
 
-def _checked(archive: Path, model: ModelFiles, digest: str) -> Kept:
+def _checked(archive: Path, model: ModelFiles, machine: MachineType, digest: str) -> Kept:
     with scratch() as folder:
         unpack(archive, folder)
         recipe, manifest = verify(folder)
@@ -89,6 +91,8 @@ def _checked(archive: Path, model: ModelFiles, digest: str) -> Kept:
     ports = [tuple((port.name, port.dtype) for port in each) for each in (recipe.inputs, recipe.outputs)]
     if ports != [model.inputs, model.outputs]:
         raise ArtefactError(f"what came back for {name} has other inputs or outputs than the model")
+    if (made_on := MadeOn.read(manifest)).fingerprint != machine.fingerprint:
+        raise ArtefactError(f"what came back for {name} was made on another machine than {machine.name}: {made_on}")
     returned, gain = recipe.report.returned, recipe.report.gain("baseline")
     time = None if returned is None else returned.measured_us or returned.alone_us
     versions = {"collage": str(manifest.get("collage")), **{str(k): str(v) for k, v in recipe.builds.items()}}

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +49,7 @@ def compile_fleet(
     """Compile each model for each type of machine of a fleet; tasks that are settled stay as they are.
 
     Args:
-        models: ONNX files.
+        models: ONNX files. Of files of one name, the names of their folders tell one from the other.
         fleet: The types of machines.
         folder: Where artefacts are written: ``MODEL/MACHINE.collage.zip``.
         address: See ``collage.fleet.cluster.join``.
@@ -107,12 +108,11 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _plan(models: Iterable[Path], fleet: Fleet, folder: Path, say: Say) -> tuple[list[Task], list[Work]]:
+def _plan(models: Sequence[Path], fleet: Fleet, folder: Path, say: Say) -> tuple[list[Task], list[Work]]:
     """Return the tasks of some models, and the work that those of readable models are."""
-    tasks: dict[str, Task] = {}
+    tasks: list[Task] = []
     works: list[Work] = []
-    names: dict[str, str] = {}
-    for path in models:
+    for path, name in _names(models).items():
         say(f"reading {path}")
         try:
             model: ModelFiles | None = describe_model(path)
@@ -122,19 +122,27 @@ def _plan(models: Iterable[Path], fleet: Fleet, folder: Path, say: Say) -> tuple
         except CollageError as error:
             model, reason = None, str(error)
         digest = file_digest(path) if model is None else model.digest
-        name = path.stem if names.setdefault(path.stem, digest) == digest else f"{path.stem}-{digest[:8]}"
         for machine in fleet.machines.values():
-            parts = {"model": digest, "machine": machine.name, "options": dict(machine.options)}
+            parts = {"model": digest, "name": name, "machine": machine.name, "options": dict(machine.options)}
             key = digest_of({**parts, "fingerprint": machine.fingerprint, "folder": str(folder)})
             task = Task(key, str(folder), name, digest, machine.name, file=f"{name}/{machine.name}.collage.zip")
-            if key in tasks:
-                continue
-            if model is None:
-                task = replace(task, state="failed", reason=reason)
-            else:
-                works.append(Work(task, model))
-            tasks[key] = task
-    return list(tasks.values()), works
+            tasks.append(replace(task, state="failed", reason=reason) if model is None else task)
+            works += [] if model is None else [Work(task, model)]
+    return tasks, works
+
+
+def _names(models: Iterable[Path]) -> dict[Path, str]:
+    """Return a name of its own for each model: that of its file, with as many folders before it as tell models apart."""
+    tails = {path: (*path.parts[1:-1], path.stem.lstrip(".") or "model") for path in map(Path.absolute, models)}
+    lengths = dict.fromkeys(tails, 1)
+    while True:
+        names = {path: "-".join(tail[-lengths[path] :]) for path, tail in tails.items()}
+        counts = Counter(names.values())
+        alike = [path for path, name in names.items() if counts[name] > 1]
+        longer = [path for path in alike if lengths[path] < len(tails[path])]
+        if not longer:  # Those that are still alike differ in the kind of file, or in a dash for a slash.
+            return names | {path: f"{names[path]}-{digest_of({'path': str(path)})[:8]}" for path in alike}
+        lengths |= {path: lengths[path] + 1 for path in longer}
 
 
 def _supervise(order: Order, say: Say) -> None:

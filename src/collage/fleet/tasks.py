@@ -15,7 +15,7 @@ from collage._errors import UsageError
 from collage.database import begin_writing, describe, open_engine, persistently
 from collage.database.database import default_url, sqlite_file
 
-__all__ = ["STATES", "Task", "TaskStore", "absolute_url", "is_file", "stale"]
+__all__ = ["STATES", "Task", "TaskStore", "absolute_url", "is_file", "replaced", "stale"]
 
 STATES = ("waiting", "running", "done", "failed", "cancelled")
 _LOCK = 0x666C6565
@@ -224,17 +224,31 @@ def absolute_url(url: str | None) -> str:
 def stale(tasks: Sequence[Task]) -> set[str]:
     """Return the keys of tasks whose artefacts are made by versions that a newer artefact for the same machine does not have.
 
+    Replaced ones are not among them.
+
     A toolchain that only one artefact uses changes unseen until another is compiled with it.
     """
     newest: dict[tuple[str, str], str] = {}
-    done = [task for task in tasks if task.state == "done"]
-    for task in sorted(done, key=lambda task: task.changed_at_s):
+    done, gone = _done(tasks), replaced(tasks)
+    for task in done:
         newest |= {(task.machine, name): version for name, version in task.versions.items()}
     return {
         task.digest
         for task in done
         if any(newest[task.machine, name] != version for name, version in task.versions.items())
-    }
+    } - gone
+
+
+def replaced(tasks: Sequence[Task]) -> set[str]:
+    """Return the keys of tasks whose artefacts gave way to those of newer tasks: of another model or option by their name."""
+    done = [task for task in _done(tasks) if task.file]
+    last = {(task.folder, task.file): task.digest for task in done}
+    return {task.digest for task in done} - set(last.values())
+
+
+def _done(tasks: Iterable[Task]) -> list[Task]:
+    """Return tasks that are done, the oldest first."""
+    return sorted((task for task in tasks if task.state == "done"), key=lambda task: task.changed_at_s)
 
 
 def _row(task: Task) -> dict[str, Any]:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["as_onnx", "read_model"]
 
+_LONG_DOMAIN = "ai.onnx"
 _LONGEST_REASON = 800
 """Characters; names in it may be as long as a model's author liked."""
 
@@ -226,6 +227,7 @@ def _bounded(proto: onnx.ModelProto, budgets: Budgets) -> list[TensorFacts]:
 
 def _finish(model: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Model:
     try:
+        _spell_out(model)
         defaults = take_defaults(model)
         lift_constants(model)
         _type_weights(model)
@@ -246,6 +248,18 @@ def _finish(model: ir.Model, budgets: Budgets, convert_opset: bool) -> ir.Model:
         raise ModelError("is not a valid model: " + _one_line(error)) from None
     check_inferred_shapes(proto, budgets)
     return model
+
+
+def _spell_out(model: ir.Model) -> None:
+    """Give ONNX's own domain the name that everything here knows it by, and graphs a name, on which the checker insists."""
+    for graph in model.graphs():
+        graph.name = graph.name or "graph"
+    parts: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    for part in parts:
+        if _LONG_DOMAIN in part.opset_imports:
+            part.opset_imports.setdefault("", part.opset_imports.pop(_LONG_DOMAIN))
+        for node in part.all_nodes():
+            node.domain = "" if node.domain == _LONG_DOMAIN else node.domain
 
 
 def _type_weights(model: ir.Model) -> None:

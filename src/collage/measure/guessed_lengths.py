@@ -12,13 +12,16 @@ from typing import Any
 import onnx_ir as ir
 
 from collage.frontend import Lengths, describe_inputs, dimension_name, free_dimensions
+from collage.graph import constant_tensor
 from collage.measure.reference_run import MadeUp, UntakenInputs, capture_made_up
 from collage.measure.session import MeasureSession
 
-__all__ = ["capture_at_some_lengths", "other_guesses"]
+__all__ = ["capture_at_some_lengths", "lengths_of_weights", "other_guesses"]
 
 _GUESSES = (256, 512, 1024, 64, 16, 4096, 16000, 2)
 _MOST_GUESSING_S = 20.0
+_MATRIX = 2
+_SAME_AXES = frozenset(("Cast", "Identity", "Relu", "Sigmoid", "Tanh", "Clip", "Abs", "Neg", "Dropout"))
 
 
 def capture_at_some_lengths(
@@ -56,7 +59,9 @@ def capture_at_some_lengths(
 
 
 def other_guesses(model: ir.Model, dims: Collection[str], given: Collection[str]) -> Iterator[dict[str, int]]:
-    """Yield lengths of free dimensions to try, each time for all of them or for one; batches stay as they are.
+    """Yield lengths of free dimensions to try: what weights demand, then lengths for one of them and for all.
+
+    Batches stay as they are.
 
     Args:
         model: Any model.
@@ -70,8 +75,77 @@ def other_guesses(model: ir.Model, dims: Collection[str], given: Collection[str]
         if spec.shape and len(spec.shape) > 1
     }
     names = [name for name in usual if name not in leading] or list(usual)
+    demanded = {name: length for name, length in lengths_of_weights(model).items() if name in usual}
+    if demanded:
+        yield demanded
     for length in _GUESSES:
-        for chosen in dict.fromkeys([tuple(names), *((name,) for name in names)]):
+        # One by one first: as few as possible are not as usual, and tensors stay small.
+        for chosen in dict.fromkeys([*((name,) for name in names), tuple(names)]):
             guess = {name: length for name in chosen if usual[name] != length}
             if guess:
-                yield guess
+                yield {**demanded, **guess}
+
+
+def lengths_of_weights(model: ir.Model) -> dict[str, int]:
+    """Return the lengths of free dimensions that follow from weights, such as the number of channels of a convolution.
+
+    Exporters are told too many axes to be dynamic now and then.
+    """
+    inputs = set(model.graph.inputs)
+    found: dict[str, int] = {}
+    for node in model.graph:
+        for operand, axis, length in _demands(node):
+            value, place = _origin(node.inputs[operand], axis)
+            if value in inputs and value.shape is not None and place < len(value.shape):
+                dim = value.shape[place]
+                name = dimension_name(str(value.name), place, dim if isinstance(dim, int) else dim.value)
+                if name is not None:
+                    found.setdefault(name, length)
+    return found
+
+
+def _demands(node: ir.Node) -> Iterator[tuple[int, int, int]]:
+    """Yield operands of a node, an axis of each, and the length that its weights or attributes demand of it."""
+    if node.domain:
+        return
+    weight = _shape_of_weight(node, 1)
+    first = _shape_of_weight(node, 0)
+    data = node.inputs[0] if node.inputs else None
+    rank = 0 if data is None or data.shape is None else len(data.shape)
+    if node.op_type == "DepthToSpace":
+        yield 0, 1, node.attributes["blocksize"].as_int() ** 2
+    elif node.op_type == "MatMul" and first and len(first) == _MATRIX and node.inputs[1] is not None:
+        other = node.inputs[1].shape
+        if other is not None and len(other) > 1:
+            yield 1, len(other) - _MATRIX, first[1]
+    if not weight:
+        return
+    if node.op_type == "Conv":
+        yield 0, 1, weight[1] * node.attributes.get_int("group", 1)
+    elif node.op_type in ("ConvTranspose", "BatchNormalization", "InstanceNormalization"):
+        yield 0, 1, weight[0]
+    elif node.op_type in ("LSTM", "GRU", "RNN"):
+        yield 0, 2, weight[2]
+    elif node.op_type == "Gemm" and rank == _MATRIX:
+        is_turned, is_other_turned = (node.attributes.get_int(name, 0) for name in ("transA", "transB"))
+        yield 0, 0 if is_turned else 1, weight[1 if is_other_turned else 0]
+    elif node.op_type == "MatMul" and rank:
+        yield 0, rank - 1, weight[-2] if len(weight) > 1 else weight[0]
+
+
+def _shape_of_weight(node: ir.Node, operand: int) -> tuple[int, ...]:
+    """Return the shape of an operand that is a constant; empty for all others."""
+    value = node.inputs[operand] if operand < len(node.inputs) else None
+    tensor = None if value is None else constant_tensor(value)
+    return () if tensor is None else tuple(tensor.shape.numpy())
+
+
+def _origin(value: ir.Value | None, axis: int) -> tuple[ir.Value | None, int]:
+    """Return the value that has this axis of a value first: before operators that leave axes alone, or only move them."""
+    while value is not None and (node := value.producer()) is not None and not node.domain:
+        if node.op_type == "Transpose" and "perm" in node.attributes:
+            axis = node.attributes["perm"].as_ints()[axis]
+        elif node.op_type not in _SAME_AXES:
+            break
+        value = node.inputs[0]
+    return value, axis

@@ -42,6 +42,11 @@ def rule(
     Raises:
         PatternError: The functions do not fit each other.
     """
+    for given, does in ((pattern, "draws the pattern"), (replacement, "builds what replaces it")):
+        if isinstance(given, PatternLike) or not callable(given):
+            raise PatternError(
+                f"rule() takes a function that {does}, such as lambda x: is_op('Relu')(x), not {given!r}"
+            )
     return _FunctionRule(pattern, replacement, name, tuple(fuzzy_ops))
 
 

@@ -6,10 +6,12 @@ single replacement is all or nothing too: it is built beside the graph, checked,
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -172,6 +174,25 @@ def rewrite(
         if not isinstance(getattr(rule, "pattern", None), PatternLike):
             raise PatternError(f"rule {rule.label!r} has no pattern; set self.pattern in its __init__")
     wanted = _enabled(rules, disabled)
+    with _collector_paused():
+        return _rewritten(model, wanted, iterative, verify, budget)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pause the collection of cycles: for the objects of a copy, it would look at all others several times."""
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_on:
+            gc.enable()
+
+
+def _rewritten(
+    model: ir.Model, wanted: Sequence[RewriteRule], iterative: bool, verify: bool, budget: int | None
+) -> RewriteResult:
     run = _Run(copy_model(model), [(rule, compile_pattern(rule.pattern)) for rule in wanted], verify, budget)
     seen = {_fingerprint(run.model, run.tensors): 0}
     limit = GROWTH * _size(model) + 1000

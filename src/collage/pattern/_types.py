@@ -18,6 +18,8 @@ from collage.pattern._scope import Scope
 
 _SMALL_BYTES = 1024
 """Larger constants are not given to inference, which reads the small ones: shapes, axes, sizes."""
+_KEPT_BYTES = 1 << 16
+"""Of larger models the answer of inference is not kept."""
 
 Dims = tuple[int | str | None, ...]
 
@@ -106,6 +108,7 @@ class Types:
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self._contexts: dict[ir.Graph, list[Context]] = {}
+        self._answers: dict[tuple[bytes, bool], onnx.GraphProto] = {}
 
     def contexts(self, scope: Scope) -> list[Context]:
         """Return the contexts of a scope: one for the main graph, one for each kind of call of a function."""
@@ -115,6 +118,16 @@ class Types:
         """Return True for an operator of whose results nothing follows: ONNX does not know it, nor does the model."""
         known = is_standard(node.domain) or node.op_identifier() in self.model.functions
         return not known and not is_contributed(node.domain, node.op_type, imports.get("", 0))
+
+    def ask(self, model: onnx.ModelProto, strict: bool) -> onnx.GraphProto:
+        """Ask ONNX's inference, once for all small models that are equal: a rule makes the same of each of its matches."""
+        key = (model.SerializeToString(deterministic=True), strict)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = infer_shapes(model, strict=strict).graph
+            if len(key[0]) <= _KEPT_BYTES:
+                self._answers[key] = answer
+        return answer
 
     def forget_calls(self, nodes: Sequence[ir.Node]) -> None:
         """Forget the contexts of functions if new nodes call one."""
@@ -145,10 +158,12 @@ class Types:
         """
         # ONNX's inference tells of no fault behind an operator that it does not know.
         nodes = [node for node in nodes if not self.is_foreign(node, imports)]
+        if not nodes:
+            return {}
         try:
-            return _Piece(self.model, nodes, context, claims).infer(imports, strict)
+            return _Piece(self, nodes, context, claims).infer(imports, strict)
         except RuntimeError:
-            found = _Piece(self.model, nodes, context, claims).infer(imports, strict=False)
+            found = _Piece(self, nodes, context, claims).infer(imports, strict=False)
             known = Context(context.graph, {**context.known, **found, **(claims or {})}, context.attributes)
             typed = [node for node in nodes if all(known.of(value).type is not None for value in used_values(node))]
             if len(typed) == len(nodes):
@@ -157,7 +172,7 @@ class Types:
                 dtypes = [None if value is None else known.of(value).dtype for value in node.inputs]
                 if fault := type_fault(node, dtypes, imports):
                     raise RuntimeError(fault) from None
-            _Piece(self.model, typed, known, claims).infer(imports, strict)
+            _Piece(self, typed, known, claims).infer(imports, strict)
             return found
 
     def accept(self, changed: Mapping[ir.Value, Fact], context: Context) -> dict[ir.Value, Fact]:
@@ -214,7 +229,7 @@ class _Piece:
     """Nodes cut out of a model, as a model that inference reads.
 
     Args:
-        model: The model that they are from, which holds the functions that they call.
+        types: Those of the model that they are from, which holds the functions that they call.
         nodes: The nodes, in order.
         context: The known facts about the values that they read.
         claims: Results that are taken for inputs, and what is known of them then.
@@ -222,12 +237,12 @@ class _Piece:
 
     def __init__(
         self,
-        model: ir.Model,
+        types: Types,
         nodes: Sequence[ir.Node],
         context: Context,
         claims: Mapping[ir.Value, Fact] | None = None,
     ) -> None:
-        self.model, self.claims = model, claims or {}
+        self.types, self.claims = types, claims or {}
         self.values: dict[ir.Value, ir.Value] = {}
         self.symbols: set[str] = set()
         made = {value for node in nodes for value in node.outputs}
@@ -282,15 +297,19 @@ class _Piece:
         graph = ir.Graph(
             self.inputs, [], nodes=self.nodes, initializers=self.weights, opset_imports=dict(imports), name="piece"
         )
-        functions = needed_functions(self.model, self.nodes)
+        functions = needed_functions(self.types.model, self.nodes)
         proto = ir.to_proto(ir.Model(graph, ir_version=10, functions=functions))
         version = imports.get("", 0)
         strict = strict and not any(is_contributed(node.domain, node.op_type, version) for node in graph.all_nodes())
-        found = dict(_type_protos(infer_shapes(inferable(proto), strict=strict).graph))
+        found = dict(_type_protos(self.types.ask(inferable(proto), strict)))
         names = {old: new.name for old, new in self.values.items()}
         return {old: self._fact(found[name]) for old, name in names.items() if name in found}
 
     def _fact(self, proto: onnx.TypeProto) -> Fact:
+        if proto.WhichOneof("value") == "tensor_type" and not proto.denotation:  # As nearly all are, without a detour.
+            tensor = proto.tensor_type
+            told = (d.dim_value if d.HasField("dim_value") else self._symbol(d.dim_param) for d in tensor.shape.dim)
+            return Fact(ir.TensorType(ir.DataType(tensor.elem_type)), tuple(told) if tensor.HasField("shape") else None)
         shape = ir.serde.deserialize_type_proto_for_shape(proto)
         dims = None if shape is None else tuple(d if isinstance(d, int) else self._symbol(d.value) for d in shape)
         return Fact(ir.serde.deserialize_type_proto_for_type(proto), dims)

@@ -32,7 +32,7 @@ _WORDS: Mapping[Verdict, str] = {
     "tie": "as fast within doubt",
     "undecided": "faster here, but not faster than every single toolchain beyond doubt",
     "wrong": "wrong",
-    "over budget": "reduced precision outside the accuracy budget",
+    "over budget": "reduced precision outside --accuracy-budget or --max-drop",
     "unavailable": "not available",
     "refused": "refused",
     "failed": "could not be built",

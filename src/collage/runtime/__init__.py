@@ -7,6 +7,7 @@ from collage.runtime._executor import Executor, Step
 from collage.runtime._explained import explain_artefact
 from collage.runtime._load import load
 from collage.runtime._machines import machine_lines, machine_rows
+from collage.runtime._made_on import MadeOn
 from collage.runtime._manifest import MANIFEST, verify
 from collage.runtime._memory import page_out, trim
 from collage.runtime._open import Opened, is_artefact, opened, read_inputs
@@ -28,6 +29,7 @@ __all__ = [
     "Executor",
     "KernelRecord",
     "KernelTime",
+    "MadeOn",
     "Opened",
     "Port",
     "Profile",

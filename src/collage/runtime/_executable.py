@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -227,6 +227,10 @@ class Executable:
         if inputs is not None:
             for _ in range(self._limit):  # The context that was used last is the last in the queue.
                 self.run(inputs)
+
+    def hold_for_fork(self, until: float) -> Callable[[], None]:
+        """Have no run begin until the result is called, and wait for those that began, to a time of ``time.monotonic``."""
+        return self._contexts.hold_all(until)
 
     def restart_in_fork(self) -> None:
         """Load kernels anew, for a fork of the process that loaded them; called there, before anything else runs."""

@@ -13,7 +13,7 @@ from collage.measure.kernel_factory import KernelMaker, kernel_attributes, plan_
 from collage.runtime import Executable, KernelRecord, Port, Recipe
 from collage.system.scratch import make_scratch
 from collage.toolchains import Registry, compile_for, registry
-from collage.transform import prepare
+from collage.transform import parse_pipeline
 
 __all__ = ["Part", "executable_of"]
 
@@ -27,6 +27,7 @@ def executable_of(
     *,
     threads: int = 0,
     contexts: int | None = None,
+    passes: str = "prepare",
     toolchains: Registry | None = None,
 ) -> Executable:
     """Build an executable from an explicit plan: one kernel for each part.
@@ -36,6 +37,7 @@ def executable_of(
         parts: Disjoint parts that cover the prepared model. A target alone gets the whole model as one kernel.
         threads: Threads of each kernel, 0 for as many as there are processors.
         contexts: Runs that may go on at the same time, None for the default of ``Executable``.
+        passes: How the model is prepared, see ``parse_pipeline``.
         toolchains: Registry in which the targets are looked up, the installed toolchains by default.
 
     Returns:
@@ -43,7 +45,7 @@ def executable_of(
     """
     available = toolchains or registry()
     workspace = make_scratch()
-    placed = place_weights(prepare(read_model(model)), workspace)
+    placed = place_weights(parse_pipeline(passes)(read_model(model)), workspace)
     graph = DataflowGraph(placed)
     maker = KernelMaker(graph)
     specs, records = [], []

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     """A tensor as it crosses a kernel's border: row-major NumPy; ml_dtypes types where NumPy has none."""
 
 __all__ = [
+    "IN_FLOATS",
     "TUNED",
     "AllocatingKernel",
     "Availability",
@@ -49,6 +50,9 @@ T = TypeVar("T")
 
 TUNED = "collage.tuned"
 """Property of a kernel's model: the records of a ``Tuner`` by workload, as a JSON object of texts."""
+
+IN_FLOATS = "in_floats"
+"""Entry of the metadata of a kernel in a coarser type: positions of nodes with weights that compute in floats all the same."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,8 @@ class Compiled:
         portable: True if the files are plain ONNX and fit any machine; False for native code and caches.
         metadata: Whatever the toolchain needs to load it again: JSON values only, and no text that could be a path, since
             it comes back from artefacts that anybody may have written. Values are told by position: their names may
-            hold slashes.
+            hold slashes. With ``memory_scopes``, such as ``{"inputs": ["global.texture", None], "outputs": [None]}``, a kernel
+            demands arguments, or leaves results, in memories of its device: plans of devices and the runtime see it.
 
     Raises:
         ValueError: The metadata holds a text that could be a path.
@@ -114,6 +119,25 @@ class Compiled:
         for text in _texts(self.metadata):
             if "/" in text or "\\" in text or text == "..":
                 raise ValueError(f"the metadata of a kernel for {self.target} holds the path {text[:80]!r}")
+
+    def memory_scopes(self, inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
+        """Return the memories that the kernel demands.
+
+        Args:
+            inputs: The names of the values that it reads, in the order of its own inputs.
+            outputs: The names of the values that it makes.
+
+        Raises:
+            TypeError: The metadata holds something other than lists of texts.
+        """
+        told = self.metadata.get("memory_scopes") or {}
+        scopes = [
+            *zip(inputs, told.get("inputs", ()), strict=False),
+            *zip(outputs, told.get("outputs", ()), strict=False),
+        ]
+        if not all(isinstance(scope, str | None) for _, scope in scopes):
+            raise TypeError(f"{self.target} demands the memories {str(told)[:80]}, which are not lists of texts")
+        return {name: scope for name, scope in scopes if scope is not None}
 
     def as_json(self) -> dict[str, Any]:
         """JSON values only."""

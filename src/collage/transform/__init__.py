@@ -44,8 +44,8 @@ from collage.transform._merge_parallel import MergeParallel
 from collage.transform._pass import Pass, PassResult, get_pass, list_passes, register_pass
 from collage.transform._pass_kinds import FunctionPass, ModulePass
 from collage.transform._pass_names import ENTRY_POINT_GROUP
-from collage.transform._pipeline import parse_pipeline
-from collage.transform._prepare import code_digest, default_passes, prepare, simplifying_passes
+from collage.transform._pipeline import parse_pipeline, simplifying_passes
+from collage.transform._prepare import code_digest, default_passes, prepare
 from collage.transform._print_ir import PrintIR, model_text
 from collage.transform._raise_opset import RaiseOpset
 from collage.transform._recognise import (

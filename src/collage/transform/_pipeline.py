@@ -1,8 +1,9 @@
-"""Pipelines as text: ``prepare, FoldConstant{max_growth=0}, PrintIR{only=Conv}``."""
+"""Pipelines as text: ``prepare, FoldScaleAxis, PrintIR{only=Conv}``."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import onnx_ir as ir
 
@@ -11,8 +12,10 @@ from collage.transform._pass import Pass, Runner, get_pass, make_pass
 from collage.transform._prepare import PREPARE, default_passes
 from collage.transform._sequential import Sequential
 
-__all__ = ["parse_pipeline"]
+__all__ = ["parse_pipeline", "simplifying_passes"]
 
+_KEPT = frozenset(("DeadCodeElimination", "InferType", "InlineFunctions", "TopologicalSort"))
+"""Passes that compute nothing, and on which the others rely."""
 _MEMBER = re.compile(r"\s*(?P<name>[^\s,{}]+)\s*(?:\{(?P<options>[^{}]*)\})?\s*(?:,|$)")
 
 
@@ -23,7 +26,7 @@ def parse_pipeline(text: str) -> Sequential:
     run by their levels.
 
     Args:
-        text: For example ``prepare,FoldConstant{max_growth=0}``. ``prepare`` is the default preparation. Values are whole
+        text: For example ``prepare,PrintIR{only=Conv}``. ``prepare`` is the default preparation. Values are whole
             numbers, numbers, ``true``, ``false`` or text.
 
     Raises:
@@ -41,6 +44,11 @@ def parse_pipeline(text: str) -> Sequential:
         members.append(_pass(found["name"], _options(found["options"] or "", text)))
         end = found.end()
     return _Pipeline(members, name="passes")
+
+
+def simplifying_passes(pipeline: str = PREPARE) -> tuple[str, ...]:
+    """Return the names of the passes of a pipeline that can be left out one by one, in order."""
+    return tuple(name for name in dict.fromkeys(_single_passes(parse_pipeline(pipeline))) if name not in _KEPT)
 
 
 class _Pipeline(Sequential):
@@ -62,9 +70,22 @@ def _names_in(member: Pass) -> frozenset[str]:
     """Return the names of a pass and of all passes inside of it; of the default preparation, only its own."""
     names = {member.info.name}
     if member.info.name != PREPARE:
-        for inner in (*getattr(member, "passes", ()), *filter(None, [getattr(member, "inner", None)])):
-            names |= _names_in(inner)
+        names.update(*map(_names_in, _inside(member)))
     return frozenset(names)
+
+
+def _single_passes(member: Pass) -> Iterator[str]:
+    """Give the names of the passes inside of a pass that consist of no other ones."""
+    inside = _inside(member)
+    if not inside:
+        yield member.info.name
+    for inner in inside:
+        yield from _single_passes(inner)
+
+
+def _inside(member: Pass) -> tuple[Pass, ...]:
+    """Return the passes that a sequence, a repetition or an attempt consists of; none for other passes."""
+    return (*getattr(member, "passes", ()), *filter(None, [getattr(member, "inner", None)]))
 
 
 def _pass(name: str, options: dict[str, object]) -> Pass:

@@ -24,7 +24,7 @@ from collage.transform._standard import (
     TopologicalSort,
 )
 
-__all__ = ["code_digest", "default_passes", "prepare", "simplifying_passes"]
+__all__ = ["PREPARE", "code_digest", "default_passes", "prepare"]
 
 _MAX_ROUNDS = 5
 
@@ -51,15 +51,6 @@ def default_passes() -> Sequential:
     )
     members = [InlineFunctions(), TopologicalSort(), Attempt(InferType())]
     return Sequential([*members, Repeat(simplify, _MAX_ROUNDS)], name=PREPARE)
-
-
-def simplifying_passes() -> tuple[str, ...]:
-    """Return the names of the passes of the preparation that can be left out one by one, in order."""
-    kept = ("DeadCodeElimination", "InferType")
-    repeated = default_passes().passes[-1]
-    assert isinstance(repeated, Repeat)
-    assert isinstance(repeated.inner, Sequential)
-    return tuple(member.info.name for member in repeated.inner.passes if member.info.name not in kept)
 
 
 def prepare(model: ir.Model) -> ir.Model:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,3 +91,41 @@ def test_variants_take_the_whole_model_alone(tmp_path: Path, monkeypatch: pytest
             costs.learn()
         assert variant not in costs.overheads
         assert target in costs.overheads
+
+
+@pytest.mark.parametrize(
+    ("budget", "asked"), [(80, {"one": 6, "two": 6}), (12, {"one": 3, "two": 3}), (10, {"one": 2, "two": 3}), (2, {})]
+)
+def test_targets_without_a_profile_share_half_of_the_kernels_that_tell_where_the_time_goes(
+    budget: int, asked: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op_types = ("Exp", "Log", "Neg", "Abs", "Tanh", "Relu")
+    nodes = [helper.make_node(op_type, [f"v{i}"], [f"v{i + 1}"]) for i, op_type in enumerate(op_types)]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("v0", "v6")]
+    model = ir.serde.deserialize_model(helper.make_model(helper.make_graph(nodes, "chain", ports[:1], ports[1:])))
+    menu = [Target.parse(f"llvm -compiler={name}") for name in ("one", "two")]
+    toolchains = Registry(())
+    for name in ("one", "two"):
+        toolchains.add(FakeToolchain(name=name))
+    part, whole = (Outcome(Status.OK, time=summarise([seconds])) for seconds in (1e-3, 6e-3))
+    counts: Counter[str] = Counter()
+
+    def measure(_: object, kernels: Sequence[tuple[object, Target]], *_more: object) -> list[Outcome]:
+        counts.update(target.toolchain for _, target in kernels)
+        return [part for _ in kernels]
+
+    monkeypatch.setattr(cost_table.MeasuringCostEstimator, "measure", measure)
+    monkeypatch.setattr(cost_table, "measure_overheads", lambda *_: Overheads(1e-6, 1e-6))
+    monkeypatch.setattr(cost_table, "measure_peak", lambda _: Peak(1e9, 1e9))
+    options = CompileOptions(measure_budget=budget)
+    with Database(str(tmp_path / "t.sqlite")) as database:
+        problem = Problem.of(model, menu, toolchains, options)
+        baselines = {
+            target: TargetBaseline(target, Availability(True), {}, ((1 << 6) - 1,), (whole,), {}) for target in menu
+        }
+        survey = Survey(problem, Reference(CheckingSets(), None, Verdict()), baselines)
+        with measure_session(toolchains, database, tmp_path, options) as session:
+            costs = CostTable(problem, survey, session, database)
+            costs.learn()
+    assert counts == asked
+    assert costs.kernels_left == budget - sum(asked.values())

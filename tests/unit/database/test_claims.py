@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from collage.cost.workload_key import WorkloadKey
+from collage.database import _persistence, await_server
 from collage.database.database import Database
 
 KEY = WorkloadKey("kernel", "(1, 2)float32", "llvm", "tvm 1", "machine", 0, 4)
@@ -96,3 +97,25 @@ def test_a_server_that_is_away_for_a_moment_delays_a_command_and_does_not_end_it
         monkeypatch.setattr(engine, "connect", flaky)
         assert database.fact(fact="note", tuner="x") is None
         assert left == [0]
+
+
+def test_a_server_that_comes_back_is_awaited_and_one_that_does_not_is_not_for_ever(
+    postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = []
+    connect = sa.Engine.connect
+
+    def late(engine: sa.Engine) -> sa.Connection:
+        attempts.append(engine)
+        if len(attempts) < 3:
+            raise sa.exc.OperationalError("", None, Exception("the database system is starting up"))
+        return connect(engine)
+
+    monkeypatch.setattr(_persistence, "_LOOK_S", 0.0)
+    monkeypatch.setattr(sa.Engine, "connect", late)
+    await_server(postgres)
+    assert len(attempts) == 3
+    monkeypatch.setattr(_persistence, "_AWAY_S", -1.0)
+    attempts.clear()
+    await_server(postgres)
+    assert len(attempts) == 1

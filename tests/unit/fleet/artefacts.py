@@ -9,18 +9,26 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from collage.fleet.machines import MachineType
 from collage.fleet.models import ModelFiles
 from collage.runtime._zip import write_zip
 
 KEPT = Path(__file__).parents[2] / "data" / "schema_1.collage"
 DIGEST = "5" * 64
+MACHINE = MachineType("small", "0123456789abcdef", {})
 
 
 def zipped(**changes: Any) -> bytes:
     """The artefact, with changes of its manifest."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(shutil.copytree(KEPT, Path(scratch) / "a"))
-        told = {**manifest(), "model": {"path": "m.onnx", "sha256": DIGEST, "nodes": 1}, **changes}
+        made_on = {"digest": MACHINE.fingerprint, "cpu": "", "flags": []}
+        told = {
+            **manifest(),
+            "model": {"path": "m.onnx", "sha256": DIGEST, "nodes": 1},
+            "fingerprint": made_on,
+            **changes,
+        }
         (folder / "manifest.json").write_text(json.dumps(told))
         archive = io.BytesIO()
         write_zip(sorted(folder.iterdir()), archive)

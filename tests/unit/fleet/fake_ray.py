@@ -6,9 +6,15 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+
+class RayError(Exception):
+    """The base of all others."""
+
+
 ERRORS = SimpleNamespace(
+    RayError=RayError,
     **{
-        name: type(name, (Exception,), {})
+        name: type(name, (RayError,), {})
         for name in (
             "RayTaskError",
             "TaskCancelledError",
@@ -18,7 +24,7 @@ ERRORS = SimpleNamespace(
             "ObjectLostError",
             "TaskUnschedulableError",
         )
-    }
+    },
 )
 
 
@@ -90,7 +96,7 @@ class FakeRay:
         except Exception as error:
             return error
 
-    def get(self, reference: Reference) -> Any:
+    def get(self, reference: Reference, timeout: float | None = None) -> Any:
         self.busy.remove(reference)
         if reference.is_cancelled:
             raise ERRORS.TaskCancelledError

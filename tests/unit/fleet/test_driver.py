@@ -211,6 +211,19 @@ def test_whatever_a_hostile_node_sends_fails_its_task_only(tmp_path: Path, sent:
     assert not (tmp_path / "m0" / "small.zip").exists()
 
 
+def test_an_answer_that_ray_cannot_read_fails_its_task_only(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, 2)
+
+    def ends(reference: Reference) -> Any:
+        if name_of(reference) == "m1.onnx":
+            return done(reference)
+        raise ERRORS.RayError("it holds an object of a module that is not here")
+
+    fleet.run(ends, {"a": "small"})
+    assert fleet.states() == ["failed", "done"]
+    assert "cannot be read: it holds an object" in fleet.tasks["0-small"].reason
+
+
 def test_the_artefact_of_another_model_is_refused(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path, 1)
     (work,) = fleet.order.work

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.fleet.artefacts import model, zipped
+from tests.unit.fleet.artefacts import MACHINE, model, zipped
 
 from collage._errors import ArtefactError, UsageError
 from collage.cost.outcome import Outcome, Status
@@ -32,7 +32,7 @@ FIELDS = ("kind", "node", "host", "reason", "code", "took_s", "artefact", "rows"
 
 
 def test_an_artefact_is_kept_as_it_came(tmp_path: Path) -> None:
-    kept = keep(ARTEFACT, model(), tmp_path / "m" / "small.zip")
+    kept = keep(ARTEFACT, model(), MACHINE, tmp_path / "m" / "small.zip")
     assert (tmp_path / "m" / "small.zip").read_bytes() == ARTEFACT
     assert kept.digest == file_digest(tmp_path / "m" / "small.zip")
     assert [path.name for path in (tmp_path / "m").iterdir()] == ["small.zip"]
@@ -48,12 +48,14 @@ def test_an_artefact_is_kept_as_it_came(tmp_path: Path) -> None:
         zipped(model={"path": "m.onnx", "sha256": "6" * 64, "nodes": 1}),
         zipped(model={}),
         zipped(inputs=[]),
+        zipped(fingerprint={"digest": "f" * 16, "cpu": "another", "flags": []}),
+        zipped(fingerprint={}),
     ],
 )
 def test_what_is_no_artefact_of_the_model_is_refused_and_leaves_nothing(sent: bytes, tmp_path: Path) -> None:
-    keep(ARTEFACT, model(), tmp_path / "small.zip")
+    keep(ARTEFACT, model(), MACHINE, tmp_path / "small.zip")
     with pytest.raises(ArtefactError):
-        keep(sent, model(), tmp_path / "small.zip")
+        keep(sent, model(), MACHINE, tmp_path / "small.zip")
     assert [path.name for path in tmp_path.iterdir()] == ["small.zip"]
     assert (tmp_path / "small.zip").read_bytes() == ARTEFACT
 
@@ -62,7 +64,7 @@ def test_other_inputs_than_the_models_are_refused(tmp_path: Path) -> None:
     ours = model()
     other = type(ours)(ours.path, ours.digest, ours.files, ours.bytes, (("z", "float32"),), ours.outputs)
     with pytest.raises(ArtefactError, match="inputs or outputs"):
-        keep(ARTEFACT, other, tmp_path / "small.zip")
+        keep(ARTEFACT, other, MACHINE, tmp_path / "small.zip")
 
 
 @settings(max_examples=40, deadline=None)

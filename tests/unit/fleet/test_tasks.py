@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from collage._errors import UsageError
 from collage.database.database import Database
-from collage.fleet.tasks import Task, TaskStore, absolute_url, stale
+from collage.fleet.tasks import Task, TaskStore, absolute_url, replaced, stale
 
 
 def task(number: int, **more: object) -> Task:
@@ -69,6 +70,17 @@ def test_an_artefact_is_stale_if_a_newer_one_of_its_machine_was_made_by_other_ve
     failed = task(5, state="failed", versions={"tvm": "4"}, changed_at_s=3.0)
     assert stale([new, old, apart, elsewhere, failed]) == {"t1"}
     assert stale([old, apart]) == set()
+
+
+def test_an_artefact_whose_file_a_newer_one_took_is_replaced_and_never_stale() -> None:
+    old = task(1, state="done", versions={"tvm": "5"}, file="m/small.zip", changed_at_s=1.0)
+    new = task(2, state="done", versions={"tvm": "6"}, file="m/small.zip", changed_at_s=2.0)
+    other = task(3, state="done", versions={"tvm": "5"}, file="n/small.zip", changed_at_s=0.0)
+    failed = task(4, state="failed", file="n/small.zip", changed_at_s=3.0)
+    elsewhere = replace(new, digest="t5", folder="another")
+    tasks = [new, failed, elsewhere, other, old]
+    assert replaced(tasks) == {"t1"}
+    assert stale(tasks) == {"t3"}
 
 
 def test_a_file_is_named_alike_in_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

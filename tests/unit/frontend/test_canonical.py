@@ -62,3 +62,30 @@ def test_padding_that_keeps_lengths_is_written_out(mode: str, more: dict[str, li
 def test_other_padding_is_left_as_it_is(attributes: dict[str, Any]) -> None:
     (node,) = read_model(transposed(**attributes)).graph
     assert node.attributes.keys() == attributes.keys()
+
+
+def test_the_long_name_of_the_default_domain_and_graphs_without_names_are_read() -> None:
+    """ONNX names its domain ``ai.onnx``, and runtimes take both names and graphs without one."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["ai.onnx" : 17, "my" : 1]>
+        g (bool c, float[2] x) => (float[2] y)
+        {
+            t = If (c) <
+                then_branch = one () => (float[2] a) { a = Relu (x) },
+                else_branch = two () => (float[2] b) { b = Neg (x) }>
+            y = my.Twice (t)
+        }
+        <opset_import: ["ai.onnx" : 17], domain: "my"> Twice (v) => (w) { w = Add (v, v) }""")
+    branches = [attribute.g for attribute in model.graph.node[0].attribute]
+    for node in (model.graph.node[0], *(branch.node[0] for branch in branches), model.functions[0].node[0]):
+        node.domain = "ai.onnx"
+    for graph in (model.graph, *branches):
+        graph.name = ""
+    before = model.SerializeToString()
+    read = read_model(model)
+    assert read.opset_imports == {"": 17}
+    assert [(node.domain, node.op_type) for node in read.graph.all_nodes()] == [
+        ("", each) for each in ("If", "Relu", "Neg", "Add")
+    ]
+    assert all(graph.name for graph in read.graphs())
+    assert model.SerializeToString() == before

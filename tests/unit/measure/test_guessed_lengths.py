@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+import re
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -7,12 +10,23 @@ import pytest
 from collage._errors import NothingCanRun
 from collage.frontend import free_dimensions
 from collage.measure import guessed_lengths
-from collage.measure.guessed_lengths import capture_at_some_lengths, other_guesses
+from collage.measure.guessed_lengths import capture_at_some_lengths, lengths_of_weights, other_guesses
 from collage.measure.reference_run import MadeUp, UntakenInputs
 
 
 def model_of(inputs: str) -> ir.Model:
     return ir.from_onnx_text(f'<ir_version: 9, opset_import: ["": 17]> g ({inputs}) => (float[m] z) {{ z = Relu (x) }}')
+
+
+def with_zeros(text: str) -> str:
+    """Return the text of a graph whose constants, declared after the outputs, have values."""
+
+    def zeros(found: re.Match[str]) -> str:
+        return f"{found[0]} = {{{', '.join(['0'] * math.prod(map(int, found[1].split(','))))}}}"
+
+    head, declares, rest = text.partition(") <")
+    constants, end, body = rest.partition("> ")
+    return head + declares + re.sub(r"float\[([\d, ]+)\] \w+", zeros, constants) + end + body
 
 
 def nameless(**shapes: list[int | str | None]) -> ir.Model:
@@ -34,6 +48,36 @@ def test_batches_are_not_guessed_and_each_dimension_alone_is() -> None:
     guesses = list(other_guesses(nameless(x=["n", None], state=[2, "n", None]), (), ()))
     assert {name for guess in guesses for name in guess} == {"x[1]", "state[2]"}
     assert {"x[1]": 256, "state[2]": 256} in guesses and {"x[1]": 256} in guesses and {"state[2]": 256} in guesses
+
+
+def test_few_dimensions_are_tried_before_all_of_them() -> None:
+    guesses = [guess for guess in other_guesses(nameless(x=["n", "c", "h"]), (), ()) if 256 in guess.values()]
+    assert guesses == [{"c": 256}, {"h": 256}, {"c": 256, "h": 256}]
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [
+        ("float[n, c, t] x) => (float[n, k, u] y) <float[4, 3, 1] w> { y = Conv <group = 2> (x, w) }", {"c": 6}),
+        ("float[n, c, t] x) => (float[n, k, u] y) <float[4, 3, 1] w> { y = ConvTranspose (x, w) }", {"c": 4}),
+        ("float[t, b, f] x) => (float[t, d, b, h] y) <float[1, 8, 3] w, float[1, 8, 2] r> "
+         "{ y = LSTM <hidden_size = 2> (x, w, r) }", {"f": 3}),
+        ("float[n, f] x) => (float[n, k] y) <float[4, 3] w> { y = Gemm <transB = 1> (x, w) }", {"f": 3}),
+        ("float[f, n] x) => (float[n, k] y) <float[3, 4] w> { y = Gemm <transA = 1> (x, w) }", {"f": 3}),
+        ("float[n, t, f] x) => (float[n, t, k] y) <float[3, 4] w> { y = MatMul (x, w) }", {"f": 3}),
+        ("float[n, f, t] x) => (float[n, k, t] y) <float[3, 4] w> { y = MatMul (w, x) }", {"f": 4}),
+        ("float[n, c, h] x) => (float[n, c, h] y) <float[5] s> { y = BatchNormalization (x, s, s, s, s) }", {"c": 5}),
+        ("float[n, c, h, w] x) => (float[n, d, a, b] y) { y = DepthToSpace <blocksize = 3> (x) }", {"c": 9}),
+        ("float[n, h, c] x) => (float[n, k, u] y) <float[4, 3, 1] w> "
+         "{ a = Relu (x) b = Transpose <perm = [0, 2, 1]> (a) y = Conv (b, w) }", {"c": 3}),
+        ("float[n, c, t] x) => (float[n, k, u] y) <float[4, 3, 1] w> { a = Add (x, x) y = Conv (a, w) }", {}),
+        ("float[n, 6, t] x) => (float[n, k, u] y) <float[4, 6, 1] w> { y = Conv (x, w) }", {}),
+    ],
+)  # fmt: skip
+def test_lengths_follow_from_weights(text: str, lengths: dict[str, int]) -> None:
+    model = ir.from_onnx_text(f'<ir_version: 9, opset_import: ["": 17]> g ({with_zeros(text)}')
+    assert lengths_of_weights(model) == lengths
+    assert next(iter(other_guesses(model, (), ()))) == lengths or not lengths
 
 
 def test_a_leading_dimension_is_guessed_where_there_is_no_other() -> None:

@@ -38,6 +38,20 @@ def test_a_zip_runs_and_is_profiled(small: Executable, tmp_path: Path, capsys: p
     assert _main([*arguments, "--profile", str(tmp_path / "missing" / "trace.json")]) == 2
 
 
+def test_made_up_inputs_go_with_the_given_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = '<ir_version: 9, opset_import: ["" : 17]> g (float[N, 2] a, float[N, 2] b) => (float[N, 2] y) { y = Add (a, b) }'
+    artefact = executable_of(onnx.parser.parse_model(text), "onnxruntime").save(tmp_path / "m.zip")
+    np.save(tmp_path / "a.npy", np.ones((3, 2), np.float32))
+    words = ["run", str(artefact), "--json", "--input", f"a={tmp_path / 'a.npy'}"]
+    assert _main(words) == 0
+    (output,) = json.loads(capsys.readouterr().out)["outputs"]
+    assert output["shape"] == [3, 2]
+    assert _main([*words, "--dim", "N=4"]) == 2
+    assert "dimension 'N' is 3 in the inputs that are given, and 4 was asked for" in capsys.readouterr().err
+    assert _main([*words, "--input", f"a={tmp_path / 'b.npy'}"]) == 2
+    assert "--input gives 'a' twice" in capsys.readouterr().err
+
+
 def test_what_was_rebuilt_is_said(artefact: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _main(["run", str(artefact), "--rebuild"]) == 0
     assert capsys.readouterr().err.count("note: rebuilt") == 3

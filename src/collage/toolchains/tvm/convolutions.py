@@ -2,6 +2,8 @@
 
 * Over three dimensions: the images that a window sees, one behind the other, become channels of one image.
 * To a number of maps that fills no vectors: to some more, which are cut off. Loops over 3 maps compute single numbers.
+* To few maps by a wide window: each column of the window has maps of its own, which together fill vectors. What belongs to
+  one element is added up then.
 * **Transposed**: each place to which a stride leads (a phase) is an ordinary convolution of the input with a part of the
   weight. All phases are one convolution, with a channel for each, and are laid out beside each other then. TVM's own loops
   go over an input that has zeros between its elements, and take 100 times as long.
@@ -11,7 +13,9 @@ The functions take and return values of Relax in ONNX's layouts. Their arguments
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +26,19 @@ from tvm import relax, te, tirx
 
 from collage.toolchains.tvm.tile_schedules import LANES, TILE_COLUMNS, divisor
 
-__all__ = ["Windows", "is_known", "over_three_dimensions", "padded_to_shape", "transposed", "with_whole_vectors"]
+__all__ = [
+    "Windows",
+    "column_by_column",
+    "has_columns_for_vectors",
+    "is_known",
+    "over_three_dimensions",
+    "padded_to_shape",
+    "transposed",
+    "with_whole_vectors",
+]
 
+_ADDING = 4
+"""Times that an element takes to be added up, in products of a vector. See ``docs/studies/winograd.md``."""
 Convolve = Callable[[Any, Any, Any, "Windows"], Any]
 """An ordinary convolution: of a value with a weight, a bias or None, and windows."""
 
@@ -100,22 +115,57 @@ def over_three_dimensions(bb: Any, x: Any, weight: Any, bias: Any, windows: Wind
 
 
 def with_whole_vectors(weight: Any, bias: Any) -> tuple[Any, Any] | None:
-    """Return a weight and a bias with maps of zeros behind their own, so that maps fill vectors; None if they do already.
+    """Return a weight and a bias with maps of zeros behind their own, so that maps fill vectors; None if that gains nothing.
 
     Args:
         weight: The weight of a convolution in one group, which is known.
         bias: The bias, or None. If it is unknown, None is returned.
     """
     maps = int(weight.ty.shape.values[0])
-    if divisor(maps, TILE_COLUMNS) is not None or not (bias is None or isinstance(bias, tvm.ir.GenericConst)):
+    more = _whole(maps) - maps
+    fill_half = divisor(maps, TILE_COLUMNS) is not None and more >= maps  # 4 or 8 maps: smaller vectors are as fast.
+    if not more or fill_half or not (bias is None or isinstance(bias, tvm.ir.GenericConst)):
         return None
 
     def padded(value: Any) -> Any:
         numbers = value.value.numpy()
-        more = [(0, -maps % LANES), *[(0, 0)] * (numbers.ndim - 1)]
-        return relax.const(np.pad(numbers, more), str(value.ty.dtype))
+        return relax.const(np.pad(numbers, [(0, more), *[(0, 0)] * (numbers.ndim - 1)]), str(value.ty.dtype))
 
     return padded(weight), None if bias is None else padded(bias)
+
+
+def has_columns_for_vectors(weight: Any, windows: Windows) -> bool:
+    """Return True if maps for each column of a window of two dimensions are worth the adding up."""
+    maps, channels, rows, columns = (int(n) for n in weight.ty.shape.values)
+    if windows.groups > 1 or windows.strides[1] > 1:
+        return False
+    fewer = (_whole(maps) * columns - _whole(maps * columns)) // LANES
+    return fewer * channels * rows > _ADDING * maps * columns
+
+
+def column_by_column(bb: Any, x: Any, weight: Any, bias: Any, windows: Windows, convolve: Convolve) -> Any:
+    """Convolve over two dimensions with maps for each column of the window, by a weight that is known."""
+    values = weight.value.numpy()
+    maps, channels, rows, columns = values.shape
+    apart = np.zeros((_whole(maps * columns), channels, rows, 1), values.dtype)
+    apart[: maps * columns] = values.transpose(3, 0, 1, 2).reshape(maps * columns, channels, rows, 1)
+    y = bb.normalize(convolve(x, relax.const(apart, str(weight.ty.dtype)), None, windows))
+    step = windows.dilations[1]
+
+    def together(data: Any, *added: Any) -> Any:
+        def element(sample: Any, map_: Any, row: Any, column: Any) -> Any:
+            parts = [data(sample, i * maps + map_, row, column + i * step) for i in range(columns)]
+            return functools.reduce(operator.add, parts, *(each(map_) for each in added))
+
+        samples, _, height, width = data.shape
+        return te.compute((samples, maps, height, width - step * (columns - 1)), element, name="together")
+
+    return bb.emit_te(together, y, *([] if bias is None else [bias]), primfunc_name_hint="together")
+
+
+def _whole(maps: int) -> int:
+    """Return the least number of maps that is not below ``maps`` and fills vectors."""
+    return -(-maps // LANES) * LANES
 
 
 def transposed(

@@ -6,6 +6,7 @@
   a division by zero in TVM's own process when it lays out a stack of scalars.
 * Normalised over several dimensions behind a convolution, TVM turns a tensor channels-last but not its scale, and reads
   beyond the end of it. One dimension instead of several leaves nothing to turn. And it needs one that it does not normalise.
+* Beside convolutions, images and groups of channels are normalised in loops that no schedule is for; see ``normalisations``.
 * The sign of what has none is compared with -1, which unsigned numbers are not.
 * ``Pow`` of integers takes the way of floating-point numbers, which TVM refuses to generate.
 * A shift by as many places as a number has, or more, is what the processor makes of it. To ONNX nothing is left but the sign.
@@ -44,12 +45,15 @@ from tvm.relax.frontend.onnx.onnx_frontend import ONNXGraphImporter, onnx_input
 from collage._errors import Unsupported
 from collage.toolchains.tvm.convolutions import (
     Windows,
+    column_by_column,
+    has_columns_for_vectors,
     is_known,
     over_three_dimensions,
     padded_to_shape,
     transposed,
     with_whole_vectors,
 )
+from collage.toolchains.tvm.normalisations import is_of_images, normalised_images, reshaped, with_channels
 
 __all__ = ["KernelImporter", "import_onnx"]
 
@@ -67,9 +71,11 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
 
     def __init__(self) -> None:
         super().__init__(None, "float32")
+        self._is_turned = False
 
     def read(self, proto: onnx.ModelProto) -> Any:
         """A Relax module of an ONNX model."""
+        self._is_turned = any(node.op_type in _CONVOLUTIONS for node in proto.graph.node)
         version = next(opset.version for opset in proto.opset_import if opset.domain in ("", "ai.onnx"))
         return self.from_onnx(proto.graph, version)
 
@@ -96,6 +102,11 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
                 )
         if op_name in _NORMALISATIONS:
             return self._normalised(op_name, inputs, attrs, opset)
+        if op_name in _OF_IMAGES and self._is_turned:
+            return self._normalised_images(op_name, inputs, attrs, opset)
+        if op_name == "Reshape":
+            y = self.bb.normalize(super()._convert_operator(op_name, inputs, attrs, opset))
+            return reshaped(self.bb, y)
         if op_name == "Sign" and str(inputs[0].ty.dtype).startswith("uint"):
             return relax.op.minimum(inputs[0], relax.const(1, inputs[0].ty.dtype))
         if op_name == "Equal" and _is_tensor(inputs[0], "bool"):
@@ -115,6 +126,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             if windows is not None and (op_name == "ConvTranspose" or inputs[0].ty.ndim == _THREE_LENGTHS):
                 return self._convolved(op_name, inputs, windows, attrs, opset)
             if op_name == "Conv" and inputs[0].ty.ndim == _TWO_LENGTHS and attrs.get("group", 1) == 1:
+                if windows is not None and has_columns_for_vectors(inputs[1], windows):
+                    return self._convolved(op_name, inputs, windows, attrs, opset)
                 whole = with_whole_vectors(inputs[1], [*inputs, None][2])
                 if whole is not None:
                     given = [inputs[0], *(value for value in whole if value is not None)]
@@ -159,7 +172,8 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
             return self._convert_operator("Conv", given, {**windows.as_attributes(), "kernel_shape": kernel}, opset)
 
         if op_name == "Conv":
-            return over_three_dimensions(self.bb, x, weight, bias, windows, convolve)
+            ordinary = column_by_column if x.ty.ndim == _TWO_LENGTHS else over_three_dimensions
+            return ordinary(self.bb, x, weight, bias, windows, convolve)
         extra = attrs.get("output_padding") or [0] * (x.ty.ndim - 2)
         return transposed(self.bb, x, weight, bias, windows, extra, convolve)
 
@@ -209,8 +223,20 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
         y = self.bb.normalize(relax.op.reshape(self.bb.normalize(y), x.ty.shape))
         return relax.Tuple([y, *others]) if others else y
 
+    def _normalised_images(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
+        """A normalisation of images, or of groups that are a Reshape of images."""
+        x, scale, bias = inputs
+        whole = with_channels(self.bb, x) if op_name == "InstanceNormalization" else None
+        if whole is None and not is_of_images(x):
+            return super()._convert_operator(op_name, onnx_input(inputs), attrs, opset)
+        groups = int(attrs.get("num_groups", x.ty.shape.values[1]))
+        given = x if whole is None else whole
+        y = self.bb.normalize(normalised_images(self.bb, given, scale, bias, attrs.get("epsilon", 1e-5), groups))
+        return y if whole is None else relax.op.reshape(y, x.ty.shape)
+
 
 _NORMALISATIONS = frozenset(("LayerNormalization", "RMSNormalization"))
+_OF_IMAGES = frozenset(("GroupNormalization", "InstanceNormalization"))
 
 _ONE_LENGTH = 3
 """Rank of a tensor of samples, channels and one further dimension."""

@@ -1,0 +1,99 @@
+"""Normalisations of channels, and of groups of channels, as operators that take any layout which convolutions have.
+
+TVM's ``variance`` makes one loop nest of two sums, and its ``group_norm`` a nest of many. There are schedules for such nests
+only if they run along rows, as they do while channels lie first. Convolutions turn a kernel channels-last. So these functions
+write the sums apart, and give parameters the rank of what is normalised: nothing is transposed between two convolutions.
+
+Before operator set 18, groups are normalised as a Reshape to [N, groups, ...], an InstanceNormalization and a Reshape back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, relax, tirx
+
+__all__ = ["is_of_images", "normalised_images", "reshaped", "with_channels"]
+
+_RANK = 4
+"""Of images that convolutions turn."""
+
+
+def is_of_images(x: Any) -> bool:
+    """Return True if a value is images of a known number of channels, of a type that sums are exact enough in."""
+    if x.ty.ndim != _RANK or not isinstance(x.ty.shape, relax.ShapeExpr):
+        return False
+    return isinstance(x.ty.shape.values[1], tirx.IntImm) and str(x.ty.dtype) in ("float32", "float64")
+
+
+def normalised_images(bb: Any, x: Any, scale: Any, bias: Any, epsilon: float, groups: int) -> Any:
+    """Normalise each group of channels of each image.
+
+    Sums of rows come first: threads share them, and errors of rounding do not add up.
+
+    Args:
+        bb: Relax's builder.
+        x: The images, [N, C, H, W].
+        scale: A factor for each channel or for each group.
+        bias: A summand, of the shape of ``scale``.
+        epsilon: Added to the variance.
+        groups: Number of groups.
+    """
+    emit, channels, dtype = bb.normalize, int(x.ty.shape.values[1]), str(x.ty.dtype)
+
+    def to_channels(value: Any, samples: Any) -> Any:
+        if channels != groups and int(value.ty.shape.values[-1]) == groups:
+            column = emit(relax.op.reshape(value, relax.ShapeExpr([samples, groups, 1])))
+            value = emit(relax.op.broadcast_to(column, relax.ShapeExpr([samples, groups, channels // groups])))
+        return emit(relax.op.reshape(value, relax.ShapeExpr([samples, channels, 1, 1])))
+
+    def mean_of(value: Any) -> Any:
+        for axis in (3, 2):
+            value = emit(relax.op.mean(value, axis, keepdims=True))
+        if channels == groups:
+            return value
+        samples = x.ty.shape.values[0]
+        members = emit(relax.op.reshape(value, relax.ShapeExpr([samples, groups, channels // groups])))
+        return to_channels(emit(relax.op.mean(members, 2)), samples)
+
+    mean = mean_of(x)
+
+    def about_zero() -> Any:
+        return emit(relax.op.subtract(x, mean))
+
+    variance = mean_of(emit(relax.op.square(about_zero())))
+    deviation = emit(relax.op.sqrt(emit(relax.op.add(variance, relax.const(epsilon, dtype)))))
+    scaled = emit(relax.op.multiply(emit(relax.op.divide(about_zero(), deviation)), to_channels(scale, 1)))
+    return relax.op.add(scaled, to_channels(bias, 1))
+
+
+def with_channels(bb: Any, x: Any) -> Any | None:
+    """Return the images, [N, C, H, W], of which ``x``, [N, groups, ...], is a Reshape; None if it is not one."""
+    made = _call_of(bb, x, "relax.reshape")
+    if made is None or not is_of_images(made.args[0]):
+        return None
+    (samples, channels, *_), (count, groups, *_) = made.args[0].ty.shape.values, x.ty.shape.values
+    is_grouped = tvm_ffi.structural_equal(samples, count) and int(channels) % max(1, int(groups)) == 0
+    return made.args[0] if is_grouped else None
+
+
+def reshaped(bb: Any, y: Any) -> Any:
+    """Return a Reshape without the Reshape that it undoes; ``y`` if there is none."""
+    last = _call_of(bb, y, "relax.reshape")
+    first = None if last is None else _call_of(bb, last.args[0], "relax.reshape")
+    if (
+        first is None
+        or first.args[0].ty.shape is None
+        or not tvm_ffi.structural_equal(first.args[0].ty.shape, y.ty.shape)
+    ):
+        return y
+    return first.args[0]
+
+
+def _call_of(bb: Any, value: Any, operator: str) -> Any | None:
+    """Return the call of an operator that a value is, or is bound to; None if it is not one."""
+    if isinstance(value, relax.Var):
+        value = bb.lookup_binding(value)
+    is_call = isinstance(value, relax.Call) and isinstance(value.op, ir.Op) and value.op.name == operator
+    return value if is_call else None
