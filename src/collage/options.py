@@ -140,7 +140,7 @@ class CompileOptions:
         if not self.finals and (bounds or self.objective != "latency"):
             raise UsageError("objectives and limits are measured end to end: they do not go with finals=False")
         if self.plan is not None and (self.force or self.forbid):
-            raise UsageError("a plan says of every operator what runs it: force and forbid do not go with it")
+            raise UsageError("a plan assigns every operator: force and forbid cannot be combined with it")
         if self.percentile not in (10, 50, 90):
             raise UsageError(f"percentile {self.percentile}: latencies are kept at percentiles 10, 50 and 90")
         if self.accuracy_budget is not None and not 0 <= self.accuracy_budget < 1:

@@ -291,7 +291,7 @@ def prune(
     before_s = None if older_than is None else time.time() - read_age_s(older_than)
     choice = Choice(before_s, machine, build, target, status, kind)
     if choice == Choice():
-        raise UsageError("say what to remove, such as --older-than 90d (see collage db prune --help)")
+        raise UsageError("name the rows to remove, such as --older-than 90d (see collage db prune --help)")
     with _opened(url) as database:
         timings, facts = prune_(database, choice, dry_run=dry_run)
     if json:

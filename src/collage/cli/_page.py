@@ -68,7 +68,7 @@ def report(
     chosen = format_ or _BY_SUFFIX.get(output.suffix.lower())
     if chosen is None:
         raise UsageError(
-            f"cannot tell the format from {output.name!r}; add --format html, svg, dot, perfetto or netron"
+            f"cannot derive the format from {output.name!r}; add --format html, svg, dot, perfetto or netron"
         )
     if (input_ or dim) and chosen != "perfetto":
         raise UsageError(f"--input and --dim are for --format perfetto, which runs the model; {chosen} does not")

@@ -215,7 +215,7 @@ def print_inspection(found: Mapping[str, Any]) -> None:
         for op_type, count in found["operators"].items()
     ]
     console.print(
-        _table("operators, and how many of them each target takes", columns, rows, right=range(1, len(columns)))
+        _table("operators, and the number of them that each target takes", columns, rows, right=range(1, len(columns)))
     )
     for row in found["coverage"]:
         for refusal in row["refused"]:

@@ -89,7 +89,7 @@ def autotune(
             except ToolchainError as error:
                 costs.say(f"not tuned: {error}")
     except KeyboardInterrupt:
-        costs.say("interrupted: going on with what was tuned so far")
+        costs.say("interrupted: continuing with the kernels that were tuned so far")
     return CandidateKernelIndex([*index, *tuned])
 
 

@@ -87,7 +87,7 @@ def build(
     partitioned = _typed(_named(_as_ir(model)), whole)
     if not kernels_of(partitioned):
         raise UsageError(
-            "the model has no kernels, so there is nothing to build as it stands: collage.compile finds kernels, "
+            "the model has no kernels, so there is nothing to build: collage.compile finds kernels, "
             "CollageFuseOps and partition_for make them, and a plan file names them (plan=...)"
         )
     with ExitStack() as stack:

@@ -244,7 +244,7 @@ def on_the_host(problem: Problem, survey: Survey) -> Plan:
     if problem.placement is not None and len(problem.graph):
         plan = _alone_on_devices(problem, survey, HOST_TARGET, problem.placement)
         if plan is None:
-            raise NothingCanRun("the plan of devices leaves operators to targets that do not take them")
+            raise NothingCanRun("the plan of devices assigns operators to targets that do not support them")
         return plan
     everything = SubGraph(problem.graph, IndexSet((1 << len(problem.graph)) - 1))
     return Plan(str(HOST_TARGET), (PlannedKernel(everything, HOST_TARGET, "whole"),) if len(problem.graph) else ())

@@ -87,7 +87,7 @@ def add_variants(
     units = units_of(problem)
     if len(units) < 2:
         return ()
-    session.say("looking for what 8 bits hurt most")
+    session.say("finding the operators that lose most in 8 bits")
     fact = {
         "fact": "sensitivity-1",
         "model": model_digest(problem.model),

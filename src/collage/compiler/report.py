@@ -177,7 +177,7 @@ def _reference(survey: Survey, session: MeasureSession) -> dict[str, Any]:
 def _preparation(reference: Reference) -> list[str]:
     """Warn of passes that were left out, and of an original that could not be run."""
     told = [
-        f"preparation is done without {name}, which changed what the model computes: {reason}"
+        f"preparation is done without {name}, which changed the results of the model: {reason}"
         for name, reason in zip(reference.verdict.left_out, reference.verdict.reasons, strict=True)
     ]
     original = reference.original

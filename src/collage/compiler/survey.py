@@ -192,7 +192,7 @@ def supported_baselines(problem: Problem, availability_of: Callable[[Target], Av
         nodes = enumerate(problem.graph.nodes)
         support = {i: support_for(toolchain, node, target) for i, node in nodes}
         return TargetBaseline(
-            target, availability_of(target), support, refusal="not timed: an estimator tells the costs"
+            target, availability_of(target), support, refusal="not timed: the costs come from an estimator"
         )
 
     return {target: baseline(target) for target in problem.menu}

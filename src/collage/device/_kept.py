@@ -30,7 +30,7 @@ class LostAnnotation:
     is_constant: bool
 
     def __str__(self) -> str:
-        became = "became a constant, which lies wherever it is read" if self.is_constant else "was simplified away"
+        became = "became a constant, which is stored wherever it is read" if self.is_constant else "was simplified away"
         return f"{self.name!r} ({self.op_type}) {became}"
 
 

@@ -448,7 +448,7 @@ class PlacementConstraints:
 
     def _why_hard(self, read: Read) -> str:
         if is_result_fixed(read.value):
-            return "is fixed where it is read"
+            return "has a fixed scope for its reader"
         return "which cannot be copied" if not _can_be_copied(read.value) else "an input of the same name"
 
 

@@ -216,7 +216,7 @@ def _guessed_lengths(model: ir.Model, guessed: Mapping[str, Any]) -> tuple[str, 
     usual = free_dimensions(model, (), ())
     return tuple(
         f"the model fails where dimension {name!r} is {usual[name]}; everything was measured at the guess {length}, and "
-        f"--dim '{name}=LENGTH' would say a real one"
+        f"--dim '{name}=LENGTH' gives a real one"
         for name, length in guessed.items()
     )
 
@@ -224,7 +224,7 @@ def _guessed_lengths(model: ir.Model, guessed: Mapping[str, Any]) -> tuple[str, 
 def _guesses(model: ir.Model, inputs: Mapping[str, Any], given: Collection[str]) -> tuple[str, ...]:
     return tuple(
         f"the file does not say the rank of input {spec.name!r}; everything was measured at the guess "
-        f"{list(np.shape(inputs[spec.name]))}, and --input {spec.name}=FILE.npy would say a real shape"
+        f"{list(np.shape(inputs[spec.name]))}, and --input {spec.name}=FILE.npy gives a real shape"
         for spec in describe_inputs(model)
         if spec.shape is None and spec.default is None and spec.name not in given and spec.kind is None
     )

@@ -41,7 +41,7 @@ def region_of(state: SearchState, constraint: Dominates) -> Region:
             if node is None or node is parent or node in between:
                 continue
             if not state.matches_anew(constraint.path, value, any_output=True):
-                return Region(between, node, "is not what the path may have")
+                return Region(between, node, "is not allowed on the path")
             between[node] = None
             pending.append(node)
     inside = {**between, child: None}

@@ -349,7 +349,7 @@ def _replacement(rule: RewriteRule, match: _match.Match, builder: Builder) -> di
         old, new = pair
         if isinstance(old, PatternLike):
             if old not in match:
-                raise PatternError(f"{where} replaces {old!r}, which takes no part in the match")
+                raise PatternError(f"{where} replaces {old!r}, which is not a part of the match")
             old = match[old]
         if not isinstance(old, ir.Value):
             raise PatternError(f"{expected}, not {pair!r}")

@@ -382,7 +382,7 @@ def _concluded(
             changed[old] = after
     if changed:
         names = ", ".join(repr(value.name) for value in changed)
-        with refused_if_invalid(f"what uses {names} does not take the replacement"):
+        with refused_if_invalid(f"a user of {names} does not accept the replacement"):
             return {**types.accept(changed, context), **facts}
     return facts
 

@@ -156,7 +156,7 @@ def _reason_to_build(
         rebuild: Everything is to be compiled.
     """
     if rebuild:
-        return "as was asked for"
+        return "as was requested"
     if not kernel.is_built:
         return "the artefact is a recipe only"
     if kernel.compiled.portable:

@@ -190,7 +190,7 @@ def _check_kernels(recipe: Recipe) -> None:
     for kernel in recipe.kernels:
         theirs = kernel.compiled
         if (len(theirs.inputs), len(theirs.outputs)) != (len(kernel.inputs), len(kernel.outputs)):
-            raise ValueError(f"kernel {kernel.name!r} does not take, or make, what it was compiled for")
+            raise ValueError(f"kernel {kernel.name!r} has other inputs or outputs than it was compiled for")
         target = Target.parse(kernel.target)
         if kernel.compiled.toolchain != target.toolchain:
             raise ValueError(f"kernel {kernel.name!r} is for {target} but of {kernel.compiled.toolchain!r}")

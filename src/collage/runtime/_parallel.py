@@ -322,7 +322,7 @@ class DeviceExecutor(Executor):
         for name, slot, wanted in zip(placed.step.inputs, inputs, placed.reads, strict=True):
             if wanted not in (None, scopes[slot]):
                 raise ToolchainError(
-                    f"{placed.step.name} reads {name!r} in {wanted}, and was handed a tensor that lies in {scopes[slot]}"
+                    f"{placed.step.name} reads {name!r} in {wanted}, and got a tensor in {scopes[slot]}"
                 )
 
 

@@ -134,7 +134,7 @@ class KernelRecord:
         reads = tuple(None if scope is None else str(scope) for scope in list(data["reads"]))
         writes = read_names(data["writes"])
         if (len(reads), len(writes)) != (len(inputs), len(outputs)):
-            raise ValueError(f"kernel {record.name!r} does not say where all that it reads and makes lies")
+            raise ValueError(f"kernel {record.name!r} does not give the scopes of all its inputs and outputs")
         return replace(record, device=str(data["device"]), reads=reads, writes=writes)
 
 
@@ -224,7 +224,7 @@ class Recipe:
                 if name not in made:
                     raise ValueError(f"kernel {kernel.name!r} reads {name!r}, which nothing before it makes")
                 if scope not in (None, made[name]):
-                    raise ValueError(f"kernel {kernel.name!r} reads {name!r} in {scope}, but it lies in {made[name]}")
+                    raise ValueError(f"kernel {kernel.name!r} reads {name!r} in {scope}, but it is in {made[name]}")
             for name, scope in zip(kernel.outputs, kernel.writes or ("",) * len(kernel.outputs), strict=True):
                 if name in made:
                     raise ValueError(f"kernel {kernel.name!r} makes {name!r}, which is there already")
@@ -263,7 +263,7 @@ def _copied(copies: Sequence[CopyRecord], made: dict[str, str]) -> list[CopyReco
         if copy.result in made:
             raise ValueError(f"{copy.result!r}, a copy, is there already")
         if made[copy.source] != copy.src:
-            raise ValueError(f"{copy.source!r} is copied from {copy.src}, but it lies in {made[copy.source]}")
+            raise ValueError(f"{copy.source!r} is copied from {copy.src}, but it is in {made[copy.source]}")
         made[copy.result] = copy.dst
     return left
 

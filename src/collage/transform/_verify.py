@@ -143,7 +143,7 @@ class VerifyAfterEach(PassInstrument):
                 output = (
                     f"output {value.name!r}, for {kind}," if kind not in (_GIVEN, _RANDOM) else f"output {value.name!r}"
                 )
-                raise PassError(f"pass {info.name!r} changed what the model computes: {output} {reason}")
+                raise PassError(f"pass {info.name!r} changed the results of the model: {output} {reason}")
 
 
 def _kinds_of_inputs(inputs: Mapping[str, Array]) -> dict[str, Mapping[str, Array]]:

@@ -99,9 +99,7 @@ def find_gpu() -> Gpu | Absence:
     try:
         return _ask(driver)
     except (_DriverError, AttributeError) as error:
-        return Absence(
-            f"the NVIDIA driver shows no device: {error}", "see what nvidia-smi and CUDA_VISIBLE_DEVICES say"
-        )
+        return Absence(f"the NVIDIA driver shows no device: {error}", "check nvidia-smi and CUDA_VISIBLE_DEVICES")
 
 
 class _DriverError(Exception):

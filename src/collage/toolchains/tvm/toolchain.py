@@ -153,7 +153,7 @@ def _records(kernel: ir.Model, target: Target) -> Mapping[str, str]:
     if target.option("trials") is None:
         return {}
     if TUNED not in kernel.metadata_props:
-        raise Unsupported("tvm: the kernel was not tuned; let --tune choose what is")
+        raise Unsupported("tvm: the kernel was not tuned; use --tune")
     try:
         told = json.loads(kernel.metadata_props[TUNED])
     except ValueError as error:
