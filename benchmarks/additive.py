@@ -85,7 +85,7 @@ def compare(opened: Opened, label: str, plan: Plan) -> float | None:
     error = additive_error(replace(finals, plan=plan), partial(predicted_s, opened.problem, opened.costs))
     standing = finals.standings[plan.name]
     if error is None or standing.time is None:
-        print(f"  {label:<28} {len(plan.kernels):>3} kernels: not all could be measured")
+        print(f"  {label:<28} {len(plan.kernels):>3} kernels: not all could be measured; {standing.reason or ''}")
         return None
     predicted = predicted_s(opened.problem, opened.costs, plan)
     print(

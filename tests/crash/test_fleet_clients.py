@@ -116,8 +116,11 @@ def test_a_caller_without_the_token_is_told_where_it_is(head: Head, tmp_path: Pa
     ):
         if wrong is not None:
             own.write_text(wrong)
-        with site.start("machines", "--on", head.address) as process:
-            output, errors = process.communicate(timeout=120)
+        for _ in range(1 if has_token else 5):  # On a busy machine Ray gives up a start after three seconds here.
+            with site.start("machines", "--on", head.address) as process:
+                output, errors = process.communicate(timeout=120)
+            if process.returncode == 0:
+                break
         if has_token:
             assert process.returncode == 1
             assert errors.count(b"\n") == 1 and said in errors

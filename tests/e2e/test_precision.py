@@ -176,6 +176,23 @@ def test_a_sample_that_the_model_does_not_run_on_is_named(tmp_path: Path) -> Non
         collage.compile(tmp_path / "model.onnx", menu, options=options, data=samples, workers=LENT)
 
 
+@INT8
+@pytest.mark.slow
+def test_what_hurts_most_is_exempt_where_another_metric_than_the_error_is_missed(convolutions: Path) -> None:
+    def compiled(max_drop: float) -> Any:
+        options = collage.CompileOptions(metric="snr", max_drop=max_drop)
+        menu = ["onnxruntime -precision=int8"]
+        return collage.compile(convolutions, menu, options=options, data=images(60, seed=6), workers=LENT).report
+
+    whole = compiled(0.2)
+    assert "exempt" not in whole["kernels"][0]["target"]
+    drop = whole["precision"]["metrics"]["snr"]["drop"]
+    partly = compiled(0.8 * drop)
+    assert "exempt" in partly["kernels"][0]["target"]
+    assert partly["precision"]["metrics"]["snr"]["interval"][1] <= 0.8 * drop
+    assert "sensitive" in {each["why"] for each in partly["precision"]["not_in_int8"]}
+
+
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     operators = ["Relu", "Neg", "Tanh", "Abs"]

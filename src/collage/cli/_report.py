@@ -39,14 +39,21 @@ def print_report(report: Report, artefact: str | None = None) -> None:
     console.print(_table("end to end (* is returned)", columns_of(report), table_rows(report), right=(1, 3, 4)))
     in_branches = any(kernel.branch is not None for kernel in report.kernels)
     rows = (
-        (
-            kernel.name,
-            short_name(kernel.target),
-            kernel.operators,
-            milliseconds(kernel.estimate_us),
-            *([str(kernel.branch or "")] if in_branches else []),
-        )
+        row
         for kernel in report.kernels
+        for row in (
+            (
+                kernel.name,
+                short_name(kernel.target),
+                kernel.operators,
+                milliseconds(kernel.estimate_us),
+                *([str(kernel.branch or "")] if in_branches else []),
+            ),
+            *(
+                (f"  {inner.name}", short_name(inner.target), inner.operators, "", *([""] if in_branches else []))
+                for inner in kernel.bodies
+            ),
+        )
     )
     columns = ("kernel", "target", "operators", "ms, measured alone", *(["branch"] if in_branches else []))
     console.print(_table("kernels", columns, rows, right=(3, 4)))

@@ -8,7 +8,7 @@ samples.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collage.compiler.candidates import may_have
@@ -24,6 +24,7 @@ __all__ = ["expected_share", "plans_by_cuts", "widest_kept"]
 
 _PAIRS = 2
 _TRIALS = 3
+_UNKNOWN = 0.5
 _NEAR = 0.03
 """Cuts whose shares differ by less are as good as each other, and the one that fewest bytes cross is taken."""
 _RULE = "accuracy"
@@ -51,8 +52,15 @@ def plans_by_cuts(
     if survey.problem.placement is not None:
         return []
     spec_of = {candidate.target: candidate.spec for candidate in index}
+    everything = IndexSet.range(0, len(survey.problem.graph))
+
+    def is_fine(target: Target) -> bool:
+        whole = PlannedKernel(SubGraph(survey.problem.graph, everything), target, _RULE)
+        return not target.is_reduced or keeps(Plan(str(target), (whole,), target))
+
     found: list[Plan] = []
-    for fine, coarse, share in _hopeful_pairs(survey, spec_of):
+    pairs = (pair for pair in _hopeful_pairs(survey, spec_of) if is_fine(pair[0]))
+    for fine, coarse, share in itertools.islice(pairs, _PAIRS):
         shares = _shares(survey, costs, fine)
         for is_last in (True, False):
             places = [(1 - before, p) for before, p in reversed(shares)] if is_last else shares
@@ -151,24 +159,22 @@ def expected_share(fine: float, coarse: float, tolerance: float) -> float:
     return (tolerance**2 - fine**2) / (coarse**2 - fine**2) if fine < tolerance else 0.0
 
 
-def _hopeful_pairs(survey: Survey, known: Collection[Target]) -> Iterator[tuple[Target, Target, float]]:
-    """Yield a fine and a coarse target, the most promising pair first, with the share of the model that may be coarse."""
-    problem = survey.problem
+def _hopeful_pairs(survey: Survey, known: Collection[Target]) -> list[tuple[Target, Target, float]]:
+    """Return pairs of a fine and a coarse target, the most promising first, with the share that may be coarse."""
+    problem, found = survey.problem, []
     wholes = {
-        target: (found.whole.time.median_s, found.whole.error or 0.0)
-        for target, found in survey.baselines.items()
-        if target in known and target.option(EXEMPT) is None and found.whole.ok and found.whole.time is not None
+        target: (baseline.whole.time.median_s, baseline.whole.error or 0.0)
+        for target, baseline in survey.baselines.items()
+        if target in known and target.option(EXEMPT) is None and baseline.whole.ok and baseline.whole.time is not None
     }
-    found = []
     for fine, (fine_s, fine_error) in wholes.items():
         for coarse, (coarse_s, coarse_error) in wholes.items():
             if fine_error > problem.tolerance or not coarse.is_reduced or coarse_error <= fine_error:
                 continue
             share = expected_share(fine_error, coarse_error, problem.tolerance)
-            found.append((share * coarse_s + (1 - share) * fine_s, str(fine), str(coarse), fine, coarse, share))
-    least_s = (1 - problem.options.min_gain) * min(
-        (s for s, e in wholes.values() if e <= problem.tolerance), default=0.0
-    )
-    for expected_s, _, _, fine, coarse, share in sorted(found, key=lambda each: each[:3])[:_PAIRS]:
-        if expected_s < least_s:
-            yield fine, coarse, share
+            # Of what misses a limit by another metric than the error, nothing is known.
+            share = share if share < 1 else _UNKNOWN
+            expected_s = share * coarse_s + (1 - share) * fine_s
+            if expected_s < (1 - problem.options.min_gain) * fine_s:
+                found.append((expected_s, str(fine), str(coarse), fine, coarse, share))
+    return [(fine, coarse, share) for _, _, _, fine, coarse, share in sorted(found, key=lambda each: each[:3])]

@@ -6,12 +6,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import ArtefactError, CollageError, UsageError
 from collage._version import __version__
 from collage.explain import TRIED
+from collage.runtime._bodies import has_bodies
 from collage.runtime._made_on import MACHINE_KEY, fingerprint_facts
 from collage.runtime._recipe import WEIGHTS, Recipe
 from collage.runtime._signature import Port
@@ -41,9 +43,9 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 
-SCHEMAS = (1, 2, 3, 4)
+SCHEMAS = (1, 2, 3, 4, 5)
 """Versions of the manifest that are read. 1: every kernel is there, compiled. 2: kernels may have to be built. 3: kernels
-may be placed on devices. 4: the file ``tried.json`` may be there, the record of what was tried.
+may be placed on devices. 4: the file ``tried.json`` may be there, the record of what was tried. 5: kernels may hold kernels.
 
 The oldest version that can say it is what is written, so that as many readers as possible understand it.
 """
@@ -56,7 +58,7 @@ def manifest_of(recipe: Recipe, files: Iterable[Path]) -> bytes:
     """The manifest of an artefact that is made here, of these files."""
     files = list(files)
     manifest = {
-        "schema": SCHEMAS[-1] if any(file.name == TRIED for file in files) else _schema_of(recipe),
+        "schema": max(_schema_of(recipe), 4 if any(file.name == TRIED for file in files) else 1),
         "collage": __version__,
         "machine": machine_facts(),
         "processors": processor_facts(),
@@ -68,6 +70,8 @@ def manifest_of(recipe: Recipe, files: Iterable[Path]) -> bytes:
 
 
 def _schema_of(recipe: Recipe) -> int:
+    if any(has_bodies(Target.parse(kernel.target)) for kernel in recipe.kernels):
+        return 5
     if recipe.devices is not None:
         return 3
     return 1 if all(kernel.is_built for kernel in recipe.kernels) else 2
@@ -191,10 +195,15 @@ def _check_kernels(recipe: Recipe) -> None:
         theirs = kernel.compiled
         if (len(theirs.inputs), len(theirs.outputs)) != (len(kernel.inputs), len(kernel.outputs)):
             raise ValueError(f"kernel {kernel.name!r} has other inputs or outputs than it was compiled for")
-        target = Target.parse(kernel.target)
-        if kernel.compiled.toolchain != target.toolchain:
-            raise ValueError(f"kernel {kernel.name!r} is for {target} but of {kernel.compiled.toolchain!r}")
-        counts.append(int(target.option("threads") or 0))
+        for compiled in (replace(theirs, target=kernel.target), *theirs.inner):
+            target = Target.parse(compiled.target)
+            if compiled.toolchain != target.toolchain:
+                raise ValueError(f"kernel {kernel.name!r} is for {target} but of {compiled.toolchain!r}")
+            if compiled.parts and not has_bodies(target):
+                raise ValueError(f"kernel {kernel.name!r} is for {target}, and holds other kernels")
+            if not set(compiled.files) <= set(theirs.files):
+                raise ValueError(f"kernel {kernel.name!r} lacks files of a kernel inside it")
+            counts.append(int(target.option("threads") or 0))
     if not all(0 <= count <= _MAX_THREADS for count in counts):
         raise ValueError(f"{max(counts)} threads or streams")
 

@@ -104,6 +104,15 @@ class KernelRecord:
         """True if the kernel is compiled. Otherwise the record holds what is needed to build it."""
         return bool(self.compiled.files)
 
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Its target, or those of the kernels in its bodies, each once."""
+        return (
+            tuple(dict.fromkeys(leaf.target for leaf in self.compiled.leaves))
+            if self.compiled.parts
+            else (self.target,)
+        )
+
     def unbuilt(self) -> KernelRecord:
         """Return the record without the compiled files."""
         bare = Compiled(self.compiled.toolchain, self.target, (), self.inputs, self.outputs)
@@ -172,7 +181,7 @@ class Recipe:
     @property
     def toolchains(self) -> tuple[str, ...]:
         """Toolchains that must be loaded, each once."""
-        return tuple(dict.fromkeys(kernel.compiled.toolchain for kernel in self.kernels))
+        return tuple(dict.fromkeys(leaf.toolchain for kernel in self.kernels for leaf in kernel.compiled.leaves))
 
     @property
     def branches(self) -> int:
