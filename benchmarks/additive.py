@@ -3,6 +3,7 @@
 ::
 
     python -m benchmarks.additive [--models resnet50,bert] [--pairs llvm+onnxruntime,onnxruntime+openvino] [--rounds 3]
+    python -m benchmarks.additive --budget 5e-2 --pairs "onnxruntime -precision=int8+openvino -precision=bf16"
 
 A model is cut into ranges of operators, about equally long, that go to the two toolchains in turn (to the other one, if one
 does not take a range). Each range is measured by itself, as in a search. The sum of that, with launch penalties, is what the
@@ -52,13 +53,13 @@ def forced(opened: Opened, pair: tuple[Target, Target], count: int) -> Plan | No
     return plan if len(places) >= count and set(plan.targets) == set(pair) else None
 
 
-def in_turns(model: Model, pair: str, count: int, turns: int) -> bool:
+def in_turns(model: Model, pair: str, count: int, turns: int, budget: float | None) -> bool:
     """Force a plan on a pair of targets as often as that; return True if its costs add up, as far as they are known."""
     menu, errors = tuple(pair.split("+")), list[float]()
     for _ in range(turns):
         with (
             tempfile.TemporaryDirectory() as folder,
-            session(model.path, str(Path(folder) / "t.sqlite"), menu) as opened,
+            session(model.path, str(Path(folder) / "t.sqlite"), menu, budget=budget) as opened,
         ):
             first, second = (opened.problem.toolchains.parse_target(alias) for alias in menu)
             plan = forced(opened, (first, second), count)
@@ -79,12 +80,12 @@ def compare(opened: Opened, label: str, plan: Plan) -> float | None:
     spec_of = {target: spec for spec in gather_specs(opened.survey) for target in spec.targets}
     places = [place for place in plan.kernels if place.target in spec_of]
     opened.costs.measure([CandidateKernel(p.sub_graph, p.target, spec_of[p.target], ("forced",)) for p in places])
-    singles = single_plans(opened.problem, opened.survey)
+    singles = single_plans(opened.problem, opened.survey, ())
     finals = choose(opened.problem, opened.costs, opened.session, [*singles, plan])
     error = additive_error(replace(finals, plan=plan), partial(predicted_s, opened.problem, opened.costs))
     standing = finals.standings[plan.name]
     if error is None or standing.time is None:
-        print(f"  {label:<28} {len(plan.kernels):>3} kernels: not all could be measured")
+        print(f"  {label:<28} {len(plan.kernels):>3} kernels: not all could be measured; {standing.reason or ''}")
         return None
     predicted = predicted_s(opened.problem, opened.costs, plan)
     print(
@@ -98,6 +99,7 @@ def compare(opened: Opened, label: str, plan: Plan) -> float | None:
 def main() -> int:
     parser = make_parser(__doc__, models="")
     parser.add_argument("--pairs", default=PAIRS, help="pairs of targets, by commas")
+    parser.add_argument("--budget", type=float, help="accuracy budget, for targets with -precision")
     parser.add_argument("--kernels", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3, help="how often to measure and run each plan")
     options = parser.parse_args()
@@ -105,7 +107,7 @@ def main() -> int:
     for model in chosen_models(options):
         print(model.name, flush=True)
         for pair in options.pairs.split(","):
-            add_up &= in_turns(model, pair, options.kernels, options.rounds)
+            add_up &= in_turns(model, pair, options.kernels, options.rounds, options.budget)
     return int(not add_up)
 
 

@@ -21,6 +21,7 @@ from benchmarks._arguments import chosen_models, make_parser
 from onnx import TensorProto, helper, numpy_helper
 
 import collage
+from collage import CompileOptions
 from collage.artefact_comparison import compare_artefacts
 from collage.plan_file import read_plan
 from collage.runtime import Executable
@@ -64,20 +65,23 @@ def in_turn(executable: Executable) -> Executable:
     return Executable(replace(executable.recipe, kernels=kernels), executable.workspace, is_lazy=True)
 
 
-def fastest_single(model: Path, executable: Executable, plan_file: Path, database: str) -> Executable:
+def fastest_single(model: Path, executable: Executable, options: CompileOptions) -> Executable:
     """The whole model on the single target that came nearest."""
     singles = [row for row in executable.report.rows if row.kind == "single" and row.ratio is not None and row.target]
     target = min(singles, key=lambda row: row.ratio.value if row.ratio else 0.0).target or ""
-    plan = read_plan(plan_file)
+    assert isinstance(options.plan_out, Path)
+    plan = read_plan(options.plan_out)
     nodes = tuple(node for kernel in plan.kernels for node in kernel.nodes)
-    whole = replace(plan, kernels=(replace(plan.kernels[0], target=target, nodes=nodes, parts=(), branch=None),))
-    return collage.compile(model, [target], options=collage.CompileOptions(plan=whole, finals=False, db=database))
+    whole = replace(
+        plan, kernels=(replace(plan.kernels[0], target=target, nodes=nodes, parts=(), branch=None, bodies=()),)
+    )
+    return collage.compile(model, [target], options=replace(options, plan=whole, plan_out=None, finals=False))
 
 
 def look(name: str, model: Path, targets: list[str] | None, rounds: int, folder: Path) -> None:
     """Compile one model and print what its branches gain."""
-    plan_file, database = folder / "plan.json", str(folder / "timings.sqlite")
-    executable = collage.compile(model, targets, options=collage.CompileOptions(plan_out=plan_file, db=database))
+    options = CompileOptions(plan_out=folder / "plan.json", db=str(folder / "timings.sqlite"))
+    executable = collage.compile(model, targets, options=options)
     report = executable.report
     if not executable.recipe.branches:
         rows = [row for row in report.rows if "side by side" in row.name]
@@ -87,7 +91,7 @@ def look(name: str, model: Path, targets: list[str] | None, rounds: int, folder:
     print(f"{name}: {executable!r}", flush=True)
     with_branches = executable.save(folder / "with.collage")
     for words, other in (
-        ("the fastest single target", fastest_single(model, executable, plan_file, database)),
+        ("the fastest single target", fastest_single(model, executable, options)),
         ("the same kernels in turn", in_turn(executable)),
     ):
         found = compare_artefacts(other.save(folder / "without.collage"), with_branches, model, rounds=rounds)

@@ -34,7 +34,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -174,22 +174,33 @@ class Opened:
 
 
 @contextmanager
-def session(path: Path, db: str, menu: Sequence[str], mode: str = "fast") -> Iterator[Opened]:
-    """A model, and what a database knows of it, to be searched in one of the modes of ``collage compile --search``."""
+def session(
+    path: Path, db: str, menu: Sequence[str], mode: str = "fast", budget: float | None = None
+) -> Iterator[Opened]:
+    """A model, and what a database knows of it, to be searched in one of the modes of ``collage compile --search``.
+
+    Args:
+        path: ONNX file.
+        db: Database.
+        menu: Targets.
+        mode: See ``--search``.
+        budget: Accuracy budget, for targets of reduced precision.
+    """
     toolchains = registry()
     prepared, _ = prepare_and_plan_devices(read_model(path), None)
-    options = CompileOptions(db=db, use_tuned=False, search=mode)
+    options = CompileOptions(db=db, use_tuned=False, search=mode, accuracy_budget=budget)
     with (
         tempfile.TemporaryDirectory(prefix="collage-lazy-") as folder,
         Database(db) as database,
         measure_session(toolchains, database, Path(folder), options, say=progress) as measuring,
+        ExitStack() as stack,
     ):
         model = place_weights(prepared, Path(folder))
         problem = Problem.of(model, choose_menu(menu, toolchains), toolchains, options)
-        survey = survey_model(problem, measuring, database)
-        costs = CostTable(problem, survey, measuring, database)
+        survey = survey_model(problem, measuring, database, stack=stack)
+        costs = CostTable(survey.problem, survey, measuring, database)
         costs.learn()
-        yield Opened(problem, survey, measuring, costs, TuningRecords(measuring, database))
+        yield Opened(survey.problem, survey, measuring, costs, TuningRecords(measuring, database))
 
 
 def progress(line: str) -> None:

@@ -1,4 +1,4 @@
-"""Two artefacts of one model against each other: raced in turns, with what changed in plan, versions and accuracy."""
+"""Comparison of two artefacts of one model: times, in turns, and the changes in plan, versions and accuracy."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def compare_artefacts(
         ]
         result, duration_s = raced(track, finalists, rounds, _AFTER, say, abandon_ratio=1e9)
         if doubt_below is not None and result.speedup is not None and result.speedup[1].high < doubt_below:
-            say("slower than it may be: racing once more")
+            say("below the limit: comparing once more, in new processes")
             again, more_s = raced(track, finalists, rounds, _AFTER, say, abandon_ratio=1e9)
             duration_s += more_s
             if again.speedup is not None and again.speedup[1].high > result.speedup[1].high:

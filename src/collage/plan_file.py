@@ -16,7 +16,9 @@ from collage._errors import UsageError
 
 __all__ = ["MOST_BRANCHES", "LabelledPart", "PlanFile", "PlanFileKernel", "read_plan"]
 
-_SCHEMA = 1
+_SCHEMA = 2
+"""The newest version: in it, kernels have bodies. A plan without any is written as version 1."""
+
 _MAX_BYTES = 64 << 20
 _MAX_DEPTH = 20
 MOST_BRANCHES = 64
@@ -48,6 +50,8 @@ class PlanFileKernel:
         parts: Labelled parts.
         device: The device that it runs on; None if no devices are planned.
         branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
+        bodies: Of an If, a Loop or a Scan whose bodies are kernels of their own: the kernels of each body, in order of the name
+            of its attribute. The target is then the host, which runs the operator.
     """
 
     target: str
@@ -55,6 +59,24 @@ class PlanFileKernel:
     parts: tuple[LabelledPart, ...] = ()
     device: str | None = None
     branch: int | None = None
+    bodies: tuple[tuple[PlanFileKernel, ...], ...] = ()
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets of the kernel and of those in its bodies, each once."""
+        inner = [target for body in self.bodies for kernel in body for target in kernel.targets]
+        return tuple(dict.fromkeys([self.target, *inner]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the kernel as JSON values."""
+        return {
+            "target": self.target,
+            "nodes": list(self.nodes),
+            **({"parts": [_part_to_json(part) for part in self.parts]} if self.parts else {}),
+            **({"device": self.device} if self.device is not None else {}),
+            **({"branch": self.branch} if self.branch is not None else {}),
+            **({"bodies": [[kernel.to_json() for kernel in body] for body in self.bodies]} if self.bodies else {}),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +94,14 @@ class PlanFile:
     @property
     def targets(self) -> tuple[str, ...]:
         """The targets of its kernels, each once."""
-        return tuple(dict.fromkeys(kernel.target for kernel in self.kernels))
+        return tuple(dict.fromkeys(target for kernel in self.kernels for target in kernel.targets))
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
         return {
-            "schema": _SCHEMA,
+            "schema": _SCHEMA if any(kernel.bodies for kernel in self.kernels) else 1,
             "model": self.model,
-            "kernels": [
-                {
-                    "target": kernel.target,
-                    "nodes": list(kernel.nodes),
-                    **({"parts": [_part_to_json(part) for part in kernel.parts]} if kernel.parts else {}),
-                    **({"device": kernel.device} if kernel.device is not None else {}),
-                    **({"branch": kernel.branch} if kernel.branch is not None else {}),
-                }
-                for kernel in self.kernels
-            ],
+            "kernels": [kernel.to_json() for kernel in self.kernels],
         }
 
     @classmethod
@@ -99,8 +112,8 @@ class PlanFile:
             UsageError: It is not a plan; the message says what is wrong.
         """
         _check_keys(data, "the plan", {"schema", "kernels"}, {"model"})
-        if data["schema"] != _SCHEMA or type(data["schema"]) is not int:
-            raise UsageError(f"the plan has schema {str(data['schema'])[:40]}, this version reads {_SCHEMA}")
+        if type(data["schema"]) is not int or not 1 <= data["schema"] <= _SCHEMA:
+            raise UsageError(f"the plan has schema {str(data['schema'])[:40]}, this version reads 1 to {_SCHEMA}")
         kernels = data["kernels"]
         if not isinstance(kernels, list):
             raise UsageError("'kernels' of the plan is not a list")
@@ -143,17 +156,20 @@ def read_plan(path: str | Path) -> PlanFile:
         raise UsageError(f"{path} cannot be used: {error}") from error
 
 
-def _kernel(data: Any, where: str) -> PlanFileKernel:
-    _check_keys(data, where, {"target", "nodes"}, {"parts", "device", "branch"})
-    device, branch = data.get("device"), data.get("branch")
+def _kernel(data: Any, where: str, depth: int = 0) -> PlanFileKernel:
+    _check_keys(data, where, {"target", "nodes"}, {"parts", "device", "branch", "bodies"})
+    device, branch, bodies = data.get("device"), data.get("branch"), data.get("bodies", [])
     if branch is not None and (type(branch) is not int or not 1 <= branch <= MOST_BRANCHES):
         raise UsageError(f"'branch' of {where} is not a number from 1 to {MOST_BRANCHES}")
+    if not isinstance(bodies, list) or not all(isinstance(body, list) for body in bodies) or depth > _MAX_DEPTH:
+        raise UsageError(f"'bodies' of {where} is not a list of lists, or nested too deeply")
     return PlanFileKernel(
         _text(data["target"], f"'target' of {where}"),
         _names(data["nodes"], where),
         _parts(data.get("parts", []), where, 0),
         None if device is None else _text(device, f"'device' of {where}"),
         branch,
+        tuple(tuple(_kernel(each, f"a body of {where}", depth + 1) for each in body) for body in bodies),
     )
 
 

@@ -138,7 +138,7 @@ BAD = [
     (("compile", "misfit.onnx", "-o", "o.collage", "-t", "onnxruntime", "--allow-host"), 5, "a [2, 9] and b [8, 4]"),
     (("inspect", "misfit.onnx"), 5, "a [2, 9] and b [8, 4]"),
     (("compile", "good.onnx", "-o", "nowhere/o.collage"), 2, "nowhere"),
-    (("compile", "good.onnx", "-o", "text.onnx"), 2, "is no artefact"),
+    (("compile", "good.onnx", "-o", "text.onnx"), 2, "is not an artefact"),
     (("compile", "good.onnx", "-o", "text.onnx/o.collage"), 2, "cannot write"),
     (("compile", "good.onnx"), 2, "--output"),
     (("compile", "good.onnx", "-o", "o.collage", "--dim", "seq"), 2, "NAME=LENGTH"),

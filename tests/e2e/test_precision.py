@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ import pytest
 from onnx import TensorProto, helper
 
 import collage
-from collage._errors import InputError, UsageError
+from collage._errors import InputError, UsageError, WrongAnswer
 from collage.calibration import ranges, split_samples
 from collage.compiler import precision_session
+from collage.plan_file import PlanFile, PlanFileKernel
 from collage.system.machine import this_machine
-from collage.toolchains import Registry
+from collage.toolchains import Registry, registry
 from tests.e2e.conftest import LENT, model_of
-from tests.e2e.fake_rough_toolchain import RoughToolchain
+from tests.e2e.fake_rough_toolchain import ERRORS, RoughToolchain
 
 INT8 = pytest.mark.skipif(not this_machine().multiplies_bytes_at_once, reason="8-bit products are no faster here")
 BUDGET = 0.1
@@ -36,9 +38,11 @@ def convolutions(tmp_path_factory: pytest.TempPathFactory) -> Path:
         nodes.append(helper.make_node("Conv", [f"r{i}", f"w{i}"], [f"c{i}"], name=f"conv_{i}", pads=[1] * 4))
         nodes.append(helper.make_node("Relu", [f"c{i}"], [f"r{i + 1}"], name=f"relu_{i}"))
     last = len(channels) - 1
+    weights["up"] = (random.standard_normal((64, 64, 1, 1)) / 8).astype(np.float32)
     weights["head"] = random.standard_normal((64, 10)).astype(np.float32)
     nodes += [
-        helper.make_node("GlobalAveragePool", [f"r{last}"], ["p"], name="pool"),
+        helper.make_node("ConvTranspose", [f"r{last}", "up"], ["u"], name="up"),
+        helper.make_node("GlobalAveragePool", ["u"], ["p"], name="pool"),
         helper.make_node("Flatten", ["p"], ["f"], name="flatten"),
         helper.make_node("Gemm", ["f", "head"], ["y"], name="head"),
     ]
@@ -73,7 +77,9 @@ def test_eight_bits_are_calibrated_judged_and_told_of(convolutions: Path) -> Non
         "judging": 24,
         "is_independent": True,
     }
-    assert precision["operators"] == {"Conv": {"int8": 3}, "Gemm": {"int8": 1}}
+    assert precision["operators"] == {"Conv": {"int8": 3}, "ConvTranspose": {"f32": 1}, "Gemm": {"int8": 1}}
+    assert precision["not_in_int8"] == [{"precision": "f32", "why": "toolchain", "names": ["up"]}]
+    assert precision["kernels"][0]["in_float"] == ["up"]
     assert 0 < precision["metrics"]["max-error"]["interval"][1] <= BUDGET
     assert precision["metrics"]["top1"]["samples"] == 24
     assert 0 <= precision["outside"] < 0.01
@@ -126,6 +132,33 @@ def test_an_interrupted_calibration_goes_on_where_it_ended(convolutions: Path, m
 
 
 @INT8
+@pytest.mark.parametrize("swapped", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_plan_of_8_bits_on_one_toolchain_and_bf16_on_another_is_right(convolutions: Path, swapped: bool) -> None:
+    if not {"int8", "bf16"} <= set(registry().get("openvino").availability().precisions):
+        pytest.skip("OpenVINO has no bf16 here")
+    names = [node.name for node in onnx.load(convolutions).graph.node]
+    targets = ["openvino -precision=bf16", "onnxruntime -precision=int8"]
+    first, second = targets if swapped else targets[::-1]
+    plan = PlanFile((PlanFileKernel(first, tuple(names[:4])), PlanFileKernel(second, tuple(names[4:]))))
+    options = collage.CompileOptions(accuracy_budget=BUDGET, plan=plan)
+    executable = collage.compile(convolutions, options=options, data=images(40), workers=LENT)
+    precision = executable.report["precision"]
+    assert [kernel["precision"] for kernel in precision["kernels"]] == (
+        ["bf16", "int8"] if swapped else ["int8", "bf16"]
+    )
+    own = [kernel["own_error"] for kernel in precision["kernels"]]
+    judged = precision["metrics"]["max-error"]
+    assert 0 < judged["drop"] <= judged["interval"][1] <= BUDGET
+    assert all(0 < error < BUDGET for error in own)
+    with pytest.raises(WrongAnswer, match=r"--accuracy-budget allows 0\.0001"):
+        options = replace(options, accuracy_budget=1e-4)
+        collage.compile(convolutions, options=options, data=images(40), workers=LENT)
+    exact = onnxruntime.InferenceSession(convolutions)
+    for fed in images(20, seed=5):
+        assert 0 < error(executable.run(fed)["y"], exact.run(None, fed)[0]) <= BUDGET
+
+
+@INT8
 def test_a_sample_that_the_model_does_not_run_on_is_named(tmp_path: Path) -> None:
     weights = {"shape": np.array([2, 8], np.int64), "w": np.ones((8, 4), np.float32)}
     nodes = [
@@ -141,6 +174,23 @@ def test_a_sample_that_the_model_does_not_run_on_is_named(tmp_path: Path) -> Non
     menu = ["onnxruntime -precision=int8"]
     with pytest.raises(UsageError, match=f"cannot be run on sample {bad}: .*"):
         collage.compile(tmp_path / "model.onnx", menu, options=options, data=samples, workers=LENT)
+
+
+@INT8
+@pytest.mark.slow
+def test_what_hurts_most_is_exempt_where_another_metric_than_the_error_is_missed(convolutions: Path) -> None:
+    def compiled(max_drop: float) -> Any:
+        options = collage.CompileOptions(metric="snr", max_drop=max_drop)
+        menu = ["onnxruntime -precision=int8"]
+        return collage.compile(convolutions, menu, options=options, data=images(60, seed=6), workers=LENT).report
+
+    whole = compiled(0.2)
+    assert "exempt" not in whole["kernels"][0]["target"]
+    drop = whole["precision"]["metrics"]["snr"]["drop"]
+    partly = compiled(0.8 * drop)
+    assert "exempt" in partly["kernels"][0]["target"]
+    assert partly["precision"]["metrics"]["snr"]["interval"][1] <= 0.8 * drop
+    assert "sensitive" in {each["why"] for each in partly["precision"]["not_in_int8"]}
 
 
 @pytest.fixture(scope="module")
@@ -223,3 +273,23 @@ def test_a_metric_that_is_not_there_is_a_sentence(chain: Path, rough: Registry) 
     with pytest.raises(UsageError, match="needs a metric"):
         options = collage.CompileOptions(max_drop=0.1)
         collage.compile(chain, "rough", options=options, data=rows(5), toolchains=rough, workers=LENT)
+
+
+@pytest.mark.slow
+def test_a_budget_between_none_and_all_is_used_up_to_one_border(tmp_path: Path, rough: Registry) -> None:
+    """Errors are spread evenly, so that every kernel is worth the same price."""
+    operators = ["Neg", "Abs"] * 4
+    count = len(operators)
+    nodes = [helper.make_node(op, [f"v{i}"], [f"v{i + 1}"], name=f"{op}_{i}") for i, op in enumerate(operators)]
+    ports = {"v0": (TensorProto.FLOAT, [1, 64])}, {f"v{count}": (TensorProto.FLOAT, [1, 64])}
+    onnx.save(model_of(nodes, *ports, {}), tmp_path / "model.onnx")
+    budget = 5.5 * ERRORS["Neg"]
+    options = collage.CompileOptions(accuracy_budget=budget, measure_budget=0)
+    report = collage.compile(
+        tmp_path / "model.onnx", "rough", options=options, data=rows(40), toolchains=rough, workers=LENT
+    ).report
+    assert report["precision"]["metrics"]["max-error"]["interval"][1] <= budget
+    nodes_in = {"bf16" in kernel["target"]: len(kernel["nodes"]) for kernel in report["kernels"]}
+    assert len(report["kernels"]) == 2
+    assert sum(nodes_in.values()) == count
+    assert nodes_in[True] in (4, 5)

@@ -49,7 +49,7 @@ def test_each_reason_and_remedy_is_said_once(tmp_path: Path) -> None:
         compiled(CHAIN, tmp_path, Absent("one"), Absent("two"))
     assert str(refusal.value) == (
         "no target of the menu runs any of the model: one, two: there is no such chip, no driver either. What helps: buy one; "
-        "install a driver. --allow-host (in Python allow_host=True) leaves it to the host, unoptimised"
+        "install a driver. --allow-host (in Python allow_host=True) runs it without a toolchain and without optimisations"
     )
     executable = compiled(CHAIN, tmp_path, Absent("one"), Absent("two"), allow_host=True)
     x = np.float32([[-1, 0, 1, 2], [3, -4, 5, -6]])

@@ -20,7 +20,7 @@ from collage.graph import NODE_PRECISION
 from collage.target import Target
 from collage.testing._toolchain_case import with_weights_in_file
 from collage.testing._toolchain_kernels import KernelCase, kernel
-from collage.toolchains import Compiled, LoadOptions, Toolchain
+from collage.toolchains import IN_FLOATS, Compiled, LoadOptions, Toolchain
 from collage.toolchains.onnxruntime.toolchain import OnnxRuntimeToolchain
 from collage.toolchains.openvino.toolchain import OpenVinoToolchain
 from collage.transform import prepare
@@ -194,6 +194,21 @@ def test_nodes_that_are_to_stay_in_float_do(toolchain: Toolchain, tmp_path: Path
     saved = ir.load(tmp_path / toolchain.compile(model, at(toolchain, "int8"), tmp_path).files[0])
     assert next(node.inputs[1].name for node in saved.graph if node.op_type == "Gemm") == "w"
     assert 0 < error(run(toolchain, model, "int8", tmp_path, feeds)[0], exact) < whole
+
+
+@pytest.mark.parametrize(
+    ("toolchain", "name", "left"),
+    [(ORT, "transposed", ["ConvTranspose"]), (OPENVINO, "transposed", []), (ORT, "cnn", [])],
+    ids=["onnxruntime-transposed", "openvino-transposed", "onnxruntime-cnn"],
+)
+def test_products_that_compute_in_floats_all_the_same_are_told_of(
+    toolchain: Toolchain, name: str, left: list[str], tmp_path: Path
+) -> None:
+    text, weights, feeds = MODELS[name]
+    model = calibrated(kernel("k", text, weights), [feeds], tmp_path)
+    compiled = toolchain.compile(model, at(toolchain, "int8"), tmp_path)
+    assert [model.graph.node(i).op_type for i in compiled.metadata.get(IN_FLOATS, [])] == left
+    assert IN_FLOATS not in toolchain.compile(model, at(toolchain, "f32"), tmp_path).metadata
 
 
 @BOTH

@@ -24,10 +24,29 @@ def test_a_plan_comes_back_as_it_was(tmp_path: Path) -> None:
     assert PLAN.targets == ("llvm -compiler=lib", "llvm")
 
 
+def test_a_plan_with_bodies_comes_back_as_it_was(tmp_path: Path) -> None:
+    inner = PlanFileKernel("llvm", ("loop inside",), bodies=((PlanFileKernel("llvm -compiler=lib", ("add",)),),))
+    holder = PlanFileKernel("llvm -compiler=host", ("if",), bodies=((PlanFileKernel("llvm", ("mul",)),), (inner,)))
+    plan = PlanFile((holder,))
+    plan.save(tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json") == plan
+    assert plan.targets == ("llvm -compiler=host", "llvm", "llvm -compiler=lib")
+    assert (plan.to_json()["schema"], PLAN.to_json()["schema"]) == (2, 1)
+
+
+def test_bodies_without_end_are_refused(tmp_path: Path) -> None:
+    kernel = PlanFileKernel("llvm", ("n",))
+    for _ in range(100):
+        kernel = PlanFileKernel("llvm", ("n",), bodies=((kernel,),))
+    PlanFile((kernel,)).save(tmp_path / "plan.json")
+    with pytest.raises(UsageError, match="nested too deeply"):
+        read_plan(tmp_path / "plan.json")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"schema": 2}, "schema 2"),
+        ({"schema": 3}, "schema 3"),
         ({"schema": True}, "schema True"),
         ({"kernels": {}}, "'kernels' of the plan is not a list"),
         ({"kernel": []}, "'kernel', which is not known"),

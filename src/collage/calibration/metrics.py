@@ -97,8 +97,15 @@ class Metric(Protocol):
         """Return the original's own score on one sample; None if the metric only compares."""
         ...
 
-    def sum_up(self, drops: Sequence[float], limit: float | None = None) -> Estimate:
-        """Return the drop over many samples; the limit decides whether there are too few."""
+    def sum_up(self, drops: Sequence[float], limit: float | None = None, count: int = 0) -> Estimate:
+        """Return the drop over many samples.
+
+        Args:
+            drops: One for each sample.
+            limit: Decides if there are too few samples.
+            count: Return the interval of a mean or a share that is to be expected of so many samples like these. 0 is of these.
+                Of an error the bound is that of these, which fewer samples make wider.
+        """
         ...
 
     def told(self, estimate: Estimate) -> str:
@@ -122,7 +129,7 @@ class _MaxError(_Comparing):
     def drop(self, outputs: Mapping[str, Array], expected: Mapping[str, Array], label: Array | None) -> float:
         return max((_error(outputs.get(name), right) for name, right in expected.items()), default=0.0)
 
-    def sum_up(self, drops: Sequence[float], limit: float | None = None) -> Estimate:
+    def sum_up(self, drops: Sequence[float], limit: float | None = None, count: int = 0) -> Estimate:
         worst = max(drops)
         return Estimate(worst, min(drops), prediction_bound(drops), len(drops))
 
@@ -140,8 +147,8 @@ class _Cosine(_Comparing):
         scale = float(np.linalg.norm(left) * np.linalg.norm(right))
         return 1.0 - float(left @ right) / scale if scale else float(np.any(left != right))
 
-    def sum_up(self, drops: Sequence[float], limit: float | None = None) -> Estimate:
-        return mean_interval(drops)
+    def sum_up(self, drops: Sequence[float], limit: float | None = None, count: int = 0) -> Estimate:
+        return mean_interval(drops, count)
 
     def told(self, estimate: Estimate) -> str:
         return f"cosine similarity {1 - estimate.value:.6f} [{1 - estimate.high:.6f}, {1 - estimate.low:.6f}]"
@@ -156,8 +163,8 @@ class _Snr(_Comparing):
         noise, signal = float(np.linalg.norm(left - right)), float(np.linalg.norm(right))
         return noise / signal if signal else float(noise > 0)
 
-    def sum_up(self, drops: Sequence[float], limit: float | None = None) -> Estimate:
-        return mean_interval(drops)
+    def sum_up(self, drops: Sequence[float], limit: float | None = None, count: int = 0) -> Estimate:
+        return mean_interval(drops, count)
 
     def told(self, estimate: Estimate) -> str:
         value, low, high = (_decibels(ratio) for ratio in (estimate.value, estimate.high, estimate.low))
@@ -185,15 +192,15 @@ class _Top:
             return None
         return float(np.mean(_hits(expected[_classes_of(expected)], label, self.count)))
 
-    def sum_up(self, drops: Sequence[float], limit: float | None = None) -> Estimate:
-        count = len(drops)
+    def sum_up(self, drops: Sequence[float], limit: float | None = None, count: int = 0) -> Estimate:
         if any(drop not in (-1.0, 0.0, 1.0) for drop in drops):
-            return mean_interval(drops)  # Several classes to a sample: these are not independent.
-        lost, won = sum(drop > 0 for drop in drops), sum(drop < 0 for drop in drops)
+            return mean_interval(drops, count)  # Several classes to a sample: these are not independent.
+        count = count or len(drops)
+        lost, won = (count * sum(found) / len(drops) for found in zip(*((d > 0, d < 0) for d in drops), strict=True))
         (lost_low, lost_high), (won_low, won_high) = wilson(lost, count), wilson(won, count)
         low, high = (lost_low - won_high, lost_high - won_low) if won else (lost_low, lost_high)
         is_vague = limit is not None and wilson(0, count)[1] > limit
-        return Estimate((lost - won) / count, low, high, count, is_vague)
+        return Estimate((lost - won) / count, low, high, len(drops), is_vague)
 
     def told(self, estimate: Estimate) -> str:
         if self.has_labels:
@@ -229,9 +236,9 @@ class PythonMetric:
         """Refuse, as ``drop`` does."""
         raise NotImplementedError
 
-    def sum_up(self, drops: Sequence[float], limit: float | None = None) -> Estimate:
+    def sum_up(self, drops: Sequence[float], limit: float | None = None, count: int = 0) -> Estimate:
         """Return the mean."""
-        return mean_interval(drops)
+        return mean_interval(drops, count)
 
     def told(self, estimate: Estimate) -> str:
         """Return an estimate in words."""
@@ -265,7 +272,7 @@ def find_metric(name: str, has_labels: bool = False) -> Metric:
     raise UsageError(f"metric {name!r}: it is one of {', '.join(BUILT_IN)}, or python:module:function")
 
 
-def wilson(hits: int, count: int, confidence: float = _CONFIDENCE) -> tuple[float, float]:
+def wilson(hits: float, count: int, confidence: float = _CONFIDENCE) -> tuple[float, float]:
     """Return Wilson's interval of a share."""
     if not count:
         return 0.0, 1.0
@@ -276,13 +283,13 @@ def wilson(hits: int, count: int, confidence: float = _CONFIDENCE) -> tuple[floa
     return (0.0 if not hits else max(0.0, middle - half)), (1.0 if hits == count else min(1.0, middle + half))
 
 
-def mean_interval(values: Sequence[float]) -> Estimate:
-    """Return a mean with the interval of Student's t; of one value there is none."""
-    count, mean = len(values), statistics.fmean(values)
-    if count == 1:
-        return Estimate(mean, mean, mean, 1, is_vague=True)
+def mean_interval(values: Sequence[float], count: int = 0) -> Estimate:
+    """Return a mean with the interval of Student's t, as of ``count`` values with this deviation; of one value there is none."""
+    mean, count = statistics.fmean(values), count or len(values)
+    if len(values) == 1 or count == 1:
+        return Estimate(mean, mean, mean, len(values), is_vague=True)
     half = _student(count - 1) * statistics.stdev(values) / math.sqrt(count)
-    return Estimate(mean, mean - half, mean + half, count)
+    return Estimate(mean, mean - half, mean + half, len(values))
 
 
 def _student(degrees: int, confidence: float = _CONFIDENCE) -> float:

@@ -59,7 +59,7 @@ def _read(name: str, file: Path, dtype: str | None) -> Array:
     except OSError as error:
         raise UsageError(f"cannot read {file} for input {name!r}: {error.strerror or error}") from error
     except (ValueError, EOFError) as error:
-        raise UsageError(f"cannot read {file} for input {name!r}: it is no .npy file of numbers or texts") from error
+        raise UsageError(f"cannot read {file} for input {name!r}: it is not a .npy file of numbers or texts") from error
     if not isinstance(array, np.ndarray):
         raise UsageError(f"cannot read {file} for input {name!r}: it holds several arrays; a .npy file holds one")
     fields = array.dtype.names

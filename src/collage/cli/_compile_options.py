@@ -37,10 +37,12 @@ FusionStyles = Annotated[
     ),
 ]
 MaxDepth = Annotated[
-    int | None, typer.Option(min=0, help="Most operators on a path through a kernel of a toolchain; 0 is no limit.")
+    int | None,
+    typer.Option(min=0, help="Most operators on a path through a kernel of a toolchain; 0 removes the limit."),
 ]
 NativeMaxDepth = Annotated[
-    int | None, typer.Option(min=0, help="Most operators on a path through a kernel of native code; 0 is no limit.")
+    int | None,
+    typer.Option(min=0, help="Most operators on a path through a kernel of native code; 0 removes the limit."),
 ]
 MaxCandidates = Annotated[
     int | None, typer.Option(min=0, help="Most kernels of several operators that a rule may propose for a target.")
@@ -135,5 +137,5 @@ def _config(pairs: Mapping[str, str]) -> dict[str, Any]:
         try:
             values[key] = read[kind](text.lower() if kind is bool else text)
         except (KeyError, ValueError):
-            raise UsageError(f"--pass-config {key}={text}: {text!r} is no {kind.__name__}") from None
+            raise UsageError(f"--pass-config {key}={text}: {text!r} is not of type {kind.__name__}") from None
     return values

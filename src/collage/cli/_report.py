@@ -39,14 +39,21 @@ def print_report(report: Report, artefact: str | None = None) -> None:
     console.print(_table("end to end (* is returned)", columns_of(report), table_rows(report), right=(1, 3, 4)))
     in_branches = any(kernel.branch is not None for kernel in report.kernels)
     rows = (
-        (
-            kernel.name,
-            short_name(kernel.target),
-            kernel.operators,
-            milliseconds(kernel.estimate_us),
-            *([str(kernel.branch or "")] if in_branches else []),
-        )
+        row
         for kernel in report.kernels
+        for row in (
+            (
+                kernel.name,
+                short_name(kernel.target),
+                kernel.operators,
+                milliseconds(kernel.estimate_us),
+                *([str(kernel.branch or "")] if in_branches else []),
+            ),
+            *(
+                (f"  {inner.name}", short_name(inner.target), inner.operators, "", *([""] if in_branches else []))
+                for inner in kernel.bodies
+            ),
+        )
     )
     columns = ("kernel", "target", "operators", "ms, measured alone", *(["branch"] if in_branches else []))
     console.print(_table("kernels", columns, rows, right=(3, 4)))
@@ -90,7 +97,7 @@ def _summary(report: Report) -> list[str]:
 def _unsettled(numerics: Numerics) -> list[str]:
     """Return which outputs were not compared everywhere; nothing if all were."""
     told = [f"{share * 100:.2g} % of {name}" for name, share in numerics.unsettled.items()]
-    return [f"not compared, since rounding decides there: {', '.join(told)}"] if told else []
+    return [f"not compared, since rounding-sensitive: {', '.join(told)}"] if told else []
 
 
 def _lengths(report: Report) -> list[str]:
@@ -103,7 +110,7 @@ def _lengths(report: Report) -> list[str]:
     if lengths is None:
         return lines
     if not lengths:
-        return [*lines, "checked at these lengths only: the model takes none of the others that were tried"]
+        return [*lines, "checked at these lengths only: the model rejects the other lengths that were tried"]
     return [*lines, f"checked at other lengths too: {'; '.join(map(_shapes, lengths))}"]
 
 

@@ -20,7 +20,7 @@ from collage.compiler.problem import Problem
 from collage.measure.session import MeasureSession
 from collage.workers.worker import Worker
 
-__all__ = ["judge_plan", "judged", "plan_key", "within_budget"]
+__all__ = ["is_reduced", "judge_plan", "judged", "plan_key", "within_budget"]
 
 _STEPS = 8
 """Prices that are tried; each costs a search among what is mostly known, and one run of the plan that it finds."""
@@ -37,6 +37,7 @@ def within_budget(
     precision: Precision | None,
     plans: Sequence[Plan],
     search_again: Callable[[], Sequence[Plan]],
+    by_cuts: Callable[[Callable[[Plan], bool]], Sequence[Plan]] = lambda _: (),
 ) -> list[Plan]:
     """The fastest plans found whose end-to-end error keeps the budget.
 
@@ -47,6 +48,7 @@ def within_budget(
         precision: Has the choosing samples, on which plans are looked at.
         plans: What the search found at price 0, the best first.
         search_again: The best plans at the present price.
+        by_cuts: Plans that keep the budget and that no price leads to, see ``collage.compiler.precision_cuts``.
 
     Returns:
         The fastest first, by prediction. None may be left.
@@ -61,6 +63,7 @@ def within_budget(
 
     kept = [plan for plan in plans if keeps(plan)]
     if plans and plans[0] not in kept:
+        kept += by_cuts(keeps)
         kept += _at_a_price(problem, costs, keeps, search_again)
     best: dict[Hashable, Plan] = {}
     for plan in sorted(kept, key=lambda plan: predicted_s(problem, costs, plan) or float("inf")):
@@ -110,10 +113,10 @@ def judged(
         seconds: The time that a plan is expected to take, if it is known.
     """
     expected_s = {plan.name: seconds(plan) or 0.0 for plan in plans}
-    exact_s = [expected_s[plan.name] for plan in plans if not _is_reduced(plan) and expected_s[plan.name]]
+    exact_s = [expected_s[plan.name] for plan in plans if not is_reduced(plan) and expected_s[plan.name]]
     best_s, kept = min(exact_s, default=math.inf), set[str]()
     for plan in sorted(plans, key=lambda plan: expected_s[plan.name]):
-        if precision is None or not _is_reduced(plan):
+        if precision is None or not is_reduced(plan):
             kept.add(plan.name)
             continue
         if expected_s[plan.name] > _SLOWER * best_s:
@@ -123,7 +126,9 @@ def judged(
         if reason is None:
             kept.add(plan.name)
             best_s = min(best_s, expected_s[plan.name] or best_s)
-        elif plan.single is not None:
+            continue
+        session.say(f"{plan.name} is refused: {reason}")
+        if plan.single is not None:
             precision.refusals[str(plan.single)] = reason
     return [plan for plan in plans if plan.name in kept]
 
@@ -144,13 +149,14 @@ def plan_key(plan: Plan) -> Hashable:
     return frozenset((kernel.sub_graph, kernel.target) for kernel in plan.kernels)
 
 
-def _is_reduced(plan: Plan) -> bool:
+def is_reduced(plan: Plan) -> bool:
+    """Return True if a kernel of a plan computes in a coarser type than the model says."""
     return any(place.target.is_reduced for place in plan.kernels)
 
 
 def _keeps(problem: Problem, session: MeasureSession, precision: Precision | None, plan: Plan) -> bool:
     """Return True if a plan is right on the checking sets within the budget, and keeps every limit on choosing samples."""
-    if not _is_reduced(plan):
+    if not is_reduced(plan):
         return True
     try:
         finalist = finalist_of(problem, session, plan, lower(problem, session, plan))

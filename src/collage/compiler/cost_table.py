@@ -124,7 +124,7 @@ class CostTable:
         parts = parts_to_measure(op_types, weights)[:most]
         if len(parts) < _TWO_PARTS or self.search_s_left <= 0:
             return
-        self.say(f"asking {target.short} where the time goes")
+        self.say(f"profiling {target.short}: one kernel of each operator type")
         places = [SubGraph(self._problem.graph, IndexSet(1 << i)) for i in parts]
         outcomes = self._estimator.measure([self._problem.kernel_of(place, target) for place in places])
         self.budget.asked += sum(not outcome.recorded for outcome in outcomes)

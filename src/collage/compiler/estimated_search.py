@@ -65,22 +65,28 @@ class EstimatedSearch:
     Args:
         survey: The model, the menu, and which operators each target takes.
         estimator: Tells what kernels cost.
+        known: Further candidates, with their costs.
 
     Attributes:
         fusion: What became of the candidates that the rules proposed.
         asked: Number of kernels that the estimator was asked about.
     """
 
-    def __init__(self, survey: Survey, estimator: CostEstimator) -> None:
+    def __init__(
+        self, survey: Survey, estimator: CostEstimator, known: Sequence[tuple[CandidateKernel, Cost]] = ()
+    ) -> None:
         self.fusion = FusionReport()
         self.asked = 0
         self._survey = survey
         self._problem = survey.problem
         self._estimator = estimator
-        self._known: dict[Hashable, Cost] = {}
+        self._known: dict[Hashable, Cost] = {
+            survey.problem.key_of(each.sub_graph, each.target): cost for each, cost in known
+        }
         self._rejected: set[tuple[SubGraph, Target]] = set()
         specs = gather_specs(survey)
-        self._index = collect(survey.problem, specs, self.fusion, host_takes_all=True)
+        collected = collect(survey.problem, specs, self.fusion, host_takes_all=True)
+        self._index = CandidateKernelIndex([*collected, *(each for each, _ in known)])
         self._greedy = list(self._greedy_covers())
 
     def best(self) -> EstimatedCover:
@@ -211,8 +217,19 @@ def _trace(came_by: dict[int, tuple[int, CandidateKernel]], covered: int) -> Ite
         yield kernel
 
 
-def plan_by_estimator(survey: Survey, session: MeasureSession, estimator: CostEstimator) -> CompileResult:
+def plan_by_estimator(
+    survey: Survey,
+    session: MeasureSession,
+    estimator: CostEstimator,
+    known: Sequence[tuple[CandidateKernel, Cost]] = (),
+) -> CompileResult:
     """Return the cheapest plan by an estimator's word, built and checked; kernels that fail are replaced.
+
+    Args:
+        survey: The model, the menu, and which operators each target takes.
+        session: Builds and checks.
+        estimator: Tells what kernels cost.
+        known: Further candidates, with their costs.
 
     Raises:
         NothingCanRun: Nothing covers all operators.
@@ -220,7 +237,7 @@ def plan_by_estimator(survey: Survey, session: MeasureSession, estimator: CostEs
     """
     problem = survey.problem
     session.say("searching by the estimator's costs")
-    search = EstimatedSearch(survey, estimator)
+    search = EstimatedSearch(survey, estimator, known)
     checks = MeasuringCostEstimator(session, weight_bytes(problem.model))
     while True:
         found = search.best()

@@ -97,7 +97,7 @@ def choose(
         expected_s = partial(predicted_s, problem, costs)
         return _compared(problem, session, plans, costs.why_wrong, baseline, expected_s)
     except KeyboardInterrupt:
-        session.say("interrupted: returning the best single, as measured by itself")
+        session.say("interrupted: returning the best single target, as measured alone")
         return _least_predicted(
             problem, costs, session, [plan for plan in plans if plan.single] or plans, is_interrupted=True
         )
@@ -176,7 +176,7 @@ def lowered_again(problem: Problem, session: MeasureSession, finals: FinalCompar
     except ToolchainError as error:
         reason = str(error)
     if reason is not None:
-        session.say(f"it does not run here as it did: {reason}")
+        session.say(f"stored result rejected ({reason}); searching again")
         return None
     return replace(finals, recipe=recipe)
 

@@ -20,7 +20,7 @@ from collage.compiler.problem import Problem
 from collage.compiler.survey import Reference, Survey, supported_baselines
 from collage.database.database import Database
 from collage.frontend import fix_lengths, read_model
-from collage.graph import copy_model, kernels_of, partition
+from collage.graph import copy_model, kernels_of
 from collage.measure.check_inputs import CheckingSets
 from collage.measure.estimator import CostEstimator
 from collage.options import CompileOptions
@@ -113,7 +113,7 @@ class CollageFuseOps(ModulePass):
 def _partitioned(problem: Problem, plan: Plan) -> ir.Model:
     """Return the prepared model with a function for each kernel; what is left to the host stays as it is."""
     kernels = [kernel for kernel in plan.kernels if kernel.target != HOST_TARGET]
-    return partition(problem.model, [kernel_spec(problem, plan, kernel) for kernel in kernels])
+    return problem.kernels.partitioned([kernel_spec(problem, plan, kernel) for kernel in kernels])
 
 
 def _take_into_memory(model: ir.Model) -> None:

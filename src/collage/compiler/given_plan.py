@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from collage._errors import WrongAnswer
+from collage.compiler.accuracy_budget import is_reduced, judge_plan
 from collage.compiler.cost_table import CostTable
 from collage.compiler.objective import choose_finals
 from collage.compiler.planned import plan_of_file
@@ -17,6 +19,7 @@ from collage.fusion import CandidateKernel, FusionReport, FusionSpec, UnionFusio
 from collage.measure.session import MeasureSession
 from collage.options import CompileOptions
 from collage.plan_file import PlanFile, read_plan
+from collage.runtime import has_bodies
 from collage.target import HOST_TARGET, TargetLike
 
 __all__ = ["given_plan", "targets_of_plan", "with_read_plan"]
@@ -46,15 +49,23 @@ def given_plan(survey: Survey, session: MeasureSession, database: Database) -> C
 
     Raises:
         UsageError: The plan does not fit the model, the menu or the devices.
+        WrongAnswer: It computes in a coarser type, and misses a limit on judging samples.
     """
-    problem = survey.problem
+    problem, precision = survey.problem, survey.precision
     assert isinstance(problem.options.plan, PlanFile)
-    plan = plan_of_file(problem, problem.options.plan, model_digest(problem.model))
+    plan = plan_of_file(problem, problem.options.plan, model_digest(problem.model), session.build_of)
     costs = CostTable(problem, survey, session, database)
     costs.learn()
     kernels = [CandidateKernel(place.sub_graph, place.target, _GIVEN, (place.rule,)) for place in plan.kernels]
+    for place in plan.kernels:
+        if has_bodies(place.target):
+            costs.introduce_variant(place.target, HOST_TARGET)
     costs.introduce(kernels)
     costs.measure(kernels)
+    if precision is not None and is_reduced(plan):
+        session.say("judging the plan")
+        if (reason := judge_plan(problem, session, precision, plan).reason) is not None:
+            raise WrongAnswer(f"the plan that is given is too far off: {reason}")
     finals = choose_finals(survey, costs, session, [plan], told=False)
     result = CompileResult.of(problem, costs, finals, SearchSummary.of(problem, kernels, None, FusionReport()))
     if finals.recipe is None:

@@ -29,6 +29,7 @@ from collage._errors import LimitNotMet, NothingCanRun, WrongAnswer
 from collage.compiler.accuracy_budget import judged, within_budget
 from collage.compiler.additive_error import additive_error
 from collage.compiler.autotune import autotune, known_autotuned
+from collage.compiler.body_search import body_candidates, estimated_bodies
 from collage.compiler.candidates import collect, gather_specs
 from collage.compiler.cost_table import CostTable
 from collage.compiler.effective_options import check_estimator_options, effective_options, with_planned_targets
@@ -48,6 +49,7 @@ from collage.compiler.partition_search import best_plans, in_one_process, search
 from collage.compiler.planned import plan_file_of
 from collage.compiler.plans import Plan, estimate_s, predicted_s, single_plans, with_costs
 from collage.compiler.precision_borders import around_sensitive
+from collage.compiler.precision_cuts import plans_by_cuts
 from collage.compiler.precision_front import find_front
 from collage.compiler.precision_report import with_precision
 from collage.compiler.problem import Problem
@@ -242,7 +244,8 @@ def find_plan(
         tried = record_of_trials(survey.problem, survey, session, finals)
         result = replace(CompileResult.unmeasured(finals), tried=tried)
     elif estimator is not None:
-        result = plan_by_estimator(survey, session, estimator)
+        inner = estimated_bodies(survey, session, database, partial(find_plan, estimator=estimator))
+        result = plan_by_estimator(survey, session, estimator, inner)
     else:
         check_menu(survey, session)
         is_given = survey.problem.options.plan is not None
@@ -291,7 +294,8 @@ def _searched(
     costs.introduce(candidates)
     keys = len({problem.key_of(candidate.sub_graph, candidate.target) for candidate in candidates})
     told.counts = lambda: (session.counters.measured, min(keys, costs.budget.kernels(keys)))
-    candidates = CandidateKernelIndex([*candidates, *known_autotuned(problem, costs, records, candidates)])
+    inner = body_candidates(survey, session, database, costs, find_plan)
+    candidates = CandidateKernelIndex([*candidates, *known_autotuned(problem, costs, records, candidates), *inner])
 
     def priced(plans: Sequence[Plan]) -> list[Plan]:
         return [with_costs(plan, [estimate_s(costs, kernel) for kernel in plan.kernels]) for plan in plans]
@@ -311,20 +315,23 @@ def _searched(
     found = None
     expected_s = partial(predicted_s, problem, costs)
     judge = partial(judged, problem, session, survey.precision, seconds=expected_s)
-    compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say)
+    leaves = problem.kernels.bodies.leaves
+    compat = ProcessCompatibility(problem.toolchains, database, session.build_of, session.say, leaves)
 
     def may_share(plan: Plan) -> bool:
         return compat.can_share(plan.targets)
 
     is_bound = bool(problem.choices) or any(problem.is_bound(target) for target in survey.takers)
-    if len(survey.takers) > 1 or is_bound or problem.placement is not None or tune_s or costs.has_variants:
+    is_several = len(survey.takers) > 1 or bool(inner)
+    if is_several or is_bound or problem.placement is not None or tune_s or costs.has_variants:
         refinement = Refinement(problem, costs, session, may_share)
 
         def finalists(index: CandidateKernelIndex, result: SearchResult[CandidateKernel]) -> Sequence[Plan]:
             plans = in_one_process(problem, costs, compat, index, best_plans(problem, costs, index, result))
             if any(target.is_reduced for target in problem.menu):
                 again = partial(searched_again, problem, costs, index)
-                plans = within_budget(problem, costs, session, survey.precision, plans, again)
+                by_cuts = partial(plans_by_cuts, survey, costs, index, may_share)
+                plans = within_budget(problem, costs, session, survey.precision, plans, again, by_cuts)
             mixes = _mixes(survey, plans, singles)
             refined = refinement.plans(index, [*mixes, *singles])
             mixes += [plan for plan in refined if not _is_among([*mixes, *singles], plan)]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from collage._errors import TargetError, UsageError
 from collage.compiler.plans import Plan, PlannedKernel
 from collage.compiler.problem import Problem
-from collage.graph import ANY_VALID, IndexSet, NestedSubGraph, SubGraph
+from collage.graph import ANY_VALID, DataflowGraph, IndexSet, NestedSubGraph, SubGraph, bodies
+from collage.measure.body_kernels import BodyKernel, BodyPlans
 from collage.plan_file import LabelledPart, PlanFile, PlanFileKernel
+from collage.runtime import has_bodies
 from collage.target import HOST_TARGET, Target
 
 __all__ = ["plan_file_of", "plan_of_file"]
@@ -21,12 +24,10 @@ def plan_file_of(problem: Problem, plan: Plan, model_digest: str) -> PlanFile:
     """Return a plan as what its file holds."""
     return PlanFile(
         tuple(
-            PlanFileKernel(
-                str(place.target),
-                _names_of(problem, place.sub_graph.inside),
-                tuple(_part_of(problem, part) for part in place.sub_graph.nested),
-                None if place.device is None else str(place.device),
-                place.branch,
+            replace(
+                _file_kernel(problem.kernels.bodies, place.sub_graph, place.target),
+                device=None if place.device is None else str(place.device),
+                branch=place.branch,
             )
             for place in plan.kernels
         ),
@@ -34,69 +35,129 @@ def plan_file_of(problem: Problem, plan: Plan, model_digest: str) -> PlanFile:
     )
 
 
-def plan_of_file(problem: Problem, file: PlanFile, model_digest: str) -> Plan:
+def _file_kernel(plans: BodyPlans, sub_graph: SubGraph, target: Target) -> PlanFileKernel:
+    parts = tuple(_part_of(sub_graph.graph, part) for part in sub_graph.nested)
+    names = _names_of(sub_graph.graph, sub_graph.inside)
+    if not has_bodies(target):
+        return PlanFileKernel(str(target), names, parts)
+    inner = [
+        tuple(_file_kernel(plans, SubGraph(graph, kernel.inside, kernel.nested), kernel.target) for kernel in kernels)
+        for graph, kernels in zip(map(DataflowGraph, bodies(sub_graph.nodes[0])), plans.of(target), strict=True)
+    ]
+    return PlanFileKernel(str(HOST_TARGET), names, parts, bodies=tuple(inner))
+
+
+def plan_of_file(
+    problem: Problem, file: PlanFile, model_digest: str, build_of: Callable[[Target], str] = lambda _: ""
+) -> Plan:
     """Return the plan that a file holds, checked.
+
+    Args:
+        problem: The model and the menu.
+        file: What the file holds.
+        model_digest: The digest of the model.
+        build_of: Tells what the timings of a target depend on.
 
     Raises:
         UsageError: It does not fit: an unknown operator or target, an operator in two kernels or in none, kernels that
             feed each other in a circle, labelled parts that overlap, or another device than the model's plan allows.
     """
-    places = {str(node.name): i for i, node in enumerate(problem.graph.nodes)}
-    known = [(kernel, _indices(kernel.nodes, places, file, model_digest)) for kernel in file.kernels]
-    _check_cover(problem, known)
-    kernels = _in_order(problem, [_kernel(problem, kernel, nodes, places) for kernel, nodes in known])
+    reader = _Reader(problem, file.model in ("", model_digest), build_of)
+    kernels = reader.kernels(problem.graph, file.kernels)
     single = kernels[0].target if len(kernels) == 1 and kernels[0].target in problem.menu else None
     return Plan(_NAME, tuple(kernels), single, problem.placement)
 
 
-def _indices(names: Sequence[str], places: Mapping[str, int], file: PlanFile, model_digest: str) -> tuple[int, ...]:
-    unknown = [name for name in names if name not in places]
-    if unknown:
-        other = "" if file.model in ("", model_digest) else "; the plan was made for another model"
-        raise UsageError(
-            f"the plan does not fit: the prepared model has no operator {unknown[0]!r}{_more(len(unknown))}{other}"
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads the kernels of a plan file.
+
+    Attributes:
+        problem: The model and the menu.
+        is_for_it: True unless the plan was made for another model.
+        build_of: See `plan_of_file`.
+    """
+
+    problem: Problem
+    is_for_it: bool
+    build_of: Callable[[Target], str]
+
+    def kernels(self, graph: DataflowGraph, kernels: Sequence[PlanFileKernel]) -> list[PlannedKernel]:
+        """Return the kernels of a graph, be it a body, in an order in which they can run."""
+        places = {str(node.name): i for i, node in enumerate(graph.nodes)}
+        known = [(kernel, self._indices(kernel.nodes, places)) for kernel in kernels]
+        _check_cover(graph, known)
+        return _in_order(graph, [self._kernel(graph, kernel, nodes, places) for kernel, nodes in known])
+
+    def _indices(self, names: Sequence[str], places: Mapping[str, int]) -> tuple[int, ...]:
+        unknown = [name for name in names if name not in places]
+        if unknown:
+            other = "" if self.is_for_it else "; the plan was made for another model"
+            raise UsageError(
+                f"the plan does not fit: the prepared model has no operator {unknown[0]!r}{_more(len(unknown))}{other}"
+            )
+        return tuple(places[name] for name in names)
+
+    def _kernel(
+        self, graph: DataflowGraph, kernel: PlanFileKernel, nodes: Sequence[int], places: Mapping[str, int]
+    ) -> PlannedKernel:
+        problem, target = self.problem, _target(self.problem, kernel.target)
+        parts = [_nested(part, places) for part in kernel.parts]
+        sub_graph = SubGraph(graph, IndexSet.from_indices(nodes), parts)
+        shown = f"kernel of {', '.join(kernel.nodes[:_SHOWN])}{_more(len(kernel.nodes), _SHOWN)} on {target.short}"
+        reason = sub_graph.why_ill_formed(ANY_VALID) if target == HOST_TARGET else sub_graph.why_invalid()
+        if reason is not None:
+            raise UsageError(f"the plan does not fit: {shown}: {reason}")
+        if kernel.bodies:
+            target = self._with_bodies(sub_graph, kernel, target, shown)
+        if problem.placement is None or graph is not problem.graph:
+            if kernel.device is not None:
+                raise UsageError(
+                    f"the plan does not fit: {shown} is for device {kernel.device}, and no devices are planned"
+                )
+            return PlannedKernel(sub_graph, target, "plan file", branch=kernel.branch)
+        if kernel.branch is not None:
+            raise UsageError(f"the plan does not fit: {shown} is in branch {kernel.branch}, and devices are planned")
+        allowed = problem.placement.devices_for(sub_graph.nodes, target)
+        device = next((each for each in allowed if str(each) == kernel.device), None)
+        if not allowed or (kernel.device is not None and device is None):
+            raise UsageError(f"the plan does not fit: {shown} cannot run on {kernel.device or 'any one device'}")
+        return PlannedKernel(sub_graph, target, "plan file", device)
+
+    def _with_bodies(self, sub_graph: SubGraph, kernel: PlanFileKernel, target: Target, shown: str) -> Target:
+        """Return the target of an operator whose bodies are kernels of their own."""
+        graphs = [DataflowGraph(body, model=self.problem.model) for node in sub_graph.nodes for body in bodies(node)]
+        if target != HOST_TARGET or len(sub_graph) != 1 or len(graphs) != len(kernel.bodies):
+            raise UsageError(
+                f"the plan does not fit: {shown}: bodies are those of one operator, which has as many, on the host"
+            )
+        if any(inner.branch is not None for body in kernel.bodies for inner in body):
+            raise UsageError(f"the plan does not fit: {shown}: kernels of bodies are in no branch")
+        plan = tuple(
+            tuple(
+                BodyKernel(place.sub_graph.inside, place.target, place.sub_graph.nested, place.rule)
+                for place in self.kernels(graph, body)
+            )
+            for graph, body in zip(graphs, kernel.bodies, strict=True)
         )
-    return tuple(places[name] for name in names)
+        return self.problem.kernels.bodies.add(plan, self.build_of)
 
 
-def _check_cover(problem: Problem, known: Sequence[tuple[PlanFileKernel, Sequence[int]]]) -> None:
+def _check_cover(graph: DataflowGraph, known: Sequence[tuple[PlanFileKernel, Sequence[int]]]) -> None:
     """Raise UsageError unless every operator is in exactly one kernel."""
     owner: dict[int, int] = {}
     for number, (_, nodes) in enumerate(known, 1):
         for i in nodes:
             if i in owner:
-                name = problem.graph.node(i).name
+                name = graph.node(i).name
                 raise UsageError(f"the plan does not fit: {name!r} is in kernels {owner[i]} and {number}")
             owner[i] = number
-    left = [str(node.name) for i, node in enumerate(problem.graph.nodes) if i not in owner]
+    left = [str(node.name) for i, node in enumerate(graph.nodes) if i not in owner]
     if left:
         raise UsageError(f"the plan does not fit: no kernel has operator {left[0]!r}{_more(len(left))}")
 
 
-def _kernel(problem: Problem, kernel: PlanFileKernel, nodes: Sequence[int], places: Mapping[str, int]) -> PlannedKernel:
-    target = _target(problem, kernel.target)
-    parts = [_nested(part, places) for part in kernel.parts]
-    sub_graph = SubGraph(problem.graph, IndexSet.from_indices(nodes), parts)
-    shown = f"kernel of {', '.join(kernel.nodes[:_SHOWN])}{_more(len(kernel.nodes), _SHOWN)} on {target.short}"
-    reason = sub_graph.why_ill_formed(ANY_VALID) if target == HOST_TARGET else sub_graph.why_invalid()
-    if reason is not None:
-        raise UsageError(f"the plan does not fit: {shown}: {reason}")
-    if problem.placement is None:
-        if kernel.device is not None:
-            raise UsageError(
-                f"the plan does not fit: {shown} is for device {kernel.device}, and no devices are planned"
-            )
-        return PlannedKernel(sub_graph, target, "plan file", branch=kernel.branch)
-    if kernel.branch is not None:
-        raise UsageError(f"the plan does not fit: {shown} is in branch {kernel.branch}, and devices are planned")
-    allowed = problem.placement.devices_for(sub_graph.nodes, target)
-    device = next((each for each in allowed if str(each) == kernel.device), None)
-    if not allowed or (kernel.device is not None and device is None):
-        raise UsageError(f"the plan does not fit: {shown} cannot run on {kernel.device or 'any one device'}")
-    return PlannedKernel(sub_graph, target, "plan file", device)
-
-
-def _in_order(problem: Problem, kernels: Sequence[PlannedKernel]) -> list[PlannedKernel]:
+def _in_order(graph: DataflowGraph, kernels: Sequence[PlannedKernel]) -> list[PlannedKernel]:
     """Return kernels in an order in which they can run.
 
     Raises:
@@ -108,7 +169,7 @@ def _in_order(problem: Problem, kernels: Sequence[PlannedKernel]) -> list[Planne
     while waiting:
         ready = next((place for place in waiting if not place.sub_graph.input_bits & ~done), None)
         if ready is None:
-            first = problem.graph.node(waiting[0].sub_graph.inside.first).name
+            first = graph.node(waiting[0].sub_graph.inside.first).name
             raise UsageError(
                 f"the plan does not fit: {len(waiting)} kernels feed each other in a circle, the one with {first!r} among them"
             )
@@ -137,13 +198,13 @@ def _nested(part: LabelledPart, places: Mapping[str, int]) -> NestedSubGraph:
     return NestedSubGraph(inside, part.label, tuple(_nested(each, places) for each in part.parts))
 
 
-def _part_of(problem: Problem, part: NestedSubGraph) -> LabelledPart:
-    nested = tuple(_part_of(problem, each) for each in part.nested)
-    return LabelledPart(part.label, _names_of(problem, part.inside), nested)
+def _part_of(graph: DataflowGraph, part: NestedSubGraph) -> LabelledPart:
+    nested = tuple(_part_of(graph, each) for each in part.nested)
+    return LabelledPart(part.label, _names_of(graph, part.inside), nested)
 
 
-def _names_of(problem: Problem, nodes: IndexSet) -> tuple[str, ...]:
-    return tuple(str(problem.graph.node(i).name) for i in nodes)
+def _names_of(graph: DataflowGraph, nodes: IndexSet) -> tuple[str, ...]:
+    return tuple(str(graph.node(i).name) for i in nodes)
 
 
 def _more(count: int, shown: int = 1) -> str:

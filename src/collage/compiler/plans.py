@@ -19,7 +19,7 @@ from collage.compiler.survey import HOPELESS, Survey
 from collage.device import SEScope
 from collage.frontend import bind_dims, describe_inputs, shape_profiles
 from collage.fusion import CandidateKernel, FusionReport, FusionSpec, HostFusionRule, greedy_cover
-from collage.graph import IndexSet, KernelSpec, SubGraph, partition
+from collage.graph import IndexSet, KernelSpec, SubGraph
 from collage.measure.kernel_factory import kernel_attributes, plan_kernel_name
 from collage.measure.session import MeasureSession
 from collage.runtime import KernelRecord, Port, Recipe
@@ -294,7 +294,7 @@ def lower(problem: Problem, session: MeasureSession, plan: Plan) -> Recipe:
     # Plans that differ in one kernel, or only in where and when kernels run, are different files of one workspace.
     which = hashlib.sha256("\n".join(made).encode()).hexdigest()[:12]
     file = f"{records[0].name}_and_{len(records) - 1}_more_{which}.onnx" if records else "empty.onnx"
-    model, devices = partition(problem.model, specs), None
+    model, devices = problem.kernels.partitioned(specs), None
     if plan.placement is not None:
         model, records, devices = lay_out(model, records, plan.placement)
     ir.save(model, session.workspace / file)
@@ -305,7 +305,11 @@ def lower(problem: Problem, session: MeasureSession, plan: Plan) -> Recipe:
         threads=problem.options.threads,
         model_file=file,
         model={},
-        builds={target.build_name: session.availability(target).build for target in plan.targets},
+        builds={
+            target.build_name: session.availability(target).build
+            for owner in plan.targets
+            for target in dict.fromkeys([owner, *problem.kernels.bodies.leaves(owner)])
+        },
         devices=devices,
         empty=_empty_dimensions(problem),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,19 +17,21 @@ from collage.compiler.precision_sensitivity import FLOATS, is_product
 from collage.compiler.precision_session import Precision, Verdict
 from collage.compiler.survey import Survey
 from collage.cost.outcome import Status
-from collage.graph import IndexSet
 from collage.measure.estimator import MeasuringCostEstimator
 from collage.measure.jobs import weight_bytes
 from collage.measure.session import MeasureSession
 from collage.report import Report
 from collage.target import Target
+from collage.toolchains import IN_FLOATS, Compiled
 
 __all__ = ["with_precision"]
 
 _SHOWN = 6
 _INT8 = "int8"
 _MANY_OUTSIDE = 1e-3
+_AS_ASKED = "faster"
 _WHY = {
+    "toolchain": "their toolchain computes them so",
     "sensitive": "8 bits there changed the outputs most",
     "unbounded": "8 bits cannot hold their values",
     "faster": "the plan is faster so, as measured",
@@ -47,12 +49,23 @@ def with_precision(report: Report, survey: Survey, session: MeasureSession, fina
             "name": record.name,
             "precision": precision_of(place.target),
             "own_error": _own_error(survey, session, place),
-            "in_float": _in_float(survey, place),
+            "in_float": [
+                str(node.name)
+                for node, name, _ in _products(survey, place, record.compiled)
+                if name != precision_of(place.target)
+            ],
         }
         for record, place in zip(finals.recipe.kernels, plan.kernels, strict=True)
     ]
-    operators = _operators(survey, plan.kernels)
-    speedup = _speedup_over_float(survey, finals)
+    products = [
+        each
+        for record, place in zip(finals.recipe.kernels, plan.kernels, strict=True)
+        for each in _products(survey, place, record.compiled)
+    ]
+    operators: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for node, name, _ in products:
+        operators[node.op_type][name] += 1
+    speedup = _speedup_over_float(finals)
     facts: dict[str, Any] = {
         "data": {
             "origin": precision.data.origin,
@@ -66,7 +79,7 @@ def with_precision(report: Report, survey: Survey, session: MeasureSession, fina
         "metrics": {} if verdict is None else _metrics(precision, verdict),
         "outside": precision.outside,
         "kernels": kernels,
-        "not_in_int8": _not_in_int8(survey, plan.kernels),
+        "not_in_int8": _not_in_int8(products) if any(place.target.is_calibrated for place in plan.kernels) else [],
         "operators": {name: dict(found) for name, found in operators.items()},
         "speedup_over_float32": speedup,
         "refused": dict(precision.refusals),
@@ -103,65 +116,50 @@ def _own_error(survey: Survey, session: MeasureSession, place: PlannedKernel) ->
     return None if outcome is None else outcome.error
 
 
-def _in_float(survey: Survey, place: PlannedKernel) -> list[str]:
-    """Return the products inside an 8-bit kernel that it computes in float32, by name."""
-    problem = survey.problem
-    bits = problem.kernels.in_float(place.target) & place.sub_graph.inside.bits
-    nodes = [problem.graph.node(i) for i in IndexSet(bits)] if bits else []
-    return [str(node.name) for node in nodes if is_product(node)]
-
-
-def _operators(survey: Survey, places: Sequence[PlannedKernel]) -> Mapping[str, Counter[str]]:
-    """Return how many convolutions and matrix products compute in what, by operator and precision."""
-    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for node, precision, _ in _products(survey, places):
-        found[node.op_type][precision] += 1
+def _products(survey: Survey, place: PlannedKernel, compiled: Compiled) -> list[tuple[ir.Node, str, str]]:
+    """Return every convolution and matrix product of a kernel, its precision, and why it is that one."""
+    problem, precision, target = survey.problem, survey.precision, place.target
+    left = set(compiled.metadata.get(IN_FLOATS, ()))
+    kept = problem.kernels.in_float(target)
+    sensitive = 0 if precision is None else precision.sensitive
+    ranges = None if precision is None else precision.ranges
+    found = []
+    for position, (index, node) in enumerate(zip(place.sub_graph.inside, place.sub_graph.nodes, strict=True)):
+        if not is_product(node):
+            continue
+        if target.is_calibrated and kept >> index & 1:
+            name, why = target.option(FLOATS) or "f32", "sensitive"
+        elif position in left:
+            name, why = "f32", "toolchain"
+        else:
+            name, why = precision_of(target), "sensitive" if sensitive >> index & 1 else _AS_ASKED
+        if name != _INT8 and ranges is not None and touches_unbounded(node, ranges):
+            why = "unbounded"
+        found.append((node, name, why))
     return found
 
 
-def _products(survey: Survey, places: Sequence[PlannedKernel]) -> Iterator[tuple[ir.Node, str, bool]]:
-    """Return every convolution and matrix product of a plan, its precision, and True if an 8-bit kernel leaves it in floats."""
-    for place in places:
-        kept, floats = set(_in_float(survey, place)), place.target.option(FLOATS) or "f32"
-        for node in place.sub_graph.nodes:
-            if is_product(node):
-                is_kept = node.name in kept
-                yield node, floats if is_kept else precision_of(place.target), is_kept
-
-
-def _not_in_int8(survey: Survey, places: Sequence[PlannedKernel]) -> list[dict[str, Any]]:
-    """Return the products of a plan with 8-bit kernels that are computed otherwise, by precision and reason."""
-    precision = survey.precision
-    if precision is None or not any(place.target.is_calibrated for place in places):
-        return []
+def _not_in_int8(products: Sequence[tuple[ir.Node, str, str]]) -> list[dict[str, Any]]:
+    """Return the products that are computed otherwise than in 8 bits, by precision and reason."""
     found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for node, name, is_kept in _products(survey, places):
-        if name == _INT8:
-            continue
-        if precision.ranges is not None and touches_unbounded(node, precision.ranges):
-            why = "unbounded"
-        elif is_kept or precision.sensitive >> survey.problem.graph.index_of(node) & 1:
-            why = "sensitive"
-        else:
-            why = "faster"
-        found[name, why].append(str(node.name))
+    for node, name, why in products:
+        if name != _INT8:
+            found[name, why].append(str(node.name))
     return [{"precision": name, "why": why, "names": names} for (name, why), names in found.items()]
 
 
-def _speedup_over_float(survey: Survey, finals: FinalComparison) -> float | None:
-    """Return how many times as fast as the best target of the model's own precision the winner is."""
-    if finals.time is None:
-        return None
-    times = []
-    for target, found in survey.baselines.items():
-        standing = finals.standings.get(str(target))
-        if target.is_reduced:
-            continue
-        if standing is not None and standing.status is Status.OK and standing.time is not None:
-            times.append(standing.time.median_s)
-        elif found.whole.time is not None and survey.is_right(found.whole):
-            times.append(found.whole.time.median_s)
-    return min(times) / finals.time.median_s if times else None
+def _speedup_over_float(finals: FinalComparison) -> float | None:
+    """Return how many times as fast as the best target of the model's own precision the winner is, in one comparison."""
+    times = [
+        standing.time.median_s
+        for plan in finals.plans
+        if plan.single is not None
+        and not plan.single.is_reduced
+        and (standing := finals.standings.get(plan.name)) is not None
+        and standing.status is Status.OK
+        and standing.time is not None
+    ]
+    return min(times) / finals.time.median_s if times and finals.time is not None else None
 
 
 def _summary(precision: Precision, verdict: Verdict | None, facts: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from collage._errors import ToolchainError, Unsupported
 from collage.calibration import find_metric, runs_worker, touches_unbounded
-from collage.compiler.precision_session import Precision
+from collage.compiler.precision_session import MAX_ERROR, Precision
 from collage.compiler.problem import Problem
 from collage.cost.outcome import Status
 from collage.database.database import Database
@@ -62,8 +62,6 @@ _MOST_UNITS = 18
 _SAMPLES = 3
 _ENOUGH = 0.7
 """A whole model in 8 bits whose error is below this share of the budget needs no variant."""
-_MARGIN = 0.85
-"""Variants keep this share of a limit on choosing samples, so that judging samples keep the limit."""
 
 
 def keep_unbounded_in_float(precision: Precision, problem: Problem) -> None:
@@ -83,24 +81,26 @@ def add_variants(
 
     They are if a target is fast in 8 bits and too far off, or so far off that it was not timed.
     """
-    hopeful = [target for target in _quantising(problem.menu) if _is_hopeful(problem, baselines, target)]
+    hopeful = [target for target in _quantising(problem.menu) if _is_hopeful(precision, problem, baselines, target)]
     if precision.ranges is None or not hopeful:
         return ()
     units = units_of(problem)
     if len(units) < 2:
         return ()
     session.say("looking for what 8 bits hurt most")
+    is_far = any(_is_far(problem, baselines, target) for target in hopeful)
     fact = {
-        "fact": "sensitivity-1",
+        "fact": "sensitivity-2",
         "model": model_digest(problem.model),
         "data": precision.data.digest,
         "ranges": precision.ranges.as_json(),
         "limits": [[limit.metric.name, limit.most] for limit in precision.limits],
+        "is_far": is_far,
     }
     told = None if problem.options.remeasure else database.local_fact(**fact)
     if told is None:
         try:
-            told = _levels(precision, problem, session, units)
+            told = _levels(precision, problem, session, units, is_far=is_far)
         except ToolchainError as error:
             session.say(f"no sensitivity: {error}")
             return ()
@@ -133,11 +133,13 @@ def with_rough_floats(problem: Problem, target: Target, variant: Target) -> Targ
     return variant.with_options(**{FLOATS: "bf16"}) if is_faster and "bf16" in values else None
 
 
-def _is_hopeful(problem: Problem, baselines: Baselines, target: Target) -> bool:
+def _is_hopeful(precision: Precision, problem: Problem, baselines: Baselines, target: Target) -> bool:
     whole, budget = baselines[target].whole, problem.tolerance
     if whole.status is Status.WRONG:
         return True
-    if not whole.ok or whole.time is None or (whole.error or 0.0) <= _ENOUGH * budget:
+    # What another metric says of a small error is seen when samples are answered.
+    is_told = all(limit.metric.name == MAX_ERROR for limit in precision.limits)
+    if not whole.ok or whole.time is None or (is_told and not _is_far(problem, baselines, target)):
         return False
     others = [
         found.whole.time.median_s
@@ -145,6 +147,12 @@ def _is_hopeful(problem: Problem, baselines: Baselines, target: Target) -> bool:
         if found.whole.time is not None and not other.is_calibrated and (found.whole.error or 0.0) <= budget
     ]
     return whole.time.median_s < min(others, default=math.inf)
+
+
+def _is_far(problem: Problem, baselines: Baselines, target: Target) -> bool:
+    """Return True if the error of a target alone, on the whole model, is near the budget or beyond."""
+    whole = baselines[target].whole
+    return whole.status is Status.WRONG or (whole.error or 0.0) > _ENOUGH * problem.tolerance
 
 
 def units_of(problem: Problem) -> list[int]:
@@ -157,8 +165,13 @@ def units_of(problem: Problem) -> list[int]:
     return [(1 << end) - (1 << start) for start, end in itertools.pairwise(borders)]
 
 
-def _levels(precision: Precision, problem: Problem, session: MeasureSession, units: Sequence[int]) -> list[list[int]]:
-    """Return the fewest most sensitive units that have to stay in float32, and twice as many; nothing if half do not do."""
+def _levels(
+    precision: Precision, problem: Problem, session: MeasureSession, units: Sequence[int], *, is_far: bool
+) -> list[list[int]]:
+    """Return the fewest most sensitive units that have to stay in float32, and twice as many.
+
+    Nothing if half of all units do not do, or none have to, unless it is known that the whole model is too far off.
+    """
     file = session.workspace / "rounded.onnx"
     snr = find_metric("snr")
     everything = (1 << len(problem.graph)) - 1
@@ -175,11 +188,10 @@ def _levels(precision: Precision, problem: Problem, session: MeasureSession, uni
     def keeps(kept: int) -> bool:
         ir.save(rounded_model(problem, everything & ~kept), file)
         with runs_worker(file, watches=False) as worker, build_lock():
-            verdict = precision.verdict_of(worker, chooses=True)
-        return verdict.reason is None and all(
-            verdict.estimates[limit.metric.name].value <= _MARGIN * limit.most for limit in precision.limits
-        )
+            return precision.verdict_of(worker, chooses=True).reason is None
 
+    if not is_far and keeps(0):
+        return []
     order = ranked_units(units, noise, session.say)
     count = 1
     while count <= len(units) // 2:

@@ -53,7 +53,7 @@ MAX_ERROR = "max-error"
 PREPARED_FILE = "prepared.onnx"
 
 _PLAN = "collage.calibration._plan_worker:PlanService"
-_MADE_UP = Split(tuple(range(8)), tuple(range(8, 16)), tuple(range(16, 56)))
+_MADE_UP = Split(tuple(range(8)), tuple(range(8, 24)), tuple(range(24, 64)))
 _MADE_UP_SEED = 1000
 _KEEP_EVERY = 8
 _MOST_WATCHED = 8
@@ -67,10 +67,12 @@ class Limit:
     Attributes:
         metric: By which a drop is measured.
         most: Largest drop.
+        option: The option that says so.
     """
 
     metric: Metric
     most: float
+    option: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class Precision:
         Args:
             key: Equal for equal plans.
             arguments: Its recipe, workspace and factories.
-            chooses: Look at choosing samples. There the estimate has to keep a limit, and not its interval.
+            chooses: Look at choosing samples. There the interval has to keep a limit that judging samples are expected to give.
         """
         known = self._chosen if chooses else self.verdicts
         if key not in known:
@@ -142,9 +144,10 @@ class Precision:
         indices = self.split.choose if chooses else self.split.judge
         drops = self.judge.drops(worker, indices)
         most = {limit.metric.name: limit.most for limit in self.limits}
+        count = len(self.split.judge) if chooses else 0
         found = {
             m.name: replace(
-                m.sum_up(drops[m.name], most.get(m.name)),
+                m.sum_up(drops[m.name], most.get(m.name), count),
                 original=self.judge.score_of_original(m, indices[: len(drops[m.name])]),
             )
             for m in self.judge.metrics
@@ -152,13 +155,12 @@ class Precision:
         vague = tuple(name for name, estimate in found.items() if estimate.is_vague)
         for limit in self.limits:
             estimate = found[limit.metric.name]
-            is_kept = estimate.value <= limit.most if chooses else estimate.keeps(limit.most)
-            if not is_kept:
+            if not estimate.keeps(limit.most):
                 told = limit.metric.told(estimate)
                 samples = f"{estimate.samples} {'choosing' if chooses else 'judging'} samples"
                 odd = [*self.judge.with_nan.values()] if not math.isfinite(estimate.value) else []
                 because = f"; the inputs of {odd[0]} hold NaN" if odd else ""
-                return Verdict(found, f"{told}, on {samples}; at most {limit.most:.2g} is allowed{because}", vague)
+                return Verdict(found, f"{told}, on {samples}; {limit.option} allows {limit.most:.2g}{because}", vague)
         return Verdict(found, None, vague)
 
 
@@ -243,9 +245,11 @@ def open_precision(
 def _limits(options: CompileOptions, data: CalibrationData) -> tuple[Limit, ...]:
     limits = []
     if options.max_drop is not None:
-        limits.append(Limit(find_metric(options.metric or "top1", data.has_labels), options.max_drop))
+        limits.append(Limit(find_metric(options.metric or "top1", data.has_labels), options.max_drop, "--max-drop"))
     if options.accuracy_budget is not None and all(limit.metric.name != MAX_ERROR for limit in limits):
-        limits.append(Limit(find_metric(MAX_ERROR), options.accuracy_budget))
+        is_own = options.max_drop is None or options.accuracy_budget != REDUCED_TOLERANCE
+        option = "--accuracy-budget" if is_own else "--max-drop without --accuracy-budget"
+        limits.append(Limit(find_metric(MAX_ERROR), options.accuracy_budget, option))
     return tuple(limits)
 
 

@@ -19,6 +19,7 @@ from collage.cost.outcome import Status
 from collage.frontend import describe_inputs, free_dimensions, is_contributed, shape_misfit
 from collage.graph import bodies, is_view
 from collage.measure.baselines import TargetBaseline
+from collage.measure.body_problem import is_searchable
 from collage.measure.reference_run import how_to_give
 from collage.measure.session import MeasureSession
 from collage.target import HOST_TARGET, Target
@@ -120,8 +121,10 @@ def check_menu(survey: Survey, session: MeasureSession) -> None:
         NothingCanRun: No target does, and the host is not allowed to run everything.
         WrongAnswer: No target does, because one computes wrongly.
     """
-    # What is built operator by operator may do where all of it at once does not.
+    # What is built operator by operator may do where all of it at once does not, and so may what is in bodies.
     some = any(support.ok for found in survey.baselines.values() for support in found.support.values())
+    if survey.problem.placement is None and survey.usable:
+        some = some or any(map(is_searchable, survey.problem.graph.nodes))
     if not (some or _may_be_host(survey.problem)):
         raise _refusal(survey, session)
 
@@ -166,8 +169,10 @@ def placement_costs(survey: Survey, finals: FinalComparison) -> list[str]:
 
 
 def unsearched_bodies(survey: Survey) -> list[str]:
-    """Warn if most operators are inside bodies of control flow, each of which is one kernel with its operator."""
+    """Warn if most operators are inside bodies of control flow that are not searched, since devices are planned."""
     graph = survey.problem.graph
+    if survey.problem.placement is None:
+        return []
     holders = {node: [inner for body in bodies(node) for inner in body.all_nodes()] for node in graph.nodes}
     holders = {node: inner for node, inner in holders.items() if inner}
     inside = sum(map(len, holders.values()))
@@ -175,8 +180,8 @@ def unsearched_bodies(survey: Survey) -> list[str]:
         return []
     names = ", ".join(f"{node.name!r} ({node.op_type})" for node in list(holders)[:3])
     return [
-        f"{inside} of {inside + len(graph)} operators are in bodies of control flow, which are not searched: {names} runs as "
-        "one kernel on one target"
+        f"{inside} of {inside + len(graph)} operators are in bodies of control flow, which are not searched where devices "
+        f"are planned: {names} runs as one kernel on one target"
     ]
 
 
@@ -218,7 +223,7 @@ def _may_be_host(problem: Problem) -> bool:
 
 
 def _refusal(survey: Survey, session: MeasureSession) -> CollageError:
-    told_host = "--allow-host (in Python allow_host=True) leaves it to the host, unoptimised"
+    told_host = "--allow-host (in Python allow_host=True) runs it without a toolchain and without optimisations"
     if not survey.usable and (nothing := nothing_to_choose(_menu(survey))) is not None:
         return NothingCanRun(f"{nothing}; {told_host}")
     reasons = {target.short: _reasons(found, survey, session) for target, found in survey.baselines.items()}

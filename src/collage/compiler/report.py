@@ -14,11 +14,12 @@ from collage.compiler.result_store import CompileResult
 from collage.compiler.survey import Reference, Survey
 from collage.cost.outcome import Status
 from collage.frontend import lengths_as_json
+from collage.measure.body_kernels import PlacedKernel
 from collage.measure.comparison import FinalistResult
 from collage.measure.session import MeasureSession
 from collage.numerics.nan_check import nan_shares
 from collage.numerics.value_store import ValueStore
-from collage.report import KernelRow, ModelFacts, Numerics, Occasion, Report, SearchFacts, from_json
+from collage.report import BodyKernelRow, KernelRow, ModelFacts, Numerics, Occasion, Report, SearchFacts, from_json
 from collage.report import Machine as MachineFacts
 from collage.system.machine import Machine, this_machine, thread_count
 from collage.target import HOST_TARGET
@@ -73,6 +74,7 @@ def compile_report(
                 _us(seconds),
                 record.device,
                 record.branch,
+                _bodies(problem, place, record.name),
             )
             for record, place, seconds in zip(
                 finals.recipe.kernels, plan.kernels, result.estimates_s[plan.name], strict=True
@@ -220,7 +222,10 @@ def _left_to_the_host(survey: Survey, plan: Plan) -> list[str]:
         return []
     reasons = {target.short: survey.baselines[target].whole.reason for target in survey.problem.menu}
     told = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
-    return ["no target of the menu runs any of it, so the host does, unoptimised" + (f" ({told})" if told else "")]
+    return [
+        "no target of the menu runs any operator: the host runs the model, without optimisations"
+        + (f" ({told})" if told else "")
+    ]
 
 
 def _says_little(problem: Problem, no_numbers: Mapping[str, float]) -> list[str]:
@@ -269,7 +274,21 @@ def _warnings(finals: FinalComparison, threads: int, machine: Machine) -> list[s
     return warnings
 
 
-def _operators(place: PlannedKernel) -> str:
+def _bodies(problem: Problem, place: PlannedKernel, name: str) -> tuple[BodyKernelRow, ...]:
+    """Return the kernels in the bodies of a kernel."""
+    return tuple(
+        BodyKernelRow(
+            inner.name,
+            str(inner.kernel.target),
+            _operators(inner),
+            tuple(str(node.name) for node in inner.sub_graph.nodes),
+            inner.kernel.rule,
+        )
+        for inner in problem.kernels.bodies.inside(place.sub_graph.nodes[0], place.target, name)
+    )
+
+
+def _operators(place: PlannedKernel | PlacedKernel) -> str:
     """Operators of a kernel in a few words: ``Conv, Relu`` or ``Conv … Softmax (12 operators)``."""
     op_types = [node.op_type for node in place.sub_graph.nodes]
     if len(op_types) <= 4:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from typing import Any
 
-from collage._errors import TargetError
+from collage._errors import TargetError, UsageError
 from collage.compiler.cost_table import CostTable
 from collage.compiler.final_comparison import BASELINE, FinalComparison, finalist_of
 from collage.compiler.plans import Plan, PlannedKernel, estimate_s, predicted_s, with_costs
@@ -272,6 +272,7 @@ class ResultStore:
                     "target": kernel.target.title,
                     "nodes": list(kernel.sub_graph.inside),
                     "parts": list(map(_as_json, kernel.sub_graph.nested)),
+                    "bodies": self._problem.kernels.bodies.as_json(kernel.target),
                     "rule": kernel.rule,
                     "device": None if kernel.device is None else str(kernel.device),
                     "branch": kernel.branch,
@@ -302,7 +303,8 @@ class ResultStore:
         return with_costs(plan, [each["estimate_s"] for each in told["kernels"]]) if is_whole else None
 
     def _kernel(self, told: Mapping[str, Any]) -> PlannedKernel | None:
-        target, placement, device = self._target(told["target"]), self._problem.placement, None
+        placement, device = self._problem.placement, None
+        target = self._target(told["target"]) if told["bodies"] is None else self._with_bodies(told)
         if target is None or not told["nodes"] or max(told["nodes"]) >= len(self._problem.graph):
             return None
         parts = [_from_json(part) for part in told["parts"]]
@@ -317,6 +319,21 @@ class ResultStore:
         if told["tuned"] is not None:
             self._problem.kernels.annotate(sub_graph, target, {TUNED: told["tuned"]})
         return PlannedKernel(sub_graph, target, told["rule"], device, told["branch"])
+
+    def _with_bodies(self, told: Mapping[str, Any]) -> Target | None:
+        """Return the target of an operator whose bodies are kernels of their own; None if they are not of this model."""
+
+        def known(text: str) -> Target:
+            if (target := self._target(text)) is None:
+                raise UsageError(f"{text!r} is not on the menu")
+            return target
+
+        try:
+            (index,) = told["nodes"]
+            node = self._problem.graph.node(index)
+            return self._problem.kernels.bodies.read(node, told["bodies"], known, self._session.build_of)
+        except (UsageError, ValueError, IndexError):
+            return None
 
     def _target(self, text: str) -> Target | None:
         """Return the target of the menu with this text, or the variant of one; None if there is none."""

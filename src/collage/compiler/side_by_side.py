@@ -110,7 +110,7 @@ class _Splitter:
         ]
         stages = with_joined(stages, slow)
         if not any(stage.is_parallel for stage in stages):
-            self.costs.say("branches are no faster side by side on one thread each")
+            self.costs.say("branches are not faster side by side on one thread each")
             return None
         rest = self._cheapest([stage.bits for stage in stages if not stage.is_parallel], in_branch=False)
         if rest is None:

@@ -163,8 +163,16 @@ class _Collector:
 
     def add_candidates(self, plan: Plan) -> None:
         """Add the kernels of the plan, what the search looked at, whole models, and runner-ups of the plan."""
+        surveyed = {
+            (bits, target): outcome
+            for target, found in self.survey.baselines.items()
+            for bits, outcome in zip(found.ranges, found.outcomes, strict=True)
+        }
         for place in plan.kernels:
-            self._add(place.sub_graph, place.target, place.rule)
+            # A variant that wins takes the whole model, and only its survey knows of it.
+            self._add(
+                place.sub_graph, place.target, place.rule, surveyed.get((place.sub_graph.inside.bits, place.target))
+            )
         for candidate in () if self.costs is None else self.costs.introduced:
             self._add(candidate.sub_graph, candidate.target, " > ".join(candidate.rules))
         for target, found in self.survey.baselines.items():

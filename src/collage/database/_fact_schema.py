@@ -100,10 +100,29 @@ def _is_part(value: Any) -> bool:
     )
 
 
+def _are_bodies(value: Any) -> bool:
+    """Return True if it is the plan of the bodies of an operator, or None."""
+    return value is None or (
+        isinstance(value, list)
+        and all(
+            isinstance(kernels, list) and all(_has(_BODY_KERNEL, kernel) for kernel in kernels) for kernels in value
+        )
+    )
+
+
+_BODY_KERNEL: Mapping[str, Callable[[Any], bool]] = {
+    "target": lambda value: isinstance(value, str),
+    "nodes": lambda value: _are_nodes(value) and bool(value),
+    "parts": lambda value: isinstance(value, list) and all(map(_is_part, value)),
+    "rule": lambda value: isinstance(value, str),
+    "bodies": _are_bodies,
+}
+
 _PLANNED: Mapping[str, Callable[[Any], bool]] = {
     "target": lambda value: isinstance(value, str),
     "nodes": _are_nodes,
     "parts": lambda value: isinstance(value, list) and all(map(_is_part, value)),
+    "bodies": _are_bodies,
     "rule": lambda value: isinstance(value, str),
     "device": _is_text_or_none,
     "branch": lambda value: value is None or (type(value) is int and value > 0),

@@ -81,9 +81,12 @@ def outcome_of(row: Mapping[str, Any]) -> Outcome | None:
 def value_of(row: Mapping[str, Any]) -> Any:
     """The value of a fact, or None if it cannot be believed."""
     name, value = read_json(row["name"]), read_json(row["value"])
-    if not isinstance(name, dict) or digest_of(name) != row["digest"] or not is_valid_fact(name, value):
+    if not isinstance(name, dict) or digest_of(name) != row["digest"]:
         return None
-    return value
+    try:
+        return value if is_valid_fact(name, value) else None
+    except RecursionError:
+        return None
 
 
 def read_json(text: Any) -> Any:
@@ -110,4 +113,4 @@ def _summary(row: Mapping[str, Any]) -> Summary | None:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")

@@ -154,7 +154,7 @@ def _keep(database: Database, timings: Sequence[Mapping[str, Any]], facts: Seque
 def _read_line(line: str) -> dict[str, Any]:
     found = read_json(line) if len(line) <= _MOST_LINE else None
     if not isinstance(found, dict):
-        raise ValueError("this is no JSON object")
+        raise ValueError("this is not a JSON object")
     return found
 
 

@@ -138,7 +138,7 @@ def check_function(model: ir.Model) -> None:
         and nodes[0].outputs[0] is function.outputs[0]
     )
     if not is_identity:
-        raise ModelError(f"function {KERNEL_DOMAIN}.{DEVICE_COPY} of the model is no Identity")
+        raise ModelError(f"function {KERNEL_DOMAIN}.{DEVICE_COPY} of the model is not an Identity")
 
 
 def register(model: ir.Model) -> None:

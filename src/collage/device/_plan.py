@@ -261,7 +261,7 @@ class DevicePlan:
             copy: A copy that the model lacks, or a node of a planned model that copies.
         """
         if isinstance(copy, ir.Node):
-            return copy.metadata_props.get(WHY, "somebody wrote it")
+            return copy.metadata_props.get(WHY, "the copy was in the model")
         first = copy.reads[0]
         others = f", and for {len(copy.reads) - 1} more" if len(copy.reads) > 1 else ""
         here = self._source_of(self.places.of_value[copy.value])

@@ -46,7 +46,9 @@ class SEScope:
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
             raise TargetError(f"a virtual device id is a number from 0, not {number!r}")
         if self.memory_scope is not None and not _MEMORY.fullmatch(self.memory_scope):
-            raise TargetError(f"{self.memory_scope!r} is no name of a memory scope; use letters, digits, '.', '_', '-'")
+            raise TargetError(
+                f"{self.memory_scope!r} is not a name of a memory scope; use letters, digits, '.', '_', '-'"
+            )
 
     @classmethod
     def parse(cls, text: str) -> SEScope:
@@ -64,7 +66,7 @@ class SEScope:
             raise TargetError(f"cannot read scope {text!r}; write for example 'cpu:1', 'cuda' or 'cuda:0/global'")
         number = found["id"]
         if number not in (None, _FREE) and not (number.isascii() and number.isdigit()):
-            raise TargetError(f"cannot read scope {text!r}: {number!r} is no device number")
+            raise TargetError(f"cannot read scope {text!r}: {number!r} is not a device number")
         return cls(
             None if found["device"] == _FREE else found["device"],
             None if number in (None, _FREE) else int(number),

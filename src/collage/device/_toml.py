@@ -233,7 +233,7 @@ def _cores(name: str, given: Any, owner: dict[int, str]) -> tuple[int, ...]:
         raise ConfigError(f"{place} is a list of core numbers, not {given!r}")
     for core in given:
         if isinstance(core, bool) or not isinstance(core, int) or not 0 <= core < _MAX_CORE:
-            raise ConfigError(f"{place}: {core!r} is no core number")
+            raise ConfigError(f"{place}: {core!r} is not a core number")
         if owner.setdefault(core, name) != name or given.count(core) > 1:
             raise ConfigError(f"{place}: core {core} is given twice, here and for {owner[core]!r}")
     return tuple(given)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from collage.explain._record import ChosenKernel, TargetAnswer, TriedKernel
 from collage.explain._text import columns, counted, first_of, limit_words, ms, outcome_words, printable, short
+from collage.report import BodyKernelRow
 
 __all__ = ["KernelExplanation", "NodeExplanation", "RunnerUp", "TargetExplanation"]
 
@@ -37,15 +38,24 @@ class KernelExplanation:
         operators: Its operators in a few words.
         share: Its share of the time of all kernels; None if not all are known.
         runner_ups: The same operators on other targets, cheapest first; those without a time come last.
+        bodies: The kernels of its bodies, if it is an If, a Loop or a Scan whose bodies are kernels of their own.
     """
 
     chosen: ChosenKernel
     operators: str
     share: float | None
     runner_ups: tuple[RunnerUp, ...]
+    bodies: tuple[BodyKernelRow, ...] = ()
 
-    def cells(self) -> tuple[str, ...]:
-        """Return the cells of a table: name, operators, target, time, share, the time up to which it stays, runner-ups."""
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the rows of a table: its own, and below it one for each kernel of its bodies.
+
+        The cells are name, operators, target, time, share, the time up to which it stays, and runner-ups.
+        """
+        bodies = [(f"  {each.name}", each.operators, short(each.target), "", "", "", "") for each in self.bodies]
+        return [self._cells(), *bodies]
+
+    def _cells(self) -> tuple[str, ...]:
         kernel = self.chosen.kernel
         told = [_runner_up(each) for each in self.runner_ups[:_SHOWN_RUNNER_UPS]]
         return (

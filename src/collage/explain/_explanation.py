@@ -7,7 +7,7 @@ import difflib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -24,9 +24,11 @@ from collage.explain._record import (
     TriedRecord,
 )
 from collage.explain._text import border_line, columns, counted, first_of, label, ms, printable, short, toolchain_of
+from collage.report import BodyKernelRow
 
 __all__ = ["Explanation", "as_plain"]
 
+_NO_BODIES: Mapping[str, tuple[BodyKernelRow, ...]] = {}
 _SHOWN_CHANCES = 5
 _SHOWN_KERNELS = 40
 _SHOWN_BORDERS = 20
@@ -70,8 +72,8 @@ class Explanation:
     record: TriedRecord
 
     @classmethod
-    def of(cls, record: TriedRecord) -> Explanation:
-        """Return the explanation of a record."""
+    def of(cls, record: TriedRecord, bodies: Mapping[str, tuple[BodyKernelRow, ...]] = _NO_BODIES) -> Explanation:
+        """Return the explanation of a record; ``bodies`` has the kernels of bodies by the name of the kernel around them."""
         counts = Counter(row.status.value for row in record.tried)
         counts.update(record.dropped)
         known = [kernel.kernel.time_us for kernel in record.kernels]
@@ -83,7 +85,11 @@ class Explanation:
             record.plan,
             record.predicted_us,
             tuple(
-                _kernel(record, chosen, by_nodes.get(chosen.kernel.nodes, ()), total_us) for chosen in record.kernels
+                replace(
+                    _kernel(record, chosen, by_nodes.get(chosen.kernel.nodes, ()), total_us),
+                    bodies=bodies.get(chosen.name, ()),
+                )
+                for chosen in record.kernels
             ),
             record.borders,
             tuple(plan for plan in record.plans if not plan.is_returned),
@@ -145,7 +151,9 @@ class Explanation:
         predicted = "" if self.predicted_us is None else f", predicted {ms(self.predicted_us)} ms"
         lines = [f"{self.plan}: {counted(len(self.kernels), 'kernel')}{predicted}"]
         head = ("kernel", "operators", "target", "ms", "share", "stays up to", "the same operators elsewhere, ms")
-        lines += first_of(columns([head, *(kernel.cells() for kernel in self.kernels)]), _SHOWN_KERNELS, "kernels")
+        lines += first_of(
+            columns([head, *(row for kernel in self.kernels for row in kernel.rows())]), _SHOWN_KERNELS, "kernels"
+        )
         if self.borders:
             lines += [
                 "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collage.frontend._budget import Budgets
-from collage.frontend._canonical import lift_constants, name_everything, remove_unused
+from collage.frontend._canonical import inline_functions, lift_constants, name_everything, remove_unused
 from collage.frontend._checker import check_model
 from collage.frontend._defaults import decode_default, default_of, default_text
 from collage.frontend._digest import model_digest
@@ -62,6 +62,7 @@ __all__ = [
     "in_opset",
     "infer_shapes",
     "inferable",
+    "inline_functions",
     "is_contributed",
     "kind_of",
     "lengths_as_json",

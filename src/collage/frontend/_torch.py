@@ -14,6 +14,7 @@ import torch
 from torch.export.graph_signature import OutputKind
 
 from collage._errors import ModelError, UsageError
+from collage.frontend._torch_shapes import explicit_keywords, name_dimensions, shapes_for_export
 
 __all__ = ["as_model", "quiet_export", "reason_of"]
 
@@ -88,18 +89,23 @@ def _export_module(
             "those by keyword are example_kwargs={'mask': m}"
         )
     modes = {part: part.training for part in module.modules()}
+    with quiet_export():
+        _know_caches()
     try:
-        program = _exported(
-            type(module).__name__,
-            module.eval(),
-            # The exporter takes a dictionary at the end of the positional inputs for those by keyword.
-            tuple(inputs) if kwargs or not inputs or not isinstance(inputs[-1], dict) else (*inputs, {}),
-            kwargs=dict(kwargs or {}),
-            dynamic_shapes=dynamic_shapes,
-        )
+        with explicit_keywords(module, kwargs or ()):
+            keywords, shapes, leaves = shapes_for_export(module, inputs, kwargs or {}, dynamic_shapes)
+            program = _exported(
+                type(module).__name__,
+                module.eval(),
+                # The exporter takes a dictionary at the end of the positional inputs for those by keyword.
+                tuple(inputs) if kwargs or not inputs or not isinstance(inputs[-1], dict) else (*inputs, {}),
+                kwargs=keywords,
+                dynamic_shapes=shapes,
+            )
     finally:
         for part, training in modes.items():
             part.training = training
+    name_dimensions(program, leaves)
     model: ir.Model = program.model
     return model
 
@@ -108,7 +114,6 @@ def _exported(name: str, *arguments: Any, **options: Any) -> Any:
     """Return the ``torch.onnx.ONNXProgram`` of a module or program; warn of state that it writes to."""
     try:
         with quiet_export():
-            _know_caches()
             program = torch.onnx.export(*arguments, **options, dynamo=True, verbose=False)
     except Exception as error:
         raise ModelError(f"PyTorch cannot export {name}: {reason_of(error)}") from error

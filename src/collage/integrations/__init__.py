@@ -1,4 +1,4 @@
-"""Where users are: ONNX's backend interface, ``torch.compile``, and code written for ONNX Runtime's sessions.
+"""Interfaces of other libraries: ONNX's backend, ``torch.compile``, and ONNX Runtime's ``InferenceSession``.
 
 ::
 

@@ -59,15 +59,21 @@ class VariantFacts:
     Attributes:
         tolerance: How far results may be from PyTorch's.
         suited: Lengths for which it was found to stand for the graph.
+        raced_on: The machine and threads on which it raced with PyTorch.
+        raced: Names of lengths that are alike, and if PyTorch was faster there.
     """
 
     tolerance: float
     suited: tuple[tuple[int, ...], ...] = ()
+    raced_on: str = ""
+    raced: tuple[tuple[tuple[int, ...], bool], ...] = ()
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> VariantFacts:
         """Read what ``asdict`` made; wrong types raise TypeError, ValueError or KeyError."""
-        return cls(float(data["tolerance"]), tuple(_numbers(lengths) for lengths in data["suited"]))
+        raced = tuple((_numbers(alike), _flag(is_eager)) for alike, is_eager in data["raced"])
+        suited = tuple(_numbers(lengths) for lengths in data["suited"])
+        return cls(float(data["tolerance"]), suited, str(data["raced_on"]), raced)
 
 
 class GraphCache:
@@ -246,5 +252,11 @@ def _digest_of(tensor: torch.Tensor) -> bytes:
 
 def _numbers(data: Any) -> tuple[int, ...]:
     if not isinstance(data, list | tuple) or not all(type(number) is int for number in data):
-        raise TypeError(f"{str(data)[:80]!r} is no list of numbers")
+        raise TypeError(f"{str(data)[:80]!r} is not a list of numbers")
     return tuple(data)
+
+
+def _flag(data: Any) -> bool:
+    if not isinstance(data, bool):
+        raise TypeError(f"{str(data)[:80]!r} is neither true nor false")
+    return data

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["AssignedNode", "AssignedSubgraph", "InferenceSession", "ModelMetadata", "NodeArg"]
 
 _TYPES = {"float32": "float", "float64": "double"}
-"""Where ONNX Runtime's name of a type is not NumPy's."""
+"""NumPy's names of types to those of ONNX Runtime, if they differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +66,16 @@ class NodeArg:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What a model's file says about the model, as ONNX Runtime names it.
+    """The metadata of a model file, with the names that ONNX Runtime uses.
 
     Attributes:
-        producer_name: Who made the file.
+        producer_name: The tool that wrote the file.
         graph_name: Name of its main graph.
-        domain: Whose model it is.
-        description: Of the model.
-        graph_description: Of its main graph.
-        version: Of the model.
-        custom_metadata_map: What its makers noted, such as names of classes.
+        domain: The namespace of the model, such as ``org.example``.
+        description: Description of the model.
+        graph_description: Description of its main graph.
+        version: Version of the model.
+        custom_metadata_map: Entries that the authors added, such as names of classes.
     """
 
     producer_name: str
@@ -88,7 +88,7 @@ class ModelMetadata:
 
     @classmethod
     def of(cls, model: ir.Model) -> ModelMetadata:
-        """What a model says about itself."""
+        """Return the metadata of a model."""
         return cls(
             model.producer_name or "",
             model.graph.name or "",
@@ -504,7 +504,7 @@ def _compiled(
 
 
 def _key(digest: str, menu: Sequence[str], options: CompileOptions) -> str:
-    """What a compiled model depends on: all options but where timings are kept, and whether they are believed."""
+    """Return the cache key: a digest of the model, the menu, and all options except ``db`` and ``remeasure``."""
     # Late: a session that only runs an artefact needs neither.
     from collage.device import read_device_plan
     from collage.frontend import lengths_as_json

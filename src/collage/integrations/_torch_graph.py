@@ -238,7 +238,7 @@ class PureGraph:
 
 
 class _Layout:
-    """How an output lies in memory, possibly together with others."""
+    """The memory layout of an output. Several outputs may share one block of memory."""
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int, end: int, store: int) -> None:
         self.shape, self.strides, self.offset = shape, strides, offset

@@ -2,23 +2,23 @@
 
 PyTorch finds it by entry point. It computes what PyTorch computes, effects on buffers and inputs included, or leaves the
 graph to PyTorch, and one warning says so and why: gradients, random numbers, what cannot be exported or compiled, and results
-that differ from PyTorch's. What the user asked for wrongly is raised to the caller.
+that differ from PyTorch's. Lengths at which PyTorch is faster are left to it too. What the user asked for wrongly is raised to
+the caller.
 """
 
 from __future__ import annotations
 
-import difflib
-import os
+import logging
 import sys
 import threading
+import time
 import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,14 +26,16 @@ import torch
 
 from collage._errors import CollageError, InputError, ModelError, UsageError, WrongAnswer
 from collage.frontend._torch import reason_of
+from collage.integrations._eager_race import lengths_alike, race_with_eager
 from collage.integrations._graph_cache import GraphCache, GraphFacts, VariantFacts, fingerprint
 from collage.integrations._torch_graph import PureGraph, exported_bound, weights_of
+from collage.integrations._torch_options import torch_settings
 from collage.integrations._weight_watch import WeightWatch
 from collage.numerics.compare import compare
 from collage.options import CompileOptions
 from collage.runtime import Executable
 from collage.runtime._tensors import as_numpy, as_torch
-from collage.toolchains import registry
+from collage.system.machine import this_machine
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -42,8 +44,7 @@ __all__ = ["collage_backend"]
 
 Call = Callable[..., Any]
 
-_TUNE_S = 60.0
-"""Seconds of tuning in the mode ``max-autotune``."""
+_logger = logging.getLogger(__name__)
 
 _PATIENCE_S = 3.0
 """A line says what is going on when compiling takes longer."""
@@ -52,10 +53,10 @@ _CHECKED_CALLS = 2
 """The first calls with new lengths whose results are compared with PyTorch's."""
 
 _SLACK = 10
-"""How much further PyTorch's results may be from ours than those of two toolchains from each other."""
+"""PyTorch's results may differ from Collage's by this many times the tolerance between two toolchains."""
 
 _STATIC_LENGTHS = 2
-"""So many graphs of the same code are compiled that differ in nothing but fixed lengths."""
+"""The largest number of compiled graphs of the same code that differ only in fixed lengths."""
 
 _SEEN: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
 """The lengths for which graphs of the same code, with the same weights, were compiled."""
@@ -63,7 +64,8 @@ _SEEN: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
 _KEPT_LENGTHS = 1024
 """Sets of lengths that the cache remembers of a graph."""
 
-_OWN_OPTIONS = ("targets", "options", "toolchains", "workers", "say", "cache_dir")
+_MOST_RACES = 64
+"""Races with PyTorch that a graph has at most, each for lengths of another order of magnitude."""
 
 
 def collage_backend(
@@ -132,7 +134,7 @@ class _Variant:
         return late
 
     def gone(self) -> list[int]:
-        """Return positions of arguments that are no more: tensors that others took the place of."""
+        """Return the positions of arguments whose tensors were deleted or replaced."""
         return [i for i, ref in zip(self.positions, self.bound, strict=True) if ref() is None]
 
 
@@ -156,6 +158,7 @@ class _Compiled:
         self._graph_key: str | None = None
         self._changes: Counter[int] = Counter()
         self._variants: dict[tuple[int, ...], _Variant] = {}
+        self._is_eager: dict[tuple[int, ...], bool] = {}  # By lengths alike: PyTorch won the race.
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the graph.
@@ -181,18 +184,18 @@ class _Compiled:
         with self._lock:
             if self._pure is None:
                 _check_arguments(arguments)
-                self._settings = _settings(*self._given)
+                self._settings = torch_settings(*self._given)
                 self._check_lengths(arguments)
                 self._pure = self._known(arguments) or _pure(self._graph, arguments)
                 self._note_graph(self._pure)
             pure = self._pure
-            if not pure.has_work:
+            lengths = pure.lengths(arguments)
+            if not pure.has_work or self._is_eager.get(lengths_alike(lengths)):
                 return None
             if pure.overlaps(arguments):
                 self._warn("it writes to memory that another of its inputs has too")
                 return None
             variant = self._variant(pure, arguments)
-            lengths = pure.lengths(arguments)
             if lengths not in variant.suited:
                 variant.suited[lengths] = self._stands(pure, variant, arguments)
                 self._note_lengths(variant)
@@ -201,7 +204,45 @@ class _Compiled:
             return None
         computed = self._computed(pure, variant, arguments)
         self._check(pure, variant, arguments, computed)
-        return pure.finish(arguments, computed)
+        results = pure.finish(arguments, computed)
+        if self._is_to_race(lengths):
+            self._race(pure, variant, lengths, arguments)
+        return results
+
+    def _is_to_race(self, lengths: tuple[int, ...]) -> bool:
+        """Return True once for all lengths that are alike, unless the user asked for no comparisons."""
+        alike = lengths_alike(lengths)
+        with self._lock:
+            is_new = alike not in self._is_eager and len(self._is_eager) < _MOST_RACES
+            if is_new := is_new and self._settings["options"].finals:
+                self._is_eager[alike] = False
+        return is_new
+
+    def _race(self, pure: PureGraph, variant: _Variant, lengths: tuple[int, ...], arguments: Sequence[Any]) -> None:
+        """Find out if PyTorch is faster at such lengths, and have it run them then."""
+
+        def own() -> list[Any]:
+            return [value.clone() if i in pure.written else value for i, value in enumerate(arguments)]
+
+        try:
+            race = race_with_eager(self._run, lambda given: self._graph.forward(*given), own)
+        except (CollageError, RuntimeError) as error:  # The call itself has its results.
+            self._tell(f"cannot be compared with eager PyTorch: {reason_of(error)}")
+            return
+        self._is_eager[lengths_alike(lengths)] = race.eager_wins
+        self._note_lengths(variant)
+        self._tell(
+            f"{'eager PyTorch is kept' if race.eager_wins else 'what was compiled runs'} at lengths such as {lengths}: "
+            f"{1e3 * race.compiled_s:.3f} ms compiled, {1e3 * race.eager_s:.3f} ms eager, "
+            f"{race.ratio:.2f} times as long ({race.interval.low:.2f} to {race.interval.high:.2f})"
+        )
+
+    def _tell(self, line: str) -> None:
+        """Log what was decided, and say it to a user that asked for a report."""
+        line = f"a graph of {len(self._graph.graph.nodes)} operators for torch.compile: {line}"
+        _logger.info("%s", line)
+        if "say" in self._settings:
+            self._settings["say"](line)
 
     def _stands(self, pure: PureGraph, variant: _Variant, arguments: Sequence[Any]) -> bool:
         if not pure.allows(arguments):
@@ -234,7 +275,10 @@ class _Compiled:
     def _note_lengths(self, variant: _Variant) -> None:
         if self._cache is not None and variant.key is not None:
             suited = [lengths for lengths, answer in variant.suited.items() if answer]
-            self._cache.note(variant.key, VariantFacts(variant.tolerance, tuple(suited[:_KEPT_LENGTHS])))
+            facts = VariantFacts(
+                variant.tolerance, tuple(suited[:_KEPT_LENGTHS]), _here(), tuple(self._is_eager.items())
+            )
+            self._cache.note(variant.key, facts)
 
     def _key(self, arguments: Sequence[Any], bound: Sequence[int]) -> str | None:
         """Return the name of the graph with some constants in the cache; None if it is not to be kept."""
@@ -280,6 +324,8 @@ class _Compiled:
         if self._cache is not None and key is not None and (kept := self._cache.variant(key)) is not None:
             facts, executable = kept
             suited = dict.fromkeys(facts.suited, True)
+            if facts.raced_on == _here():
+                self._is_eager = {**dict(facts.raced), **self._is_eager}
             return _Variant(executable, varying, list(bound), held, stamps, watch, None, facts.tolerance, key, suited)
         # Late: PyTorch imports this module to list its backends. The compiler takes seconds to import.
         from collage.compiler.pipeline import compile
@@ -287,6 +333,7 @@ class _Compiled:
         from collage.measure.estimator import model_tolerance
 
         settings = {name: value for name, value in self._settings.items() if name != "cache_dir"}
+        began = time.monotonic()
         with _progress(len(self._graph.graph.nodes), "say" in settings):
             program, suits = exported_bound(pure, arguments, bound)
             model = read_model(program)
@@ -298,6 +345,7 @@ class _Compiled:
                 if wanted.inputs or wanted.dims:
                     raise
                 raise ModelError(f"its inputs cannot be measured with: {error}") from error
+        self._tell(f"compiled in {time.monotonic() - began:.1f} s")
         tolerance = max(_SLACK * model_tolerance(model), options.accuracy_budget or 0)
         if self._cache is None or key is None or not self._cache.keep(key, executable):
             key = None
@@ -355,45 +403,6 @@ class _Compiled:
             warnings.warn(f"collage leaves a graph to PyTorch: {reason}", RuntimeWarning, stacklevel=4)
 
 
-def _settings(given: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
-    """Return keyword arguments of ``collage.compile``.
-
-    Raises:
-        UsageError: An option or a mode that there is not, or an unknown target.
-    """
-    from collage.toolchains import choose_menu  # late, as in _compile
-
-    own = {name: given[name] for name in given if name in _OWN_OPTIONS}
-    names = [field.name for field in fields(CompileOptions)]
-    for name in given:
-        if name not in own and name not in names:
-            near = difflib.get_close_matches(str(name), [*_OWN_OPTIONS, *names], n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join([*_OWN_OPTIONS, *names])}"
-            raise UsageError(f"torch.compile with backend='collage' has no option {name!r}; {hint}")
-    options = own.get("options", CompileOptions(baseline="none"))  # No report is shown that would name a gain.
-    if not isinstance(options, CompileOptions):
-        raise UsageError(f"the option 'options' is a collage.CompileOptions, not {options!r}")
-    options = replace(options, **{name: given[name] for name in given if name not in own})
-    if mode == "max-autotune":
-        options = replace(options, tune_s=options.tune_s or _TUNE_S)
-    elif mode not in (None, "default"):
-        raise UsageError(f"mode {mode!r}: backend='collage' has 'default' and 'max-autotune'")
-    own["targets"] = choose_menu(own.get("targets"), own.get("toolchains") or registry())
-    folder = own.get("cache_dir", _default_cache())
-    if not isinstance(folder, str | Path | None):
-        raise UsageError(f"the option 'cache_dir' is a folder or None, not {folder!r}")
-    is_kept = folder is not None and "toolchains" not in own  # A registry of the user's own has no name.
-    return {**own, "options": options, "cache_dir": Path(folder) if is_kept and folder is not None else None}
-
-
-def _default_cache() -> Path | None:
-    """Return the folder of the user's caches; None if the user has none."""
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "collage" / "torch"
-    except RuntimeError:
-        return None
-
-
 def _pure(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> PureGraph:
     try:
         return PureGraph(graph, arguments)
@@ -439,6 +448,11 @@ def _progress(count: int, is_told: bool) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def _here() -> str:
+    """Return what a race depends on beside the graph: the machine, and how many threads PyTorch has."""
+    return f"{this_machine().fingerprint} {torch.get_num_threads()}"
 
 
 def _is_tensor(value: Any) -> bool:

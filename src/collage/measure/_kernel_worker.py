@@ -7,6 +7,7 @@ import importlib
 import math
 import os
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,10 +18,11 @@ import numpy as np
 from collage._errors import CompileError
 from collage.frontend import WEIGHTS_FILE
 from collage.graph import load_mapped
+from collage.measure._executable_worker import registry_of
 from collage.measure.sampling import SamplingPlan, sample, sample_kernel
 from collage.numerics.compare import compare_all, differing_elements
 from collage.numerics.value_store import ValueStore, is_beyond_ranges, probe_of
-from collage.runtime import Executor, Step, aligned_copy, same_bytes, trim
+from collage.runtime import ControlFlowKernel, Executor, Step, aligned_copy, load_kernel, same_bytes, trim
 from collage.target import Target
 from collage.toolchains import (
     Compiled,
@@ -51,13 +53,20 @@ class KernelWorker:
     Args:
         factory: ``module:Class`` of the toolchain.
         arguments: Keyword arguments of the class.
+        others: The same of all toolchains by name, for a worker whose kernels hold kernels of others.
     """
 
-    def __init__(self, factory: str, arguments: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        factory: str,
+        arguments: Mapping[str, Any] | None = None,
+        others: Mapping[str, tuple[str, Mapping[str, Any]]] | None = None,
+    ) -> None:
         self._server = os.getpid()
         module, _, name = factory.partition(":")
         self._toolchain: Toolchain = getattr(importlib.import_module(module), name)(**(arguments or {}))
-        self._loaded: dict[tuple[str, str], Kernel] = {}
+        self._others = dict(others or {})
+        self._loaded: dict[tuple[str, str, str], Kernel] = {}
         self._capturing: dict[tuple[Any, ...], tuple[tuple[str, ...], Kernel]] = {}
 
     def availability(self, target: str) -> dict[str, Any]:
@@ -259,6 +268,53 @@ class KernelWorker:
                 store.put_unstable(name, changed)
         store.flush()
 
+    def record_bodies(
+        self,
+        compiled: dict[str, Any],
+        target: str,
+        workspace: str,
+        threads: int,
+        values: str,
+        inputs: Sequence[str],
+        folder: str,
+    ) -> list[int]:
+        """Run an operator with bodies, and keep what each body is given in its first, its middle and its last run.
+
+        Args:
+            compiled: The operator; each of its bodies is one kernel.
+            target: Printed form.
+            workspace: The folder of its files.
+            threads: As for ``build``.
+            values: Folder of a ``ValueStore``.
+            inputs: Names of the kernel's inputs in the store, in order.
+            folder: Where ``ValueStore``s called by the numbers of body and occasion are made.
+
+        Returns:
+            How often each body runs.
+        """
+        kernel = self._kernel(compiled, Target.parse(target), Path(workspace), threads)
+        assert isinstance(kernel, ControlFlowKernel)
+        arrays = _arrays(ValueStore(Path(values)), inputs)
+        counts = Counter[int]()
+        kernel.record = lambda body, given: counts.update([body])
+        kernel(arrays)
+        wanted = {body: (0, runs // 2, runs - 1) for body, runs in counts.items()}
+        seen = Counter[int]()
+
+        def keep(body: int, given: Mapping[str, Any]) -> None:
+            for occasion, run in enumerate(wanted.get(body, ())):
+                if run == seen[body]:
+                    store = ValueStore(Path(folder) / f"{body}_{occasion}")
+                    for name, value in given.items():
+                        store.put_input(name, value)
+                    store.flush()
+            seen[body] += 1
+
+        kernel.record = keep
+        kernel(arrays)
+        kernel.record = None
+        return [counts[body] for body in range(kernel.bodies)]
+
     def drop(self) -> None:
         """Forget all loaded kernels, and give their memory back."""
         self._loaded.clear()
@@ -284,12 +340,17 @@ class KernelWorker:
         )
 
     def _kernel(self, compiled: dict[str, Any], target: Target, workspace: Path, threads: int) -> Kernel:
-        key = (compiled["files"][0] if compiled["files"] else repr(compiled), str(target))
+        key = (compiled["files"][0] if compiled["files"] else repr(compiled), str(target), str(workspace))
         if key not in self._loaded:
             made = Compiled.from_json(compiled)
             if made.toolchain != self._toolchain.name:
                 raise CompileError(f"{self._toolchain.name} was handed a kernel of {made.toolchain}")
-            self._loaded[key] = self._toolchain.load(made, target, workspace, LoadOptions(threads=threads))
+            own = self._toolchain.name
+            toolchains = registry_of(
+                {name: self._others[name] for name in {leaf.toolchain for leaf in made.leaves} - {own}}
+            )
+            toolchains.add(self._toolchain)
+            self._loaded[key] = load_kernel(made, target, workspace, LoadOptions(threads=threads), toolchains)
         return self._loaded[key]
 
 

@@ -82,7 +82,7 @@ def measure_baselines(
     best_s = float("inf")
     for target in sorted(targets, key=lambda t: not toolchains.for_target(t).optimises_whole_graphs):
         # Toolchains that optimise whole graphs go first: they are the ones that the others have to beat.
-        say(f"asking {target.short} about the model")
+        say(f"measuring baseline: whole model on {target.short}")
         availability = measure_session.availability(target)
         if not availability.available:
             found[target] = TargetBaseline(target, availability)

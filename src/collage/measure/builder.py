@@ -14,8 +14,9 @@ import onnx_ir as ir
 from collage._errors import ToolchainError
 from collage.measure.jobs import HELD_BYTES, Counters, Job, weight_bytes
 from collage.measure.worker_pool import Limits, WorkerPool
-from collage.runtime import page_out
+from collage.runtime import compile_bodies, has_bodies, page_out
 from collage.target import Target
+from collage.toolchains import Compiled
 from collage.workers.machine_lock import build_lock
 
 __all__ = ["Builds", "Built"]
@@ -72,6 +73,8 @@ class Builds:
             ToolchainError: It could not be built.
         """
         name = str(kernel.graph.name), str(target)
+        if name not in self._compiled and has_bodies(target):
+            self._compiled[name] = self._with_bodies(kernel, target)
         if name not in self._compiled:
             built = self.build(kernel, target)
             if isinstance(built.result, ToolchainError):
@@ -96,7 +99,16 @@ class Builds:
         return [results[index] for index in range(len(jobs))]
 
     def build(self, kernel: ir.Model, target: Target, timeout_s: float | None = None) -> Built:
-        """Compile a kernel. A worker then holds it, until ``relieve`` or ``tidy`` has it forgotten."""
+        """Compile a kernel. A worker then holds it, until ``relieve`` or ``tidy`` has it forgotten.
+
+        Each kernel inside an operator with bodies is compiled by its own toolchain.
+        """
+        if has_bodies(target):
+            started = time.monotonic()
+            try:
+                return Built(self.compiled(kernel, target), time.monotonic() - started)
+            except ToolchainError as error:
+                return Built(error, time.monotonic() - started)
         file = self.write(kernel)
         with build_lock():
             started = time.monotonic()  # Standing in line is no part of building.
@@ -116,6 +128,14 @@ class Builds:
         self._compiled[str(kernel.graph.name), str(target)] = made
         self._counters.built += 1
         return Built(made, took_s)
+
+    def _with_bodies(self, kernel: ir.Model, target: Target) -> dict[str, Any]:
+        def build(model: ir.Model, owner: Target) -> Compiled:
+            return Compiled.from_json(self.compiled(model, owner))
+
+        made = compile_bodies(kernel, target, self._workspace, build).as_json()
+        self._counters.built += 1
+        return made
 
     def write(self, kernel: ir.Model) -> str:
         """Write a kernel into the workspace, beside the weights that it refers to.

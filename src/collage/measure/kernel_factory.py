@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
-from collage.device import RESULT_SE_SCOPE, SEScope
 from collage.graph import (
     DataflowGraph,
     IndexSet,
+    KernelSpec,
     NameSupply,
     SubGraph,
     drop_precisions,
     extract,
     keep_in_float,
-    main_op_type,
+    partition,
     structural_hash,
 )
+from collage.measure.body_kernels import BodyPlans
+from collage.measure.kernel_names import kernel_attributes, kernel_name, plan_kernel_name
+from collage.runtime import has_bodies
 from collage.target import Target
 
 __all__ = ["KernelMaker", "kernel_attributes", "kernel_name", "plan_kernel_name"]
-
-_LABEL_LENGTH = 40
-_LONGEST_PART = 24
-_NOT_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]+")
 
 
 class KernelMaker:
@@ -33,10 +32,14 @@ class KernelMaker:
 
     Args:
         graph: The model's dataflow graph.
+
+    Attributes:
+        bodies: The plans of bodies that targets of the host refer to.
     """
 
     def __init__(self, graph: DataflowGraph) -> None:
         self.graph = graph
+        self.bodies = BodyPlans()
         self._names = NameSupply("collage")
         self._made: dict[tuple[SubGraph, str], ir.Model] = {}
         self._node_hashes: dict[int, str] = {}
@@ -58,8 +61,29 @@ class KernelMaker:
             for i, node in zip(sub_graph, model.graph, strict=True):
                 if in_float >> i & 1:
                     keep_in_float(node)
+            if has_bodies(target):
+                (node,) = sub_graph.nodes
+                model = self.bodies.partitioned(model, {str(node.name): (target, str(model.graph.name))})
             self._made[key] = model
         return self._made[key]
+
+    def partitioned(self, kernels: Sequence[KernelSpec]) -> ir.Model:
+        """Return the model with a function for each of these kernels, and for each kernel of the bodies inside them."""
+        whole = self.graph.model
+        assert whole is not None
+        targets = [Target.parse(kernel.attributes["target"]) for kernel in kernels]
+        holders = {
+            str(kernel.sub_graph.nodes[0].name): (target, kernel.name)
+            for kernel, target in zip(kernels, targets, strict=True)
+            if has_bodies(target)
+        }
+        if not holders:
+            return partition(whole, kernels)
+        model = self.bodies.partitioned(whole, holders)
+        graph = DataflowGraph(model)
+        index = {str(node.name): graph.index_of(node) for node in graph.nodes}
+        moved = {i: index[str(node.name)] for i, node in enumerate(self.graph.nodes)}
+        return partition(model, [replace(k, sub_graph=k.sub_graph.substitute(graph, moved)) for k in kernels])
 
     def keep_in_float(self, target: Target, bits: int) -> None:
         """Have the kernels of a reduced target compute these nodes in float32; before any of them is made."""
@@ -105,39 +129,3 @@ class KernelMaker:
             alone = extract(self.graph, SubGraph(self.graph, IndexSet(1 << index)), "node")
             self._node_hashes[index] = structural_hash(alone)
         return self._node_hashes[index]
-
-
-def kernel_attributes(target: Target, name: str, result_scope: SEScope | None = None) -> dict[str, str]:
-    """The specification's attributes of a kernel function; with devices, where its results lie."""
-    attributes = {"Primitive": "1", "global_symbol": name, "target": str(target)}
-    if result_scope is not None:
-        attributes[RESULT_SE_SCOPE] = str(result_scope)
-    return attributes if target.is_native else {**attributes, "Compiler": target.toolchain}
-
-
-def kernel_name(sub_graph: SubGraph, target: Target) -> str:
-    """Return a label of a kernel's operators and its toolchain, short enough for a file name."""
-    op_types = [node.op_type for node in sub_graph.nodes]
-    label = "_".join(op_types)
-    if len(label) > _LABEL_LENGTH:
-        label = f"{op_types[0]}_to_{op_types[-1]}_{len(op_types)}_ops"
-    return f"{target.toolchain}_{label}".lower()
-
-
-def plan_kernel_name(number: int, count: int, sub_graph: SubGraph, target: Target) -> str:
-    """Return the name of a kernel in a plan, such as ``openvino_01_Conv27``, which viewers show.
-
-    It names the toolchain, the place in the order of data, and the main operator with its count. The place makes it unique
-    and comes early, since viewers show the beginning of a name only.
-
-    Args:
-        number: The kernel's place in the plan, from 1.
-        count: The number of kernels of the plan.
-        sub_graph: The kernel's operators.
-        target: Its target.
-    """
-    op_types = [node.op_type for node in sub_graph.nodes]
-    main = main_op_type(op_types)
-    times = op_types.count(main)
-    toolchain, label = (_NOT_IDENTIFIER.sub("_", part)[:_LONGEST_PART] for part in (target.toolchain, main))
-    return f"{toolchain}_{number:0{max(2, len(str(count)))}}_{label}{times if times > 1 else ''}"

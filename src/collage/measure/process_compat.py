@@ -42,6 +42,7 @@ class ProcessCompatibility:
         database: Where verdicts are kept.
         build_of: The build of a target's toolchain.
         say: Told what is going on.
+        leaves: Tells the targets of the kernels that toolchains load for a target; by default the target itself.
     """
 
     def __init__(
@@ -50,15 +51,17 @@ class ProcessCompatibility:
         database: Database,
         build_of: Callable[[Target], str],
         say: Callable[[str], None] = lambda _: None,
+        leaves: Callable[[Target], Iterable[Target]] = lambda target: (target,),
     ) -> None:
         self._toolchains = toolchains
         self._database = database
         self._build_of = build_of
         self._say = say
+        self._leaves = leaves
 
     def verdict(self, targets: Iterable[Target]) -> Verdict:
         """Return the verdict on the toolchains of these targets in one process. One alone is always right."""
-        owners = {target.toolchain: target for target in targets}
+        owners = {leaf.toolchain: leaf for target in targets for leaf in self._leaves(target)}
         return self._verdict([owners[name] for name in sorted(owners)])
 
     def can_share(self, targets: Iterable[Target]) -> bool:
@@ -73,11 +76,12 @@ class ProcessCompatibility:
 
         One set of all of them is the usual answer, and costs one probe. Otherwise ever smaller sets are tried.
         """
-        names = frozenset(target.toolchain for target in targets)
-        owners = {target.toolchain: target for target in reversed(targets)}
+        owners = {leaf.toolchain: leaf for target in reversed(targets) for leaf in self._leaves(target)}
+        names = frozenset(owners)
         found = self._largest(names, owners)
         ordered = sorted(found, key=lambda group: (-len(group), sorted(group)))
-        return tuple(frozenset(target for target in targets if target.toolchain in group) for group in ordered)
+        owned = {target: {leaf.toolchain for leaf in self._leaves(target)} for target in targets}
+        return tuple(frozenset(target for target in targets if owned[target] <= group) for group in ordered)
 
     def _largest(self, names: frozenset[str], owners: dict[str, Target]) -> set[frozenset[str]]:
         if self._verdict([owners[name] for name in sorted(names)]).ok:
@@ -103,7 +107,7 @@ class ProcessCompatibility:
 
     def _probe(self, targets: Sequence[Target]) -> str | None:
         names = ", ".join(target.toolchain for target in targets)
-        self._say(f"asking whether {names} can share a process")
+        self._say(f"testing if {names} can share a process")
         members = []
         for target in targets:
             factory, arguments = self._toolchains.factory(target.toolchain)

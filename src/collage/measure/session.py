@@ -330,6 +330,36 @@ class MeasureSession:
         """
         self._run_on(values, model, target, "capture")
 
+    def record_bodies(self, kernel: ir.Model, target: Target, values: ValueStore, folder: Path) -> list[int]:
+        """Run an operator with bodies, and keep in stores what each body is given; see ``KernelWorker.record_bodies``.
+
+        Returns:
+            How often each body runs.
+
+        Raises:
+            ToolchainError: It could not be built or run.
+        """
+        made = self._builds.compiled(kernel, target)
+        with build_lock():
+            found: list[int] = self._pool.call(
+                target,
+                "record_bodies",
+                self._limits.run_s,
+                compiled=made,
+                target=str(target),
+                workspace=str(self.workspace),
+                threads=self.threads,
+                values=str(values.folder),
+                inputs=[str(value.name) for value in kernel.graph.inputs],
+                folder=str(folder),
+            )
+        return found
+
+    @property
+    def workers(self) -> dict[str, Worker]:
+        """The worker processes, for a session of a part of the model."""
+        return self._pool.workers
+
     def mark_unstable(self, model: ir.Model, target: Target, values: ValueStore, tolerance: float) -> None:
         """Run a model with rounding errors on stored inputs, and mark there which elements change; see ``unstable``.
 

@@ -13,6 +13,7 @@ from typing import Any
 from collage._errors import ToolchainError, WorkerDied, WorkerTimeout
 from collage.database.database import Database
 from collage.measure.quarantine import Quarantine
+from collage.runtime import has_bodies
 from collage.system.machine import this_machine
 from collage.target import Target
 from collage.toolchains import Availability, Registry, reserves_address_space, revision_of
@@ -23,6 +24,8 @@ __all__ = ["Limits", "WorkerPool"]
 
 _SERVICE = "collage.measure._kernel_worker:KernelWorker"
 _LOOK_S = 0.1
+_WITH_BODIES = " with bodies"
+"""The end of the name of the host's worker that also runs kernels of others, and may die of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,11 @@ class WorkerPool:
             for worker in self._workers.values():
                 worker.kill()
 
+    @property
+    def workers(self) -> dict[str, Worker]:
+        """The worker processes by name."""
+        return self._workers
+
     def availability(self, target: Target) -> Availability:
         """Return the availability of a target, as its toolchain states it in a process of its own, whatever the options."""
         name = target.build_name
@@ -119,7 +127,7 @@ class WorkerPool:
             Quarantined: The toolchain died too often, and is not asked.
             ToolchainError: It refused, failed or died.
         """
-        toolchain = target.toolchain
+        toolchain = _worker_name(target)
         self._quarantine.check(toolchain)
         if self._abandoned.is_set():
             raise WorkerDied("interrupted")
@@ -202,14 +210,17 @@ class WorkerPool:
                     self._say(f"worker of {name} was replaced: {error}")
 
     def _worker(self, toolchain: str) -> Worker:
-        factory, arguments = self._toolchains.factory(toolchain)
-        made_by = {"factory": factory, "arguments": arguments}
+        own, has_parts, _ = toolchain.partition(_WITH_BODIES)
+        factory, arguments = self._toolchains.factory(own)
+        made_by: dict[str, Any] = {"factory": factory, "arguments": arguments}
+        if has_parts:
+            made_by["others"] = {name: self._toolchains.factory(name) for name in self._toolchains.names()}
         lent = self._workers.get(toolchain)
         if lent is not None and not lent.serves(_SERVICE, made_by):
             lent.kill()  # It serves another toolchain of this name, or one that was made with other arguments.
             del self._workers[toolchain]
         if toolchain not in self._workers:
-            limited = not reserves_address_space(self._toolchains.get(toolchain).targets)
+            limited = not has_parts and not reserves_address_space(self._toolchains.get(own).targets)
             # Address space costs nothing: much more of it than a container's memory may be in use.
             address_space_bytes = self._limits.memory_bytes or this_machine().memory_bytes * 4 // 5
             self._workers[toolchain] = Worker(
@@ -220,3 +231,8 @@ class WorkerPool:
                 start_timeout_s=self._limits.start_s,
             )
         return self._workers[toolchain]
+
+
+def _worker_name(target: Target) -> str:
+    """Return the name of the worker that runs kernels for a target."""
+    return f"{target.toolchain}{_WITH_BODIES}" if has_bodies(target) else target.toolchain

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from collage._errors import ArtefactError
 from collage.explain import NodeRanges, TriedKernel, TriedRecord, read_record
 from collage.graph import kernels_of, operators_of
-from collage.report import Report
+from collage.report import BodyKernelRow, Report
 from collage.runtime import Port, Recipe, verify
 
 __all__ = ["KernelView", "Operator", "PageContents", "Value", "read_contents"]
@@ -62,6 +62,7 @@ class KernelView:
         operators: Its operators.
         reads: The values that it reads; weights are not among them.
         makes: The values that it makes.
+        bodies: The kernels of its bodies, if it is an If, a Loop or a Scan whose bodies are kernels of their own.
     """
 
     number: int
@@ -74,6 +75,7 @@ class KernelView:
     operators: tuple[Operator, ...]
     reads: tuple[Value, ...]
     makes: tuple[Value, ...]
+    bodies: tuple[BodyKernelRow, ...] = ()
 
     @property
     def op_counts(self) -> Mapping[str, int]:
@@ -207,6 +209,7 @@ def _kernels(recipe: Recipe, report: Report, folder: Path) -> tuple[KernelView, 
                 operators=tuple(_operator(node, name) for node, name in zip(nodes, names, strict=True)),
                 reads=tuple(_value(name, known.get(name)) for name in record.inputs),
                 makes=tuple(_value(name, known.get(name)) for name in record.outputs),
+                bodies=() if row is None else row.bodies,
             )
         )
     return tuple(views)

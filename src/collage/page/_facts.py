@@ -31,7 +31,7 @@ def numerics_section(contents: PageContents) -> Markup:
         ("inputs besides the usual ones", ", ".join(reference.probes)),
         ("preparation left out", ", ".join(reference.left_out)),
         ("random outputs, not compared", ", ".join(reference.random)),
-        ("not compared, since rounding decides", _shares(numerics.unsettled.items())),
+        ("not compared, since rounding-sensitive", _shares(numerics.unsettled.items())),
         ("NaN in the model itself", _shares(numerics.nan.items())),
         ("timed on", "; ".join(f"{_shapes(o.inputs.items())} ({o.weight:.0%})" for o in contents.report.occasions)),
         ("checked at other lengths", "; ".join(_shapes(each.items()) for each in numerics.other_lengths or ())),

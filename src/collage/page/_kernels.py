@@ -93,6 +93,7 @@ def _details(contents: PageContents, kernel: KernelView) -> Markup:
         _values("Reads", kernel.reads),
         _values("Makes", kernel.makes),
         _runner_ups(contents, kernel),
+        _bodies(kernel),
         operators,
         tag("p", tag("a", "Back to the picture", href="#model"), class_="jump-back"),
         id=f"kernel-{kernel.number}",
@@ -104,6 +105,12 @@ def _details(contents: PageContents, kernel: KernelView) -> Markup:
 def _values(title: str, values: Sequence[Value]) -> Markup:
     items = [tag("li", tag("code", value.name), " ", value.type) for value in values]
     return join(tag("h4", title), tag("ul", items, class_="values")) if items else join()
+
+
+def _bodies(kernel: KernelView) -> Markup:
+    """Return the kernels of the bodies of an If, a Loop or a Scan."""
+    rows = [(inner.name, short_name(inner.target), inner.operators) for inner in kernel.bodies]
+    return table("Kernels in its bodies", ("kernel", "toolchain", "operators"), rows) if rows else join()
 
 
 def _runner_ups(contents: PageContents, kernel: KernelView) -> Markup:

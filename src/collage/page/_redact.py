@@ -77,8 +77,8 @@ class _Names:
         self._safe.update(renamed)
 
     def kernel(self, kernel: KernelView) -> KernelView:
-        """Return a kernel without names. Its own name goes too, since it holds the type of an operator."""
-        walked = self.walk(dataclasses.replace(kernel, name="", operators=()))
+        """Return a kernel without names. Its own name goes too, since it holds the type of an operator, and so do bodies."""
+        walked = self.walk(dataclasses.replace(kernel, name="", operators=(), bodies=()))
         toolchain = Target.parse(kernel.target).toolchain
         operators = tuple(
             Operator(self.text(each.name), self.op_type(each.op_type), self.walk(each.outputs))

@@ -149,7 +149,7 @@ class PatternLike:
         """Adds a constraint on the whole pattern that this pattern is a part of."""
         if not isinstance(constraint, _constraints.NonLeafExternUse):
             raise PatternError(
-                f"{constraint!r} is no graph constraint; there is _constraints.NonLeafExternUse(True or False)"
+                f"{constraint!r} is not a graph constraint; there is _constraints.NonLeafExternUse(True or False)"
             )
         self.last.constraints.append(constraint)
         return self
@@ -453,7 +453,7 @@ def pattern_of(thing: Any) -> PatternLike:
         return absent()
     if isinstance(thing, (int, float, list, tuple, np.ndarray, np.generic)):
         return is_const(thing)
-    raise PatternError(f"{thing!r} is no pattern; write is_op(...), wildcard(), is_const(), a number, or None")
+    raise PatternError(f"{thing!r} is not a pattern; write is_op(...), wildcard(), is_const(), a number, or None")
 
 
 def flatten(things: Iterable[Any]) -> list[PatternLike]:
@@ -465,7 +465,7 @@ def flatten(things: Iterable[Any]) -> list[PatternLike]:
         elif isinstance(thing, (tuple, list)):
             found.extend(flatten(thing))
         else:
-            raise PatternError(f"{thing!r} is no pattern")
+            raise PatternError(f"{thing!r} is not a pattern")
     return found
 
 

@@ -78,7 +78,7 @@ class Builder:
         if isinstance(value, bool | int | float | list | tuple | np.ndarray | np.generic):
             return self.constant(value)
         hint = "match[pattern] gives a node's value" if isinstance(value, ir.Node) else "op.constant(...) makes one"
-        raise PatternError(f"op.{op_type}: a {type(value).__name__} is no value; {hint}")
+        raise PatternError(f"op.{op_type}: a {type(value).__name__} is not a value; {hint}")
 
     def constant(self, content: _Number, name: str = "constant") -> ir.Value:
         """A new initializer; its name is made unique.

@@ -87,5 +87,5 @@ def _converted(content: Any, dtype: ir.DataType) -> np.ndarray[Any, Any]:
         else:
             holds = bool((new.astype(object) == array.astype(object)).all())
     if not holds:
-        raise NotApplicable(f"{content!r} is no number of type {dtype.name}")
+        raise NotApplicable(f"{content!r} is not a number of type {dtype.name}")
     return new

@@ -32,7 +32,7 @@ def region_of(state: SearchState, constraint: Dominates) -> Region:
     """The region between parent and child, both of which are bound, or what is wrong with it."""
     child, parent = state.user_node(constraint.child), state.user_node(constraint.parent)
     if child is None or parent is None or child is parent:
-        return Region({}, child or parent, "is no node apart from the other")
+        return Region({}, child or parent, "is not a different node from the other")
     between: dict[ir.Node, None] = {}
     pending = [child]
     while pending:

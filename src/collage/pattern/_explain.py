@@ -171,7 +171,7 @@ def _wording(state: SearchState, reason: str, pattern: Pattern, subject: Any, de
         case "type":
             return f"{what} was wanted, but {where} is a {subject.op_type}{_meant(state, pattern)}"
         case "no node":
-            return f"{what} was wanted, but {where} is no result of a node of this graph"
+            return f"{what} was wanted, but {where} is not a result of a node of this graph"
         case "output":
             return f"{what} was wanted, but {where} is another output of its node"
         case "presence":
@@ -264,7 +264,7 @@ def _attribute_difference(state: SearchState, nodes: tuple[Pattern, ...], names:
 
 def _outside(state: SearchState, values: tuple[ir.Value, ...]) -> str:
     users = _checks.external_users(state, values, state.inside)
-    return f"{', '.join(map(_name, users))} does" if users else "nobody outside does"
+    return f"{', '.join(map(_name, users))} does" if users else "no node outside does"
 
 
 def _users(state: SearchState, pattern: Pattern) -> str:

@@ -109,7 +109,7 @@ def match(
     node = value.producer()
     graph = node.graph if node is not None else value.graph
     if graph is None:
-        raise PatternError(f"{at!r} belongs to no graph, so that nothing is known about who uses it")
+        raise PatternError(f"{at!r} belongs to no graph, so its users are not known")
     plan = compile_pattern(pattern)
     scope = scope_of(graph, fuzzy_ops, within)
     # Only the set of nodes ranks a match, so that one order of interchangeable patterns is enough.

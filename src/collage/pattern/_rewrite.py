@@ -170,7 +170,7 @@ def rewrite(
     rules = [rules] if isinstance(rules, RewriteRule | type) else list(rules)
     for rule in rules:
         if not isinstance(rule, RewriteRule):
-            raise PatternError(f"{rule!r} is no rule; give instances of subclasses of RewriteRule")
+            raise PatternError(f"{rule!r} is not a rule; give instances of subclasses of RewriteRule")
         if not isinstance(getattr(rule, "pattern", None), PatternLike):
             raise PatternError(f"rule {rule.label!r} has no pattern; set self.pattern in its __init__")
     wanted = _enabled(rules, disabled)

@@ -67,7 +67,7 @@ def dup(pattern: PatternLike, share: Iterable[PatternLike] = ()) -> Any:
         share: Patterns that the copy has in common with the original, such as a common input.
     """
     if not isinstance(pattern, PatternLike):
-        raise PatternError(f"{pattern!r} is no pattern to copy; write dup(is_op(...)) or make(3, is_op(...))")
+        raise PatternError(f"{pattern!r} is not a pattern to copy; write dup(is_op(...)) or make(3, is_op(...))")
     copies: dict[Pattern, Pattern] = {shared.last: shared.last for shared in share}
     fixed = set(copies)
 

@@ -7,6 +7,7 @@ from collage.report._objective import by_runs, objective_lines, runs_per_s
 from collage.report._report import Report, report_schema
 from collage.report._types import (
     SCHEMA,
+    BodyKernelRow,
     Gain,
     KernelRow,
     Machine,
@@ -34,6 +35,7 @@ from collage.report._words import (
 
 __all__ = [
     "SCHEMA",
+    "BodyKernelRow",
     "Gain",
     "KernelRow",
     "Machine",

@@ -15,9 +15,12 @@ import types
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["check_bounds", "from_json", "json_schema", "to_json"]
+__all__ = ["RARE", "check_bounds", "from_json", "json_schema", "to_json"]
 
 _T = TypeVar("_T")
+
+RARE = {"is_rare": True}
+"""Metadata of a field that few reports have, so that all others stay as they are."""
 
 _MOST_VALUES = 1_000_000
 _DEEPEST = 40
@@ -29,9 +32,10 @@ _ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n        .*)*)", re.MULTILINE)
 
 
 def to_json(value: Any) -> Any:
-    """Return a dataclass, and all that it holds, as JSON values."""
+    """Return a dataclass, and all that it holds, as JSON values; fields marked ``RARE`` are left out if they are empty."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
+        return {field.name: to_json(each) for field, each in fields if each or field.metadata != RARE}
     if isinstance(value, Mapping):
         return {str(key): to_json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -9,8 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from collage.report._codec import RARE
+
 __all__ = [
     "SCHEMA",
+    "BodyKernelRow",
     "Gain",
     "KernelRow",
     "Machine",
@@ -192,6 +195,25 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
+class BodyKernelRow:
+    """One kernel of a body of an If, a Loop or a Scan.
+
+    Attributes:
+        name: Global symbol.
+        target: Printed form.
+        operators: Its operators in a few words.
+        nodes: Names of the prepared model's nodes.
+        rule: The fusion rules that proposed it.
+    """
+
+    name: str
+    target: str
+    operators: str = ""
+    nodes: tuple[str, ...] = ()
+    rule: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class KernelRow:
     """One kernel of the returned plan.
 
@@ -204,6 +226,7 @@ class KernelRow:
         estimate_us: Time as measured alone.
         device: The device that it runs on, if it was placed.
         branch: The branch that it belongs to, from 1. Kernels of different branches run at the same time. None if it is in none.
+        bodies: The kernels of its bodies, if it is an operator with bodies of several kernels, or of other targets.
     """
 
     name: str
@@ -214,6 +237,7 @@ class KernelRow:
     estimate_us: float | None = None
     device: str | None = None
     branch: int | None = None
+    bodies: tuple[BodyKernelRow, ...] = field(default=(), metadata=RARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +312,7 @@ class Numerics:
         max_rel_error: The same, relative to the output's largest magnitude.
         tolerance: Largest ``max_rel_error`` that counts as right.
         reference: The origin of the reference outputs.
-        unsettled: Share of elements that rounding decides, by output. They are not compared.
+        unsettled: Share of rounding-sensitive elements, by output. They are not compared.
         nan: Share of elements that are NaN in the model itself, by output.
         other_lengths: Shapes of inputs that were checked besides; None if all lengths are fixed.
     """

@@ -32,16 +32,16 @@ _WORDS: Mapping[Verdict, str] = {
     "tie": "as fast within doubt",
     "undecided": "faster here, but not faster than every single toolchain beyond doubt",
     "wrong": "wrong",
-    "over budget": "reduced precision outside the accuracy budget",
+    "over budget": "reduced precision outside --accuracy-budget or --max-drop",
     "unavailable": "not available",
     "refused": "refused",
     "failed": "could not be built",
     "crashed": "crashed",
     "time-out": "took too long",
     "out of memory": "took too much memory",
-    "too slow": "too slow to be raced",
+    "too slow": "too slow to be compared",
     "over limit": "outside a limit",
-    "not raced": "not raced",
+    "not raced": "not compared",
 }
 
 _OVER: Mapping[str, str] = {

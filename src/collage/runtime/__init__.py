@@ -1,7 +1,9 @@
 """Running: kernels, the executor, executables and artefacts."""
 
 from collage.runtime._artefact import check_destination
+from collage.runtime._bodies import BODIES, compile_bodies, has_bodies, load_kernel
 from collage.runtime._buffers import aligned_copy, same_bytes
+from collage.runtime._control_flow import ControlFlowKernel
 from collage.runtime._executable import Executable
 from collage.runtime._executor import Executor, Step
 from collage.runtime._explained import explain_artefact
@@ -20,8 +22,10 @@ from collage.runtime._signature import Port, Signature
 from collage.runtime._zip import unpack
 
 __all__ = [
+    "BODIES",
     "MANIFEST",
     "PACK",
+    "ControlFlowKernel",
     "CopyRecord",
     "CoreSets",
     "DeviceLayout",
@@ -38,10 +42,13 @@ __all__ = [
     "Step",
     "aligned_copy",
     "check_destination",
+    "compile_bodies",
     "explain_artefact",
     "fetch",
+    "has_bodies",
     "is_artefact",
     "load",
+    "load_kernel",
     "machine_lines",
     "machine_rows",
     "opened",

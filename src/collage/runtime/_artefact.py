@@ -115,7 +115,7 @@ def _write_to_url(url: str, head: str, contents: Callable[[], bytes], files: Seq
 def _refuse_to_replace(path: Path, zipped: bool) -> None:
     """Raise UsageError if something other than an artefact of the same form is in the way."""
     if path.exists() and not (_is_zip(path) if zipped else any((path / head).is_file() for head in (MANIFEST, PACK))):
-        raise UsageError(f"{path} exists and is no artefact; name another path or remove it")
+        raise UsageError(f"{path} exists and is not an artefact; name another path or remove it")
 
 
 def _is_zip(path: Path) -> bool:

@@ -1,7 +1,7 @@
-"""Buffers: memory for what kernels write in place.
+"""Buffers: memory that kernels write their outputs to.
 
-What lives within a run shares one block, planned by lifetime. What leaves a run belongs to the caller: it is handed out
-again only when nobody holds it any more, so that large outputs are neither copied nor paged in anew for every run.
+Values that are used within a run only share one block, planned by lifetime. Outputs of a run belong to the caller. Their
+memory is used again only when no reference to it is left. So large outputs are neither copied nor allocated for each run.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ __all__ = [
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _KEPT = 2
-"""Buffers that are kept for each output: a caller's loop holds one result while it makes the next."""
+"""Buffers that are kept for each output. A loop usually holds one result while it computes the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """How long a buffer is needed.
+    """The steps during which a buffer is needed.
 
     Attributes:
-        size_bytes: What it takes.
+        size_bytes: Size of the buffer.
         first: Position of the step that writes it.
         last: Position of the last step that reads it.
     """
@@ -48,9 +48,10 @@ class Lifetime:
 
 
 def pack(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Offsets at which buffers do not overlap while both are needed, and the size of the whole.
+    """Return an offset for each buffer, and the size of the whole block.
 
-    The largest is placed first, each as low as it fits: within a few per cent of the optimum on real models.
+    Buffers that are needed at the same time do not overlap. The largest is placed first, each at the lowest offset that is
+    free. The result is within a few per cent of the optimum on real models.
     """
     offsets = [0] * len(lifetimes)
     placed: list[tuple[int, int, Lifetime]] = []
@@ -69,14 +70,14 @@ def pack(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
 
 
 def arrays_in_one_block(layouts: Sequence[Layout], lifetimes: Sequence[Lifetime]) -> list[Array]:
-    """An array for each layout, in memory shared with those that are not needed at the same time."""
+    """Return an array for each layout. Arrays that are not needed at the same time share memory."""
     offsets, total_bytes = pack(lifetimes)
     block = aligned_bytes(total_bytes)
     return [_array(block, offset, layout) for offset, layout in zip(offsets, layouts, strict=True)]
 
 
 def aligned_copy(array: Array) -> Array:
-    """A row-major copy that lies as buffers of a run do: some toolchains read, and write, such memory without copying it."""
+    """Return a row-major copy with the alignment of buffers. Some toolchains use such memory without copying it."""
     if array.dtype.hasobject:
         return array.copy()
     copy = aligned_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
@@ -85,14 +86,14 @@ def aligned_copy(array: Array) -> Array:
 
 
 def same_bytes(left: Any, right: Any) -> bool:
-    """Whether two row-major arrays of one shape and type hold the same bytes; objects are compared by value."""
+    """True if two row-major arrays of one shape and type hold the same bytes. Objects are compared by value."""
     if left.dtype.hasobject:
         return bool(np.array_equal(left, right))
     return bool(np.array_equal(left.reshape(-1).view(np.uint8), right.reshape(-1).view(np.uint8)))
 
 
 def fits(array: Array, layout: Layout) -> bool:
-    """Return if a kernel that writes in place can write an output to an array."""
+    """True if a kernel that writes in place can write an output of this layout to the array."""
     flags = array.flags
     return (
         array.shape == layout.shape
@@ -104,7 +105,7 @@ def fits(array: Array, layout: Layout) -> bool:
 
 
 def same_place(result: Any, target: Array) -> bool:
-    """Return if a result is the array that it was to be written to, or a view of the whole of it."""
+    """True if a result is the array that it should be written to, or a view of all of it."""
     return result is target or (
         isinstance(result, np.ndarray)
         and (result.ctypes.data, result.shape, result.strides) == (target.ctypes.data, target.shape, target.strides)
@@ -116,7 +117,7 @@ class OutputBuffer:
     """Memory for one output of a run.
 
     Args:
-        layout: Of the output.
+        layout: Layout of the output.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -125,7 +126,7 @@ class OutputBuffer:
         self._idle = 0
 
     def take(self) -> Array:
-        """An array whose memory nobody else refers to. What views of it are made, and only these, may leave the run."""
+        """Return an array whose memory has no other reference. Only views of it may leave the run, not the array itself."""
         for array in self._kept:
             if _references(array) == self._idle:
                 return array

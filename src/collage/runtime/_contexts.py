@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -31,6 +32,7 @@ class ContextPool:
         self._growing = threading.Lock()
         self._free: SimpleQueue[Executor] = SimpleQueue()
         self._made = 0
+        self._opens: threading.Event | None = None
         if not is_lazy:
             self._free.put(make())
             self._made = 1
@@ -66,6 +68,8 @@ class ContextPool:
 
     def hold(self) -> Executor:
         """A context for the caller alone, until it is given to ``release``."""
+        if (opens := self._opens) is not None:
+            opens.wait()
         try:
             return self._free.get_nowait()
         except Empty:
@@ -74,6 +78,32 @@ class ContextPool:
     def release(self, context: Executor) -> None:
         """Takes a context back."""
         self._free.put(context)
+
+    def hold_all(self, until: float) -> Callable[[], None]:
+        """Take all contexts that were made, and have none made, until the result is called.
+
+        Args:
+            until: The time of ``time.monotonic`` from which on this waits no longer for runs to end.
+        """
+        opens = self._opens = threading.Event()
+        has_growing = self._growing.acquire(timeout=max(0.0, until - time.monotonic()))
+        held: list[Executor] = []
+        try:
+            while len(held) < self._made:
+                held.append(self._free.get(timeout=max(0.0, until - time.monotonic())))
+        except Empty:
+            pass
+
+        def release() -> None:
+            for context in held:
+                self._free.put(context)
+            if has_growing:
+                self._growing.release()
+            if self._opens is opens:
+                self._opens = None
+            opens.set()
+
+        return release
 
     def _another(self, is_patient: bool = False) -> Executor | None:
         """One more context, if there may be more; while it loads, others do better to wait for a free one, if there is any."""

@@ -20,15 +20,15 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class CheckedKernel:
-    """A kernel that believes nobody: neither its inputs, nor that it leaves them alone, nor its outputs.
+    """A wrapper that checks a kernel's inputs and outputs, and that the kernel does not change its inputs.
 
-    It is lent copies of its inputs, aligned and writeable, since there are runtimes that compute in the memory that they
-    are lent where they like how it lies, and copy it where they do not.
+    The kernel gets aligned, writeable copies of its inputs. Some runtimes overwrite inputs whose memory is aligned, and copy
+    the others.
 
     Args:
-        kernel: What is called.
-        record: Of the kernel.
-        source: The kernel as a model, which says what types and shapes are right.
+        kernel: The kernel to call.
+        record: The kernel's record in the recipe.
+        source: The kernel as a model. It states the types and shapes that are right.
     """
 
     def __init__(self, kernel: Kernel, record: KernelRecord, source: ir.Model) -> None:

@@ -1,8 +1,8 @@
-"""Runs of kernels on one device: tensors stay there between them, and what can be recorded is replayed as one graph.
+"""Chains: consecutive kernels on one device, between which tensors stay on the device.
 
-Steps that follow each other, whose kernels all work on the same device, are one step of the executor: a chain. Values
-cross between host and device only at its border. Within it, stretches of kernels that can be recorded are, for each set
-of input shapes; the others are called in between. Toolchains do not matter: whoever says that it is capturable joins.
+A chain is one step of the executor. Values are copied between host and device only at its ends. Within it, consecutive
+kernels that can be recorded become one graph, which is replayed. There is one recording for each set of input shapes.
+The other kernels are called between recordings. Kernels of any toolchain that declare themselves capturable take part.
 """
 
 from __future__ import annotations

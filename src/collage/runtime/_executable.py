@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from collage._errors import UsageError
 from collage.explain import Explanation
 from collage.runtime._artefact import save
+from collage.runtime._bodies import load_kernel
 from collage.runtime._device_chain import executor_of
 from collage.runtime._executor import Executor, Span, Step, written_to
 from collage.runtime._explained import explanation_of
@@ -106,7 +107,8 @@ class Executable:
         # A kernel alone may keep the machine to itself; with others, of the same toolchain too, it must be quiet between
         # runs: threads that spin for the last kernel take the cores from the next one.
         streams = limit if contexts or recipe.streams else 1
-        options = LoadOptions(threads, exclusive=len(recipe.kernels) * limit == 1, streams=streams)
+        kernels = sum(len(kernel.compiled.leaves) for kernel in recipe.kernels)
+        options = LoadOptions(threads, exclusive=kernels * limit == 1, streams=streams)
         available = toolchains or registry()
         self._loader = partial(_Loader, recipe, workspace, available, options, self.notes, debug, branches)
         self._limit = limit
@@ -228,6 +230,10 @@ class Executable:
             for _ in range(self._limit):  # The context that was used last is the last in the queue.
                 self.run(inputs)
 
+    def hold_for_fork(self, until: float) -> Callable[[], None]:
+        """Have no run begin until the result is called, and wait for those that began, to a time of ``time.monotonic``."""
+        return self._contexts.hold_all(until)
+
     def restart_in_fork(self) -> None:
         """Load kernels anew, for a fork of the process that loaded them; called there, before anything else runs."""
         make = self._loader().executor
@@ -345,8 +351,7 @@ class _Loader:
         return DeviceExecutor(steps, inputs, outputs, devices, self)
 
     def _load(self, record: KernelRecord, options: LoadOptions) -> Kernel:
-        toolchain = self._toolchains.get(record.compiled.toolchain)
-        return toolchain.load(record.compiled, Target.parse(record.target), self._workspace, options)
+        return load_kernel(record.compiled, Target.parse(record.target), self._workspace, options, self._toolchains)
 
     def run(self, position: int, inputs: Sequence[Any]) -> Sequence[Any]:
         """The host in place of a kernel; see ``HostKernels``."""

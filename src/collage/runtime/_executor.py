@@ -16,10 +16,10 @@ from collage.toolchains import AllocatingKernel, InPlaceKernel, Kernel, Layout, 
 __all__ = ["Executor", "Host", "Span", "Step", "Targets", "written_to"]
 
 Span = tuple[int, int]
-"""When a step began and ended, in ns of ``time.perf_counter_ns``."""
+"""Start and end of a step, in ns of ``time.perf_counter_ns``."""
 
 Targets = Sequence[np.ndarray[Any, Any] | None]
-"""For each output the array that it is to be written to, None if it is to have memory of its own."""
+"""For each output the array to write it to, or None to allocate memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +40,29 @@ class Step:
 
 
 class Host(Protocol):
-    """Who can run a step's operators instead of its kernel."""
+    """A fallback that runs a step's operators instead of its kernel."""
 
     def run(self, position: int, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The outputs of the step at a position."""
+        """Return the outputs of the step at a position."""
         ...
 
     def rescue(self, position: int, inputs: Sequence[Any], error: Exception) -> Sequence[Any]:
-        """The outputs of a step whose kernel failed; or raises."""
+        """Return the outputs of a step whose kernel failed, or raise."""
         ...
 
 
 class Executor:
     """Runs steps over slots, one run at a time.
 
-    Kernels that write in place are given buffers: values that stay within a run share a block that is planned once, by
-    lifetime; outputs get buffers that nobody else refers to. A slot of any other value is emptied after its last use.
+    Kernels that write in place get buffers. Values that stay within a run share a block that is planned once, by lifetime.
+    Outputs get buffers that have no other reference. The slot of any other value is emptied after its last use.
 
     Args:
-        steps: In the order in which they run.
+        steps: The steps, in the order in which they run.
         inputs: Names of the model's inputs.
         outputs: Names of the model's outputs.
-        host: Stands in where a kernel fails; without one the failure is the run's.
-        in_order: Whether steps run in this order only; if not, buffers are not shared.
+        host: Fallback for kernels that fail. Without one the run fails.
+        in_order: True if steps run in this order only. Otherwise buffers are not shared.
     """
 
     def __init__(
@@ -240,11 +240,10 @@ def written_to(results: Sequence[Any], targets: Targets) -> Sequence[Any]:
 
 
 class _Memory:
-    """Where values lie, as far as it is known before a run.
+    """The memory of values, as far as it is known before a run.
 
     Attributes:
-        lies_in: For each value, the values in whose memory it may lie, itself included; empty where a kernel makes new
-            memory for it.
+        lies_in: For each value, the values whose memory it may share, itself included. Empty if its kernel allocates memory.
         leaving: Values that kernels write in place and that leave the run, and their layouts.
     """
 
@@ -291,7 +290,7 @@ def _fail(position: int, inputs: Sequence[Any], error: Exception) -> Sequence[An
 
 
 def _shares_memory(array: np.ndarray[Any, Any], block: Any, others: Iterable[Any]) -> bool:
-    """Whether an array lies in a run's own block, or where others do."""
+    """True if an array is in a run's own block, or shares memory with others."""
     base = array.base
     if base is None:  # It owns its memory: others lie there only if they are the same array, or views of it.
         return any(other is array or (isinstance(other, np.ndarray) and other.base is array) for other in others)

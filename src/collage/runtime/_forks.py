@@ -4,11 +4,14 @@ A fork has the memory of its parent, and of its threads the one that forked. Ker
 not there, and wait for them for ever. So a fork leaves the kernels that it was born with alone, and loads its own when it
 first runs. Libraries also keep helpers for each thread that calls them: TVM does, and OpenMP. The thread that forked has
 lost its own. Its runs are done by a thread that the fork starts.
+
+Locks of libraries that are held at that moment stay held. So a fork waits until runs are over and threads of libraries sleep.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -17,7 +20,7 @@ from collage._errors import CollageError, ToolchainError
 from collage.runtime._contexts import ContextPool
 from collage.runtime._executor import Executor, Targets
 from collage.runtime._parallel import CoreSets
-from collage.system.forks import in_forks
+from collage.system.forks import around_forks, in_forks, keep_for_ever, wait_for_sleep
 
 __all__ = ["ForkedPool", "loading_again", "new_pool", "note_loading", "restart_in_forks"]
 
@@ -27,12 +30,21 @@ T = TypeVar("T")
 class Forkable(Protocol):
     """An object that starts anew in a fork."""
 
+    def hold_for_fork(self, until: float) -> Callable[[], None]:
+        """Have no run begin until the result is called, and wait for those that began, to a time of ``time.monotonic``."""
+        ...
+
     def restart_in_fork(self) -> None:
         """Forget what the parent made; called in the child, before anything else runs there."""
         ...
 
 
+_RUNS_S = 1.0
+"""Time that runs have to end before a fork."""
+_SLEEP_S = 0.1
+"""Time that threads of libraries have to sleep after that."""
 _living: weakref.WeakSet[Any] = weakref.WeakSet()
+_held: list[Callable[[], None]] = []
 _has_loaded = False
 _orphan: int | None = None
 
@@ -58,8 +70,23 @@ def new_pool(make: Callable[[], Executor], limit: int, *, is_lazy: bool) -> Cont
     return pool
 
 
+def _before() -> None:
+    if _has_loaded:
+        until = time.monotonic() + _RUNS_S
+        for one in list(_living):
+            _held.append(one.hold_for_fork(until))
+        wait_for_sleep(_SLEEP_S)
+
+
+def _in_parent() -> None:
+    while _held:
+        _held.pop()()
+
+
 def _in_child() -> None:
-    global _orphan
+    global _orphan, _held
+    keep_for_ever(_held)
+    _held = []
     if _has_loaded:
         _orphan = threading.get_ident()
     for one in list(_living):
@@ -67,6 +94,7 @@ def _in_child() -> None:
 
 
 in_forks(_in_child)
+around_forks(_before, _in_parent)
 
 
 class ForkedPool(ContextPool):

@@ -22,6 +22,7 @@ from collage.system.scratch import make_scratch, remove_scratch
 from collage.target import Target
 from collage.toolchains import (
     Availability,
+    Compiled,
     Registry,
     availability_for,
     importing_here,
@@ -123,32 +124,32 @@ def load(
 
 def _to_build(recipe: Recipe, manifest: Mapping[str, Any], toolchains: Registry, rebuild: bool) -> Mapping[str, str]:
     """Return the kernels that must be compiled here, and why."""
-    reasons, fit = {}, MadeOn.read(manifest).fit()
+    reasons, fit = dict[str, str](), MadeOn.read(manifest).fit()
     for kernel in recipe.kernels:
-        toolchain, target = toolchains.get(kernel.compiled.toolchain), Target.parse(kernel.target)
-        with importing_here():
-            found = loading_availability_for(toolchain, target)
-            reason = _reason_to_build(kernel, recipe.builds.get(target.build_name), fit, found, rebuild)
-            if reason is not None and found.available:
-                found = availability_for(toolchain, target)
-        if not found.available:
-            remedy = f"; {found.remedy}" if found.remedy else ""
-            need = "needs" if reason is None else f"is to be built again, since {reason}, and needs"
-            raise ArtefactError(
-                f"kernel {kernel.name} {need} {toolchain.name}, which is not usable here: {found.reason}{remedy}"
-            )
-        if reason is not None:
-            reasons[kernel.name] = reason
+        # An operator with bodies is compiled anew as a whole if one of the kernels inside has to be.
+        for compiled in (replace(kernel.compiled, target=kernel.target), *kernel.compiled.inner):
+            toolchain, target = toolchains.get(compiled.toolchain), Target.parse(compiled.target)
+            with importing_here():
+                found = loading_availability_for(toolchain, target)
+                reason = _reason_to_build(compiled, recipe.builds.get(target.build_name), fit, found, rebuild)
+                if reason is not None and found.available:
+                    found = availability_for(toolchain, target)
+            if not found.available:
+                remedy = f"; {found.remedy}" if found.remedy else ""
+                need = "needs" if reason is None else f"is to be built again, since {reason}, and needs"
+                raise ArtefactError(
+                    f"kernel {kernel.name} {need} {toolchain.name}, which is not usable here: {found.reason}{remedy}"
+                )
+            if reason is not None:
+                reasons.setdefault(kernel.name, reason)
     return reasons
 
 
-def _reason_to_build(
-    kernel: KernelRecord, build: str | None, fit: Fit, found: Availability, rebuild: bool
-) -> str | None:
+def _reason_to_build(compiled: Compiled, build: str | None, fit: Fit, found: Availability, rebuild: bool) -> str | None:
     """Return the reason to compile a kernel here, None if there is none.
 
     Args:
-        kernel: The kernel.
+        compiled: What its toolchain made of it.
         build: Build of the toolchain that compiled it.
         fit: How well the machine that compiled it fits this one.
         found: The toolchain here.
@@ -156,13 +157,14 @@ def _reason_to_build(
     """
     if rebuild:
         return "as was asked for"
-    if not kernel.is_built:
+    if not compiled.files:
         return "the artefact is a recipe only"
-    if kernel.compiled.portable:
+    # The host only calls what is inside a kernel with parts.
+    if compiled.portable or compiled.parts:
         return None
     if fit is Fit.OTHER:
         return "it was compiled on another kind of machine"
-    return f"it was compiled by another build of {kernel.compiled.toolchain}" if build != found.build else None
+    return f"it was compiled by another build of {compiled.toolchain}" if build != found.build else None
 
 
 def _rebuild(recipe: Recipe, workspace: Path, names: Mapping[str, str], toolchains: Registry) -> Recipe:
@@ -178,7 +180,8 @@ def _rebuild(recipe: Recipe, workspace: Path, names: Mapping[str, str], toolchai
             return kernel
         target = Target.parse(kernel.target)
         compiled = sources.compile(kernel, target, toolchains, workspace)
-        builds[target.build_name] = availability_for(toolchains.for_target(target), target).build
+        for owner in {target, *(Target.parse(part.target) for part in compiled.inner)}:
+            builds[owner.build_name] = availability_for(toolchains.for_target(owner), owner).build
         return replace(kernel, compiled=compiled, inputs=compiled.inputs, outputs=compiled.outputs)
 
     return replace(recipe, kernels=tuple(map(built, recipe.kernels)), builds=builds)

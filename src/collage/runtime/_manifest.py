@@ -6,12 +6,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collage._errors import ArtefactError, CollageError, UsageError
 from collage._version import __version__
 from collage.explain import TRIED
+from collage.runtime._bodies import has_bodies
 from collage.runtime._made_on import MACHINE_KEY, fingerprint_facts
 from collage.runtime._recipe import WEIGHTS, Recipe
 from collage.runtime._signature import Port
@@ -41,9 +43,9 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 
-SCHEMAS = (1, 2, 3, 4)
+SCHEMAS = (1, 2, 3, 4, 5)
 """Versions of the manifest that are read. 1: every kernel is there, compiled. 2: kernels may have to be built. 3: kernels
-may be placed on devices. 4: the file ``tried.json`` may be there, the record of what was tried.
+may be placed on devices. 4: the file ``tried.json`` may be there, the record of what was tried. 5: kernels may hold kernels.
 
 The oldest version that can say it is what is written, so that as many readers as possible understand it.
 """
@@ -56,7 +58,7 @@ def manifest_of(recipe: Recipe, files: Iterable[Path]) -> bytes:
     """The manifest of an artefact that is made here, of these files."""
     files = list(files)
     manifest = {
-        "schema": SCHEMAS[-1] if any(file.name == TRIED for file in files) else _schema_of(recipe),
+        "schema": max(_schema_of(recipe), 4 if any(file.name == TRIED for file in files) else 1),
         "collage": __version__,
         "machine": machine_facts(),
         "processors": processor_facts(),
@@ -68,13 +70,15 @@ def manifest_of(recipe: Recipe, files: Iterable[Path]) -> bytes:
 
 
 def _schema_of(recipe: Recipe) -> int:
+    if any(has_bodies(Target.parse(kernel.target)) for kernel in recipe.kernels):
+        return 5
     if recipe.devices is not None:
         return 3
     return 1 if all(kernel.is_built for kernel in recipe.kernels) else 2
 
 
 def machine_facts() -> dict[str, str]:
-    """What native code depends on."""
+    """Return the facts about the machine that native code depends on."""
     machine = this_machine()
     return {"system": machine.system, "isa": machine.isa}
 
@@ -150,7 +154,7 @@ def read_recipe(folder: Path, file: str) -> Recipe:
     if file in listed:
         digest, size = listed[file]
         if path.is_symlink() or not path.is_file() or path.stat().st_size != size:
-            raise ArtefactError(f"{path} is missing, is no plain file, or has another size than the manifest says")
+            raise ArtefactError(f"{path} is missing, is not a plain file, or has another size than the manifest says")
         if file_digest(path) != digest:
             raise ArtefactError(f"{path} was changed: its SHA-256 is not the manifest's")
     elif path.exists():
@@ -178,7 +182,7 @@ def understood(manifest: Mapping[str, Any], folder: Path) -> tuple[Recipe, Mappi
         recipe.check_wiring()
         _check_kernels(recipe)
     except (KeyError, TypeError, ValueError, AttributeError, CollageError) as error:
-        raise ArtefactError(f"{folder / MANIFEST} is no manifest: {type(error).__name__}: {error}") from error
+        raise ArtefactError(f"{folder / MANIFEST} is not a manifest: {type(error).__name__}: {error}") from error
     return recipe, listed
 
 
@@ -191,10 +195,15 @@ def _check_kernels(recipe: Recipe) -> None:
         theirs = kernel.compiled
         if (len(theirs.inputs), len(theirs.outputs)) != (len(kernel.inputs), len(kernel.outputs)):
             raise ValueError(f"kernel {kernel.name!r} does not take, or make, what it was compiled for")
-        target = Target.parse(kernel.target)
-        if kernel.compiled.toolchain != target.toolchain:
-            raise ValueError(f"kernel {kernel.name!r} is for {target} but of {kernel.compiled.toolchain!r}")
-        counts.append(int(target.option("threads") or 0))
+        for compiled in (replace(theirs, target=kernel.target), *theirs.inner):
+            target = Target.parse(compiled.target)
+            if compiled.toolchain != target.toolchain:
+                raise ValueError(f"kernel {kernel.name!r} is for {target} but of {compiled.toolchain!r}")
+            if compiled.parts and not has_bodies(target):
+                raise ValueError(f"kernel {kernel.name!r} is for {target}, and holds other kernels")
+            if not set(compiled.files) <= set(theirs.files):
+                raise ValueError(f"kernel {kernel.name!r} has not the files of a kernel inside it")
+            counts.append(int(target.option("threads") or 0))
     if not all(0 <= count <= _MAX_THREADS for count in counts):
         raise ValueError(f"{max(counts)} threads or streams")
 
@@ -202,7 +211,7 @@ def _check_kernels(recipe: Recipe) -> None:
 def _read(folder: Path) -> Mapping[str, Any]:
     path = folder / MANIFEST
     if not path.is_file() or path.is_symlink():
-        raise ArtefactError(f"{folder} is no artefact: it has no {MANIFEST}")
+        raise ArtefactError(f"{folder} is not an artefact: it has no {MANIFEST}")
     return read_json(path)
 
 
@@ -210,7 +219,7 @@ def read_json(path: Path, most_bytes: int = _MAX_MANIFEST_BYTES) -> Mapping[str,
     """Return the JSON object in a manifest.
 
     Raises:
-        ArtefactError: There is no plain file, or it holds something other than a bounded JSON object.
+        ArtefactError: There is not a plain file, or it holds something other than a bounded JSON object.
     """
     if not path.is_file() or path.is_symlink():
         raise ArtefactError(f"{path} is missing, or is not a plain file")
@@ -221,9 +230,9 @@ def read_json(path: Path, most_bytes: int = _MAX_MANIFEST_BYTES) -> Mapping[str,
         # Python reads more than JSON holds: NaN, numbers beyond all floats, halves of characters, which nothing can print.
         json.dumps(manifest, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError, OSError) as error:
-        raise ArtefactError(f"{path} is no manifest: {error}") from error
+        raise ArtefactError(f"{path} is not a manifest: {error}") from error
     if not isinstance(manifest, dict):
-        raise ArtefactError(f"{path} is no manifest")
+        raise ArtefactError(f"{path} is not a manifest")
     return manifest
 
 
@@ -237,7 +246,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def verify_size(path: Path, size: int) -> None:
     """Raise ArtefactError if a path is not a plain file of this size, or is a file that was mostly never written."""
     if path.is_symlink() or not path.is_file():
-        raise ArtefactError(f"{path} is missing, or is no plain file")
+        raise ArtefactError(f"{path} is missing, or is not a plain file")
     with path.open("rb") as file:
         found = os.fstat(file.fileno()).st_size
         if found != size:
@@ -247,7 +256,8 @@ def verify_size(path: Path, size: int) -> None:
 
 
 def _verified_model(path: Path) -> ir.Model:
-    """Whoever can write a manifest can write digests too: a model comes through the front door here as everywhere."""
+    """Read a model of an artefact with all checks of ``read_model``."""
+    # Digests do not protect against an author of a whole new manifest.
     # Late: the frontend imports onnx_ir, which running compiled kernels does not need.
     from collage.frontend import read_model
 

@@ -17,11 +17,11 @@ _MADV_PAGEOUT = 21
 
 
 def page_out(folder: Path) -> None:
-    """Tells the system that mappings of a folder's files are not needed now.
+    """Tell the system that mappings of a folder's files are not needed now.
 
-    Toolchains map the weights, pack them into a layout of their own, and keep the mapping, which then counts twice. It is
-    a hint: whoever does read a page gets it back from the file, and where the system does not know the hint, or the file
-    belongs to another user, the pages stay until memory is short.
+    Toolchains map the weights, copy them into a layout of their own, and keep the mapping. So the weights count twice. This
+    is a hint. A page that is read again comes back from the file. If the system does not know the hint, or the file belongs
+    to another user, the pages stay until memory is short.
     """
     if not _MAPS.exists():
         return

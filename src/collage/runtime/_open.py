@@ -107,7 +107,7 @@ def unpacked(place: str | Path) -> Iterator[Path]:
             unpack(path, folder)
             path = folder
         if not any((path / head).is_file() for head in _HEADS):
-            raise ArtefactError(f"{place} is no artefact: it has no {MANIFEST}")
+            raise ArtefactError(f"{place} is not an artefact: it has no {MANIFEST}")
         yield path
 
 
@@ -144,7 +144,7 @@ def plans_in(place: str | Path) -> tuple[bool, tuple[PackedPlan, ...]]:
         if _is_pack(source):
             return True, _plans_of(source, read)
         if not (source / MANIFEST).is_file():
-            raise ArtefactError(f"{place} is no artefact: it has no {MANIFEST}")
+            raise ArtefactError(f"{place} is not an artefact: it has no {MANIFEST}")
         return False, (PackedPlan.read(source / MANIFEST),)
 
 

@@ -46,7 +46,7 @@ Job = Callable[[], None]
 
 
 def missing_cores(layout: DeviceLayout) -> str | None:
-    """Why the devices of a layout cannot be had here, in a sentence; None if they can."""
+    """Return a sentence that says which device of a layout this process cannot use; None if it can use all."""
     usable = usable_core_numbers()
     for device, cores in layout.cores.items():
         if not usable.issuperset(cores):
@@ -327,7 +327,7 @@ class DeviceExecutor(Executor):
 
 
 class _Run:
-    """What one run of a ``DeviceExecutor`` has come to; its lists are guarded by its lock."""
+    """The state of one run of a ``DeviceExecutor``. Its lock guards its lists."""
 
     def __init__(self, slots: list[Any], needed: list[int], uses: list[int], is_empty: bool) -> None:
         self.slots, self.needed, self.uses, self.is_empty = slots, needed, uses, is_empty

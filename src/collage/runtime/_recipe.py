@@ -101,11 +101,20 @@ class KernelRecord:
 
     @property
     def is_built(self) -> bool:
-        """Whether there is anything to load; if not, it is known only where and from what to build it."""
+        """True if the kernel is compiled. Otherwise the record holds what is needed to build it."""
         return bool(self.compiled.files)
 
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Its target, or those of the kernels in its bodies, each once."""
+        return (
+            tuple(dict.fromkeys(leaf.target for leaf in self.compiled.leaves))
+            if self.compiled.parts
+            else (self.target,)
+        )
+
     def unbuilt(self) -> KernelRecord:
-        """The kernel without what its toolchain made of it."""
+        """Return the record without the compiled files."""
         bare = Compiled(self.compiled.toolchain, self.target, (), self.inputs, self.outputs)
         return replace(self, compiled=bare)
 
@@ -127,7 +136,7 @@ class KernelRecord:
                 raise ValueError(f"kernel {data['name']!r} has no files")
         branch = data.get("branch")
         if branch is not None and (type(branch) is not int or not 1 <= branch <= _MOST_BRANCHES):
-            raise ValueError(f"kernel {data['name']!r} is in branch {str(branch)[:80]!r}, which is no number of one")
+            raise ValueError(f"kernel {data['name']!r} is in branch {str(branch)[:80]!r}, which is not a valid number")
         record = cls(str(data["name"]), str(target), inputs, outputs, compiled, branch=branch)
         if data.get("device") is None:
             return record
@@ -172,7 +181,7 @@ class Recipe:
     @property
     def toolchains(self) -> tuple[str, ...]:
         """Toolchains that must be loaded, each once."""
-        return tuple(dict.fromkeys(kernel.compiled.toolchain for kernel in self.kernels))
+        return tuple(dict.fromkeys(leaf.toolchain for kernel in self.kernels for leaf in kernel.compiled.leaves))
 
     @property
     def branches(self) -> int:
@@ -271,11 +280,11 @@ def _copied(copies: Sequence[CopyRecord], made: dict[str, str]) -> list[CopyReco
 def _core_numbers(data: Any) -> tuple[int, ...]:
     numbers = tuple(data) if isinstance(data, list | tuple) else ()
     if not numbers or not all(type(number) is int and 0 <= number < _MAX_CORE for number in numbers):
-        raise ValueError(f"{str(data)[:80]!r} is no set of cores")
+        raise ValueError(f"{str(data)[:80]!r} is not a set of cores")
     return numbers
 
 
 def _count(data: Any) -> int:
     if type(data) is not int:
-        raise TypeError(f"{str(data)[:80]!r} is no number of threads")
+        raise TypeError(f"{str(data)[:80]!r} is not a number of threads")
     return data

@@ -1,4 +1,4 @@
-"""What goes in and comes out of an executable: names, types and shapes, and the check of what a caller passes."""
+"""Inputs and outputs of an executable: names, types and shapes, and the check of what a caller passes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Port:
 
     Attributes:
         name: Its name in the model.
-        dtype: NumPy or ml_dtypes name; ``string`` for text; None where the value is no tensor (sequence, optional).
-        shape: One entry per axis: a length, a symbol, or None where nothing is known; None if the rank is unknown.
-        kind: Its type if it is no tensor, such as ``seq(tensor(float))``.
-        default: The tensor that stands in for an input that is not given, as text; None if the input must be given.
+        dtype: NumPy or ml_dtypes name, ``string`` for text, None if the value is not a tensor (sequence, optional).
+        shape: One entry per axis: a length, a symbol, or None if unknown. None as a whole if the rank is unknown.
+        kind: Its type if it is not a tensor, such as ``seq(tensor(float))``.
+        default: The tensor that is used for an input that is not given, as text. None if the input must be given.
     """
 
     name: str
@@ -242,7 +242,7 @@ def _as_tensor(port: Port, dtype: np.dtype[Any] | None, value: Any) -> Any:
     try:
         array = as_numpy(value)
     except (ValueError, TypeError, RuntimeError, BufferError) as error:
-        raise InputError(f"input {port.name!r} is no tensor: {error}") from None
+        raise InputError(f"input {port.name!r} is not a usable tensor: {error}") from None
     if dtype.kind == "O" and array.dtype.kind in "USTO":
         array = array.astype(object)
     elif isinstance(value, int | float | bool | list | tuple) and array.dtype != dtype:

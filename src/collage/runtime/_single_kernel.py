@@ -33,7 +33,7 @@ class SingleKernelExecutor(Executor):
 
     @staticmethod
     def suits(steps: Sequence[Step], inputs: Sequence[str], outputs: Sequence[str]) -> bool:
-        """Whether there is one step with the model's inputs and outputs in their order, and no output is to be copied."""
+        """True if there is one step with the model's inputs and outputs in their order, and no output must be copied."""
         if len(steps) != 1 or (steps[0].inputs, steps[0].outputs) != (tuple(inputs), tuple(outputs)):
             return False
         if set(inputs) & set(outputs) or len(set(outputs)) < len(outputs):

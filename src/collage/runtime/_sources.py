@@ -12,7 +12,9 @@ import numpy as np
 import onnx_ir as ir
 
 from collage._errors import ToolchainError
+from collage.frontend import inline_functions
 from collage.graph import kernel_model, kernels_of
+from collage.runtime._bodies import compile_bodies, has_bodies
 from collage.runtime._recipe import KernelRecord, Recipe
 from collage.system.scratch import scratch
 from collage.target import HOST_TARGET, Target
@@ -46,8 +48,14 @@ class KernelSources:
         return model
 
     def compile(self, record: KernelRecord, target: Target, toolchains: Registry, workspace: Path) -> Compiled:
-        """Compiles a kernel for a target, into a workspace that holds its weights."""
-        return compile_for(toolchains.for_target(target), self.model(record.name), target, workspace)
+        """Compiles a kernel for a target, with the kernels inside it, into a workspace that holds its weights."""
+
+        def build(model: ir.Model, owner: Target) -> Compiled:
+            if has_bodies(owner):
+                return compile_bodies(model, owner, workspace, build)
+            return compile_for(toolchains.for_target(owner), model, owner, workspace)
+
+        return build(self.model(record.name), target)
 
 
 class HostKernels:
@@ -113,6 +121,8 @@ class HostKernels:
         if record.name not in self._kernels:
             with scratch() as folder:
                 model = KernelSources(self._model_file).model(record.name)
+                if model.functions:
+                    inline_functions(model)
                 ir.external_data.load_to_model(model)
                 host = self._toolchains.for_target(HOST_TARGET)
                 compiled = compile_for(host, model, HOST_TARGET, folder)

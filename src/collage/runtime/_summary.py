@@ -26,7 +26,7 @@ def one_line(recipe: Recipe) -> str:
 
     Time and speed-up are those of the compilation. Each is left out if the report does not hold it.
     """
-    targets = list(dict.fromkeys(kernel.target for kernel in recipe.kernels))
+    targets = list(dict.fromkeys(target for kernel in recipe.kernels for target in kernel.targets))
     named = [_text(target) for target in targets[:_MOST_TARGETS]]
     if len(targets) > _MOST_TARGETS:
         named.append(f"{len(targets) - _MOST_TARGETS} more")
@@ -50,7 +50,7 @@ def html_table(recipe: Recipe) -> str:
     rows = []
     for position, kernel in enumerate(recipe.kernels[:_MOST_ROWS]):
         time_us = told[position].estimate_us if position < len(told) else None
-        cells = (_text(kernel.name), _text(kernel.target), "" if time_us is None else f"{time_us:.1f}")
+        cells = (_text(kernel.name), ", ".join(map(_text, kernel.targets)), "" if time_us is None else f"{time_us:.1f}")
         rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
     if (left := len(recipe.kernels) - _MOST_ROWS) > 0:
         rows.append(f'<tr><td colspan="3">and {left} more</td></tr>')

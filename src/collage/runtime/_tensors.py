@@ -23,7 +23,7 @@ _NARROW = {
 
 
 def is_torch(value: Any) -> bool:
-    """Whether a value is a tensor of PyTorch; does not import it."""
+    """True if a value is a tensor of PyTorch. PyTorch is not imported."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -35,7 +35,7 @@ def as_numpy(value: Any) -> Array:
         value: An array, a tensor of PyTorch, whatever offers ``__dlpack__`` or NumPy's protocols, or nested sequences.
 
     Raises:
-        ValueError, TypeError, RuntimeError, BufferError: It is no tensor, or one that lies on another device.
+        ValueError, TypeError, RuntimeError, BufferError: It is not a tensor, or it is on another device.
     """
     if is_torch(value):
         array = _from_torch(value)
@@ -47,7 +47,7 @@ def as_numpy(value: Any) -> Array:
 
 
 def as_torch(value: Any) -> Any:
-    """A tensor of PyTorch that shares an array's memory; what is no array of numbers stays as it is."""
+    """Return a tensor of PyTorch that shares an array's memory. Anything but an array of numbers is returned as it is."""
     import torch  # late: it is optional, takes seconds to import, and its caller has it already
 
     if not isinstance(value, np.ndarray) or value.dtype.kind in "OSUT":

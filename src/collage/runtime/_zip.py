@@ -51,8 +51,8 @@ def unpack(archive: Path, folder: Path, only: Container[str] | None = None) -> N
         only: Names of the files to unpack; None unpacks all. Every entry is checked in any case.
 
     Raises:
-        ArtefactError: It is no zip, or holds anything but stored, plain, distinct files; nothing is unpacked then, or
-            its bytes are damaged.
+        ArtefactError: It is not a zip, or an entry is compressed, not a plain file, or there twice. Nothing is unpacked
+            then. Also if bytes are damaged.
     """
     try:
         with archive.open("rb") as file:
@@ -65,7 +65,7 @@ def unpack(archive: Path, folder: Path, only: Container[str] | None = None) -> N
                     with reader.open(info) as source, (folder / info.filename).open("xb") as target:
                         shutil.copyfileobj(source, target, 1 << 22)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, struct.error) as error:
-        raise ArtefactError(f"{archive} is no artefact, or is damaged: {error}") from error
+        raise ArtefactError(f"{archive} is not an artefact, or is damaged: {error}") from error
     except OSError as error:
         raise ArtefactError(f"cannot unpack {archive}: {error.strerror or error}") from error
 
@@ -84,7 +84,7 @@ def _check_entries(reader: zipfile.ZipFile, archive: Path, archive_bytes: int) -
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
             raise ArtefactError(f"{archive} holds {name!r} compressed; an artefact is stored as it is (zip -0)")
         if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
-            raise ArtefactError(f"{archive} holds {name!r}, which is no plain file")
+            raise ArtefactError(f"{archive} holds {name!r}, which is not a plain file")
     total = sum(info.file_size for info in reader.infolist())
     if total > archive_bytes:
         raise ArtefactError(f"{archive} claims to hold {total:,} bytes and has {archive_bytes:,}: its entries overlap")
@@ -96,14 +96,14 @@ def _check_directory_size(file: BinaryIO, archive: Path) -> None:
     end = tail[-_END.size :]
     if len(end) < _END.size or not end.startswith(b"PK\5\6"):
         raise ArtefactError(
-            f"{archive} is no artefact: neither a folder nor a zip, or one with something after its end"
+            f"{archive} is not an artefact: neither a folder nor a zip, or one with something after its end"
         )
     size = _END.unpack(end)[5]
     locator = tail[-_END.size - _END_64_LOCATOR.size : -_END.size]
     if locator.startswith(b"PK\6\7"):
         end_64 = tail[: _END_64.size]
         if len(end_64) < _END_64.size or not end_64.startswith(b"PK\6\6"):
-            raise ArtefactError(f"{archive} is no artefact, or is damaged: its directory cannot be found")
+            raise ArtefactError(f"{archive} is not an artefact, or is damaged: its directory cannot be found")
         size = _END_64.unpack(end_64)[8]
     if size > _MAX_DIRECTORY_BYTES:
         raise ArtefactError(f"{archive} has a directory of {size:,} bytes; no artefact needs that")

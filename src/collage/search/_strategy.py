@@ -85,7 +85,7 @@ class CostSource(Protocol[D]):
 
 
 class SearchLimits(Protocol):
-    """How much one search may measure. The caller counts: each property says what is left at the moment."""
+    """Limits of one search. The caller counts what is used, and each property is what is left at the moment."""
 
     @property
     def proves(self) -> bool:
@@ -109,7 +109,7 @@ class SearchLimits(Protocol):
 
     @property
     def seconds_left(self) -> float:
-        """Seconds that the search may still take; infinite if there is no limit."""
+        """Seconds that the search may still take; infinite if there removes the limit."""
         ...
 
     def should_stop(self) -> bool:

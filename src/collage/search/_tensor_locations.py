@@ -96,7 +96,7 @@ class CopyPlan:
         return owed, tuple(left)
 
     def excess(self, mine: TensorLocations, others: TensorLocations) -> int | None:
-        """The most by which one label may have to pay more than another from here on; None where there is no limit."""
+        """The most by which one label may have to pay more than another from here on; None where there removes the limit."""
         if mine == others:
             return 0
         total, theirs = 0, dict(others)

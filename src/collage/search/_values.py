@@ -1,4 +1,4 @@
-"""What goes into a search and what comes out of it."""
+"""Inputs and results of a search."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Candidate(Protocol):
 
     @property
     def target(self) -> Hashable:
-        """What it is compiled for; opaque here, but part of the identity, and printed with str()."""
+        """The target that runs it. The search compares targets, and prints them with ``str()``."""
         ...
 
 
 class DependencyGraph(Protocol):
-    """The data flow between nodes, for what has to be checked against it."""
+    """The data flow between nodes."""
 
     def consumers(self, index: int) -> Iterable[int]:
         """Nodes that consume a result of node ``index``."""
@@ -54,12 +54,12 @@ CostOf = Callable[[C], CostLike]
 
 @dataclass(frozen=True, slots=True)
 class SearchStatistics:
-    """What a search did.
+    """Figures of a search.
 
     Attributes:
         candidates: Candidates given.
-        valid: Candidates whose cost is not invalid; the others are no edges.
-        considered: Candidates left after those were dropped that provably lie on no best path.
+        valid: Candidates whose cost is not invalid. The others are ignored.
+        considered: Candidates that are left after removing those that are provably on no best path.
         states: Covered sets settled, over all rounds.
         transitions: Candidates applied to a settled covered set, over all rounds.
         wall_s: Seconds from call to return, without those that the caller's own functions took to measure.
@@ -91,8 +91,8 @@ class Partitioning(Generic[C]):
         candidates: The kernels, by their least node.
         cost: Their costs and launch penalties together.
         optimal: True if it is proved that no cover by the given candidates costs less.
-        lower_bound: What no cover by the given candidates can undercut, as far as it is known.
-        statistics: What the search did.
+        lower_bound: The greatest known cost that no cover by the given candidates can undercut.
+        statistics: Figures of the search.
     """
 
     candidates: tuple[C, ...]
@@ -113,14 +113,13 @@ class Partitioning(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class NoCover:
-    """Why there is no partitioning.
+    """The reason why there is no partitioning.
 
     Attributes:
-        node: The first node that cannot be covered: the least one without any valid candidate; where each node has
-            one, the node at which every attempt to cover its predecessors ends; None where it is not known whether a
-            cover exists.
+        node: The first node that cannot be covered: the least one without a valid candidate. If each node has one, the
+            node at which every attempt to cover its predecessors ends. None if it is unknown if a cover exists.
         reason: One sentence for people.
-        statistics: What the search did.
+        statistics: Figures of the search.
     """
 
     node: int | None

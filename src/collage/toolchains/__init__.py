@@ -15,6 +15,7 @@ from collage.toolchains._base import (
     written_out,
 )
 from collage.toolchains._contract import (
+    IN_FLOATS,
     TUNED,
     AllocatingKernel,
     Availability,
@@ -46,6 +47,7 @@ from collage.toolchains.tvm.extern.functions import BoundFunction, ExternFunctio
 
 __all__ = [
     "ALIGNMENT_BYTES",
+    "IN_FLOATS",
     "NOT_INSTALLED",
     "TUNED",
     "AllocatingKernel",

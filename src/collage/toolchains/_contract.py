@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     """A tensor as it crosses a kernel's border: row-major NumPy; ml_dtypes types where NumPy has none."""
 
 __all__ = [
+    "IN_FLOATS",
     "TUNED",
     "AllocatingKernel",
     "Availability",
@@ -47,8 +48,13 @@ __all__ = [
 
 T = TypeVar("T")
 
+_MAX_DEPTH = 20
+
 TUNED = "collage.tuned"
 """Property of a kernel's model: the records of a ``Tuner`` by workload, as a JSON object of texts."""
+
+IN_FLOATS = "in_floats"
+"""Entry of the metadata of a kernel in a coarser type: positions of nodes with weights that compute in floats all the same."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,7 @@ class Compiled:
             it comes back from artefacts that anybody may have written. Values are told by position: their names may
             hold slashes. With ``memory_scopes``, such as ``{"inputs": ["global.texture", None], "outputs": [None]}``, a kernel
             demands arguments, or leaves results, in memories of its device: plans of devices and the runtime see it.
+        parts: Kernels inside, of an operator whose bodies are kernels of their own. Its files are those of its parts too.
 
     Raises:
         ValueError: The metadata holds a text that could be a path.
@@ -110,6 +117,7 @@ class Compiled:
     outputs: tuple[str, ...]
     portable: bool = False
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    parts: tuple[Compiled, ...] = ()
 
     def __post_init__(self) -> None:
         for text in _texts(self.metadata):
@@ -132,17 +140,36 @@ class Compiled:
             *zip(outputs, told.get("outputs", ()), strict=False),
         ]
         if not all(isinstance(scope, str | None) for _, scope in scopes):
-            raise TypeError(f"{self.target} demands the memories {str(told)[:80]}, which are no lists of texts")
+            raise TypeError(f"{self.target} demands the memories {str(told)[:80]}, which are not lists of texts")
         return {name: scope for name, scope in scopes if scope is not None}
 
     def as_json(self) -> dict[str, Any]:
         """JSON values only."""
-        return {**asdict(self), "metadata": dict(self.metadata)}
+        data = {**asdict(self), "metadata": dict(self.metadata), "parts": [part.as_json() for part in self.parts]}
+        return data if self.parts else {name: value for name, value in data.items() if name != "parts"}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Compiled:
-        """Read what ``as_json`` made, before or after JSON; wrong types raise TypeError, absent fields KeyError."""
-        return cls(**{**data, **{part: read_names(data[part]) for part in ("files", "inputs", "outputs")}})
+    def from_json(cls, data: Mapping[str, Any], depth: int = 0) -> Compiled:
+        """Read what ``as_json`` made, before or after JSON; wrong types raise TypeError, absent fields KeyError.
+
+        Raises:
+            ValueError: It has parts within parts beyond any sense.
+        """
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"kernels are more than {_MAX_DEPTH} deep within each other")
+        names = {name: read_names(data[name]) for name in ("files", "inputs", "outputs")}
+        parts = tuple(cls.from_json(part, depth + 1) for part in list(data.get("parts", ())))
+        return cls(**{**data, **names, "parts": parts})
+
+    @property
+    def inner(self) -> tuple[Compiled, ...]:
+        """All kernels inside it, at any depth."""
+        return tuple(inside for part in self.parts for inside in (part, *part.inner))
+
+    @property
+    def leaves(self) -> tuple[Compiled, ...]:
+        """The kernels that toolchains load: the parts, or itself if it has none."""
+        return tuple(leaf for part in self.parts for leaf in part.leaves) if self.parts else (self,)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -18,8 +19,14 @@ __all__ = ["GROUP", "Registry", "option_values", "registry"]
 GROUP = "collage.toolchains"
 """The entry-point group: name of the toolchain = ``module:Class``."""
 
-
-_METHODS = ("availability", "pattern_table", "supports", "compile", "load")
+_METHODS = {
+    "availability": (),
+    "pattern_table": (),
+    "supports": ("node", "target"),
+    "compile": ("kernel", "target", "workspace"),
+    "load": ("compiled", "target", "workspace", "options"),
+}
+"""Methods of every toolchain, with what they are called with, by position."""
 
 
 class Registry:
@@ -144,6 +151,12 @@ def _check_contract(toolchain: Any, name: str) -> None:
             raise TypeError(f"{kind}.{attribute} {found}, and must be a {of_type.__name__.lower()}")
     if lacking := [method for method in _METHODS if not callable(getattr(toolchain, method, None))]:
         raise TypeError(f"{kind} has no method {', '.join(lacking)}")
+    for method, arguments in _METHODS.items():
+        signature = inspect.signature(getattr(toolchain, method))
+        try:
+            signature.bind(*arguments)
+        except TypeError as error:
+            raise TypeError(f"{kind}.{method}{signature} must take ({', '.join(arguments)}): {error}") from None
     if toolchain.name != name:
         raise ValueError(f"{kind}.name is {toolchain.name!r}, and its entry point is called {name!r}")
     if not toolchain.targets:

@@ -183,7 +183,7 @@ def _check_instrument(candidate: Any) -> PassInstrument:
     hooks = [name for name in vars(PassInstrument) if not name.startswith("_")]
     missing = [name for name in hooks if not callable(getattr(candidate, name, None))]
     if missing or isinstance(candidate, type):
-        raise ConfigError(f"{candidate!r} is no instrument; make an instance of a subclass of PassInstrument")
+        raise ConfigError(f"{candidate!r} is not an instrument; make an instance of a subclass of PassInstrument")
     instrument: PassInstrument = candidate
     return instrument
 

@@ -144,7 +144,7 @@ def as_pass(candidate: Any) -> Pass:
         return candidate
     if isinstance(candidate, ir.passes.PassBase):
         return _OnnxIrPass(candidate)
-    raise TypeError(f"{candidate!r} is no pass; decorate functions with module_pass or function_pass")
+    raise TypeError(f"{candidate!r} is not a pass; decorate functions with module_pass or function_pass")
 
 
 _FACTORIES: dict[str, Callable[..., Pass]] = {}

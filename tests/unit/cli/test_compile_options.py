@@ -45,7 +45,7 @@ def test_context() -> None:
         read_context(None, ["FoldConstants"], None)
     with pytest.raises(ConfigError, match="did you mean"):
         read_context(None, None, ["collage.tvm_max_dept=3"])
-    with pytest.raises(UsageError, match="is no int"):
+    with pytest.raises(UsageError, match="is not of type int"):
         read_context(None, None, ["collage.tvm_max_depth=deep"])
 
 

@@ -356,10 +356,13 @@ def test_nonsense_where_it_does_not_matter_costs_nothing_else(tmp_path: Path, ch
 
 SUMMARY = [1e-3, 1e-3, 1e-3, 5, 0.0]
 PART = {"nodes": [0], "label": "lib.part", "parts": [{"nodes": [0], "label": "inner", "parts": []}]}
+INNER = {"target": "llvm", "nodes": [0], "parts": [PART], "rule": "", "bodies": None}
+HOLDER = {**INNER, "bodies": [[INNER], []]}
 KERNEL = {
     "target": "llvm",
     "nodes": [0, 1],
     "parts": [PART],
+    "bodies": [[INNER, HOLDER]],
     "rule": "region",
     "device": None,
     "branch": None,
@@ -427,6 +430,16 @@ FORMS = [
             RESULT | {"additive_error": "0"},
             RESULT | {"kernels_ok": 1},
             RESULT | {"search": {}},
+            *(
+                RESULT | {"plans": [PLAN | {"kernels": [KERNEL | {"bodies": bodies}]}]}
+                for bodies in (
+                    [3],
+                    [[3]],
+                    [[INNER | {"nodes": []}]],
+                    [[INNER | {"bodies": [[{}]]}]],
+                    [[HOLDER | {"more": 1}]],
+                )
+            ),
             *(RESULT | {"plans": [PLAN | change]} for change in ({"name": 3}, {"single": 3}, {"kernels": {}})),
             *(
                 RESULT | {"plans": [PLAN | {"standing": one}]}

@@ -12,6 +12,17 @@ from tests.unit.explain.records import ACME, LLVM, OPENVINO, full_record, row
 
 from collage._errors import UsageError
 from collage.explain import Explanation, KernelStatus, as_plain, record_of_report
+from collage.report import BodyKernelRow
+
+
+def test_kernels_of_bodies_stand_below_their_kernel() -> None:
+    name = full_record().kernels[0].name
+    inner = BodyKernelRow(f"{name}_body_acme_01_Add", ACME, "Add")
+    explanation = Explanation.of(full_record(), {name: (inner,)})
+    lines = str(explanation).splitlines()
+    assert lines[2].startswith(name)
+    assert lines[3].split() == [inner.name, "Add", "acme"]
+    assert explanation.to_json()["kernels"][0]["bodies"][0]["target"] == ACME
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import torch
 from tests.unit.integrations.torch_modules import CASES, Broadcast, Counter, Normal, Rebound, Reshaping, Views
 
 import collage.compiler.pipeline
-from collage.integrations import torch_compile
+from collage.integrations import _torch_options, torch_compile
 from collage.runtime._tensors import as_numpy
 
 
@@ -42,7 +42,8 @@ def compiled_models(monkeypatch) -> list[ir.Model]:
         return Directly(model)
 
     monkeypatch.setattr(collage.compiler.pipeline, "compile", compile)
-    monkeypatch.setattr(torch_compile, "_default_cache", lambda: None)  # ``Directly`` cannot be saved.
+    monkeypatch.setattr(_torch_options, "_default_cache", lambda: None)  # ``Directly`` cannot be saved.
+    monkeypatch.setattr(torch_compile, "_MOST_RACES", 0)  # PyTorch would win most of them.
     torch._dynamo.reset()
     return models
 

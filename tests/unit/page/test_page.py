@@ -9,9 +9,9 @@ from tests.unit.page.made_up import contents
 from tests.unit.page.test_markup import Reader
 
 from collage.explain import NodeRanges
-from collage.page import as_html, as_svg
+from collage.page import as_html, as_svg, redacted
 from collage.page._words import amount, counted, percent
-from collage.report import Ratio, Report
+from collage.report import BodyKernelRow, Ratio, Report
 
 ATTACK = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>&lt;\u202e"
 EVENT = re.compile(r"on\w+", re.IGNORECASE)
@@ -47,6 +47,14 @@ def test_the_headline_claims_no_more_than_the_interval(ratio: Ratio, told: str) 
     html = as_html(dataclasses.replace(page, report=dataclasses.replace(page.report, rows=rows)))
     headline = re.search(r'class="headline"><strong>(.*?)</strong>', html)
     assert headline is not None and headline[1] == told
+
+
+def test_kernels_of_bodies_are_shown_and_a_redacted_page_has_none() -> None:
+    page, inner = contents(), BodyKernelRow("host_01_Loop_body_tvm_01_Secret", "llvm", "Secret, Add")
+    first = dataclasses.replace(page.kernels[0], bodies=(inner,))
+    page = dataclasses.replace(page, kernels=(first, *page.kernels[1:]))
+    assert "Kernels in its bodies kernel toolchain operators host_01_Loop_body_tvm_01_Secret" in text_of(as_html(page))
+    assert "Secret" not in as_html(redacted(page))
 
 
 def test_a_single_toolchain_that_is_returned_is_not_a_gain_over_itself() -> None:

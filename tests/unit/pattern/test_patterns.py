@@ -508,7 +508,7 @@ def test_misuse_is_explained() -> None:
         related.has_attr(group=1)
     with pytest.raises(PatternError, match="operands already"):
         is_op("Conv")(wildcard())(wildcard())
-    with pytest.raises(PatternError, match="is no pattern"):
+    with pytest.raises(PatternError, match="is not a pattern"):
         is_op("Conv")("x")
     with pytest.raises(PatternError, match="not a sequence"):
         _a, _b = is_op("Split")
@@ -529,8 +529,8 @@ def test_misuse_is_explained() -> None:
         (lambda m, g: is_op("Relu", 3), "write is_op\\('Conv'\\)"),
         (lambda m, g: is_const("abc"), "is_const\\(name='abc'\\) names a capture"),
         (lambda m, g: is_const([[1], [2, 3]]), "give equally long lists"),
-        (lambda m, g: dup("x"), "'x' is no pattern to copy"),
-        (lambda m, g: make(2, "x"), "'x' is no pattern to copy"),
+        (lambda m, g: dup("x"), "'x' is not a pattern to copy"),
+        (lambda m, g: make(2, "x"), "'x' is not a pattern to copy"),
         (lambda m, g: is_op("Relu").find_all(g, fuzzy_ops=[is_op("Cast")]), "operator types such as 'Cast'"),
         (lambda m, g: is_op("Relu").has_shape(3), "takes a list of dimensions"),
         (lambda m, g: is_op("Relu").where("positive", "it is"), "takes a function"),

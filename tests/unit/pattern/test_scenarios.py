@@ -411,7 +411,7 @@ def test_fuzzy_ways_that_part_and_meet() -> None:
         (lambda: is_op("Relu").find_all(graph("y = Relu(x)").node(0)), "not in a Node"),
         (lambda: is_op("Relu").find_all(onnx.ModelProto()), r"not in a ModelProto; ir.from_proto\(\)"),
         (lambda: is_op("Relu").extern_use("yes"), "external use is True"),
-        (lambda: is_op("Relu").add_graph_constraint("no"), "no graph constraint"),
+        (lambda: is_op("Relu").add_graph_constraint("no"), "not a graph constraint"),
         (lambda: is_op(), "needs an operator type"),
         (lambda: is_op("Split")[-1], "counted from 0"),
         (lambda: repeat(is_op("Relu"), wildcard(), 3, 2), "makes no sense"),

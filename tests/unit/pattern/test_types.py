@@ -299,10 +299,10 @@ def test_a_number_may_replace_a_value() -> None:
 @pytest.mark.parametrize(
     ("dtype", "number", "words"),
     [
-        ("int64", 2.5, "2.5 is no number of type INT64"),
-        ("uint8", -1, "-1 is no number of type UINT8"),
-        ("uint8", 256, "256 is no number of type UINT8"),
-        ("float16", 1e9, "is no number of type FLOAT16"),
+        ("int64", 2.5, "2.5 is not a number of type INT64"),
+        ("uint8", -1, "-1 is not a number of type UINT8"),
+        ("uint8", 256, "256 is not a number of type UINT8"),
+        ("float16", 1e9, "is not a number of type FLOAT16"),
         ("string", 1.0, "stands where a STRING is wanted"),
     ],
 )

@@ -50,7 +50,7 @@ def test_every_row_has_a_word() -> None:
         "slower beyond doubt",
         "slower beyond doubt",
         "what you have",
-        "too slow to be raced (9.000 ms when timed alone)",
+        "too slow to be compared (9.000 ms when timed alone)",
         "wrong: output 'y' differs",
     ]
     assert [cells[0][0] for cells in table_rows(sample())] == ["*", *" " * 6]

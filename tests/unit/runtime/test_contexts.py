@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -103,3 +104,22 @@ def test_a_lazy_pool_that_fails_to_load_fails_for_everyone_and_tries_again() -> 
     for thread in threads:
         thread.join(60)
     assert len(failures) == 4
+
+
+def test_holding_all_waits_for_runs_and_keeps_others_from_beginning() -> None:
+    through, inside = threading.Semaphore(0), threading.Semaphore(0)
+    pool = ContextPool(lambda: Gate(through, inside), 1)
+    first, second = (threading.Thread(target=pool.run, args=([1],)) for _ in range(2))
+    first.start()
+    assert inside.acquire(timeout=60)
+    pool.hold_all(time.monotonic() + 0.05)()
+    assert first.is_alive()
+    through.release(2)
+    release = pool.hold_all(time.monotonic() + 60)
+    second.start()
+    assert not inside.acquire(timeout=0.1)
+    release()
+    assert inside.acquire(timeout=60)
+    first.join(60)
+    second.join(60)
+    assert not first.is_alive() and not second.is_alive()

@@ -256,7 +256,7 @@ def test_artefacts_that_do_not_belong_together_are_refused(
         pack([mix, tmp_path / "gone"], tmp_path / "p")
     assert not (tmp_path / "p").exists()
     (tmp_path / "p").mkdir()
-    with pytest.raises(UsageError, match="exists and is no artefact"):
+    with pytest.raises(UsageError, match="exists and is not an artefact"):
         pack([mix], tmp_path / "p")
 
 

@@ -76,6 +76,10 @@ ListOfOptions = changed(options=["level"])
 OptionOfNumber = changed(options={"level": 3})
 NoFlag = changed(optimises_whole_graphs="yes")
 NoLoad = changed(load=None)
+ShortCompile = changed(compile=lambda kernel: kernel)
+LongSupports = changed(supports=lambda node, target, more: True)
+KeywordsOnly = changed(load=lambda *, compiled, target, workspace, options: None)
+AnyArguments = changed(load=lambda *arguments: None, supports=lambda node, target, more=None: True)
 
 
 def values_raise(self: Any, target: Target) -> Any:
@@ -99,6 +103,9 @@ BROKEN = {
     "OptionOfNumber": "names to sentences",
     "NoFlag": "must be a bool",
     "NoLoad": "no method load",
+    "ShortCompile": "Changed.compile(kernel) must take (kernel, target, workspace): too many",
+    "LongSupports": "missing a required argument: 'more'",
+    "KeywordsOnly": "must take (compiled, target, workspace, options)",
     "ValuesRaise": "what?",
 }
 
@@ -120,8 +127,9 @@ def test_a_broken_class_is_named_and_disturbs_no_other(kind: str, said: str) -> 
         assert said in str(refusal.value) and "collage targets -v" in str(refusal.value)
 
 
-def test_a_good_class_is_not_called_broken() -> None:
-    toolchains = Registry([point("Good")])
+@pytest.mark.parametrize("kind", ["Good", "AnyArguments"])
+def test_a_good_class_is_not_called_broken(kind: str) -> None:
+    toolchains = Registry([point(kind)])
     assert [toolchain.name for toolchain in toolchains] == ["good"]
     assert not toolchains.broken
 

@@ -537,7 +537,7 @@ def test_passes_of_onnx_ir_run_in_ours_and_ours_in_theirs(model):
     assert not ours.functions and model.functions
     theirs = ir.passes.PassManager([common.InlinePass(), EliminateCommonSubexpr().to_onnx_ir()], steps=2)
     assert model_text(theirs(model).model) == model_text(ours)
-    with pytest.raises(TypeError, match="is no pass"):
+    with pytest.raises(TypeError, match="is not a pass"):
         Sequential([lambda mod: mod])
     with pytest.raises(TypeError, match=r"to_onnx_ir\(\)"):
         ir.passes.Sequential(EliminateCommonSubexpr())

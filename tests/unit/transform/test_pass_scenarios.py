@@ -551,7 +551,7 @@ def test_what_is_no_instrument_is_refused_at_once():
             pass
 
     for wrong in (Half(), PassTimer, None):
-        with pytest.raises(ConfigError, match="is no instrument"):
+        with pytest.raises(ConfigError, match="is not an instrument"):
             PassContext(instruments=[wrong])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collage._errors import Unsupported
-from collage.toolchains.sdk.int8_model import in_int8
+from collage.toolchains.sdk.int8_model import in_int8, products_in_floats
 from collage.toolchains.sdk.int8_placement import Int8Style
 from collage.toolchains.sdk.model_files import one_line, save_kernel
 from collage.toolchains.sdk.narrow_weights import NARROW_BITS, with_narrow_weights
@@ -34,21 +34,20 @@ _DYNAMIC = ["MatMul", "Gemm"]
 """The quantiser makes products and sums of the latter first, so that it has to be told both."""
 
 
-def save_reduced(kernel: ir.Model, target: Target, workspace: Path) -> tuple[str, ...]:
+def save_reduced(kernel: ir.Model, target: Target, workspace: Path) -> tuple[tuple[str, ...], list[int]]:
     """Write a kernel in the precision of a target.
 
     Returns:
-        Names of all files that belong to it.
+        Names of all files that belong to it, and positions of the products that are computed in floats all the same.
 
     Raises:
         Unsupported: Nothing in it would be computed in that precision, or it cannot be.
     """
     precision = target.option("precision")
     if precision == "int8-dynamic":
-        return (_save_dynamic(kernel, workspace),)
-    if precision in NARROW_BITS:
-        return save_kernel(with_narrow_weights(kernel, NARROW_BITS[precision]), workspace, f".{precision}")
-    return save_kernel(in_int8(kernel, _STYLE), workspace, ".int8")
+        return (_save_dynamic(kernel, workspace),), []
+    made = with_narrow_weights(kernel, NARROW_BITS[precision]) if precision in NARROW_BITS else in_int8(kernel, _STYLE)
+    return save_kernel(made, workspace, f".{precision}"), products_in_floats(kernel, made)
 
 
 def _save_dynamic(kernel: ir.Model, workspace: Path) -> str:

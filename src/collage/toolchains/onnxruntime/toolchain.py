@@ -23,7 +23,7 @@ import numpy as np
 from collage._errors import CompileError, TargetError, Unsupported
 from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
-from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions
+from collage.toolchains._contract import IN_FLOATS, Availability, Compiled, Layout, LoadOptions
 from collage.toolchains.onnxruntime import cuda as onnxruntime_cuda
 from collage.toolchains.onnxruntime.precisions import REDUCED, UNWANTED_OPTIMISERS
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command
@@ -117,14 +117,20 @@ class OnnxRuntimeToolchain(ToolchainBase):
         _check(target)
         from collage.toolchains.onnxruntime.reduced import save_reduced  # late: it reads models
 
-        files = save_reduced(kernel, target, workspace) if target.is_reduced else save_kernel(kernel, workspace)
+        in_floats: list[int] = []
+        if target.is_reduced:
+            files, in_floats = save_reduced(kernel, target, workspace)
+        else:
+            files = save_kernel(kernel, workspace)
         options = _session_options(target, LoadOptions(threads=1))
         options.graph_optimization_level = _level("0")
         options.add_session_config_entry("session.disable_prepacking", "1")
         _session(workspace / files[0], target, options)
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
-        metadata = {"model": files[0], "in_place": _writes_in_place(kernel.graph)}
+        metadata = {"model": files[0], "in_place": _writes_in_place(kernel.graph)} | (
+            {IN_FLOATS: in_floats} if in_floats else {}
+        )
         return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata=metadata)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:

@@ -251,12 +251,12 @@ _SATURATED = "Abs Add Mul Neg Sub Sum"
 DEFECTS: Sequence[KnownDefect] = (
     KnownDefect(
         "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare",
-        "openvino's CPU plugin does not make of no integers what {op} makes of them in ONNX",
+        "openvino's CPU plugin returns other results than ONNX for {op} of an empty integer tensor",
         lambda node: _is_of_nothing(node) and _bits(node) > 0,
     ),
     KnownDefect(
         "TopK",
-        "openvino's CPU plugin orders equal integers in TopK otherwise than ONNX does",
+        "openvino's CPU plugin orders equal integers in TopK differently from ONNX",
         lambda node: _bits(node) > 0,
     ),
     KnownDefect(
@@ -286,43 +286,47 @@ DEFECTS: Sequence[KnownDefect] = (
     ),
     KnownDefect(
         "Div",
-        "openvino's CPU plugin rounds Div of 8-bit integers where shapes vary",
+        "openvino's CPU plugin rounds Div of 8-bit integers if shapes are dynamic",
         lambda node: _bits(node) == 8 and not all(x is not None and _is_fixed(x) for x in node.inputs),
     ),
     KnownDefect(
-        "BitShift", "openvino's CPU plugin does not make 0 of integers that are shifted by all their bits", _shifts_out
+        "BitShift",
+        "openvino's CPU plugin does not return 0 for integers that are shifted by all their bits",
+        _shifts_out,
     ),
     KnownDefect(
         f"{_SATURATED} BitShift BitwiseNot Cast CastLike CumSum Div",
-        "openvino's CPU plugin holds 16-bit integers in 32 bits, in which those of {op} do not wrap",
+        "openvino's CPU plugin computes {op} of 16-bit integers in 32 bits, so results do not wrap around",
         lambda node: _makes_16_bits(node) and bool(node.outputs[0].uses()),
     ),
     KnownDefect(
         "Range",
-        "openvino's Range is not empty where its limit lies on the other side",
+        "openvino's Range is not empty if its limit is on the wrong side of its start",
         lambda node: not _counts_up_from_zero(node),
     ),
     KnownDefect(
         "ReduceL1 ReduceL2 ReduceLogSum",
-        "openvino's {op} copies its input where it is given no axes",
+        "openvino's {op} returns its input unchanged if axes are empty",
         lambda node: bool(node.attributes.get_int("noop_with_empty_axes")) and not _has_axes(node),
     ),
     KnownDefect(
         "ReduceL1 ReduceLogSum ReduceLogSumExp",
-        "openvino takes no notice of the axes of {op} before opset 18, where they are an attribute",
+        "openvino ignores the axes of {op} before opset 18, where they are an attribute",
         lambda node: bool(node.attributes.get_ints("axes")),
     ),
-    KnownDefect("Expand Gather Unique", "openvino's CPU plugin crashes of {op} of nothing", _is_of_nothing),
-    KnownDefect("Gemm Transpose", "openvino's CPU plugin makes a row of {op} of nothing", _is_of_nothing),
+    KnownDefect("Expand Gather Unique", "openvino's CPU plugin crashes on {op} of an empty tensor", _is_of_nothing),
+    KnownDefect("Gemm Transpose", "openvino's CPU plugin returns a row for {op} of an empty tensor", _is_of_nothing),
     KnownDefect(
-        "ReduceMax ReduceMin", "openvino's CPU plugin does not make infinity of {op} of nothing", _is_of_nothing
+        "ReduceMax ReduceMin",
+        "openvino's CPU plugin does not return infinity for {op} of an empty tensor",
+        _is_of_nothing,
     ),
     KnownDefect(
         "ConcatFromSequence SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength "
         "SequenceMap SplitToSequence",
-        "openvino inserts into sequences, erases from them and counts them otherwise than ONNX",
+        "openvino's operators on sequences insert, erase and count differently from ONNX",
     ),
-    KnownDefect("Attention", "openvino takes no notice of the windows of Attention", _has_window),
+    KnownDefect("Attention", "openvino ignores the window sizes of Attention", _has_window),
     KnownDefect("Attention", "openvino does not mask the scores that causal Attention returns", _returns_masked_scores),
     KnownDefect(
         "Resize",
@@ -331,7 +335,7 @@ DEFECTS: Sequence[KnownDefect] = (
     ),
     KnownDefect(
         "Resize",
-        "openvino's antialias and exclude_outside in Resize are others than ONNX's",
+        "openvino's antialias and exclude_outside in Resize differ from ONNX's",
         lambda node: any(node.attributes.get_int(name) for name in ("antialias", "exclude_outside")),
     ),
     KnownDefect(
@@ -341,75 +345,77 @@ DEFECTS: Sequence[KnownDefect] = (
     ),
     KnownDefect(
         "ConvTranspose",
-        "openvino cuts a ConvTranspose to its output_shape, or to SAME, in other places than ONNX",
+        "openvino crops a ConvTranspose with output_shape or SAME padding at other positions than ONNX",
         _cuts_elsewhere,
     ),
     KnownDefect(
         "If",
-        "openvino's reader takes an output that a branch of If reads for what If makes",
+        "openvino's importer confuses a graph output that a branch of If reads with the output of If",
         _reads_output_in_branch,
     ),
-    KnownDefect("LpNormalization", "openvino adds a millionth and more to the norms that LpNormalization divides by"),
+    KnownDefect("LpNormalization", "openvino adds at least 1e-6 to the norms that LpNormalization divides by"),
     KnownDefect("MaxPool", "openvino adds windows to MaxPool with ceil_mode that begin in the padding", _pools_padding),
     KnownDefect(
         "NonMaxSuppression",
-        "openvino's NonMaxSuppression also removes boxes whose overlap is the threshold, as that of boxes which only touch is 0",
+        "openvino's NonMaxSuppression also removes boxes whose overlap equals the threshold, such as 0 for boxes that only touch",
         _suppresses_what_touches,
     ),
     KnownDefect(
         "QuantizeLinear",
-        "openvino applies the scales of QuantizeLinear to another axis where it does not know how long theirs is, and "
-        "where it joins it to what computes its input",
+        "openvino applies the scales of QuantizeLinear to another axis if the length of theirs is unknown, or if it fuses "
+        "QuantizeLinear with the operator before it",
         _scales_another_axis,
     ),
     KnownDefect(
         "QuantizeLinear",
-        "openvino's CPU plugin scales a matrix otherwise where it normalises, scales and quantises it in one",
+        "openvino's CPU plugin scales a matrix wrongly if it fuses its normalisation, scaling and quantisation",
         _quantises_scaled_matrix,
     ),
-    KnownDefect("STFT", "openvino's reader crashes of STFT with a window that is not one-sided", _window_of_two_sides),
+    KnownDefect(
+        "STFT", "openvino's importer crashes on STFT with a window that is not one-sided", _window_of_two_sides
+    ),
     KnownDefect(
         "Slice",
-        "openvino's CPU plugin crashes where a Slice is told its axes, and nothing else, when it runs",
+        "openvino's CPU plugin crashes if the axes of a Slice are not constant, and starts, ends and steps are",
         _is_told_axes_late,
     ),
     KnownDefect(
         "RoiAlign",
-        "openvino's CPU plugin takes other maxima in RoiAlign than ONNX",
+        "openvino's CPU plugin computes other maxima in RoiAlign than ONNX",
         lambda node: _text(node, "mode", "avg") == "max",
     ),
     KnownDefect(
         "SpaceToDepth",
-        "openvino takes no notice of the mode of SpaceToDepth",
+        "openvino ignores the mode of SpaceToDepth",
         lambda node: _text(node, "mode", "DCR") != "DCR",
     ),
     KnownDefect(
         "GRU LSTM RNN",
-        "openvino takes no notice of the layout of {op}",
+        "openvino ignores the layout of {op}",
         lambda node: bool(node.attributes.get_int("layout")),
     ),
     KnownDefect(
         "GRU LSTM RNN",
-        "openvino's CPU plugin takes no notice of the lengths of sequences in {op} where shapes vary",
+        "openvino's CPU plugin ignores the sequence lengths of {op} if shapes are dynamic",
         _has_lengths_of_varying_shapes,
     ),
     KnownDefect(
         "LSTM",
-        "openvino takes no notice of the peepholes of LSTM",
+        "openvino ignores the peepholes of LSTM",
         lambda node: len(node.inputs) > _PEEPHOLES and node.inputs[_PEEPHOLES] is not None,
     ),
     KnownDefect(
         "DFT",
-        "openvino takes no notice of the axis of DFT, and makes other shapes where it is one-sided",
+        "openvino ignores the axis of DFT, and returns other shapes if it is one-sided",
         lambda node: bool(node.attributes.get_int("onesided")) or not _is_along_default(node),
     ),
     KnownDefect(
         "Tile",
-        "openvino's CPU plugin leaves outputs of Tile unwritten where it is told the repeats when it runs",
+        "openvino's CPU plugin leaves outputs of Tile unwritten if the repeats are not constant",
         lambda node: not _has_known_repeats(node),
     ),
 )
-"""Every defect that is known, in the order in which it is looked for."""
+"""All known defects, in the order in which they are tested."""
 
 _ROWS: Mapping[str, Sequence[KnownDefect]] = {
     op: tuple(row for row in DEFECTS if op in row.ops.split()) for row in DEFECTS for op in row.ops.split()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from collage.toolchains.sdk.int8_model import in_int8
+from collage.toolchains.sdk.int8_model import in_int8, products_in_floats
 from collage.toolchains.sdk.int8_placement import Int8Style
 from collage.toolchains.sdk.model_files import save_kernel
 from collage.toolchains.sdk.narrow_weights import NARROW_BITS, with_narrow_weights
@@ -27,10 +27,16 @@ _INT8 = Int8Style(
 """Its plugin merges rounding, biases and activations into whatever comes before them."""
 
 
-def save_as(precision: str | None, kernel: ir.Model, workspace: Path) -> tuple[str, ...]:
-    """Write a kernel in a precision, as far as the plugin does not see to that; return the names of the files."""
+def save_as(precision: str | None, kernel: ir.Model, workspace: Path) -> tuple[tuple[str, ...], list[int]]:
+    """Write a kernel in a precision, as far as the plugin does not see to that.
+
+    Returns:
+        Names of the files, and positions of the products that are computed in floats all the same.
+    """
     if precision == "int8":
-        return save_kernel(in_int8(kernel, _INT8), workspace, ".int8")
-    if precision in NARROW_BITS:
-        return save_kernel(with_narrow_weights(kernel, NARROW_BITS[precision]), workspace, f".{precision}")
-    return save_kernel(kernel, workspace)
+        made = in_int8(kernel, _INT8)
+    elif precision in NARROW_BITS:
+        made = with_narrow_weights(kernel, NARROW_BITS[precision])
+    else:
+        return save_kernel(kernel, workspace), []
+    return save_kernel(made, workspace, f".{precision}"), products_in_floats(kernel, made)

@@ -23,7 +23,7 @@ import numpy as np
 from collage._errors import CompileError, TargetError, Unsupported
 from collage.system.machine import this_machine
 from collage.toolchains._base import ToolchainBase
-from collage.toolchains._contract import Availability, Compiled, Layout, LoadOptions, OptionValues, Support
+from collage.toolchains._contract import IN_FLOATS, Availability, Compiled, Layout, LoadOptions, OptionValues, Support
 from collage.toolchains.openvino.integers import LIMITS, PLACES, WIDE, computes_beyond
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command
 from collage.toolchains.sdk.in_place import InPlaceKernelBase, layouts_of
@@ -128,7 +128,7 @@ class OpenVinoToolchain(ToolchainBase):
         _refuse_misread(values_of(kernel.graph))
         refuse_operators(known_wrong, kernel.graph)
         limit = _limit(kernel.graph)
-        files = save_as(target.option("precision"), kernel, workspace)
+        files, in_floats = save_as(target.option("precision"), kernel, workspace)
         model = _read(workspace / files[0])
         _refuse_changed(model, kernel.graph)
         _refuse_handed_through(model, kernel.graph)
@@ -137,7 +137,9 @@ class OpenVinoToolchain(ToolchainBase):
         inputs = tuple(str(value.name) for value in kernel.graph.inputs)
         outputs = tuple(str(value.name) for value in kernel.graph.outputs)
         indices = [i for i, v in enumerate(kernel.graph.inputs) if _is_index(v)]
-        metadata = {"model": files[0], "indices": indices, "limit": limit}
+        metadata = {"model": files[0], "indices": indices, "limit": limit} | (
+            {IN_FLOATS: in_floats} if in_floats else {}
+        )
         return Compiled(self.name, str(target), files, inputs, outputs, portable=True, metadata=metadata)
 
     def load(self, compiled: Compiled, target: Target, workspace: Path, options: LoadOptions) -> Kernel:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from collage.toolchains._contract import Tensor
 
-__all__ = ["in_int8", "scale_and_zero_point", "weight_scales"]
+__all__ = ["in_int8", "products_in_floats", "scale_and_zero_point", "weight_scales"]
 
 _OLDEST_OPSET = 13
 """The first in which weights have a scale for each channel."""
@@ -61,6 +61,21 @@ def in_int8(kernel: ir.Model, style: Int8Style) -> ir.Model:
             writer.round_constants(node)
     writer.remove_unused()
     return made
+
+
+def products_in_floats(kernel: ir.Model, made: ir.Model) -> list[int]:
+    """Return the positions of nodes with constant weights that a coarser copy of a kernel computes in floats all the same."""
+    same = {node.name: node for node in made.graph}
+    found = []
+    for position, node in enumerate(kernel.graph):
+        weights = node.inputs[1] if len(node.inputs) > 1 else None
+        copy = same.get(node.name)
+        if weights is None or weights.const_value is None or copy is None or copy.op_type != node.op_type:
+            continue
+        producer = copy.inputs[1].producer() if copy.inputs[1] is not None else None
+        if producer is None or producer.op_type != "DequantizeLinear":
+            found.append(position)
+    return found
 
 
 def scale_and_zero_point(covered: Range) -> tuple[Tensor, Tensor]:

@@ -255,7 +255,7 @@ class TorchDevice:
         from collage.toolchains.torch.ops import from_array
 
         if tuple(tensor.shape) != tuple(x.shape):
-            raise ValueError(f"{list(x.shape)} is no {list(tensor.shape)}")
+            raise ValueError(f"the shape {list(x.shape)} is not {list(tensor.shape)}")
         with self._torch.inference_mode():
             tensor.copy_(from_array(x) if isinstance(x, np.ndarray) else x)
 

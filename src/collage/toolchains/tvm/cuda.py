@@ -36,7 +36,7 @@ _LIMITS = {
 
 
 def availability(found: Availability) -> Availability:
-    """Whether TVM, which was found for the processor, can also compile for the device."""
+    """Return if TVM, which works on the processor, can also compile for the device."""
     missing = None
     if not found.available:
         missing = cuda_support.Absence(str(found.reason), str(found.remedy))
@@ -66,10 +66,10 @@ def _compiler() -> str | None:
 
 
 def check_arch(target: Target) -> None:
-    """Refuses an architecture that is none.
+    """Refuse an invalid architecture.
 
     Raises:
-        TargetError: The option is no ``sm_`` and a number.
+        TargetError: The option is not ``sm_`` and a number.
     """
     arch = target.option("arch")
     if arch is not None and not re.fullmatch(r"sm_\d{2,3}a?", arch):

@@ -27,7 +27,7 @@
   steps are of more than one, it finds none.
 * Integers are divided as the processor does it, which ends the process where the divisor is 0, and where the least integer is
   divided by -1.
-* A shape that is an output stays a shape of TVM's, which is no tensor.
+* A shape that is an output stays a shape of TVM's, which is not a tensor.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class KernelImporter(ONNXGraphImporter):  # type: ignore[misc]
                 self._nodes[output.name] = self.bb.normalize(relax.op.shape_to_tensor(self._nodes[output.name]))
 
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> Any:
-        """What an operator comes to, with its type: converters of what follows ask for ranks."""
+        """Convert an operator, with its type: converters of later operators ask for ranks."""
         found = self._converted(op_name, inputs, attrs, opset)
         return self.bb.normalize(found) if isinstance(found, relax.Expr) else found
 
@@ -269,7 +269,7 @@ def _pairwise(op_name: str, inputs: Sequence[Any], bb: Any) -> Any:
 
 
 def _whole_exponent(inputs: Sequence[Any]) -> int | None:
-    """How often an integer is to be multiplied by itself, where that is one number, known and small."""
+    """Return the exponent of a power of integers if it is one small constant, else None."""
     base, exponent = inputs
     if not str(base.ty.dtype).startswith("int") or not isinstance(exponent, tvm.ir.GenericConst):
         return None
@@ -298,7 +298,7 @@ def _expanded(x: Any, shape: Any) -> Any:
 
 
 def _broadcast(length: Any, wanted: Any) -> Any:
-    """What a dimension becomes that is expanded."""
+    """Return the length of a dimension after ``Expand``."""
     known, target = (int(n) if isinstance(n, tirx.IntImm) else None for n in (length, wanted))
     if known == 1:
         return wanted
@@ -325,7 +325,7 @@ def _refuse_unlike_lengths(equation: str, inputs: Sequence[Any]) -> None:
 
 
 def _within_reach(ends: Any) -> Any:
-    """Where a slice begins or ends, no farther away than any tensor is long."""
+    """Return the ends of a slice, limited to a number that is longer than any tensor."""
     if not isinstance(ends, tvm.ir.GenericConst):
         return ends
     return relax.const(np.clip(ends.value.numpy(), -_FAR, _FAR), str(ends.ty.dtype))
@@ -394,7 +394,7 @@ _BLOCKS = {"DepthToSpace": _depth_to_space, "SpaceToDepth": _space_to_depth}
 
 
 def _is_tensor(x: Any, dtype: str | tuple[str, ...]) -> bool:
-    """Whether a value is a tensor, and no shape of TVM's, whose type begins so."""
+    """True if a value is a tensor, not a shape of TVM's, and the name of its type begins with ``dtype``."""
     return isinstance(x.ty, relax.TensorType) and str(x.ty.dtype).startswith(dtype)
 
 
@@ -402,7 +402,7 @@ _DIVISIONS = frozenset(("Div", "Mod"))
 
 
 def _divides_by_anything(x: Any, y: Any) -> bool:
-    """Whether integers are divided by what is no constant, or one that has zeros."""
+    """True if integers are divided by something that is not constant, or by a constant with zeros."""
     if not (_is_tensor(x, ("int", "uint")) and _is_tensor(y, ("int", "uint"))):
         return False
     return not isinstance(y, tvm.ir.GenericConst) or not np.all(y.value.numpy())

@@ -7,26 +7,19 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collage._errors import CompileError, Unsupported
-from collage.toolchains._contract import Availability, Compiled, Support
+from collage.toolchains._contract import Availability, Compiled
 from collage.toolchains.sdk.aligned_memory import ALIGNMENT_BYTES
 from collage.toolchains.sdk.import_probe import NOT_INSTALLED, import_failure, install_command, is_alone
-from collage.toolchains.sdk.model_files import (
-    elem_type,
-    one_line,
-    refuse_operators,
-    support_of,
-    usable_cores,
-    values_of,
-)
+from collage.toolchains.sdk.model_files import one_line, refuse_operators, usable_cores, values_of
 from collage.toolchains.sdk.openmp import quiet_threads
+from collage.toolchains.tvm.known_wrong import known_wrong, refuse_types, summed_up
 from collage.toolchains.tvm.runtime_library import load_main, new_tensor, runtime, tvm_build
 from collage.toolchains.tvm.threads import use_threads
 
@@ -43,7 +36,7 @@ __all__ = [
     "context",
     "import_kernel",
     "link",
-    "support",
+    "machine_facts",
     "tvm_availability",
     "tvm_target",
 ]
@@ -52,63 +45,16 @@ LEVELS = ("0", "1", "2", "3")
 """Values of the option ``opt-level``."""
 
 _COMPILERS = ("g++", "gcc", "clang++", "clang")
-_TYPES = frozenset(
-    ("FLOAT", "FLOAT16", "DOUBLE", "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
-)
-"""Not bfloat16: NumPy's arrays of it do not speak DLPack."""
-
-_EXACT_IN_HALF = frozenset(
-    """
-    Compress Concat DepthToSpace Expand Flatten Gather GatherElements GatherND Identity Pad Reshape ScatterElements
-    ScatterND Shape Size Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze Where
-    ArgMax ArgMin Clip Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Max MaxPool Min ReduceMax ReduceMin Relu
-    Sign TopK
-    Abs Add Cast CastLike Ceil Cos Div Erf Exp Floor LeakyRelu Log Mod Mul Neg PRelu Pow Range Reciprocal Round Sin
-    Softsign Sqrt Sub
-    """.split()  # noqa: SIM905 - as a list of literals it would fill a page
-)
-"""Operators that yield the nearest float16. Generated code rounds between the steps of others: sums differ in the third
-digit, ``Softplus`` is 0 where it should not be.
-"""
-
-_WRONG: Mapping[str, tuple[Callable[[ir.Node], bool], str]] = {
-    "BatchNormalization": (
-        lambda node: node.attributes.get_int("training_mode", 0) == 1,
-        "takes training for inference",
-    ),
-    "Dropout": (lambda node: _is_given(node, 2), "takes training for inference"),
-    "DynamicQuantizeLinear": (lambda node: True, "divides by 0 where all numbers are 0"),
-    "Expand": (lambda node: _is_input(node, 1), "does not keep lengths where a shape that is an input says 1"),
-    "LayerNormalization": (lambda node: _uses_more_than_first(node), "makes nothing of its outputs but the first"),
-    "NonMaxSuppression": (lambda node: _varies(node, 2), "takes a number of boxes that is computed for none"),
-    "OneHot": (lambda node: _gives_floats(node), "makes doubles of its floats"),
-    "ReduceMean": (lambda node: _is_of_integers(node), "makes wider integers of integers"),
-    "Resize": (lambda node: _scales_to_fractions(node), "takes lengths for its scales where these make no whole ones"),
-    "RoiAlign": (lambda node: node.attributes.get_string("mode", "avg") == "max", "finds other maxima than ONNX"),
-    "ScatterElements": (lambda node: not _covers_other_axes(node), "writes elsewhere where indices are not as many"),
-}
-"""Operators that TVM 0.27 imports without complaint and computes wrongly: when, and what it does. Found with ONNX's own cases."""
-
-_NO_MERE_COPIES = frozenset(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare"))
-"""Reductions that change what they do not reduce."""
-
-_MAY_WRAP = frozenset("Add CumSum Einsum Gemm MatMul Mul Neg Pow ReduceProd ReduceSum ReduceSumSquare Sub Sum".split())  # noqa: SIM905
-"""Operators whose results may not fit the type of what they read."""
-
-_SUMS = frozenset(("Einsum", "Gemm", "GlobalAveragePool", "GlobalMaxPool", "MatMul", "MatMulInteger", "QLinearMatMul"))
-
-_WIDE = 32
-"""Bits of the smallest integers that float32 does not hold."""
 
 
 class MachineKernel:
     """The entry function of a library, called with tensors that share NumPy's memory where its alignment allows.
 
-    Where lengths are symbolic and something is summed over, it refuses inputs of no elements, whose sums TVM never writes.
+    With symbolic lengths and sums, it refuses empty inputs, since TVM never writes sums over no elements.
 
     Args:
-        library: Its file.
-        compiled: What is known of it.
+        library: The file of the library.
+        compiled: The record of the compiled kernel.
         threads: Threads to compute with.
     """
 
@@ -150,9 +96,7 @@ class MachineKernel:
     def _stage(self, i: int, x: Tensor) -> Any:
         """Copies an input to where TVM takes it."""
         if self._may_sum_up_nothing and not x.size:
-            raise Unsupported(
-                f"tvm returns memory that nobody wrote to where it sums up nothing (an input is {x.shape})"
-            )
+            raise Unsupported(f"tvm returns uninitialised memory if it sums over no elements (an input is {x.shape})")
         staged = self._staged[i]
         if staged is None or staged[0].shape != x.shape or staged[0].dtype != x.dtype:
             tensor = new_tensor(x.shape, x.dtype.name)
@@ -179,11 +123,6 @@ def tvm_availability(*, with_torch: bool = False) -> Availability:
     return Availability(True, version, build, ("CPU",))
 
 
-def support(node: ir.Node) -> Support:
-    """Worth trying, unless it is known to come out wrong, or a type speaks against it."""
-    return support_of(_refuse_types, node, _known_wrong)
-
-
 def _tvm() -> Any:
     """TVM, with Relax; takes seconds the first time."""
     # It imports torch where there is one, which later kernels may be torch's own.
@@ -205,200 +144,16 @@ def _tvm_alone() -> Any:
         del sys.modules["torch"]
 
 
-def _known_wrong(node: ir.Node) -> str | None:
-    """Why TVM would be wrong of an operator, or None."""
-    when, what = _WRONG.get(node.op_type, (None, ""))
-    if when is not None and node.domain == "" and when(node):
-        return f"tvm's {node.op_type} {what}"
-    one_sided = {node.attributes.get_int(f"detect_{side}", 1) for side in ("positive", "negative")}
-    if node.op_type == "IsInf" and one_sided != {1}:
-        return "tvm's IsInf detects both signs, whatever its attributes say"
-    if node.op_type == "Resize" and node.domain == "" and (ignored := _ignored_of_resize(node)):
-        return f"tvm's Resize ignores {ignored}"
-    if node.op_type == "Resize" and node.inputs[0] is not None and _is_wider_than_float(node.inputs[0]):
-        return "tvm's Resize makes float32 of its input, also of what has more digits or a wider range"
-    if node.op_type == "Resize" and node.domain == "" and _halves_inexactly(node):
-        return "tvm's Resize rounds coordinates that lie between two elements to either of them"
-    values = (*node.inputs, *node.outputs)
-    if node.op_type in ("Concat", "Split") and any(value is not None and 0 in (value.shape or ()) for value in values):
-        return f"tvm's {node.op_type} loses its place at parts that have no elements"
-    if _sums_up_nothing(node):
-        return f"tvm's {node.op_type} returns memory that nobody wrote to where it reduces what has no elements"
-    if node.op_type in _NO_MERE_COPIES and _may_reduce_nothing(node):
-        return f"tvm's {node.op_type} copies its input where it is given no axes"
-    if node.op_type in _MAY_WRAP and _is_wide_unsigned(node.outputs[0]):
-        return f"tvm has LLVM take it that {node.op_type} of unsigned integers never wraps around"
-    if node.op_type not in _EXACT_IN_HALF and any(value is not None and _is_half(value) for value in values):
-        return f"tvm's {node.op_type} rounds to float16 between its steps"
-    return None
-
-
-def _is_given(node: ir.Node, place: int) -> bool:
-    return len(node.inputs) > place and node.inputs[place] is not None
-
-
-def _varies(node: ir.Node, place: int) -> bool:
-    """Whether a node has an input there that is no constant."""
-    value = node.inputs[place] if len(node.inputs) > place else None
-    return value is not None and value.const_value is None
-
-
-def _is_input(node: ir.Node, place: int) -> bool:
-    """Whether what a node is given there is an input of the graph."""
-    value = node.inputs[place] if len(node.inputs) > place else None
-    return value is not None and value.const_value is None and value.is_graph_input()
-
-
-def _covers_other_axes(node: ir.Node) -> bool:
-    """Whether the indices of a ScatterElements have the lengths of the data, but along the axis that they are for."""
-    data, indices = (() if value is None or value.shape is None else tuple(value.shape) for value in node.inputs[:2])
-    axis = node.attributes.get_int("axis", 0) or 0
-    if not data or len(data) != len(indices) or not -len(data) <= axis < len(data):
-        return False
-    pairs = [pair for i, pair in enumerate(zip(data, indices, strict=True)) if i != axis % len(data)]
-    return all(a == b and getattr(a, "value", a) is not None for a, b in pairs)
-
-
-def _gives_floats(node: ir.Node) -> bool:
-    values = node.inputs[2] if len(node.inputs) > 2 else None
-    dtype = elem_type(values) if values is not None else None
-    return dtype is not None and dtype.name in ("FLOAT", "FLOAT16")
-
-
-def _scales_to_fractions(node: ir.Node) -> bool:
-    """Whether constant scales make lengths that have to be rounded, or may do so."""
-    x, scales = (node.inputs[0], node.inputs[2]) if len(node.inputs) > 2 else (None, None)
-    if x is None or x.shape is None or scales is None or scales.const_value is None:
-        return False
-    factors = scales.const_value.numpy().astype(np.float32).reshape(-1)
-    lengths = (n * factor if isinstance(n, int) else factor for n, factor in zip(x.shape, factors, strict=False))
-    return any(length % 1 != 0 for length in lengths)
-
-
-def _ignored_of_resize(node: ir.Node) -> str | None:
-    """What TVM does not look at of a node that has it: it resizes what follows batch and channels, to given lengths, plainly."""
-    attributes = node.attributes
-    if attributes.get_int("antialias", 0):
-        return "antialias"
-    if attributes.get_string("keep_aspect_ratio_policy", "stretch") != "stretch":
-        return "keep_aspect_ratio_policy"
-    if "axes" in attributes:
-        return "axes"
-    return "what batch and channels become" if _resizes_more_than_images(node) else None
-
-
-def _resizes_more_than_images(node: ir.Node) -> bool:
-    """Whether constant scales or sizes change batch or channels, the first two lengths, or may do so."""
-    x, *told = (node.inputs[i] if len(node.inputs) > i else None for i in (0, 2, 3))
-    for value, kept in zip(told, ((1, 1), tuple(x.shape or ())[:2] if x is not None else ()), strict=True):
-        if value is not None and value.const_value is not None and value.const_value.size:
-            first = value.const_value.numpy().reshape(-1)[:2].tolist()
-            return any(n != m for n, m in zip(kept, first, strict=False))
-    return False
-
-
-def _halves_inexactly(node: ir.Node) -> bool:
-    """Whether coordinates of the nearest elements may lie half-way between two, multiplied by a ratio that no float is."""
-    attributes = node.attributes
-    nearest = attributes.get_string("nearest_mode", "round_prefer_floor") or ""
-    if attributes.get_string("mode", "nearest") != "nearest" or not nearest.startswith("round"):
-        return False
-    transformation = attributes.get_string("coordinate_transformation_mode", "half_pixel") or ""
-    return any(_has_inexact_tie(n, m, transformation) for n, m in _resized(node))
-
-
-def _resized(node: ir.Node) -> list[tuple[int, int]]:
-    """Lengths that a Resize with constant sizes or scales changes, and what it makes of them; (1, scale) of unknown ones."""
-    x, scales, sizes = (node.inputs[i] if len(node.inputs) > i else None for i in (0, 2, 3))
-    told = sizes if scales is None or scales.const_value is None or not scales.const_value.size else scales
-    if x is None or x.shape is None or told is None or told.const_value is None:
-        return []
-    numbers = told.const_value.numpy().reshape(-1).tolist()
-    pairs = []
-    for n, number in zip(x.shape, numbers, strict=False):
-        known = n if isinstance(n, int) else 1
-        pairs.append((known, int(number) if told is sizes else int(known * number)))
-    return [(n, m) for n, m in pairs if n != m and n > 0 and m > 0]
-
-
-def _has_inexact_tie(n: int, m: int, transformation: str) -> bool:
-    """Whether one of ``m`` coordinates in ``n`` elements is half-way between two, and its factor has no finite binary digits."""
-    if transformation == "align_corners":
-        factor, offset = Fraction(n - 1, max(m - 1, 1)), Fraction(0)
-    elif transformation == "asymmetric":
-        factor, offset = Fraction(n, m), Fraction(0)
-    else:
-        factor = Fraction(n, m)
-        offset = (factor - 1) / 2
-    if factor.denominator & (factor.denominator - 1) == 0:
-        return False
-    places = range(min(m, 2 * factor.denominator))  # After that many, the fractions come again.
-    return any((factor * i + offset) % 1 == Fraction(1, 2) for i in places)
-
-
-def _uses_more_than_first(node: ir.Node) -> bool:
-    return any(value.uses() or value.is_graph_output() for value in node.outputs[1:])
-
-
-def _is_wide_unsigned(value: ir.Value) -> bool:
-    dtype = elem_type(value)
-    return dtype is not None and dtype.name in ("UINT32", "UINT64")
-
-
-def _is_half(value: ir.Value) -> bool:
-    dtype = elem_type(value)
-    return dtype is not None and dtype.name == "FLOAT16"
-
-
-def _is_of_integers(node: ir.Node) -> bool:
-    dtype = elem_type(node.inputs[0]) if node.inputs and node.inputs[0] is not None else None
-    return dtype is not None and dtype.is_integer()
-
-
-def _is_wider_than_float(value: ir.Value) -> bool:
-    """Whether numbers of a value's type may be none of float32."""
-    dtype = elem_type(value)
-    return dtype is not None and dtype.bitwidth >= _WIDE and dtype.name != "FLOAT"
-
-
-def _refuse_types(values: Iterable[ir.Value]) -> None:
-    import onnx_ir as ir
-
-    for value in values:
-        if isinstance(value.type, ir.SequenceType | ir.OptionalType):
-            raise Unsupported(f"tvm: the importer takes tensors only ({value.name!r} is {value.type})")
-        dtype = elem_type(value)
-        if dtype is not None and dtype.name not in _TYPES:
-            raise Unsupported(f"tvm: the importer does not take {dtype.name.lower()} ({value.name!r})")
-
-
-def _sums_up_nothing(node: ir.Node) -> bool:
-    """Whether elements are made of none: loops over a length of 0 do not come to where they would begin with a zero."""
-    made = node.outputs[0].shape
-    return 0 not in (made or ()) and any(0 in (x.shape or ()) for x in _summed_up(node))
-
-
-def _summed_up(node: ir.Node) -> list[ir.Value]:
-    """What a node adds up, multiplies up or takes the largest of."""
-    reads = node.inputs if node.op_type in _SUMS else node.inputs[:1] if node.op_type.startswith("Reduce") else ()
-    return [x for x in reads if x is not None]
-
-
 def machine_facts(graph: ir.Graph, lent: Sequence[int]) -> dict[str, Any]:
-    """What ``MachineKernel`` has to know of a kernel, as metadata.
+    """Return the metadata of a kernel that ``MachineKernel`` needs.
 
     Args:
-        graph: The kernel's.
+        graph: The graph of the kernel.
         lent: See ``build_library``.
     """
-    summed = [x for node in graph for x in _summed_up(node)]
+    summed = [x for node in graph for x in summed_up(node)]
     is_open = any(x.shape is None or not all(isinstance(length, int) for length in x.shape) for x in summed)
     return {"lent": lent, "may_sum_up_nothing": is_open}
-
-
-def _may_reduce_nothing(node: ir.Node) -> bool:
-    """Whether a node is a reduction that is told to leave its input alone where it is given no axes."""
-    return node.attributes.get_int("noop_with_empty_axes", 0) == 1
 
 
 def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] | None = None) -> Any:
@@ -412,8 +167,8 @@ def import_kernel(kernel: ir.Model, workspace: Path, read: Callable[[Any], Any] 
     Raises:
         Unsupported: TVM does not take it, or takes it and computes something else.
     """
-    _refuse_types(values_of(kernel.graph))
-    refuse_operators(_known_wrong, kernel.graph)
+    refuse_types(values_of(kernel.graph))
+    refuse_operators(known_wrong, kernel.graph)
     import onnx_ir as ir
     from onnx.external_data_helper import load_external_data_for_model
 

@@ -1,9 +1,9 @@
 """Elementary functions for TVM's loops on CPUs, of single precision as arithmetic that fills vectors.
 
 TVM leaves these to the C library, one call for each element: ten times what the loop around them takes. Here they are
-polynomials on a short range, and what is known of the rest. The coefficients are fitted for the least largest error, in
-double precision against 40 digits; ``tests/toolchain/test_tvm_math_functions.py`` holds the bounds and what becomes of infinities
-and of what is no number.
+polynomials on a short range, and known values outside of it. The coefficients minimise the largest error, computed in
+double precision against 40 digits. ``tests/toolchain/test_tvm_math_functions.py`` holds the bounds, and the results for
+infinities and NaN.
 
 TVM writes ``tanh`` of double precision and ``atanh`` as differences and quotients of what is nearly equal: of 1e-77 they are 0.
 Both are written with ``exp`` and ``log`` that lose no digits near 0 and 1, by the quotients of W. Kahan.
@@ -26,7 +26,7 @@ _DTYPE = "float32"
 _EXPONENT_BITS = 23
 _EXPONENT_OF_ONE = 127
 _TO_WHOLE = 1.5 * 2.0**_EXPONENT_BITS
-"""What is added to a small number so that its last digit is that of ones."""
+"""Added to a small number, it rounds to an integer: the last binary digit becomes that of ones."""
 _LOG_2 = (0.693359375, -2.12194440054690583e-4)
 """The logarithm of 2, as a number of few digits, whose multiples are exact, and the rest."""
 _EXP_LOWEST, _EXP_HIGHEST = -104.0, 89.0
@@ -34,7 +34,7 @@ _EXP_LOWEST, _EXP_HIGHEST = -104.0, 89.0
 _MODERATE = 88.0
 """Up to here exponentials are numbers."""
 _TINY, _LARGE = 2.0**-126, 2.0**_EXPONENT_BITS
-"""What numbers without all digits are below, and what makes them numbers with all."""
+"""The least normal number, and the factor that makes subnormal numbers normal."""
 _TANH_NEAR = 0.625
 _ERF_IS_ONE = 4.0
 _EXP = (0.4999999403953552, 0.1666652113199234, 0.04166838899254799, 0.008368735201656818, 0.0013814560370519757)
@@ -236,7 +236,7 @@ def _within(x: Any, low: float, high: float) -> Any:
 
 
 def _select(condition: Any, yes: Any, no: Any) -> Any:
-    """One of two that are both computed. Unlike the least of two, it says what becomes of what is no number."""
+    """Select one of two computed values. Unlike a minimum, the result for NaN is defined."""
     return tirx.Select(condition, _as_f32(yes), _as_f32(no))
 
 

@@ -26,7 +26,7 @@ from collage.toolchains.tvm.tile_schedules import Cautious, tiled_otherwise
 __all__ = ["apply_records", "tune_all", "workloads"]
 
 _HAND_OVER_S = 20.0
-"""What was found is handed over at least so often, to be kept: a tuner that is killed loses no more."""
+"""Records are stored at least this often, so that a tuner that is killed loses no more."""
 _REPEATS = 7
 _HOPELESS = 3.0
 """A schedule that is this many times slower than the best, on its first run, is not run again."""

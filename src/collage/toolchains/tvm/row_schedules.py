@@ -68,7 +68,7 @@ def _inlined(sch: s_tir.Schedule, blocks: Sequence[SBlockInfo]) -> list[SBlockIn
 
 
 def _lengths(sch: s_tir.Schedule, block: Any) -> list[str]:
-    """What a block's axes multiply to, with names for what is not known."""
+    """Return the lengths of a block's axes except those of 1, with names for unknown ones."""
     return sorted(length for each in sch.get(block).iter_vars if (length := str(each.dom.extent)) != "1")
 
 
@@ -77,7 +77,7 @@ def _is_copy(block: Any) -> bool:
 
 
 def _is_along_rows(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
-    """Whether a block reduces elements that lie one behind the other, and no products of several tensors."""
+    """True if a block reduces elements that are contiguous in memory, and not products of several tensors."""
     block = sch.get(info.block_rv)
     spatial, reduced = (
         [each.var for each in block.iter_vars if int(each.iter_type) == kind] for kind in (_SPATIAL, _REDUCED)
@@ -89,7 +89,7 @@ def _is_along_rows(sch: s_tir.Schedule, info: SBlockInfo) -> bool:
 
 
 def _used(places: Iterable[Any], variables: Sequence[Any]) -> set[int]:
-    """Which of the variables occur, by number."""
+    """Return the numbers of the variables that occur."""
     found: list[Any] = []
     for place in places:
         tvm_ffi.structural_walk(place, (ir.Var, found.append))
@@ -149,7 +149,7 @@ def _vectorise_parts(sch: s_tir.Schedule, block: Any) -> None:
 
 
 def _vectorise(sch: s_tir.Schedule, block: Any) -> None:
-    """Where nothing divides the length, the compiler makes vectors of it by itself."""
+    """Vectorise the innermost loop. If no width divides its length, the compiler decides."""
     _, *inner = sch.get_loops(block)
     if inner and (width := divisor(extent(sch, inner[-1]), _WIDTHS)):
         _, lanes = sch.split(inner[-1], [None, width])

@@ -34,7 +34,7 @@ _TILE_ROWS = (7, 6, 5, 4, 8, 3, 2)
 _BEST_TILE = (32, 7)
 """Columns and rows of the tile that comes first where it fits. See ``docs/studies/winograd.md`` under "Plain loops"."""
 _TILE_BYTES = 1024
-"""What TVM still keeps on the stack, and a compiler in registers."""
+"""The largest tile that TVM keeps on the stack and a compiler in registers."""
 _LEAST_LANES = 4
 _PARALLEL_WORK = 8192
 """Scalar operations below which waking a thread costs more than it saves."""
@@ -47,7 +47,7 @@ class Cautious:
         self._rule = rule
 
     def apply(self, func: tirx.PrimFunc, target: Any, tunable: bool) -> s_tir.Schedule | None:
-        """What the rule makes of ``func``, or None where one of its primitives does not fit."""
+        """Apply the rule to ``func``. Return None if one of its primitives does not fit."""
         try:
             return self._rule.apply(func, target, tunable)
         except (s_tir.ScheduleError, tvm.error.InternalError, TypeError, ValueError):
@@ -192,7 +192,7 @@ def _in_vectors(sch: s_tir.Schedule, loop: Any) -> list[Any]:
 
 
 def _computes_anything_between(sch: s_tir.Schedule) -> bool:
-    """Whether a loop runs from the least to the greatest of what might be needed: what is, could not be told."""
+    """True if the bounds of a loop could not be inferred exactly: it covers everything that may be needed."""
     loops, bounds = list[Any](), list[Any]()
     for function in sch.mod.functions.values():
         tvm_ffi.structural_walk(function.body, (tirx.For, loops.append))

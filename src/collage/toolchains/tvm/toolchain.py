@@ -24,10 +24,10 @@ from collage.toolchains.tvm.kernels import (
     import_kernel,
     link,
     machine_facts,
-    support,
     tvm_availability,
     tvm_target,
 )
+from collage.toolchains.tvm.known_wrong import support
 from collage.toolchains.tvm.runtime_library import loading_availability
 from collage.toolchains.tvm.threads import set_habits, use_threads
 
@@ -73,7 +73,7 @@ class TvmToolchain(ToolchainBase):
         return self.availability_of(target) if target.kind == "cuda" else loading_availability()
 
     def ran_on(self, target: Target) -> str | None:
-        """Where its tests have passed."""
+        """Return the machines on which its tests have passed."""
         return cuda_support.ran_on(target.kind) if target.kind == "cuda" else super().ran_on(target)
 
     def option_values(self, target: Target) -> OptionValues:
@@ -144,11 +144,11 @@ def _check(target: Target) -> None:
 
 
 def _records(kernel: ir.Model, target: Target) -> Mapping[str, str]:
-    """What tuning found for a kernel, where the target is one of tuned code.
+    """Return the tuning records of a kernel; none if the target is not one of tuned code.
 
     Raises:
         Unsupported: It was not tuned.
-        CompileError: What the kernel says is no set of records.
+        CompileError: Its metadata is not a set of records.
     """
     if target.option("trials") is None:
         return {}

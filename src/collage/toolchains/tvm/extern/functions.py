@@ -48,7 +48,7 @@ class ExternFunction:
 
     Attributes:
         label: The Composite label, ``library.function``.
-        pattern: The operators: a pattern of ``collage.pattern`` whose inner results nobody else uses.
+        pattern: The operators: a pattern of ``collage.pattern`` whose inner results have no other use.
         bind: Given these operators as a standalone model, whose constants are its initializers, and the number of threads,
             packs the constants. May raise ``Unsupported``.
         refusal: Why it cannot stand for some operators that match, or None.
@@ -65,7 +65,7 @@ class ExternFunction:
     channels_last: bool = False
 
     def why_not(self, nodes: Sequence[ir.Node]) -> str | None:
-        """Why it cannot stand for some operators, which match its pattern or are said to; None if it can."""
+        """Return why it cannot replace the given operators, or None if it can. They match its pattern."""
         inputs, outputs = _border(nodes)
         if len(outputs) != 1:
             return f"{self.label} has one output, not {len(outputs)}"
@@ -146,7 +146,7 @@ def extern_libraries() -> ExternLibraries:
 
 
 def _border(nodes: Sequence[ir.Node]) -> tuple[list[ir.Value], list[ir.Value]]:
-    """What varies and comes from outside, and what is used outside."""
+    """Return the inputs that are not constant, and the values that are used outside."""
     inside = set(nodes)
     used = dict.fromkeys(value for node in nodes for value in node.inputs if value is not None)
     inputs = [value for value in used if value.producer() not in inside and value.const_value is None]

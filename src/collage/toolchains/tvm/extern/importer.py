@@ -76,7 +76,7 @@ class _Importer(KernelImporter):
         return self._turned[x]
 
     def _channels_first(self, y: Any) -> Any:
-        """What a function made, as the model has it."""
+        """Return a function's output in the layout of the model."""
         rank = y.ty.ndim
         if rank < _FIRST_SPATIAL:
             return y

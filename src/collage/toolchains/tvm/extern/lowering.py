@@ -75,12 +75,12 @@ def outlined(kernel: ir.Model, libraries: ExternLibraries) -> tuple[ir.Model, li
 
 
 def symbol_of(index: int) -> str:
-    """What a kernel's code calls its n-th function: never what an artefact says, for the table is TVM's own."""
+    """Return the name of the n-th function in a kernel's code. It is never read from an artefact: TVM's table is global."""
     return f"collage.extern.{index}"
 
 
 def reader(calls: Sequence[ExternCall]) -> Callable[[Any], Any]:
-    """What makes a Relax module of an ONNX proto with calls; TVM has to be imported when it does."""
+    """Return a function that imports an ONNX proto with calls as a Relax module. Calling it imports TVM."""
 
     def read(proto: Any) -> Any:
         from collage.toolchains.tvm.extern.importer import import_with_calls
@@ -151,7 +151,7 @@ def _matching(graph: DataflowGraph, libraries: ExternLibraries) -> list[_Part]:
 
 
 def _matches(function: ExternFunction, graph: DataflowGraph) -> list[SubGraph]:
-    """Where the pattern of a function lies in a graph."""
+    """Find the sub-graphs that match the pattern of a function."""
     found = (match.nodes for match in function.pattern.find_all(graph.graph))
     return [
         SubGraph(graph, IndexSet.from_indices(map(graph.index_of, nodes)))

@@ -38,9 +38,9 @@ from collage.toolchains.tvm.kernels import (
     build_library,
     import_kernel,
     machine_facts,
-    support,
     tvm_availability,
 )
+from collage.toolchains.tvm.known_wrong import support
 from collage.toolchains.tvm.threads import set_habits
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class ExternToolchain(ToolchainBase):
         return Availability(True, found.version, f"{found.build}, {builds}", found.devices)
 
     def pattern_table(self) -> Sequence[PatternEntry]:
-        """What functions can stand for; and the same, where it is one operator, left to native code."""
+        """Return the patterns of all functions. Those of one operator are there again for native code."""
         functions = self._libraries.functions()
         called = [PatternEntry(f.label, f.pattern, lambda match, f=f: _stands_for(f, match)) for f in functions]
         native = [
@@ -104,11 +104,11 @@ class ExternToolchain(ToolchainBase):
         return _OPTIONS
 
     def supports(self, node: ir.Node, target: Target) -> Support:
-        """What native code takes."""
+        """Return if native code takes an operator."""
         return support(node)
 
     def compile(self, kernel: ir.Model, target: Target, workspace: Path) -> Compiled:
-        """Takes out what is called, generates code for the rest, and binds every call once, to see that it can be."""
+        """Replace operators by calls, generate code for the rest, and bind every call once to check that it can be bound."""
         check_options(target, _OPTIONS)
         from collage.toolchains.tvm.extern.lowering import outlined, reader
 

@@ -1,0 +1,312 @@
+"""Bodies of If, Loop and Scan as graphs of their own: each is searched as a model is, on what the reference run gave it.
+
+What comes of it are candidates for single nodes, which are measured as all others are, on the whole operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from collage._errors import CollageError, NothingCanRun, UsageError
+from collage.compiler.choices import Choices
+from collage.compiler.cost_table import CostTable
+from collage.compiler.opening import measure_session, on_given_inputs
+from collage.compiler.plans import Plan
+from collage.compiler.problem import Problem
+from collage.compiler.result_store import CompileResult
+from collage.compiler.survey import Survey, survey_model
+from collage.cost.cost import Cost
+from collage.cost.outcome import Status
+from collage.database.database import Database
+from collage.frontend import place_weights
+from collage.fusion import CandidateKernel, FusionSpec, UnionFusionRule
+from collage.graph import DataflowGraph, IndexSet, SubGraph, bodies, is_view
+from collage.measure.body_kernels import BodyKernel
+from collage.measure.body_problem import body_model, everything, is_searchable
+from collage.measure.reference_run import capture_reference
+from collage.measure.session import MeasureSession
+from collage.numerics.value_store import ValueStore
+from collage.options import CompileOptions
+from collage.target import HOST_TARGET, Target
+
+__all__ = ["body_candidates", "estimated_bodies"]
+
+FindPlan = Callable[[Survey, MeasureSession, Database], tuple[Survey, CompileResult]]
+"""A function that finds the plan of a model, as `pipeline.find_plan` does."""
+
+_LEAST_SHARE = 0.05
+"""Least share of the model's time that an operator takes whose bodies are searched."""
+_LEAST_RUN_S = 30e-6
+"""Least time of one run of a body: to call kernels from here takes about a third of that."""
+_SPEC = FusionSpec("bodies", UnionFusionRule(()), ())
+_OCCASIONS = ("middle", "first", "last")
+"""The runs of a body that are kept, the one that it is timed on first; the numbers are those of `record_bodies`."""
+_NUMBERS = {"first": 0, "middle": 1, "last": 2}
+
+
+def body_candidates(
+    survey: Survey, session: MeasureSession, database: Database, costs: CostTable, find_plan: FindPlan
+) -> list[CandidateKernel]:
+    """Return the operators whose bodies are kernels of their own as candidates, measured.
+
+    Args:
+        survey: What is known of the model.
+        session: Builds and measures, and has the values of the reference run.
+        database: Where timings and results are kept.
+        costs: Is told of the candidates, and measures them.
+        find_plan: Finds the plan of a body.
+    """
+    found = [candidate for candidate, _ in _searched(survey, session, database, find_plan, lambda: costs.search_s_left)]
+    for candidate in found:
+        costs.introduce_variant(candidate.target, HOST_TARGET)
+    costs.introduce(found)
+    costs.measure(found)
+    return found
+
+
+def estimated_bodies(
+    survey: Survey, session: MeasureSession, database: Database, find_plan: FindPlan
+) -> list[tuple[CandidateKernel, Cost]]:
+    """Return the same where an estimator tells costs: each candidate with what its bodies cost, times how often they ran.
+
+    Args:
+        survey: What is known of the model; nothing was timed.
+        session: Builds, and has the values of the reference run.
+        database: Where facts are kept.
+        find_plan: Finds the plan of a body by the estimator's word.
+    """
+    return list(_searched(survey, session, database, find_plan))
+
+
+def _searched(
+    survey: Survey,
+    session: MeasureSession,
+    database: Database,
+    find_plan: FindPlan,
+    seconds_left: Callable[[], float] | None = None,
+) -> Iterator[tuple[CandidateKernel, Cost]]:
+    """Yield candidates with the sum of what their bodies were predicted to cost; without a clock, nothing is timed."""
+    problem = survey.problem
+    for i, node in enumerate(problem.graph.nodes if problem.placement is None else ()):
+        if not is_searchable(node) or not _is_worth_it(survey, i):
+            continue
+        seconds = None if seconds_left is None else seconds_left()
+        if seconds is not None and seconds <= 0:
+            return
+        try:
+            found = _BodySearch(survey, session, database, i, seconds, find_plan).found()
+        except CollageError as error:
+            session.say(f"the bodies of {node.name!r} are not searched: {str(error)[:200]}")
+            continue
+        for target, cost in found:
+            candidate = CandidateKernel(SubGraph(problem.graph, IndexSet.of(i)), target, _SPEC, ("bodies",))
+            if problem.choices.allows(candidate.sub_graph, target):
+                yield candidate, cost
+
+
+def _is_worth_it(survey: Survey, index: int) -> bool:
+    """Return True unless the fastest target that runs all of the model, and tells where its time goes, says otherwise."""
+    times = [(_node_s(survey, target, index), found.whole.time) for target, found in survey.baselines.items()]
+    known = [
+        (time.median_s, node_s / time.median_s) for node_s, time in times if node_s is not None and time is not None
+    ]
+    return not known or min(known)[1] >= _LEAST_SHARE
+
+
+def _node_s(survey: Survey, target: Target, index: int) -> float | None:
+    """Return the seconds that a node takes on a target that runs all of the model; None if that is not known."""
+    found = survey.baselines[target]
+    if found.whole.time is None:
+        return None
+    return found.whole.time.median_s if len(survey.problem.graph) == 1 else found.profile.get(index)
+
+
+@dataclass(frozen=True, slots=True)
+class _BodySearch:
+    """The search of the bodies of one node.
+
+    Attributes:
+        survey: What is known of the model.
+        session: Builds and measures.
+        database: Where facts are kept.
+        index: The node.
+        seconds: Seconds that are left; None if nothing is timed.
+        find_plan: Finds the plan of a body.
+    """
+
+    survey: Survey
+    session: MeasureSession
+    database: Database
+    index: int
+    seconds: float | None
+    find_plan: FindPlan
+
+    @property
+    def _node(self) -> ir.Node:
+        return self.survey.problem.graph.node(self.index)
+
+    @property
+    def _takers(self) -> list[Target]:
+        """The targets that take the node with its bodies, and are not known to be wrong."""
+        found = [target for target in self.survey.usable if not target.is_reduced]
+        right = [target for target in found if self.survey.baselines[target].whole.status is not Status.WRONG]
+        return [target for target in right if self.survey.coverage_of(target)(self._node).ok]
+
+    def found(self) -> list[tuple[Target, Cost]]:
+        """Return the targets that stand for the plans of the node's bodies, at most two: of the best ones, and of singles.
+
+        Each comes with the sum of what its bodies were predicted to cost.
+        """
+        problem, node = self.survey.problem, self._node
+        graphs = [DataflowGraph(body, model=problem.model) for body in bodies(node)]
+        folder = self.session.workspace / f"bodies_{self.index}"
+        runs = self._recorded(graphs, folder)
+        times = [s for target in self._takers if (s := _node_s(self.survey, target, self.index)) is not None]
+        if times and min(times) < _LEAST_RUN_S * sum(runs):
+            return []
+        self.session.say(f"searching the bodies of {node.name!r}, which ran {', '.join(map(str, runs))} times")
+        plans = [
+            self._plans(number, graph, count, folder) if count and len(graph) else [(self._alone(graph), Cost.ZERO)]
+            for number, (graph, count) in enumerate(zip(graphs, runs, strict=True))
+        ]
+        chosen = [[body[min(choice, len(body) - 1)] for body in plans] for choice in range(max(map(len, plans)))]
+        costs = {tuple(kernels for kernels, _ in each): Cost.sum(cost for _, cost in each) for each in chosen}
+        return [(problem.kernels.bodies.add(plan, self.session.build_of), cost) for plan, cost in costs.items()]
+
+    def _recorded(self, graphs: Sequence[DataflowGraph], folder: Path) -> list[int]:
+        """Run the node on the host, keep what bodies are given, and return how often each runs."""
+        problem = self.survey.problem
+        plan = tuple((BodyKernel(everything(graph).inside, HOST_TARGET),) if len(graph) else () for graph in graphs)
+        target = problem.kernels.bodies.add(plan, self.session.build_of)
+        kernel = problem.kernels.model(1 << self.index, target)
+        return self.session.record_bodies(kernel, target, self.session.values, folder)
+
+    def _alone(self, graph: DataflowGraph) -> tuple[BodyKernel, ...]:
+        """Return a body that the reference run did not enter as one kernel, on a target that takes the node with all in it."""
+        if not len(graph):
+            return ()
+        takers = [] if all(map(is_view, graph.nodes)) else self._takers
+        return (BodyKernel(everything(graph).inside, next(iter(takers), HOST_TARGET)),)
+
+    def _plans(
+        self, number: int, graph: DataflowGraph, count: int, folder: Path
+    ) -> list[tuple[tuple[BodyKernel, ...], Cost]]:
+        """Return the best plan of a body, and its fastest single if that is another one, with costs of so many runs."""
+        problem, node = self.survey.problem, self._node
+        model = body_model(graph, node, f"body_{number}_of_{self.index}")
+        stores = {name: ValueStore(folder / f"{number}_{_NUMBERS[name]}") for name in _OCCASIONS}
+        workspace = folder / f"body_{number}"
+        workspace.mkdir()
+        inputs = _inputs(model, stores["middle"])
+        options = on_given_inputs(self._options(graph, inputs), model)
+        say = partial(_within, self.session.say, str(node.name))
+        menu = [
+            target
+            for target in problem.menu
+            if not target.is_reduced and self.survey.baselines[target].availability.available
+        ]
+        with measure_session(
+            problem.toolchains, self.database, workspace, options, workers=self.session.workers, say=say
+        ) as session:
+            inner = Problem.of(place_weights(model, workspace), menu, problem.toolchains, options)
+            inner = inner.ending_at(problem.comparison_plan.ends_at)
+            survey = survey_model(inner, session, self.database, is_timed=self.seconds is not None)
+            for name in _OCCASIONS[1:]:
+                store = ValueStore(workspace / f"{name}_values")
+                capture_reference(inner.model, _inputs(inner.model, stores[name]), session, store)
+                session.other_folders.append(store.folder)
+            survey, result = self.find_plan(survey, session, self.database)
+            plan = result.finals.plan
+            if plan is None:
+                raise NothingCanRun(f"no plan of a body of {node.name!r} can be built")
+            predicted = result.predicted_s.get(plan.name)
+            unknown = Cost.unknown(len(problem.menu))
+            costs = [unknown if predicted is None else Cost(seconds=count * predicted), unknown]
+            moved = [self._moved(survey.problem, graph, each) for each in (plan, *_fastest_single(survey))]
+            return [*zip(dict.fromkeys(moved), costs, strict=False)]
+
+    def _options(self, graph: DataflowGraph, inputs: Mapping[str, Any]) -> CompileOptions:
+        """Return the options of a search of a body: for latency, in the own precision of the model, without a comparison."""
+        options, menu = self.survey.problem.options, self.survey.problem.menu
+
+        def fitting(texts: Iterable[str], name: str) -> tuple[str, ...]:
+            return tuple(text for text in texts if _is_choice(graph, menu, {name: (text,)}))
+
+        return CompileOptions(
+            threads=self.session.threads,
+            db=options.db,
+            inputs=inputs,
+            time_budget_s=None
+            if None in (options.time_budget_s, self.seconds)
+            else max(1.0, (self.seconds or 0.0) / 2),
+            use_tuned=options.use_tuned,
+            search=options.search,
+            strategy=options.strategy,
+            percentile=options.percentile,
+            measure_budget=options.measure_budget,
+            remeasure=options.remeasure,
+            finals=False,
+            min_gain=options.min_gain,
+            fusion=options.fusion,
+            launch_penalties_s=options.launch_penalties_s,
+            seed=options.seed,
+            force=fitting(options.force, "force"),
+            forbid=fitting(options.forbid, "forbid"),
+            baseline="none",
+        )
+
+    def _moved(self, inner: Problem, graph: DataflowGraph, plan: Plan) -> tuple[BodyKernel, ...]:
+        """Return the plan of a body's own problem as kernels of the body; what was found of bodies in it comes along."""
+        index = {str(node.name): i for i, node in enumerate(graph.nodes)}
+        moved = {i: index[str(node.name)] for i, node in enumerate(inner.graph.nodes)}
+        kernels = []
+        for place in plan.kernels:
+            sub_graph = place.sub_graph.substitute(graph, moved)
+            target = self._brought(inner, place.target)
+            kernels.append(BodyKernel(sub_graph.inside, target, sub_graph.nested, place.rule))
+        return tuple(kernels)
+
+    def _brought(self, inner: Problem, target: Target) -> Target:
+        if inner.kernels.bodies.as_json(target) is None:
+            return target.without_rule
+        plan = tuple(
+            tuple(replace(kernel, target=self._brought(inner, kernel.target)) for kernel in kernels)
+            for kernels in inner.kernels.bodies.of(target)
+        )
+        return self.survey.problem.kernels.bodies.add(plan, self.session.build_of)
+
+
+def _fastest_single(survey: Survey) -> list[Plan]:
+    """Return the fastest target that runs all of a body alone as a plan; none if no target does."""
+    problem = survey.problem
+    timed = [
+        (found.whole.time.median_s, problem.priority(target), target)
+        for target, found in survey.baselines.items()
+        if found.whole.time is not None and survey.is_right(found.whole) and not problem.is_bound(target)
+    ]
+    whole = everything(problem.graph)
+    allowed = [(seconds, rank, target) for seconds, rank, target in timed if problem.choices.allows(whole, target)]
+    return [Plan.of([CandidateKernel(whole, min(allowed)[2], _SPEC, ("whole",))], "single")] if allowed else []
+
+
+def _is_choice(graph: DataflowGraph, menu: Sequence[Target], choice: Mapping[str, tuple[str, ...]]) -> bool:
+    """Return True if a choice of the user is about an operator of a graph."""
+    try:
+        Choices.of(graph, menu, choice.get("force", ()), choice.get("forbid", ()))
+    except UsageError:
+        return False
+    return True
+
+
+def _inputs(model: ir.Model, store: ValueStore) -> dict[str, Any]:
+    return {str(value.name): store.input(str(value.name)) for value in model.graph.inputs}
+
+
+def _within(say: Callable[[str], None], name: str, text: str) -> None:
+    say(f"in {name}: {text}")

@@ -1,0 +1,85 @@
+"""Executables whose bodies of If, Loop and Scan are kernels of their own, without a search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any
+
+import onnx_ir as ir
+
+from collage.frontend import place_weights, read_model
+from collage.graph import DataflowGraph, IndexSet, KernelSpec, SubGraph, bodies
+from collage.measure.body_kernels import BodyKernel
+from collage.measure.kernel_factory import KernelMaker, kernel_attributes
+from collage.runtime import Executable, KernelRecord, Port, Recipe, compile_bodies, has_bodies
+from collage.system.scratch import make_scratch
+from collage.target import HOST_TARGET, Target
+from collage.toolchains import Compiled, Registry, compile_for, registry
+from collage.transform import prepare
+
+__all__ = ["build_with_bodies"]
+
+
+def build_with_bodies(
+    model: Any, aliases: Sequence[str] = ("host",), *, toolchains: Registry | None = None, largest: int = 1
+) -> Executable:
+    """Return an executable of which every operator is a kernel, those in bodies too.
+
+    Args:
+        model: The model.
+        aliases: The targets that kernels in bodies are for, in turns. Other kernels are the host's.
+        toolchains: Where toolchains are found.
+        largest: The most operators of a kernel in a body.
+    """
+    available = toolchains or registry()
+    targets = [HOST_TARGET if alias == "host" else available.parse_target(alias) for alias in aliases]
+    workspace = make_scratch()
+    placed = place_weights(prepare(read_model(model)), workspace)
+    graph = DataflowGraph(placed)
+    maker = KernelMaker(graph)
+
+    def target_of(node: ir.Node) -> Target:
+        if not any(True for _ in bodies(node)):
+            return HOST_TARGET
+        turns = cycle(targets)
+        return maker.bodies.add(tuple(_kernels(DataflowGraph(body), turns) for body in bodies(node)), str)
+
+    def _kernels(inner: DataflowGraph, turns: cycle[Target]) -> tuple[BodyKernel, ...]:
+        found, first = list[BodyKernel](), 0
+        while first < len(inner):
+            last = first + 1
+            is_holder = any(True for _ in bodies(inner.node(first)))
+            while not is_holder and last < min(len(inner), first + largest):
+                if any(True for _ in bodies(inner.node(last))):
+                    break
+                last += 1
+            target = target_of(inner.node(first)) if is_holder else next(turns)
+            found.append(BodyKernel(IndexSet.range(first, last), target))
+            first = last
+        return tuple(found)
+
+    def build(kernel: ir.Model, target: Target) -> Compiled:
+        if has_bodies(target):
+            return compile_bodies(kernel, target, workspace, build)
+        return compile_for(available.for_target(target), kernel, target, workspace)
+
+    specs, records = [], []
+    for i, node in enumerate(graph.nodes):
+        target, sub_graph = target_of(node), SubGraph(graph, IndexSet.range(i, i + 1))
+        name = f"kernel_{i}"
+        compiled = build(maker.model(sub_graph, target), target)
+        specs.append(KernelSpec(sub_graph, name, kernel_attributes(target, name)))
+        records.append(KernelRecord(name, str(target), compiled.inputs, compiled.outputs, compiled))
+    ir.save(maker.partitioned(specs), workspace / "model.onnx")
+    owners = {leaf.toolchain for record in records for leaf in (record.compiled, *record.compiled.inner)}
+    recipe = Recipe(
+        inputs=tuple(Port.of(value) for value in placed.graph.inputs),
+        outputs=tuple(Port.of(value) for value in placed.graph.outputs),
+        kernels=tuple(records),
+        threads=0,
+        model_file="model.onnx",
+        model={},
+        builds={name: available.get(name).availability().build for name in owners},
+    )
+    return Executable(recipe, workspace, owns_workspace=True, toolchains=available)

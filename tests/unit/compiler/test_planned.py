@@ -1,0 +1,77 @@
+"""Plan files with bodies become plans only if they fit the bodies of the model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.runtime.test_control_flow import counting_loop
+
+from collage import CompileOptions
+from collage._errors import UsageError
+from collage.compiler.planned import plan_file_of, plan_of_file
+from collage.compiler.problem import Problem
+from collage.frontend import read_model
+from collage.plan_file import LabelledPart, PlanFile, PlanFileKernel
+from collage.target import Target
+from collage.testing import FakeToolchain
+from collage.toolchains import Registry
+from collage.transform import prepare
+
+HOST, LEFT, RIGHT = "llvm -compiler=host", "llvm -compiler=left", "llvm -compiler=right"
+GROW, SQUASH = PlanFileKernel(LEFT, ("grow",)), PlanFileKernel(RIGHT, ("squash",))
+END = PlanFileKernel(LEFT, ("sum", "test"))
+LOOP = PlanFileKernel(HOST, ("loop",), bodies=((GROW, END, SQUASH),))
+PLAN = PlanFile((PlanFileKernel(LEFT, ("scale",)), LOOP))
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    toolchains = Registry()
+    for name in ("left", "right"):
+        toolchains.add(FakeToolchain(name=name))
+    model = prepare(read_model(counting_loop()))
+    return Problem.of(model, [Target.parse(LEFT), Target.parse(RIGHT)], toolchains, CompileOptions())
+
+
+def test_a_plan_with_bodies_comes_back_from_its_file(problem: Problem) -> None:
+    plan = plan_of_file(problem, PLAN, "")
+    assert plan_file_of(problem, plan, "").kernels == PLAN.kernels
+    assert problem.kernels.bodies.leaves(plan.kernels[1].target) == (Target.parse(LEFT), Target.parse(RIGHT))
+    partitioned = problem.kernels.model(plan.kernels[1].sub_graph, plan.kernels[1].target)
+    assert len(partitioned.functions) == 3
+
+
+def test_kernels_of_a_body_are_put_in_an_order_in_which_they_run(problem: Problem) -> None:
+    turned = replace(LOOP, bodies=((END, SQUASH, GROW),))
+    plan = plan_of_file(problem, PlanFile((PlanFileKernel(LEFT, ("scale",)), turned)), "")
+    ((*kernels,),) = problem.kernels.bodies.of(plan.kernels[1].target)
+    assert kernels[0].inside.first == 0
+
+
+@pytest.mark.parametrize(
+    ("loop", "said"),
+    [
+        (replace(LOOP, bodies=((GROW, SQUASH),)), "no kernel has operator"),
+        (replace(LOOP, bodies=((GROW, GROW, SQUASH, END),)), "'grow' is in kernels 1 and 2"),
+        (replace(LOOP, bodies=((GROW, SQUASH, replace(END, nodes=("sum", "scale"))),)), "no operator 'scale'"),
+        (replace(LOOP, bodies=((GROW, SQUASH, END), ())), "bodies are those of one operator"),
+        (replace(LOOP, target=LEFT), "bodies are those of one operator"),
+        (replace(LOOP, bodies=((replace(GROW, branch=1), SQUASH, END),)), "in no branch"),
+        (replace(LOOP, bodies=((replace(GROW, device="cpu"), SQUASH, END),)), "no devices are planned"),
+        (replace(LOOP, bodies=((replace(GROW, bodies=((),)), SQUASH, END),)), "bodies are those of one operator"),
+        (replace(LOOP, bodies=((replace(GROW, target="llvm -compiler=other"), SQUASH, END),)), "other"),
+        (replace(LOOP, bodies=((GROW, SQUASH, replace(END, target=f"{HOST} -bodies=0")),)), "bodies"),
+        (
+            replace(LOOP, bodies=((GROW, SQUASH, replace(END, parts=(LabelledPart("p", ("grow",)),))),)),
+            "does not fit",
+        ),
+        (
+            replace(LOOP, bodies=((PlanFileKernel(LEFT, ("grow", "test")), PlanFileKernel(LEFT, ("squash", "sum"))),)),
+            "feed each other|does not fit",
+        ),
+    ],
+)
+def test_a_plan_that_does_not_fit_the_bodies_is_refused(problem: Problem, loop: PlanFileKernel, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        plan_of_file(problem, PlanFile((PlanFileKernel(LEFT, ("scale",)), loop)), "")
