@@ -61,12 +61,17 @@ def body_model(graph: DataflowGraph, node: ir.Node, name: str) -> ir.Model:
 
 
 def state_lengths(node: ir.Node, model: ir.Model) -> None:
-    """State in the bodies of a node, and in those within, the lengths that `body_model` finds, and no others."""
+    """State in the bodies of a node, and in those within, the lengths that `body_model` finds.
+
+    What the model says of a result of which nothing is found stays: it is the shape of an empty stack.
+    """
     for body in bodies(node):
         found = body_model(DataflowGraph(body, model=model), node, "lengths").graph
         shapes = {value.name: value.shape for value in (*found.inputs, *(v for n in found for v in n.outputs))}
-        for value in (*body.inputs, *(v for n in body for v in n.outputs)):
-            if value.name in shapes:
+        for value in body.inputs:
+            value.shape = shapes.get(value.name, value.shape)
+        for value in (v for n in body for v in n.outputs):
+            if shapes.get(value.name) is not None:
                 value.shape = shapes[value.name]
         for inner in body:
             state_lengths(inner, model)

@@ -115,6 +115,29 @@ def test_a_loop_runs_as_often_as_it_says(trips: int) -> None:
     assert_right(model, build_with_bodies(model, ("host", "onnxruntime")), {"x": np.float32([[1, 2, 3], [4, 5, -6]])})
 
 
+def test_an_empty_stack_of_what_an_inner_loop_makes_has_the_shape_that_the_model_states() -> None:
+    inner = helper.make_graph(
+        [helper.make_node("Tanh", ["t"], ["u"]), helper.make_node("Identity", ["go"], ["goes"])],
+        "inner",
+        [value("j", TensorProto.INT64, []), value("go", TensorProto.BOOL, []), value("t")],
+        [value("goes", TensorProto.BOOL, []), value("u")],
+    )
+    body = helper.make_graph(
+        [
+            helper.make_node("Loop", ["two", "", "state"], ["next"], body=inner),
+            helper.make_node("Identity", ["next"], ["seen"]),
+            helper.make_node("Identity", ["on"], ["still"]),
+        ],
+        "body",
+        [value("i", TensorProto.INT64, []), value("on", TensorProto.BOOL, []), value("state")],
+        [value("still", TensorProto.BOOL, []), value("next"), value("seen")],
+    )
+    nodes = [helper.make_node("Loop", ["trips", "", "x"], ["last", "all"], body=body)]
+    outputs = [value("last"), value("all", shape=["n", *SHAPE])]
+    model = model_of(nodes, [value("x")], outputs, trips=np.int64(0), two=np.int64(2))
+    assert_right(model, build_with_bodies(model), {"x": np.ones(SHAPE, np.float32)})
+
+
 def test_a_condition_ends_a_loop() -> None:
     model = counting_loop(100, limit=40.0)
     executable = build_with_bodies(model, largest=2)
