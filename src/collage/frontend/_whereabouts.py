@@ -1,4 +1,4 @@
-"""Notes of exporters about the machine that they ran on, which are no business of those that get an artefact.
+"""Notes of exporters about the machine that they ran on, which an artefact leaves out.
 
 PyTorch's exporters write to each node where in the source it comes from: stack traces with the paths of the user's files.
 """
